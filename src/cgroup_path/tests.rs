@@ -1,0 +1,176 @@
+use super::*;
+use proptest::prelude::*;
+
+const UID: &str = "1234abcd-0000-1111-2222-333344445555";
+const UID_: &str = "1234abcd_0000_1111_2222_333344445555";
+const HASH: &str = "0123456789abcdef0123456789abcdef";
+const CID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Fills `<u_>`, `<u>`, `<hash>`, `<cid>` and the shorthands of the systemd driver in.
+fn expand(pattern: &str) -> String {
+    pattern
+        .replace(
+            "KB/",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<u_>.slice/",
+        )
+        .replace(
+            "KE/",
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod<u_>.slice/",
+        )
+        .replace("KG/", "/kubepods.slice/kubepods-pod<u_>.slice/")
+        .replace("<u_>", UID_)
+        .replace("<u>", UID)
+        .replace("<hash>", HASH)
+        .replace("<cid>", CID)
+}
+
+fn describe(place: &Place) -> String {
+    let Place::Pod(pod) = place else {
+        return format!("{place:?}");
+    };
+    let named = |kind: &str, container: &Container| {
+        assert_eq!(container.id.as_str(), CID);
+        format!("{kind} of {}", container.runtime.word())
+    };
+    let level = match &pod.level {
+        Level::Pod => "pod".to_owned(),
+        Level::Container(container) => named("container", container),
+        Level::Sandbox(container) => named("sandbox", container),
+        Level::Nested(container) => named("nested in container", container),
+        Level::Monitor => "monitor".to_owned(),
+        Level::Unknown => "unknown".to_owned(),
+    };
+    let uid = match pod.uid.as_str() {
+        UID => "",
+        HASH => "static ",
+        other => panic!("wrong uid {other}"),
+    };
+    format!("{uid}{} {level}", pod.qos.word())
+}
+
+fn check(pattern: &str, expected: &str) {
+    let path = expand(pattern);
+    assert_eq!(describe(&Place::of_path(&path)), expected, "{path}");
+}
+
+#[test]
+fn systemd_driver() {
+    check("KG/", "guaranteed pod");
+    check("KB/", "burstable pod");
+    check("KE/", "besteffort pod");
+    check("KE/cri-containerd-<cid>.scope", "besteffort container of containerd");
+    check("KE/docker-<cid>.scope", "besteffort container of docker");
+    check("KE/<cid>", "besteffort container of containerd or docker");
+}
+
+#[test]
+fn cri_o_has_sandboxes_monitors_and_sub_cgroups() {
+    check("KB/crio-<cid>.scope", "burstable container of cri-o");
+    check("KB/crio-<cid>.scope/container", "burstable nested in container of cri-o");
+    check("KG/crio-<cid>.scope/housekeeping", "guaranteed nested in container of cri-o");
+    check("KG/crio-<cid>.scope/container/housekeeping", "guaranteed nested in container of cri-o");
+    check("KB/crio-<cid>", "burstable sandbox of cri-o");
+    check("KB/crio-conmon-<cid>.scope", "burstable monitor");
+    check("KB/crio-conmon-<cid>", "burstable monitor");
+    check("/kubepods/pod<u>/crio-<cid>", "guaranteed container of cri-o");
+    check("/kubepods/pod<u>/crio-<cid>.scope", "guaranteed container of cri-o");
+}
+
+#[test]
+fn cgroupfs_driver() {
+    check("/kubepods/pod<u>", "guaranteed pod");
+    check("/kubepods/besteffort/pod<u>/<cid>", "besteffort container of containerd or docker");
+    check(
+        "/kubelet/kubepods/burstable/pod<u>/<cid>",
+        "burstable container of containerd or docker",
+    );
+}
+
+#[test]
+fn static_pods_carry_the_hash_of_their_manifest() {
+    check(
+        "/kubepods/besteffort/pod<hash>/<cid>",
+        "static besteffort container of containerd or docker",
+    );
+    check(
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<hash>.slice/cri-containerd-<cid>.scope",
+        "static burstable container of containerd",
+    );
+}
+
+#[test]
+fn colon_form_is_pod_and_container_at_once() {
+    let colon = "kubepods-burstable-pod<u_>.slice:cri-containerd:<cid>";
+    check(
+        &format!("/system.slice/containerd.service/{colon}"),
+        "burstable container of containerd",
+    );
+    check(&format!("/{colon}"), "burstable container of containerd");
+    check(&format!("/{colon}/container"), "burstable nested in container of containerd");
+}
+
+#[test]
+fn trees_below_another_root() {
+    check("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod<u_>.slice", "guaranteed pod");
+    check(
+        "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod<u_>.slice/cri-containerd-<cid>.scope",
+        "burstable container of containerd",
+    );
+    check(
+        "/my_root.slice/my_root-kubepods.slice/my_root-kubepods-pod<u_>.slice/crio-<cid>.scope",
+        "guaranteed container of cri-o",
+    );
+    check(
+        "/docker/<cid>/kubepods/burstable/pod<u>/<cid>",
+        "burstable container of containerd or docker",
+    );
+    check(
+        "/system.slice/docker-<cid>.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod<u_>.slice/cri-containerd-<cid>.scope",
+        "burstable container of containerd",
+    );
+}
+
+#[test]
+fn what_is_no_pod() {
+    check("/", "Root");
+    for host in [
+        "/kubepods.slice",
+        "/kubepods.slice/kubepods-burstable.slice",
+        "/kubepods",
+        "/kubepods/burstable",
+        "/system.slice/system-systemd\\x2dcoredump.slice",
+        "/machine.slice/libpod-<cid>.scope",
+        "/system.slice/crio-conmon-<cid>.scope",
+        "/podman",
+        "/other/pod<u>",
+        "/kubepods/other/pod<u>",
+        "/kubepods.slice/mykubepods-pod<u_>.slice",
+    ] {
+        check(host, "Host");
+    }
+    check("/system.slice/run-containerd-io-<cid>-rootfs.mount", "MountUnit");
+}
+
+#[test]
+fn what_is_of_no_known_form_in_a_pod_is_no_container() {
+    check("KB/crio-0123.scope", "burstable unknown");
+    check("KB/cri-containerd-<cid>", "burstable unknown");
+    check("KB/other.scope/below", "burstable unknown");
+    check("KB/crio-conmon-<cid>.scope/below", "burstable unknown");
+}
+
+proptest! {
+    #[test]
+    fn any_path_has_a_place(path: String) {
+        let _ = Place::of_path(&path);
+    }
+
+    #[test]
+    fn a_uid_survives_both_drivers(uid in "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}") {
+        let systemd = format!("/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"));
+        for path in [systemd, format!("/kubepods/pod{uid}")] {
+            let Place::Pod(pod) = Place::of_path(&path) else { panic!("{path} is a pod") };
+            prop_assert_eq!(pod.uid.as_str(), &uid);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `psi-agent check`: what the agent needs of this host, one line each, and what to do about it.
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::cgroup_path::{Level, Place};
+use crate::config::Config;
+use crate::host::Host;
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
+use crate::kernel::cgroup_tree::{CgroupTree, Extent};
+use crate::kernel::proc_root::ProcRoot;
+use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::sampler::moment_now;
+
+/// How a finding is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// The agent runs, with less than it could have.
+    Warn,
+    /// The agent has nothing to export.
+    Fail,
+}
+
+/// One line of the answer.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    verdict: Verdict,
+    about: &'static str,
+    text: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(about: &'static str, text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Ok, about, text: text.into(), remedy: None }
+    }
+
+    fn new(
+        verdict: Verdict,
+        about: &'static str,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { verdict, about, text: text.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Looks, and writes what it found. Exit code 0: the agent can run; 1: it has nothing to export.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let findings = look(config);
+    for finding in &findings {
+        match write_finding(finding, out) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+            written => written.context("cannot write the findings")?,
+        }
+    }
+    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    let Finding { about, text, .. } = finding;
+    writeln!(out, "{verdict:<5} {about:<10} {text}")?;
+    if let Some(remedy) = &finding.remedy {
+        writeln!(out, "{:<16} -> {remedy}", "")?;
+    }
+    Ok(())
+}
+
+fn look(config: &Config) -> Vec<Finding> {
+    let host = match Host::open(config) {
+        Ok(host) => host,
+        Err(error) => {
+            let error = error.to_string();
+            let (text, remedy) = error.rsplit_once(": ").unwrap_or((&error, ""));
+            return vec![Finding::new(Verdict::Fail, "host", text, remedy)];
+        }
+    };
+    let mut buffer = ReadBuffer::default();
+    let mut findings = vec![kernel(&host.proc, &mut buffer), cgroup_root(&host)];
+    let pressure = node_pressure(&host, &mut buffer);
+    let psi_is_on = pressure.verdict != Verdict::Fail;
+    findings.push(pressure);
+
+    let mut tree = CgroupTree::new(host.root, Extent::Everything);
+    tree.follow(moment_now().at);
+    findings.push(cgroups(&mut tree));
+    if psi_is_on {
+        findings.push(cgroup_pressure(&tree, &mut buffer));
+    }
+    findings.push(controllers(tree.root(), &mut buffer));
+    findings.push(pods(&tree));
+    findings
+}
+
+fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
+    match proc.kernel_release(buffer) {
+        Some(release) => Finding::ok("kernel", format!("Linux {release}")),
+        None => Finding::new(
+            Verdict::Warn,
+            "kernel",
+            "its release is not told",
+            "mount the host's /proc, or name it with --proc-root",
+        ),
+    }
+}
+
+fn cgroup_root(host: &Host) -> Finding {
+    let path = host.root.path().display();
+    if !host.root.is_cgroup2() {
+        return Finding::new(
+            Verdict::Warn,
+            "cgroup v2",
+            format!("{path} is no cgroupfs: these are the files of a replay"),
+            "leave --cgroup-root out to read this host's own cgroups",
+        );
+    }
+    if host.root.is_namespaced() {
+        return Finding::new(
+            Verdict::Warn,
+            "cgroup v2",
+            format!("{path} shows only a part of the host's tree"),
+            "in a container, mount the host's /sys/fs/cgroup and name it with --cgroup-root",
+        );
+    }
+    let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
+    let beside = if beside { ", beside cgroup v1" } else { "" };
+    Finding::ok("cgroup v2", format!("{path}{beside}"))
+}
+
+/// PSI is proven by reading: RHEL's kernels open the files and refuse the reading.
+fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
+    let about = "pressure";
+    let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
+        Ok(()) => return Finding::ok(about, "cpu, memory and io are told"),
+        Err(error) => error,
+    };
+    match error.situation {
+        Situation::Refused(_) => {
+            let root = std::sync::Arc::new(match CgroupRoot::open(host.root.path()) {
+                Ok(root) => root,
+                Err(error) => {
+                    return Finding::new(Verdict::Fail, about, error.to_string(), REFUSED);
+                }
+            });
+            let read = CgroupDir::open(&root, "/")
+                .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
+            match read {
+                Ok(()) => Finding::new(
+                    Verdict::Warn,
+                    about,
+                    format!("{error}; the root cgroup's files take its place"),
+                    REFUSED,
+                ),
+                Err(_) => Finding::new(Verdict::Fail, about, error.to_string(), REFUSED),
+            }
+        }
+        Situation::Vanished(_) | Situation::Unsupported(_) => {
+            let parameter = host.proc.boot_parameter("psi", buffer);
+            let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
+            Finding::new(
+                Verdict::Fail,
+                about,
+                format!("off in this kernel ({error}; its command line has {parameter})"),
+                "boot with psi=1; if that changes nothing the kernel was built without CONFIG_PSI",
+            )
+        }
+        Situation::Malformed(_) | Situation::Failed(_) => Finding::new(
+            Verdict::Fail,
+            about,
+            error.to_string(),
+            "report this kernel's file: it is not what the kernel documents",
+        ),
+    }
+}
+
+const REFUSED: &str = "let the agent read /proc/pressure (a security module such as SELinux \
+                       keeps it from this user)";
+
+fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result<(), ReadError> {
+    Resource::ALL.into_iter().try_for_each(|resource| read(resource).map(drop))
+}
+
+fn cgroups(tree: &mut CgroupTree) -> Finding {
+    let health = tree.health();
+    let count = tree.len();
+    let errors = tree.take_errors();
+    match errors.first() {
+        None => Finding::ok("cgroups", format!("{count} found, {} watched", health.watches)),
+        Some(error) => Finding::new(
+            Verdict::Warn,
+            "cgroups",
+            format!("{count} found; {} could not be followed, such as {error}", errors.len()),
+            "run as a user who may read the cgroup tree; raise fs.inotify.max_user_watches",
+        ),
+    }
+}
+
+fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
+    let mut off = Vec::new();
+    let mut wrong = Vec::new();
+    for node in tree.nodes() {
+        match node.dir.pressure(Resource::Cpu, buffer) {
+            Ok(_) => {}
+            Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+                if node.dir.is_alive() {
+                    off.push(&*node.cgroup.path);
+                }
+            }
+            Err(error) => wrong.push(error),
+        }
+    }
+    if let Some(error) = wrong.first() {
+        return Finding::new(
+            Verdict::Warn,
+            "cgroup PSI",
+            format!("{} of {} do not read, such as {error}", wrong.len(), tree.len()),
+            "run as a user who may read the cgroup tree",
+        );
+    }
+    match off.first() {
+        None => Finding::ok("cgroup PSI", "on for every cgroup"),
+        Some(first) => {
+            let file = tree.root().full_path(first).join("cgroup.pressure");
+            Finding::new(
+                Verdict::Warn,
+                "cgroup PSI",
+                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
+                format!("echo 1 > {}", file.display()),
+            )
+        }
+    }
+}
+
+fn controllers(root: &std::sync::Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
+    let list = CgroupDir::open(root, "/").and_then(|dir| {
+        dir.read(c"cgroup.controllers", buffer, |text| {
+            Ok(String::from_utf8_lossy(text).trim().to_owned())
+        })
+    });
+    let list = list.ok().flatten().unwrap_or_default();
+    let on: Vec<&str> = list.split_whitespace().collect();
+    let off: Vec<&str> =
+        ["cpu", "memory", "io", "pids"].into_iter().filter(|name| !on.contains(name)).collect();
+    if off.is_empty() {
+        Finding::ok("controls", "cpu, memory, io and pids are on v2")
+    } else {
+        Finding::new(
+            Verdict::Warn,
+            "controls",
+            format!("not on v2: {}; their usage and limits are not exported", off.join(", ")),
+            "boot with systemd.unified_cgroup_hierarchy=1; pressure does not need them",
+        )
+    }
+}
+
+fn pods(tree: &CgroupTree) -> Finding {
+    let (mut pods, mut containers) = (0, 0);
+    for node in tree.nodes() {
+        if let Place::Pod(pod) = &node.cgroup.place {
+            pods += usize::from(pod.level == Level::Pod);
+            containers += usize::from(matches!(pod.level, Level::Container(_)));
+        }
+    }
+    Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
+}

@@ -1,0 +1,71 @@
+//! The host that the agent looks at: opens its roots, or says in one sentence why not.
+
+use std::path::PathBuf;
+
+use crate::config::Config;
+use crate::kernel::ReadError;
+use crate::kernel::cgroup_dir::CgroupRoot;
+use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
+use crate::kernel::proc_root::ProcRoot;
+use crate::reader::Reader;
+
+/// Why the host cannot be looked at. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// `--proc-root` is not there or not ours to read.
+    #[error("cannot open the proc file system: {0}: name it with --proc-root")]
+    Proc(ReadError),
+    /// mountinfo does not read.
+    #[error("cannot look for the cgroup2 mount: {0}: name it with --cgroup-root")]
+    Mounts(ReadError),
+    /// There is no cgroup2 mount.
+    #[error(
+        "cgroup v2 is not mounted: boot with systemd.unified_cgroup_hierarchy=1, or name the \
+         host's mount with --cgroup-root"
+    )]
+    NoCgroup2,
+    /// The root that was named cannot be opened.
+    #[error("cannot open the cgroup root: {0}: name the cgroup2 mount with --cgroup-root")]
+    Root(ReadError),
+    /// The mount that mountinfo showed is no cgroup2.
+    #[error("{} is no cgroup2 file system although mountinfo says so: name it with --cgroup-root", .0.display())]
+    NotCgroup2(PathBuf),
+}
+
+/// The host's roots, opened.
+#[derive(Debug)]
+pub struct Host {
+    /// Its `/proc`.
+    pub proc: ProcRoot,
+    /// The top of its cgroup2 tree.
+    pub root: CgroupRoot,
+    /// The mount that was found; `None` where the root was named.
+    pub mount: Option<Cgroup2Mount>,
+}
+
+impl Host {
+    /// Opens what the configuration names, or finds it.
+    ///
+    /// # Errors
+    /// [`HostError`], each a sentence for people.
+    pub fn open(config: &Config) -> Result<Self, HostError> {
+        let proc = ProcRoot::open(&config.proc_root).map_err(HostError::Proc)?;
+        if let Some(path) = &config.cgroup_root {
+            let root = CgroupRoot::open(path).map_err(HostError::Root)?;
+            return Ok(Self { proc, root, mount: None });
+        }
+        let mount = find_cgroup2(&config.proc_root).map_err(HostError::Mounts)?;
+        let mount = mount.ok_or(HostError::NoCgroup2)?;
+        let root = CgroupRoot::open(&mount.mount_point).map_err(HostError::Root)?;
+        if !root.is_cgroup2() {
+            return Err(HostError::NotCgroup2(mount.mount_point));
+        }
+        Ok(Self { proc, root, mount: Some(mount) })
+    }
+
+    /// A reader of it.
+    #[must_use]
+    pub fn into_reader(self, config: &Config) -> Reader {
+        Reader::new(self.proc, self.root, config.selection, config.groups())
+    }
+}

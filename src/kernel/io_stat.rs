@@ -1,0 +1,147 @@
+//! `io.stat` of a cgroup: what it moved, a row for each device. Some kernels write rows without
+//! numbers, or two devices in one line: such a row is dropped and counted, the others stay.
+
+use super::text::{parse_u32, parse_u64, split_once};
+
+/// A block device's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// What a cgroup moved to and from one device since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoCounters {
+    /// The device.
+    pub device: Device,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+}
+
+/// The rows of an `io.stat` file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IoStat {
+    /// Well-formed rows, in the file's order.
+    pub devices: Vec<IoCounters>,
+    /// Rows that were neither well-formed nor empty of numbers.
+    pub dropped_rows: u64,
+}
+
+/// `8:16`.
+pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
+    let (major, minor) = split_once(word, b':')?;
+    Some(Device { major: parse_u32(major)?, minor: parse_u32(minor)? })
+}
+
+/// Reads `io.stat`; never fails as a whole, since one device's bad row says nothing of the others.
+#[must_use]
+pub fn parse_io_stat(text: &[u8]) -> IoStat {
+    let mut stat = IoStat::default();
+    for row in text.split_inclusive(|&byte| byte == b'\n') {
+        // A last row without its newline was cut off, perhaps within a number.
+        match row.strip_suffix(b"\n").and_then(parse_row) {
+            Some(Row::Counters(counters)) => stat.devices.push(counters),
+            Some(Row::NoNumbers) => {}
+            None => stat.dropped_rows += 1,
+        }
+    }
+    stat
+}
+
+enum Row {
+    Counters(IoCounters),
+    /// A device that the cgroup never touched: some kernels write its number alone.
+    NoNumbers,
+}
+
+fn parse_row(row: &[u8]) -> Option<Row> {
+    let mut words = row.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    let device = parse_device(words.next()?)?;
+    let (mut rbytes, mut wbytes, mut rios, mut wios) = (None, None, None, None);
+    let mut any = false;
+    for word in words {
+        any = true;
+        let (key, value) = split_once(word, b'=')?;
+        let slot = match key {
+            b"rbytes" => &mut rbytes,
+            b"wbytes" => &mut wbytes,
+            b"rios" => &mut rios,
+            b"wios" => &mut wios,
+            _ => continue,
+        };
+        *slot = Some(parse_u64(value)?);
+    }
+    if !any {
+        return Some(Row::NoNumbers);
+    }
+    Some(Row::Counters(IoCounters {
+        device,
+        read_bytes: rbytes?,
+        written_bytes: wbytes?,
+        reads: rios?,
+        writes: wios?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rows_become_counters() {
+        let stat = parse_io_stat(
+            b"8:0 rbytes=90112 wbytes=4096 rios=22 wios=1 dbytes=0 dios=0\n259:3 rbytes=1 wbytes=2 rios=3 wios=4 cost.usage=9\n",
+        );
+        assert_eq!(stat.dropped_rows, 0);
+        assert_eq!(
+            stat.devices,
+            [
+                IoCounters {
+                    device: Device { major: 8, minor: 0 },
+                    read_bytes: 90_112,
+                    written_bytes: 4096,
+                    reads: 22,
+                    writes: 1
+                },
+                IoCounters {
+                    device: Device { major: 259, minor: 3 },
+                    read_bytes: 1,
+                    written_bytes: 2,
+                    reads: 3,
+                    writes: 4
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bad_row_costs_that_row_only() {
+        let stat = parse_io_stat(
+            b"254:0 254:16 rbytes=1 wbytes=1 rios=1 wios=1\n7:0 \n8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n8:1 rbytes=1\n",
+        );
+        assert_eq!((stat.devices.len(), stat.dropped_rows), (1, 3));
+    }
+
+    #[test]
+    fn a_row_that_was_cut_off_is_dropped() {
+        let stat = parse_io_stat(b"8:0 rbytes=1 wbytes=2 rios=3 wios=4");
+        assert_eq!((stat.devices.len(), stat.dropped_rows), (0, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_rows_or_are_dropped(bytes: Vec<u8>) {
+            let _ = parse_io_stat(&bytes);
+        }
+    }
+}

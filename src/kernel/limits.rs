@@ -1,0 +1,180 @@
+//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `memory.max` and its kind, `pids.max`,
+//! `io.max`. `max` is a word of its own, never a large or a negative number.
+
+use super::io_stat::{Device, parse_device};
+use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+
+/// A limit as the kernel writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// `max`: no limit at this level.
+    Max,
+    /// The limit, in the file's own unit.
+    At(u64),
+}
+
+impl Limit {
+    /// The number, where there is one.
+    #[must_use]
+    pub fn at(self) -> Option<u64> {
+        match self {
+            Limit::Max => None,
+            Limit::At(value) => Some(value),
+        }
+    }
+}
+
+/// `cpu.max`: microseconds of CPU time allowed in each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuMax {
+    /// CPU time in a period, microseconds.
+    pub quota_us: Limit,
+    /// Length of a period, microseconds.
+    pub period_us: u64,
+}
+
+/// One row of `io.max`: what one device gives the cgroup each second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoMax {
+    /// The device that the row is about.
+    pub device: Device,
+    /// Bytes read a second.
+    pub read_bytes: Limit,
+    /// Bytes written a second.
+    pub written_bytes: Limit,
+    /// Reads a second.
+    pub reads: Limit,
+    /// Writes a second.
+    pub writes: Limit,
+}
+
+/// A file that is one line: `text` without its newline.
+fn single_line(text: &[u8]) -> Result<&[u8], Malformed> {
+    let mut all = lines(text)?;
+    match (all.next(), all.next()) {
+        (Some((_, line)), None) => Ok(line),
+        _ => Err(malformed_file("one line")),
+    }
+}
+
+fn limit(word: &[u8]) -> Option<Limit> {
+    match word {
+        b"max" => Some(Limit::Max),
+        digits => parse_u64(digits).map(Limit::At),
+    }
+}
+
+/// A file with one number (`cpu.weight`, `memory.current`, `pids.current`), in its own unit.
+///
+/// # Errors
+/// [`Malformed`] when it is anything but digits and a newline.
+pub fn parse_number(text: &[u8]) -> Result<u64, Malformed> {
+    parse_u64(single_line(text)?).ok_or(Malformed { line: 1, expected: "a number" })
+}
+
+/// A file with one limit (`memory.max`, `memory.high`, `pids.max`), in its own unit.
+///
+/// # Errors
+/// [`Malformed`] when it is neither `max` nor a number.
+pub fn parse_limit(text: &[u8]) -> Result<Limit, Malformed> {
+    limit(single_line(text)?).ok_or(Malformed { line: 1, expected: "`max` or a number" })
+}
+
+/// `cpu.max`: `max 100000` or `150000 100000`.
+///
+/// # Errors
+/// [`Malformed`] when it is not a limit and a period above zero.
+pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, Malformed> {
+    let expected = Malformed { line: 1, expected: "a quota and a period" };
+    let (quota, period) = split_once(single_line(text)?, b' ').ok_or(expected)?;
+    let quota_us = limit(quota).ok_or(expected)?;
+    let period_us = parse_u64(period).filter(|&period| period > 0).ok_or(expected)?;
+    Ok(CpuMax { quota_us, period_us })
+}
+
+/// `io.max`: `8:16 rbps=2097152 wbps=max riops=max wiops=120`, a row for each limited device.
+///
+/// # Errors
+/// [`Malformed`] when a row has no device or a key no limit. A key that is missing is `max`, one
+/// that is unknown is passed over.
+pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, Malformed> {
+    lines(text)?
+        .map(|(line, content)| {
+            io_max_row(content).ok_or(Malformed { line, expected: "a device and its limits" })
+        })
+        .collect()
+}
+
+fn io_max_row(row: &[u8]) -> Option<IoMax> {
+    let mut words = row.split(|&byte| byte == b' ');
+    let device = parse_device(words.next()?)?;
+    let mut max = IoMax {
+        device,
+        read_bytes: Limit::Max,
+        written_bytes: Limit::Max,
+        reads: Limit::Max,
+        writes: Limit::Max,
+    };
+    for word in words {
+        let (key, value) = split_once(word, b'=')?;
+        let value = limit(value)?;
+        match key {
+            b"rbps" => max.read_bytes = value,
+            b"wbps" => max.written_bytes = value,
+            b"riops" => max.reads = value,
+            b"wiops" => max.writes = value,
+            _ => {}
+        }
+    }
+    Some(max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn max_is_a_word_and_not_a_number() {
+        assert_eq!(parse_limit(b"max\n"), Ok(Limit::Max));
+        assert_eq!(parse_limit(b"67108864\n"), Ok(Limit::At(67_108_864)));
+        for wrong in [&b""[..], b"\n", b"max", b"-1\n", b"1\n2\n", b"maximum\n"] {
+            assert!(parse_limit(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn cpu_max_has_a_quota_and_a_period() {
+        let unlimited = CpuMax { quota_us: Limit::Max, period_us: 100_000 };
+        assert_eq!(parse_cpu_max(b"max 100000\n"), Ok(unlimited));
+        let limited = CpuMax { quota_us: Limit::At(1500), period_us: 100_000 };
+        assert_eq!(parse_cpu_max(b"1500 100000\n"), Ok(limited));
+        for wrong in [&b"max\n"[..], b"max 0\n", b"1500 100000", b"1500 100000 5\n", b"\n"] {
+            assert!(parse_cpu_max(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn io_max_names_devices_and_their_limits() {
+        let rows = parse_io_max(b"8:16 rbps=2097152 wbps=max riops=max wiops=120\n").unwrap();
+        assert_eq!(
+            rows,
+            [IoMax {
+                device: Device { major: 8, minor: 16 },
+                read_bytes: Limit::At(2_097_152),
+                written_bytes: Limit::Max,
+                reads: Limit::Max,
+                writes: Limit::At(120),
+            }]
+        );
+        assert_eq!(parse_io_max(b""), Ok(vec![]));
+        assert!(parse_io_max(b"8:16 rbps\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+            let _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes), parse_io_max(&bytes));
+        }
+    }
+}

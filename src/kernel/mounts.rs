@@ -1,0 +1,114 @@
+//! Where cgroup2 is mounted: alone, beside the old hierarchies, or from the host inside a pod.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use procfs::process::MountInfo;
+
+use super::ReadError;
+use nix::errno::Errno;
+
+/// A cgroup2 mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup2Mount {
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Which cgroup is its top, as this process sees it: `/` for its own cgroup namespace, a climb
+    /// like `/../../../..` for the host's mount seen from within a pod, else a part of the tree.
+    pub top: String,
+    /// Whether the old hierarchies stand beside it.
+    pub hybrid: bool,
+}
+
+impl Cgroup2Mount {
+    /// How far above this process's own namespace the top lies; `None` for a part of the tree.
+    fn climb(&self) -> Option<usize> {
+        let mut parts = self.top.split('/').filter(|part| !part.is_empty());
+        parts.try_fold(0, |climb, part| (part == "..").then_some(climb + 1))
+    }
+}
+
+/// Finds the cgroup2 mount that shows most: of several, the host's before a namespace's own.
+///
+/// # Errors
+/// Where mountinfo itself cannot be read. `Ok(None)`: there is no cgroup2 mount.
+pub fn find_cgroup2(proc_root: &Path) -> Result<Option<Cgroup2Mount>, ReadError> {
+    let path = proc_root.join("self/mountinfo");
+    let failed = |error: std::io::Error| ReadError {
+        path: path.display().to_string(),
+        situation: Errno::from_raw(error.raw_os_error().unwrap_or_default()).into(),
+    };
+    let file = BufReader::new(File::open(&path).map_err(failed)?);
+    // A line that does not read is passed over: only the cgroup2 one matters.
+    let mounts = file.lines().map_while(Result::ok);
+    Ok(choose(mounts.filter_map(|line| MountInfo::from_line(&line).ok())))
+}
+
+fn choose(mounts: impl Iterator<Item = MountInfo>) -> Option<Cgroup2Mount> {
+    let mut hybrid = false;
+    let mut found: Vec<Cgroup2Mount> = Vec::new();
+    for mount in mounts {
+        hybrid |= mount.fs_type == "cgroup";
+        if mount.fs_type == "cgroup2" {
+            let mount_point = unescape(&mount.mount_point.to_string_lossy()).into();
+            found.push(Cgroup2Mount { mount_point, top: mount.root, hybrid: false });
+        }
+    }
+    // Of equals, the first (the sort is stable): a later mount of the same tree adds nothing.
+    found.sort_by_key(|mount| std::cmp::Reverse(mount.climb()));
+    let mount = found.into_iter().next()?;
+    Some(Cgroup2Mount { hybrid, ..mount })
+}
+
+/// mountinfo writes space, tab, newline and backslash as a backslash and three octal digits.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(mountinfo: &str, expected: Option<(&str, bool)>) {
+        let mounts = mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok());
+        let found = choose(mounts);
+        let found = found.as_ref().map(|found| (found.mount_point.to_str().unwrap(), found.hybrid));
+        assert_eq!(found, expected, "{mountinfo}");
+    }
+
+    #[test]
+    fn without_cgroup2_there_is_nothing() {
+        check("25 1 0:22 / /proc rw - proc proc rw", None);
+        check("31 25 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None);
+    }
+
+    #[test]
+    fn pure_and_hybrid_are_told_apart() {
+        check(
+            "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate",
+            Some(("/sys/fs/cgroup", false)),
+        );
+        check(
+            "31 25 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+            Some(("/sys/fs/cgroup/unified", true)),
+        );
+    }
+
+    #[test]
+    fn in_a_pod_the_hosts_mount_is_taken_and_not_the_pods_own_view() {
+        check(
+            "50 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup2 ro\n\
+             51 40 0:26 /../../../.. /host\\040cgroup ro - cgroup2 cgroup ro",
+            Some(("/host cgroup", false)),
+        );
+        check(
+            "50 40 0:26 /kubepods/pod1 /mnt/part ro - cgroup2 cgroup2 ro\n\
+             51 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup ro",
+            Some(("/sys/fs/cgroup", false)),
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! The agent's own process: what it costs the node, and its limit of open files.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use procfs::ProcResult;
+use procfs::process::{LimitValue, Process};
+
+/// What the kernel says of this process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OwnProcess {
+    /// CPU time of all threads, seconds.
+    pub cpu_seconds: f64,
+    /// Descriptors that are open.
+    pub open_fds: u64,
+    /// Descriptors that may be open; `None` without a limit.
+    pub max_fds: Option<u64>,
+    /// Resident memory, bytes.
+    pub resident_bytes: u64,
+    /// Address space, bytes.
+    pub virtual_bytes: u64,
+    /// Threads.
+    pub threads: u64,
+    /// When it started, seconds since the epoch.
+    pub start_time_s: f64,
+}
+
+impl OwnProcess {
+    /// Reads `/proc/self`.
+    ///
+    /// # Errors
+    /// Where `/proc` is not mounted or hides the process.
+    #[allow(clippy::cast_precision_loss, reason = "ticks of a process stay far below 2^52")]
+    pub fn read() -> ProcResult<Self> {
+        let process = Process::myself()?;
+        let stat = process.stat()?;
+        let ticks = procfs::ticks_per_second() as f64;
+        let max_fds = match process.limits()?.max_open_files.soft_limit {
+            LimitValue::Value(limit) => Some(limit),
+            LimitValue::Unlimited => None,
+        };
+        Ok(Self {
+            cpu_seconds: (stat.utime + stat.stime) as f64 / ticks,
+            open_fds: u64::try_from(process.fd_count()?).unwrap_or(u64::MAX),
+            max_fds,
+            resident_bytes: stat.rss.saturating_mul(procfs::page_size()),
+            virtual_bytes: stat.vsize,
+            threads: u64::try_from(stat.num_threads).unwrap_or_default(),
+            start_time_s: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
+        })
+    }
+}
+
+/// Raises the soft limit of open files to the hard one: a directory handle is kept for each
+/// cgroup, and the usual soft limit of 1024 is less than a busy node has.
+///
+/// # Errors
+/// The errno of reading or setting the limit.
+pub fn raise_open_file_limit() -> nix::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}

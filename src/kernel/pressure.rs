@@ -1,0 +1,153 @@
+//! Text of a pressure file (`/proc/pressure/*`, `*.pressure` of a cgroup) to [`Pressure`].
+//! Lines are told by keyword, never by position: `cpu` had no `full` before Linux 5.13, `irq` has
+//! only `full`. The averages are checked for their form and dropped: rates come from totals.
+
+use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+
+/// Totals of one pressure file, in microseconds since boot (or since the cgroup was made).
+///
+/// `None` is a line that the kernel does not write, which is not the same as no stall.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Time in which at least one task waited, microseconds.
+    pub some_us: Option<u64>,
+    /// Time in which all non-idle tasks waited at once, microseconds.
+    pub full_us: Option<u64>,
+}
+
+/// Reads a pressure file.
+///
+/// # Errors
+/// [`Malformed`] for any truncation, a repeated line, a number that is none, or a file without
+/// `some` and `full`. Unknown fields at the end of a line and unknown lines of the same form are
+/// passed over, since later kernels may add them.
+pub fn parse_pressure(text: &[u8]) -> Result<Pressure, Malformed> {
+    let mut pressure = Pressure::default();
+    for (line, content) in lines(text)? {
+        let malformed = |expected| Malformed { line, expected };
+        let (keyword, fields) =
+            split_once(content, b' ').ok_or(malformed("a keyword and its fields"))?;
+        let total_us = parse_fields(fields).map_err(malformed)?;
+        let slot = match keyword {
+            b"some" => &mut pressure.some_us,
+            b"full" => &mut pressure.full_us,
+            _ => continue,
+        };
+        if slot.replace(total_us).is_some() {
+            return Err(malformed("each keyword once"));
+        }
+    }
+    if pressure == Pressure::default() {
+        return Err(malformed_file("a line `some` or `full`"));
+    }
+    Ok(pressure)
+}
+
+/// `avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then whatever a later kernel adds.
+fn parse_fields(fields: &[u8]) -> Result<u64, &'static str> {
+    let mut fields = fields.split(|&byte| byte == b' ');
+    for key in [&b"avg10="[..], b"avg60=", b"avg300="] {
+        let value = fields.next().and_then(|field| field.strip_prefix(key));
+        if !value.is_some_and(is_percentage) {
+            return Err("avg10, avg60 and avg300 with two decimals");
+        }
+    }
+    let total = fields.next().and_then(|field| field.strip_prefix(b"total="));
+    let total_us = total.and_then(parse_u64).ok_or("total in microseconds")?;
+    if fields.all(|field| split_once(field, b'=').is_some_and(|(key, _)| !key.is_empty())) {
+        Ok(total_us)
+    } else {
+        Err("key=value after total")
+    }
+}
+
+/// Digits, a dot, two digits.
+fn is_percentage(text: &[u8]) -> bool {
+    split_once(text, b'.').is_some_and(|(whole, cents)| {
+        parse_u64(whole).is_some() && cents.len() == 2 && parse_u64(cents).is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, some_us: Option<u64>, full_us: Option<u64>) {
+        assert_eq!(parse_pressure(text.as_bytes()), Ok(Pressure { some_us, full_us }), "{text}");
+    }
+
+    fn check_refused(text: &str, expected: &str) {
+        let malformed = parse_pressure(text.as_bytes()).expect_err(text);
+        assert_eq!(malformed.to_string(), expected, "{text}");
+    }
+
+    const SOME: &str = "some avg10=0.12 avg60=3.00 avg300=100.00 total=2354911\n";
+    const FULL: &str = "full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+
+    #[test]
+    fn both_lines_in_either_order() {
+        check(&format!("{SOME}{FULL}"), Some(2_354_911), Some(7));
+        check(&format!("{FULL}{SOME}"), Some(2_354_911), Some(7));
+    }
+
+    #[test]
+    fn cpu_before_5_13_has_no_full_and_irq_has_no_some() {
+        check(SOME, Some(2_354_911), None);
+        check(FULL, None, Some(7));
+    }
+
+    #[test]
+    fn what_later_kernels_add_is_passed_over() {
+        check("some avg10=0.00 avg60=0.00 avg300=0.00 total=5 max=9\n", Some(5), None);
+        check(
+            &format!("{SOME}most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"),
+            Some(2_354_911),
+            None,
+        );
+    }
+
+    #[test]
+    fn garbage_is_refused_with_its_line() {
+        check_refused("", "malformed: expected a line `some` or `full`");
+        check_refused("some\n", "malformed in line 1: expected a keyword and its fields");
+        check_refused(&format!("{SOME}{SOME}"), "malformed in line 2: expected each keyword once");
+        check_refused(
+            "some avg10=0.0 avg60=0.00 avg300=0.00 total=5\n",
+            "malformed in line 1: expected avg10, avg60 and avg300 with two decimals",
+        );
+        check_refused(
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=-5\n",
+            "malformed in line 1: expected total in microseconds",
+        );
+        check_refused(
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=5 x\n",
+            "malformed in line 1: expected key=value after total",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+            let _ = parse_pressure(&bytes);
+        }
+
+        #[test]
+        fn printing_and_parsing_is_identity(some: u64, full: Option<u64>) {
+            let mut text = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={some}\n");
+            if let Some(full) = full {
+                text += &format!("full avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n");
+            }
+            let expected = Pressure { some_us: Some(some), full_us: full };
+            prop_assert_eq!(parse_pressure(text.as_bytes()), Ok(expected));
+        }
+
+        #[test]
+        fn no_truncation_passes_for_the_whole(cut in 1usize..) {
+            let whole = format!("{SOME}{FULL}");
+            let part = &whole.as_bytes()[..whole.len() - 1 - cut % (whole.len() - 1)];
+            // The one cut that leaves a well-formed file is the one between the lines.
+            prop_assert!(parse_pressure(part).is_err() || part.len() == SOME.len());
+        }
+    }
+}

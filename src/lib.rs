@@ -1,0 +1,28 @@
+//! How much a node's shortage holds its virtual machines back: the library behind `psi-agent`.
+//!
+//! Files are named for the data that they produce, and data flows one way; `docs/architecture.md`
+//! has the picture and the rules. Start reading at [`agent`], then follow a sample:
+//!
+//! - [`config`]: the command line; [`host`]: the roots that it names, opened
+//! - [`kernel`]: the only room that opens kernel files; parsers are pure functions over bytes
+//! - [`cgroup_path`]: what a path says of pods and containers (pure)
+//! - [`sample`]: raw counters of one moment; [`reader`]: makes them; [`sampler`]: when
+//! - [`rates`]: two samples to shares of time (pure)
+//! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
+//! - [`self_health`]: what the agent says of itself
+//! - [`agent`], [`once`], [`check`]: the commands
+
+pub mod agent;
+pub mod cgroup_path;
+pub mod check;
+pub mod config;
+pub mod host;
+pub mod kernel;
+pub mod once;
+pub mod output;
+pub mod rates;
+pub mod reader;
+pub mod sample;
+pub mod sampler;
+pub mod self_health;
+pub mod snapshot;

@@ -1,0 +1,55 @@
+//! Parses, runs, and turns the outcome into an exit code; nothing else.
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::process::ExitCode;
+
+use clap::Parser;
+use psi_agent::config::{Command, CommandLine, Config, LogConfig};
+use psi_agent::{agent, check, once};
+
+/// EX_USAGE of sysexits.h.
+const WRONG_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let config = match CommandLine::try_parse() {
+        Ok(command_line) => Config::from(command_line),
+        Err(error) if error.use_stderr() => {
+            let _ = writeln!(stderr(), "psi-agent: {}", one_line(&error));
+            return WRONG_USAGE.into();
+        }
+        Err(help_or_version) => {
+            // A closed pipe is nobody to tell.
+            let _ = help_or_version.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    start_logging(config.log);
+    let outcome = match config.command {
+        Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
+        Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Check => check::check(&config, &mut stdout().lock()),
+    };
+    outcome.unwrap_or_else(|error| {
+        let _ = writeln!(stderr(), "psi-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// What is wrong, without the usage that clap shows below it.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let what = text.split("\n\nUsage:").next().unwrap_or_default();
+    let what = what.split("\n\nFor more information").next().unwrap_or_default();
+    let words: Vec<&str> = what.trim_start_matches("error:").split_whitespace().collect();
+    format!("{}; try --help", words.join(" "))
+}
+
+fn start_logging(config: LogConfig) {
+    let terminal = stderr().is_terminal();
+    let log = tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_max_level(config.level)
+        .with_target(false)
+        .with_ansi(terminal);
+    if config.json.unwrap_or(!terminal) { log.json().init() } else { log.init() }
+}

@@ -1,0 +1,49 @@
+//! `psi-agent once`: two samples, the metrics of the later on stdout.
+
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::config::Config;
+use crate::host::Host;
+use crate::kernel::own_process::raise_open_file_limit;
+use crate::output::scrape::Scrapes;
+use crate::sample::Depth;
+use crate::sampler::moment_now;
+use crate::self_health::{Reason, SelfHealth};
+
+/// Between the two samples: the kernel's own averaging period.
+const APART: Duration = Duration::from_secs(2);
+
+/// Reads twice and writes the metrics to `out`. A reader that goes away is no error.
+///
+/// # Errors
+/// What does not let it read, or a failing `out`.
+pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
+    if let Err(errno) = raise_open_file_limit() {
+        tracing::warn!(%errno, "Cannot raise the limit of open files");
+    }
+    let mut reader = Host::open(config)?.into_reader(config);
+    reader.sample(moment_now(), Depth::Exported);
+    std::thread::sleep(APART);
+    let moment = moment_now();
+    let sample = Arc::new(reader.sample(moment, Depth::Exported));
+    let took = moment_now().at.saturating_duration_since(moment.at);
+    let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
+    health.observe(&sample, took, Reason::Scrape);
+    let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample);
+    let mut text = Vec::new();
+    loop {
+        let more = scrape.next_chunk(&mut text);
+        match out.write_all(&text).and_then(|()| out.flush()) {
+            Ok(()) => text.clear(),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(error).context("cannot write the metrics"),
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What leaves the agent: Prometheus' words, people's page, HTTP. In: samples and rates.
+
+pub mod compression;
+pub mod exposition;
+pub mod families;
+pub mod http;
+pub mod scrape;
+pub mod series;

@@ -1,0 +1,183 @@
+//! Makes samples: follows the tree, opens each cgroup's files, keeps what was read for a second.
+//! In: open roots and a moment. Out: a [`Sample`]. The clock is the caller's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cgroup_path::{Level, Place};
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
+use crate::kernel::cgroup_tree::{CgroupTree, Extent};
+use crate::kernel::io_stat::Device;
+use crate::kernel::proc_root::ProcRoot;
+use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::sample::{Depth, Moment, NodeSample, PressureReading, Pressures, Sample};
+use cgroup::CgroupReader;
+
+mod cgroup;
+
+/// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
+/// kernel's, and windows of less than a busy jiffy per CPU count nothing.
+pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which cgroups are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    /// Every cgroup, or the levels below only.
+    pub everything: bool,
+    /// The root cgroup.
+    pub root: bool,
+    /// Pods.
+    pub pods: bool,
+    /// Containers.
+    pub containers: bool,
+}
+
+impl Selection {
+    /// Whether a cgroup at this place is read.
+    #[must_use]
+    pub fn includes(&self, place: &Place) -> bool {
+        match place {
+            Place::MountUnit => false,
+            Place::Root => self.everything || self.root,
+            Place::Host => self.everything,
+            Place::Pod(pod) => match pod.level {
+                Level::Pod => self.everything || self.pods,
+                Level::Container(_) => self.everything || self.containers,
+                Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => {
+                    self.everything
+                }
+            },
+        }
+    }
+
+    fn extent(&self) -> Extent {
+        if self.everything { Extent::Everything } else { Extent::Pods }
+    }
+}
+
+/// Which groups of files are read besides pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Groups {
+    /// `cpu.stat`.
+    pub cpu: bool,
+    /// `memory.current`, `memory.stat` and their kind.
+    pub memory: bool,
+    /// `io.stat`.
+    pub io: bool,
+    /// `cgroup.procs`, `pids.*`.
+    pub processes: bool,
+    /// `cpu.max`, `cpu.weight`, `memory.max`.
+    pub spec: bool,
+}
+
+/// Reads samples.
+#[derive(Debug)]
+pub struct Reader {
+    proc: ProcRoot,
+    tree: CgroupTree,
+    selection: Selection,
+    cgroups: CgroupReader,
+    node_reading: Option<PressureReading>,
+    devices: Arc<BTreeMap<Device, String>>,
+}
+
+impl Reader {
+    /// A reader that has read nothing yet.
+    #[must_use]
+    pub fn new(proc: ProcRoot, root: CgroupRoot, selection: Selection, groups: Groups) -> Self {
+        Self {
+            proc,
+            tree: CgroupTree::new(root, selection.extent()),
+            selection,
+            cgroups: CgroupReader::new(groups),
+            node_reading: None,
+            devices: Arc::default(),
+        }
+    }
+
+    /// Reads the node and its cgroups.
+    pub fn sample(&mut self, moment: Moment, depth: Depth) -> Sample {
+        let rescanned = self.tree.follow(moment.at);
+        let mut errors = self.tree.take_errors();
+        if rescanned {
+            let names = self.proc.device_names(&mut self.cgroups.buffer);
+            self.devices = Arc::new(note(names, &mut errors).unwrap_or_default());
+            let alive = self.tree.nodes().map(|node| node.cgroup.id).collect();
+            self.cgroups.forget_all_but(&alive);
+        }
+        let node = self.read_node(moment, &mut errors);
+        let mut cgroups = Vec::with_capacity(self.tree.len());
+        let mut gone = Vec::new();
+        for member in self.tree.nodes() {
+            if !self.selection.includes(&member.cgroup.place) {
+                continue;
+            }
+            match self.cgroups.read(member, &node, moment.at, depth) {
+                Some(sample) => cgroups.push(sample),
+                None => gone.push(member.cgroup.path.clone()),
+            }
+        }
+        for path in &gone {
+            self.tree.remove(path);
+        }
+        let (mut more, dropped_io_rows) = self.cgroups.take_problems();
+        errors.append(&mut more);
+        let tree = self.tree.health();
+        Sample { moment, depth, node, cgroups, errors, dropped_io_rows, tree }
+    }
+
+    fn read_node(&mut self, moment: Moment, errors: &mut Vec<ReadError>) -> NodeSample {
+        let buffer = &mut self.cgroups.buffer;
+        let kept = self.node_reading.filter(|reading| is_fresh(reading.at, moment.at));
+        let pressure = kept.unwrap_or_else(|| PressureReading {
+            at: moment.at,
+            pressures: read_node_pressures(&self.proc, self.tree.root(), buffer, errors),
+        });
+        self.node_reading = Some(pressure);
+        NodeSample {
+            pressure,
+            irq: note(self.proc.irq_pressure(buffer), errors).flatten(),
+            cpu_times: note(self.proc.cpu_times(buffer), errors).flatten(),
+            reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
+            memory: note(self.proc.memory(buffer), errors).flatten(),
+            devices: Arc::clone(&self.devices),
+        }
+    }
+}
+
+/// The node's pressures from `/proc/pressure`, or from the root cgroup where that is refused.
+fn read_node_pressures(
+    proc: &ProcRoot,
+    root: &Arc<CgroupRoot>,
+    buffer: &mut ReadBuffer,
+    errors: &mut Vec<ReadError>,
+) -> Pressures {
+    let mut pressures = Pressures::default();
+    for resource in Resource::ALL {
+        let read = match proc.pressure(resource, buffer) {
+            Err(ReadError { situation: Situation::Refused(_), .. }) if root.is_cgroup2() => {
+                CgroupDir::open(root, "/").and_then(|dir| dir.pressure(resource, buffer))
+            }
+            read => read,
+        };
+        *pressures.slot(resource) = match read {
+            // PSI is off on this node: absent, and no error at every reading.
+            Err(ReadError {
+                situation: Situation::Vanished(_) | Situation::Unsupported(_),
+                ..
+            }) => None,
+            read => note(read, errors),
+        };
+    }
+    pressures
+}
+
+fn is_fresh(read_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
+}
+
+/// The value, or nothing with the error noted.
+fn note<T>(result: Result<T, ReadError>, errors: &mut Vec<ReadError>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
+}

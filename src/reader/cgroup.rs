@@ -1,0 +1,196 @@
+//! One cgroup's files, each on its own: a malformed one costs itself, not the sample.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::time::Instant;
+
+use super::{Groups, is_fresh};
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::counters::{
+    count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
+};
+use crate::kernel::io_stat::parse_io_stat;
+use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
+use crate::kernel::pressure::Pressure;
+use crate::kernel::text::Malformed;
+use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::sample::{CgroupSample, CgroupStats, Depth, NodeSample, PressureReading, Pressures};
+
+/// The inode of the real root cgroup, whose pressure files are the node's own.
+const ROOT_INODE: CgroupId = CgroupId(1);
+
+/// What is remembered of a cgroup's last reading.
+#[derive(Debug, Clone, Copy)]
+struct Remembered {
+    reading: PressureReading,
+    /// The node's pressures then: while they stand still, no cgroup's can have moved.
+    node: Pressures,
+}
+
+/// Reads cgroups, one after another, into one buffer.
+#[derive(Debug)]
+pub(super) struct CgroupReader {
+    pub(super) buffer: ReadBuffer,
+    groups: Groups,
+    remembered: HashMap<CgroupId, Remembered>,
+    errors: Vec<ReadError>,
+    dropped_io_rows: u64,
+}
+
+/// The cgroup is no more.
+struct Gone;
+
+impl CgroupReader {
+    pub(super) fn new(groups: Groups) -> Self {
+        Self {
+            buffer: ReadBuffer::default(),
+            groups,
+            remembered: HashMap::new(),
+            errors: Vec::new(),
+            dropped_io_rows: 0,
+        }
+    }
+
+    pub(super) fn forget_all_but(&mut self, alive: &HashSet<CgroupId>) {
+        self.remembered.retain(|id, _| alive.contains(id));
+    }
+
+    /// What went wrong since the last call, and how many rows of `io.stat` were dropped.
+    pub(super) fn take_problems(&mut self) -> (Vec<ReadError>, u64) {
+        (std::mem::take(&mut self.errors), std::mem::take(&mut self.dropped_io_rows))
+    }
+
+    /// Reads one cgroup; `None` when it is gone.
+    pub(super) fn read(
+        &mut self,
+        member: &Node,
+        node: &NodeSample,
+        now: Instant,
+        depth: Depth,
+    ) -> Option<CgroupSample> {
+        let id = member.cgroup.id;
+        let remembered = self.remembered.get(&id).copied();
+        let reading = match remembered {
+            Some(Remembered { reading, .. }) if is_fresh(reading.at, now) => reading,
+            _ if id == ROOT_INODE => node.pressure,
+            last => {
+                let last = last.filter(|_| depth == Depth::Pressure);
+                let pressures = self.read_pressures(&member.dir, last, &node.pressure.pressures);
+                let Ok(pressures) = pressures else {
+                    self.remembered.remove(&id);
+                    return None;
+                };
+                let reading = PressureReading { at: now, pressures };
+                let node = node.pressure.pressures;
+                self.remembered.insert(id, Remembered { reading, node });
+                reading
+            }
+        };
+        let stats =
+            (depth > Depth::Pressure).then(|| Box::new(self.read_stats(&member.dir, depth)));
+        Some(CgroupSample { cgroup: member.cgroup.clone(), pressure: reading, stats })
+    }
+
+    /// The three pressure files. With a `last` reading, memory and I/O are taken from it where the
+    /// node's own totals have not moved since: then nobody waited, in any cgroup.
+    fn read_pressures(
+        &mut self,
+        dir: &CgroupDir,
+        last: Option<Remembered>,
+        node: &Pressures,
+    ) -> Result<Pressures, Gone> {
+        // PSI is off on the whole node: no use asking each cgroup for three files.
+        if !node.any() {
+            return if dir.is_alive() { Ok(Pressures::default()) } else { Err(Gone) };
+        }
+        let mut pressures = Pressures::default();
+        for resource in Resource::ALL {
+            let stood_still = |last: &Remembered| {
+                resource != Resource::Cpu
+                    && last.node.of(resource).is_some()
+                    && last.node.of(resource) == node.of(resource)
+            };
+            *pressures.slot(resource) = match last.filter(stood_still) {
+                Some(last) => last.reading.pressures.of(resource),
+                None => self.read_pressure(dir, resource)?,
+            };
+        }
+        Ok(pressures)
+    }
+
+    fn read_pressure(
+        &mut self,
+        dir: &CgroupDir,
+        resource: Resource,
+    ) -> Result<Option<Pressure>, Gone> {
+        match dir.pressure(resource, &mut self.buffer) {
+            Ok(pressure) => Ok(Some(pressure)),
+            Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+                // With its directory still there, `cgroup.pressure` is 0: absent, and no error.
+                if dir.is_alive() { Ok(None) } else { Err(Gone) }
+            }
+            Err(ReadError { situation: Situation::Unsupported(_), .. }) => Ok(None),
+            Err(error) => {
+                self.errors.push(error);
+                Ok(None)
+            }
+        }
+    }
+
+    fn read_stats(&mut self, dir: &CgroupDir, depth: Depth) -> CgroupStats {
+        let everything = depth == Depth::Everything;
+        let mut stats = CgroupStats::default();
+        if self.groups.cpu {
+            stats.cpu = self.read_file(dir, c"cpu.stat", parse_cpu_stat);
+        }
+        if self.groups.spec || everything {
+            stats.cpu_max = self.read_file(dir, c"cpu.max", parse_cpu_max);
+            stats.memory_max = self.read_file(dir, c"memory.max", parse_limit);
+        }
+        if self.groups.spec {
+            stats.cpu_weight = self.read_file(dir, c"cpu.weight", parse_number);
+        }
+        if self.groups.memory {
+            stats.memory_current = self.read_file(dir, c"memory.current", parse_number);
+            stats.memory = self.read_file(dir, c"memory.stat", parse_memory_stat);
+            stats.memory_events = self.read_file(dir, c"memory.events", parse_memory_events);
+            stats.swap_current = self.read_file(dir, c"memory.swap.current", parse_number);
+            stats.memory_peak = self.read_file(dir, c"memory.peak", parse_number);
+        }
+        if self.groups.io {
+            let io = self.read_file(dir, c"io.stat", |text| Ok(parse_io_stat(text)));
+            self.dropped_io_rows += io.as_ref().map_or(0, |io| io.dropped_rows);
+            stats.io = io.map(|io| io.devices);
+        }
+        if self.groups.processes {
+            stats.processes = self.read_file(dir, c"cgroup.procs", count_processes);
+            stats.pids_current = self.read_file(dir, c"pids.current", parse_number);
+            stats.pids_max = self.read_file(dir, c"pids.max", parse_limit);
+        }
+        if everything {
+            let local = self.read_file(dir, c"cpu.stat.local", parse_cpu_stat_local);
+            stats.throttled_local_us = local.flatten();
+            stats.memory_events_local =
+                self.read_file(dir, c"memory.events.local", parse_memory_events);
+            stats.memory_high = self.read_file(dir, c"memory.high", parse_limit);
+            stats.io_max = self.read_file(dir, c"io.max", parse_io_max);
+        }
+        stats
+    }
+
+    fn read_file<T>(
+        &mut self,
+        dir: &CgroupDir,
+        name: &CStr,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Option<T> {
+        match dir.read(name, &mut self.buffer, parse) {
+            Ok(value) => value,
+            Err(error) => {
+                self.errors.push(error);
+                None
+            }
+        }
+    }
+}

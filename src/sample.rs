@@ -1,0 +1,168 @@
+//! One reading of the node and its cgroups: raw counters in the kernel's words. `None` is what
+//! could not be read; it is never zero.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::kernel::ReadError;
+use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::cgroup_tree::{Cgroup, TreeHealth};
+use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
+use crate::kernel::io_stat::{Device, IoCounters};
+use crate::kernel::limits::{CpuMax, IoMax, Limit};
+use crate::kernel::node_text::{CpuTimes, NodeMemory, Reclaim};
+use crate::kernel::pressure::Pressure;
+
+/// A moment on both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// For intervals.
+    pub at: Instant,
+    /// For people: milliseconds since the epoch.
+    pub unix_ms: u64,
+}
+
+/// How much a sample reads. Later ones include earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// Pressure alone: what a tick needs.
+    Pressure,
+    /// What is exported to Prometheus.
+    Exported,
+    /// Also what only people look at: limits and the events of a cgroup's own limit.
+    Everything,
+}
+
+/// The three pressures of a cgroup or of the node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressures {
+    /// CPU time.
+    pub cpu: Option<Pressure>,
+    /// Memory.
+    pub memory: Option<Pressure>,
+    /// Block I/O.
+    pub io: Option<Pressure>,
+}
+
+impl Pressures {
+    /// That of one resource.
+    #[must_use]
+    pub fn of(&self, resource: Resource) -> Option<Pressure> {
+        match resource {
+            Resource::Cpu => self.cpu,
+            Resource::Memory => self.memory,
+            Resource::Io => self.io,
+        }
+    }
+
+    /// Whether the kernel tells any of them.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    pub(crate) fn slot(&mut self, resource: Resource) -> &mut Option<Pressure> {
+        match resource {
+            Resource::Cpu => &mut self.cpu,
+            Resource::Memory => &mut self.memory,
+            Resource::Io => &mut self.io,
+        }
+    }
+}
+
+/// A reading of pressures, and when it was made: at most one a second for each cgroup, since
+/// reading changes what other readers see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PressureReading {
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub pressures: Pressures,
+}
+
+/// The node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSample {
+    /// Its pressures: all absent where PSI is off.
+    pub pressure: PressureReading,
+    /// Time in which tasks waited for interrupts, where the kernel accounts for it.
+    pub irq: Option<Pressure>,
+    /// Where the CPUs' time went.
+    pub cpu_times: Option<CpuTimes>,
+    /// What the node itself reclaims.
+    pub reclaim: Option<Reclaim>,
+    /// Memory and swap.
+    pub memory: Option<NodeMemory>,
+    /// Names of block devices, such as `vda`.
+    pub devices: Arc<BTreeMap<Device, String>>,
+}
+
+/// A cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupSample {
+    /// Which.
+    pub cgroup: Arc<Cgroup>,
+    /// Its pressures.
+    pub pressure: PressureReading,
+    /// The rest; `None` in a sample of pressures alone.
+    pub stats: Option<Box<CgroupStats>>,
+}
+
+/// What a cgroup used, and what it may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CgroupStats {
+    /// `cpu.stat`.
+    pub cpu: Option<CpuStat>,
+    /// `cpu.stat.local`: time throttled here or above, microseconds, summed over CPUs.
+    pub throttled_local_us: Option<u64>,
+    /// `cpu.max`.
+    pub cpu_max: Option<CpuMax>,
+    /// `cpu.weight`, 1 to 10000.
+    pub cpu_weight: Option<u64>,
+    /// `memory.current`, bytes.
+    pub memory_current: Option<u64>,
+    /// `memory.stat`.
+    pub memory: Option<MemoryStat>,
+    /// `memory.events`: this cgroup and all below.
+    pub memory_events: Option<MemoryEvents>,
+    /// `memory.events.local`: this cgroup's own limit alone.
+    pub memory_events_local: Option<MemoryEvents>,
+    /// `memory.max`, bytes.
+    pub memory_max: Option<Limit>,
+    /// `memory.high`, bytes.
+    pub memory_high: Option<Limit>,
+    /// `memory.swap.current`, bytes.
+    pub swap_current: Option<u64>,
+    /// `memory.peak`, bytes.
+    pub memory_peak: Option<u64>,
+    /// `io.stat`; `None` where the controller is off, empty where nothing was moved yet.
+    pub io: Option<Vec<IoCounters>>,
+    /// `io.max`: limited devices.
+    pub io_max: Option<Vec<IoMax>>,
+    /// `pids.current`: tasks here and below.
+    pub pids_current: Option<u64>,
+    /// `pids.max`.
+    pub pids_max: Option<Limit>,
+    /// Processes of this cgroup itself.
+    pub processes: Option<u64>,
+}
+
+/// What one reading found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// When it began.
+    pub moment: Moment,
+    /// How much was read.
+    pub depth: Depth,
+    /// The node.
+    pub node: NodeSample,
+    /// Cgroups in scope, by path.
+    pub cgroups: Vec<CgroupSample>,
+    /// What could not be read.
+    pub errors: Vec<ReadError>,
+    /// Rows of `io.stat` that did not read.
+    pub dropped_io_rows: u64,
+    /// The tree that it was read from.
+    pub tree: TreeHealth,
+}

@@ -1,0 +1,169 @@
+//! The thread that reads: a tick every few seconds with its own pair of samples for rates, and a
+//! refresh whenever somebody asks. A refresh never shortens a tick's window, and those who ask
+//! within a second share one reading.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{oneshot, watch};
+
+use crate::rates::{Rates, rates_between};
+use crate::reader::{MIN_PRESSURE_INTERVAL, Reader};
+use crate::sample::{Depth, Moment, Sample};
+
+/// How often the agent looks by itself.
+pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a tick found.
+#[derive(Debug)]
+pub struct Tick {
+    /// The later sample, pressures only.
+    pub sample: Sample,
+    /// Since the tick before; `None` at the first.
+    pub rates: Option<Rates>,
+    /// How long the reading took.
+    pub took: Duration,
+}
+
+/// What a refresh found.
+#[derive(Debug, Clone)]
+pub struct Refreshed {
+    /// The sample, which others may have been given too.
+    pub sample: Arc<Sample>,
+    /// How long reading it took; `None` where it was shared.
+    pub took: Option<Duration>,
+}
+
+struct Request {
+    depth: Depth,
+    answer: oneshot::Sender<Refreshed>,
+}
+
+/// Where the rest of the program meets the thread. When all handles are dropped, it ends.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    requests: mpsc::Sender<Request>,
+    ticks: watch::Receiver<Option<Arc<Tick>>>,
+}
+
+/// The thread has ended, which only a defect makes it do.
+#[derive(Debug, thiserror::Error)]
+#[error("the sampling thread has ended")]
+pub struct SamplerEnded;
+
+impl Sampler {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(reader: Reader, tick_interval: Duration) -> std::io::Result<Self> {
+        let (requests, received) = mpsc::channel();
+        let (published, ticks) = watch::channel(None);
+        let worker = Worker { reader, published, previous: None, shared: None };
+        std::thread::Builder::new()
+            .name("sampler".into())
+            .spawn(move || worker.run(&received, tick_interval))?;
+        Ok(Self { requests, ticks })
+    }
+
+    /// A sample of at least `depth`, no older than a second.
+    ///
+    /// # Errors
+    /// [`SamplerEnded`] when nobody is there to read.
+    pub async fn refresh(&self, depth: Depth) -> Result<Refreshed, SamplerEnded> {
+        let (answer, refreshed) = oneshot::channel();
+        self.requests.send(Request { depth, answer }).map_err(|_| SamplerEnded)?;
+        refreshed.await.map_err(|_| SamplerEnded)
+    }
+
+    /// The newest tick; `None` before the first.
+    #[must_use]
+    pub fn latest_tick(&self) -> Option<Arc<Tick>> {
+        self.ticks.borrow().clone()
+    }
+
+    /// Waits for the next tick.
+    ///
+    /// # Errors
+    /// [`SamplerEnded`] when there will be none.
+    pub async fn next_tick(&mut self) -> Result<Arc<Tick>, SamplerEnded> {
+        loop {
+            self.ticks.changed().await.map_err(|_| SamplerEnded)?;
+            if let Some(tick) = self.ticks.borrow_and_update().clone() {
+                return Ok(tick);
+            }
+        }
+    }
+}
+
+/// Both clocks at once: the one place of the running agent that reads them for samples.
+#[allow(clippy::disallowed_methods, reason = "samples are stamped here and nowhere else")]
+#[must_use]
+pub fn moment_now() -> Moment {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let unix_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+    Moment { at: Instant::now(), unix_ms }
+}
+
+struct Worker {
+    reader: Reader,
+    published: watch::Sender<Option<Arc<Tick>>>,
+    previous: Option<Arc<Tick>>,
+    shared: Option<Arc<Sample>>,
+}
+
+impl Worker {
+    fn run(mut self, requests: &Receiver<Request>, tick_interval: Duration) {
+        let mut due = moment_now().at;
+        loop {
+            let wait = due.saturating_duration_since(moment_now().at);
+            match requests.recv_timeout(wait) {
+                Ok(request) => self.answer(request, requests),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tick();
+                    // Ticks that a suspended machine missed are not made up for.
+                    due = (due + tick_interval).max(moment_now().at);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let moment = moment_now();
+        let sample = self.reader.sample(moment, Depth::Pressure);
+        let took = moment_now().at.saturating_duration_since(moment.at);
+        let rates = self.previous.as_ref().map(|before| rates_between(&before.sample, &sample));
+        let tick = Arc::new(Tick { sample, rates, took });
+        self.previous = Some(Arc::clone(&tick));
+        self.published.send_replace(Some(tick));
+    }
+
+    /// Answers a request and all that wait behind it with one sample.
+    fn answer(&mut self, first: Request, requests: &Receiver<Request>) {
+        let mut asked = vec![first];
+        asked.extend(requests.try_iter());
+        let depth = asked.iter().map(|request| request.depth).max().unwrap_or(Depth::Exported);
+        let moment = moment_now();
+        let usable = |sample: &Arc<Sample>| {
+            sample.depth >= depth
+                && moment.at.saturating_duration_since(sample.moment.at) < MIN_PRESSURE_INTERVAL
+        };
+        let refreshed = match self.shared.take().filter(usable) {
+            Some(sample) => Refreshed { sample, took: None },
+            None => {
+                let sample = Arc::new(self.reader.sample(moment, depth));
+                let took = moment_now().at.saturating_duration_since(moment.at);
+                Refreshed { sample, took: Some(took) }
+            }
+        };
+        self.shared = Some(Arc::clone(&refreshed.sample));
+        let mut refreshed = refreshed;
+        for request in asked {
+            // Who asked may have hung up since.
+            let _ = request.answer.send(refreshed.clone());
+            refreshed.took = None;
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The agent's view of itself: how long reading takes, what could not be read, what it costs.
+//! These few series are the prometheus crate's work; the per-cgroup ones are not (README, Choices).
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, Opts, Registry, TextEncoder,
+};
+
+use crate::kernel::Situation;
+use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::own_process::OwnProcess;
+use crate::sample::Sample;
+use complaints::Complaints;
+
+mod complaints;
+
+/// Why a sample was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// By the clock.
+    Tick,
+    /// Somebody asked.
+    Scrape,
+}
+
+/// The agent's own metrics.
+#[derive(Debug)]
+pub struct SelfHealth {
+    registry: Registry,
+    cgroups: IntGauge,
+    watches: IntGauge,
+    unwatched: IntGauge,
+    overflows: IntCounter,
+    read_errors: IntCounterVec,
+    pressure_supported: GaugeVec,
+    tick_seconds: Histogram,
+    scrape_seconds: Histogram,
+    process: ProcessMetrics,
+    complaints: Mutex<Complaints>,
+}
+
+#[derive(Debug)]
+struct ProcessMetrics {
+    cpu_seconds: prometheus::Counter,
+    open_fds: Gauge,
+    max_fds: Gauge,
+    resident_bytes: Gauge,
+    virtual_bytes: Gauge,
+    threads: Gauge,
+    start_time: Gauge,
+}
+
+impl SelfHealth {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// Only when two of them had one name.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        register_build_info(&registry)?;
+        let durations = sample_durations(&registry)?;
+        let read_errors = IntCounterVec::new(
+            Opts::new(
+                "psi_agent_read_errors_total",
+                "Kernel files that could not be read, and rows that were dropped, by kind.",
+            ),
+            &["kind"],
+        )?;
+        for kind in Situation::WORDS {
+            read_errors.with_label_values(&[kind]);
+        }
+        let pressure_supported = GaugeVec::new(
+            Opts::new(
+                "psi_agent_pressure_supported",
+                "Whether the kernel tells the node's pressure of this resource (1) or not (0).",
+            ),
+            &["resource"],
+        )?;
+        let overflows = IntCounter::new(
+            "psi_agent_watch_overflows_total",
+            "Times that inotify's queue ran over, so that all cgroups were rescanned.",
+        )?;
+        let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
+        Ok(Self {
+            cgroups: gauge("psi_agent_cgroups", "Cgroups in the last sample.")?,
+            watches: gauge(
+                "psi_agent_watched_directories",
+                "Cgroup directories watched by inotify.",
+            )?,
+            unwatched: gauge(
+                "psi_agent_unwatched_directories",
+                "Cgroup directories that could not be watched: all are rescanned every 5 s then.",
+            )?,
+            overflows: registered(&registry, overflows)?,
+            read_errors: registered(&registry, read_errors)?,
+            pressure_supported: registered(&registry, pressure_supported)?,
+            tick_seconds: durations.with_label_values(&["tick"]),
+            scrape_seconds: durations.with_label_values(&["scrape"]),
+            process: ProcessMetrics::new(&registry)?,
+            registry,
+            complaints: Mutex::default(),
+        })
+    }
+
+    /// Takes in a sample that was made just now.
+    pub fn observe(&self, sample: &Sample, took: Duration, reason: Reason) {
+        match reason {
+            Reason::Tick => self.tick_seconds.observe(took.as_secs_f64()),
+            Reason::Scrape => self.scrape_seconds.observe(took.as_secs_f64()),
+        }
+        self.cgroups.set(signed(sample.cgroups.len()));
+        self.watches.set(signed(sample.tree.watches));
+        self.unwatched.set(signed(sample.tree.unwatched));
+        let before = self.overflows.get();
+        self.overflows.inc_by(sample.tree.overflows.saturating_sub(before));
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        for error in &sample.errors {
+            self.read_errors.with_label_values(&[error.situation.word()]).inc();
+            if let Some(unsaid) = complaints.hear(error, sample.moment.at) {
+                tracing::warn!(%error, unsaid, "Cannot read");
+            }
+        }
+        self.read_errors.with_label_values(&["malformed"]).inc_by(sample.dropped_io_rows);
+        for resource in Resource::ALL {
+            let supported = sample.node.pressure.pressures.of(resource).is_some();
+            let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
+            gauge.set(f64::from(u8::from(supported)));
+        }
+    }
+
+    /// All of them as text.
+    ///
+    /// # Errors
+    /// Only when a metric has no valid name.
+    pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
+        if let Ok(process) = OwnProcess::read() {
+            self.process.set(&process);
+        }
+        TextEncoder::new().encode(&self.registry.gather(), text)
+    }
+}
+
+impl ProcessMetrics {
+    fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let cpu_seconds = prometheus::Counter::new(
+            "process_cpu_seconds_total",
+            "Total user and system CPU time spent in seconds.",
+        )?;
+        let gauge = |name, help| registered(registry, Gauge::new(name, help)?);
+        Ok(Self {
+            cpu_seconds: registered(registry, cpu_seconds)?,
+            open_fds: gauge("process_open_fds", "Number of open file descriptors.")?,
+            max_fds: gauge("process_max_fds", "Maximum number of open file descriptors.")?,
+            resident_bytes: gauge(
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes.",
+            )?,
+            virtual_bytes: gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
+            threads: gauge("process_threads", "Number of OS threads in the process.")?,
+            start_time: gauge(
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+            )?,
+        })
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "sizes of one process stay below 2^52")]
+    fn set(&self, process: &OwnProcess) {
+        self.cpu_seconds.inc_by((process.cpu_seconds - self.cpu_seconds.get()).max(0.0));
+        self.open_fds.set(process.open_fds as f64);
+        if let Some(max) = process.max_fds {
+            self.max_fds.set(max as f64);
+        }
+        self.resident_bytes.set(process.resident_bytes as f64);
+        self.virtual_bytes.set(process.virtual_bytes as f64);
+        self.threads.set(process.threads as f64);
+        self.start_time.set(process.start_time_s);
+    }
+}
+
+fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
+    let options = Opts::new("psi_agent_build_info", "Always 1, labelled by the agent's version.");
+    let options = options.const_label("version", env!("CARGO_PKG_VERSION"));
+    registered(registry, IntGauge::with_opts(options)?)?.set(1);
+    Ok(())
+}
+
+fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
+    let options = HistogramOpts::new(
+        "psi_agent_sample_duration_seconds",
+        "Time that reading the node and its cgroups took, by what asked for it.",
+    );
+    let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
+    registered(registry, HistogramVec::new(options, &["reason"])?)
+}
+
+fn registered<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: M,
+) -> prometheus::Result<M> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

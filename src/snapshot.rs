@@ -1,0 +1,227 @@
+//! What people see: the newest rates beside the newest counters, as one immutable value. The page
+//! and the JSON at `/snapshot.json` are made from it and from nothing else.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::cgroup_path::{Level, Place};
+use crate::kernel::cgroup_tree::Cgroup;
+use crate::kernel::limits::Limit;
+use crate::rates::{PressureRates, Rates, Ratio};
+use crate::sample::{CgroupSample, CgroupStats, Sample};
+
+/// The node and its cgroups at one moment.
+#[derive(Debug, Serialize)]
+pub struct Snapshot<'a> {
+    /// The agent's version.
+    pub version: &'static str,
+    /// When the counters were read, milliseconds since the epoch.
+    pub observed_at_ms: u64,
+    /// How long the rates were averaged over, seconds; absent until there are two samples.
+    pub window_s: Option<f64>,
+    /// The node.
+    pub node: NodeView,
+    /// Its cgroups, by path.
+    pub cgroups: Vec<CgroupView<'a>>,
+}
+
+/// The node.
+#[derive(Debug, Serialize)]
+pub struct NodeView {
+    /// Shares of the window in which tasks waited.
+    pub pressure: PressureRates,
+    /// Share of the CPUs' time in which they ran something.
+    pub utilization: Option<Ratio>,
+    /// Share of the CPUs' time that the hypervisor below gave to others.
+    pub steal: Option<Ratio>,
+    /// CPUs online.
+    pub cpus: Option<u64>,
+    /// Usable memory, bytes.
+    pub memory_total: Option<u64>,
+    /// Memory to be had without swapping, bytes.
+    pub memory_available: Option<u64>,
+    /// Pages looked at to free memory, by the node itself, since boot.
+    pub pages_scanned: Option<u64>,
+}
+
+/// A cgroup.
+#[derive(Debug, Serialize)]
+pub struct CgroupView<'a> {
+    /// Its path from the root of the hierarchy.
+    pub id: &'a str,
+    /// `root`, `host`, `pod`, `container`, `sandbox`, `monitor`, `nested` or `unknown`.
+    pub level: &'static str,
+    /// The pod, as the path names it.
+    pub pod_uid: Option<&'a str>,
+    /// The pod's class.
+    pub qos: Option<&'static str>,
+    /// The container, where it is one.
+    pub container_id: Option<&'a str>,
+    /// Who made the container.
+    pub runtime: Option<&'static str>,
+    /// Shares of the window in which its tasks waited.
+    pub pressure: PressureRates,
+    /// What it uses and may use; absent where it was not read.
+    #[serde(flatten)]
+    pub usage: Option<UsageView>,
+}
+
+/// What a cgroup uses, and what holds it back by its own doing.
+#[derive(Debug, Default, Serialize)]
+pub struct UsageView {
+    /// CPU time used since it was made, seconds.
+    pub cpu_seconds: Option<f64>,
+    /// CPUs that its own quota allows; `"max"` without one.
+    pub cpu_limit: Option<LimitView>,
+    /// CPU time it was throttled here or above, seconds, summed over CPUs.
+    pub throttled_seconds: Option<f64>,
+    /// Memory in use, bytes.
+    pub memory_bytes: Option<u64>,
+    /// `memory.max`, bytes.
+    pub memory_max: Option<LimitView>,
+    /// `memory.high`, bytes.
+    pub memory_high: Option<LimitView>,
+    /// Times that its own `memory.max` or `memory.high` made it reclaim.
+    pub own_memory_limit_hits: Option<u64>,
+    /// Devices with an `io.max`: `"8:16": {"read_bytes": …}`, per second.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub io_max: BTreeMap<String, IoMaxView>,
+}
+
+/// Limits of one device, per second.
+#[derive(Debug, Serialize)]
+pub struct IoMaxView {
+    read_bytes: LimitView,
+    written_bytes: LimitView,
+    reads: LimitView,
+    writes: LimitView,
+}
+
+/// A number, or `"max"`.
+#[derive(Debug, Clone, Copy)]
+pub enum LimitView {
+    /// No limit.
+    Max,
+    /// The limit.
+    At(f64),
+}
+
+impl Serialize for LimitView {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            LimitView::Max => serializer.serialize_str("max"),
+            LimitView::At(value) => serializer.serialize_f64(*value),
+        }
+    }
+}
+
+impl From<Limit> for LimitView {
+    fn from(limit: Limit) -> Self {
+        limit.at().map_or(LimitView::Max, |value| LimitView::At(float(value)))
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "people need no more than 52 bits of a number")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn seconds(micros: u64) -> f64 {
+    float(micros) / 1e6
+}
+
+impl<'a> Snapshot<'a> {
+    /// Joins a sample with the rates of the newest tick.
+    #[must_use]
+    pub fn new(sample: &'a Sample, rates: Option<&Rates>) -> Self {
+        let node = &sample.node;
+        let scanned = node.reclaim.map(|reclaim| {
+            let (kswapd, direct) = (reclaim.pgscan_kswapd, reclaim.pgscan_direct);
+            kswapd.unwrap_or_default().saturating_add(direct.unwrap_or_default())
+        });
+        let cgroups = sample.cgroups.iter().map(|member| {
+            let rates = rates.and_then(|rates| rates.cgroups.get(&member.cgroup.id));
+            CgroupView::new(member, rates.copied().unwrap_or_default())
+        });
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            observed_at_ms: sample.moment.unix_ms,
+            window_s: rates.map(|rates| rates.window.as_secs_f64()),
+            node: NodeView {
+                pressure: rates.map(|rates| rates.node).unwrap_or_default(),
+                utilization: rates.and_then(|rates| rates.utilization),
+                steal: rates.and_then(|rates| rates.steal),
+                cpus: node.cpu_times.map(|times| times.cpus),
+                memory_total: node.memory.and_then(|memory| memory.total),
+                memory_available: node.memory.and_then(|memory| memory.available),
+                pages_scanned: scanned,
+            },
+            cgroups: cgroups.collect(),
+        }
+    }
+}
+
+impl<'a> CgroupView<'a> {
+    fn new(sample: &'a CgroupSample, pressure: PressureRates) -> Self {
+        let cgroup: &Cgroup = &sample.cgroup;
+        let pod = match &cgroup.place {
+            Place::Pod(pod) => Some(pod),
+            Place::Root | Place::Host | Place::MountUnit => None,
+        };
+        let (level, container) = match &cgroup.place {
+            Place::Root => ("root", None),
+            Place::Host | Place::MountUnit => ("host", None),
+            Place::Pod(pod) => match &pod.level {
+                Level::Pod => ("pod", None),
+                Level::Container(container) => ("container", Some(container)),
+                Level::Sandbox(container) => ("sandbox", Some(container)),
+                Level::Nested(container) => ("nested", Some(container)),
+                Level::Monitor => ("monitor", None),
+                Level::Unknown => ("unknown", None),
+            },
+        };
+        Self {
+            id: &cgroup.path,
+            level,
+            pod_uid: pod.map(|pod| pod.uid.as_str()),
+            qos: pod.map(|pod| pod.qos.word()),
+            container_id: container.map(|container| container.id.as_str()),
+            runtime: container.map(|container| container.runtime.word()),
+            pressure,
+            usage: sample.stats.as_deref().map(UsageView::new),
+        }
+    }
+}
+
+impl UsageView {
+    fn new(stats: &CgroupStats) -> Self {
+        let cpu_limit = stats.cpu_max.map(|max| match max.quota_us {
+            Limit::Max => LimitView::Max,
+            Limit::At(quota) => LimitView::At(float(quota) / float(max.period_us)),
+        });
+        let local = stats.memory_events_local;
+        let hits = local.and_then(|events| events.high?.checked_add(events.max?));
+        let throttled = stats.throttled_local_us.or(stats.cpu.and_then(|cpu| cpu.throttled_us));
+        let io_max = stats.io_max.iter().flatten().map(|row| {
+            let device = format!("{}:{}", row.device.major, row.device.minor);
+            let view = IoMaxView {
+                read_bytes: row.read_bytes.into(),
+                written_bytes: row.written_bytes.into(),
+                reads: row.reads.into(),
+                writes: row.writes.into(),
+            };
+            (device, view)
+        });
+        Self {
+            cpu_seconds: stats.cpu.and_then(|cpu| cpu.usage_us).map(seconds),
+            cpu_limit,
+            throttled_seconds: throttled.map(seconds),
+            memory_bytes: stats.memory_current,
+            memory_max: stats.memory_max.map(LimitView::from),
+            memory_high: stats.memory_high.map(LimitView::from),
+            own_memory_limit_hits: hits,
+            io_max: io_max.collect(),
+        }
+    }
+}

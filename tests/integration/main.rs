@@ -1,0 +1,14 @@
+//! Tests of the real binary, one crate so that it links once. Those that need a writable cgroup2
+//! tree, Prometheus, cAdvisor or a virtual machine are marked `ignore` with what they need;
+//! `tests/run` runs them all, and there they fail where something is missing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on should say so at once"
+)]
+
+mod support;

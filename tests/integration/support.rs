@@ -1,0 +1,27 @@
+//! What tests share: a running agent, a bare HTTP client, a cgroup of their own.
+
+pub(crate) mod agent;
+pub(crate) mod cgroup;
+pub(crate) mod exposition;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Where `tests/run` keeps what it builds and downloads: `$XDG_CACHE_HOME/psi-agent`.
+pub(crate) fn cache_dir() -> PathBuf {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache");
+    base.unwrap_or_else(home).join("psi-agent")
+}
+
+/// Asks again and again until there is an answer; fails with `what` after `limit`.
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
