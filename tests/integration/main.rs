@@ -11,4 +11,5 @@
     reason = "a test that cannot go on should say so at once"
 )]
 
+mod golden;
 mod support;
