@@ -9,7 +9,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::Config;
 use crate::host::Host;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::own_process::raise_open_file_limit;
 use crate::output::http::{Service, serve};
 use crate::output::scrape::Scrapes;
 use crate::sampler::{Sampler, TICK_INTERVAL, Tick};
@@ -30,9 +29,6 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    if let Err(errno) = raise_open_file_limit() {
-        tracing::warn!(%errno, "Cannot raise the limit of open files");
-    }
     let host = Host::open(config)?;
     let listener = TcpListener::bind(config.listen_address).await.with_context(|| {
         format!("cannot listen on {}: choose another --listen-address", config.listen_address)

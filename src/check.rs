@@ -94,7 +94,7 @@ fn look(config: &Config) -> Vec<Finding> {
     let psi_is_on = pressure.verdict != Verdict::Fail;
     findings.push(pressure);
 
-    let mut tree = CgroupTree::new(host.root, Extent::Everything);
+    let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
     tree.follow(moment_now().at);
     findings.push(cgroups(&mut tree));
     if psi_is_on {
@@ -155,7 +155,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
                     return Finding::new(Verdict::Fail, about, error.to_string(), REFUSED);
                 }
             });
-            let read = CgroupDir::open(&root, "/")
+            let read = CgroupDir::open(&root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
                 Ok(()) => Finding::new(
@@ -245,7 +245,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
 }
 
 fn controllers(root: &std::sync::Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
-    let list = CgroupDir::open(root, "/").and_then(|dir| {
+    let list = CgroupDir::open(root, "/", false).and_then(|dir| {
         dir.read(c"cgroup.controllers", buffer, |text| {
             Ok(String::from_utf8_lossy(text).trim().to_owned())
         })

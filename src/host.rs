@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
+use crate::kernel::own_process::spare_descriptors;
 use crate::kernel::proc_root::ProcRoot;
 use crate::reader::Reader;
 
@@ -63,9 +64,13 @@ impl Host {
         Ok(Self { proc, root, mount: Some(mount) })
     }
 
-    /// A reader of it.
+    /// A reader of it, which keeps as many directory handles as the process may have.
     #[must_use]
     pub fn into_reader(self, config: &Config) -> Reader {
-        Reader::new(self.proc, self.root, config.selection, config.groups())
+        let handles = spare_descriptors().unwrap_or_else(|errno| {
+            tracing::warn!(%errno, "Cannot raise the limit of open files");
+            0
+        });
+        Reader::new(self.proc, self.root, config.selection, config.groups(), handles)
     }
 }

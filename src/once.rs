@@ -8,7 +8,6 @@ use anyhow::Context;
 
 use crate::config::Config;
 use crate::host::Host;
-use crate::kernel::own_process::raise_open_file_limit;
 use crate::output::scrape::Scrapes;
 use crate::sample::Depth;
 use crate::sampler::moment_now;
@@ -22,9 +21,6 @@ const APART: Duration = Duration::from_secs(2);
 /// # Errors
 /// What does not let it read, or a failing `out`.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
-    if let Err(errno) = raise_open_file_limit() {
-        tracing::warn!(%errno, "Cannot raise the limit of open files");
-    }
     let mut reader = Host::open(config)?.into_reader(config);
     reader.sample(moment_now(), Depth::Exported);
     std::thread::sleep(APART);

@@ -83,12 +83,18 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that has read nothing yet.
+    /// A reader that has read nothing yet, and may keep so many directory handles.
     #[must_use]
-    pub fn new(proc: ProcRoot, root: CgroupRoot, selection: Selection, groups: Groups) -> Self {
+    pub fn new(
+        proc: ProcRoot,
+        root: CgroupRoot,
+        selection: Selection,
+        groups: Groups,
+        handles: usize,
+    ) -> Self {
         Self {
             proc,
-            tree: CgroupTree::new(root, selection.extent()),
+            tree: CgroupTree::new(root, selection.extent(), handles),
             selection,
             cgroups: CgroupReader::new(groups),
             node_reading: None,
@@ -157,7 +163,7 @@ fn read_node_pressures(
     for resource in Resource::ALL {
         let read = match proc.pressure(resource, buffer) {
             Err(ReadError { situation: Situation::Refused(_), .. }) if root.is_cgroup2() => {
-                CgroupDir::open(root, "/").and_then(|dir| dir.pressure(resource, buffer))
+                CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
             }
             read => read,
         };

@@ -116,16 +116,16 @@ pub struct CgroupDir {
     root: Arc<CgroupRoot>,
     path: Box<str>,
     inode: u64,
-    /// `None` when descriptors ran out: then files are opened by path from the root.
+    /// `None` when no descriptor is to spare: then files are opened by path from the root.
     handle: Option<OwnedFd>,
 }
 
 impl CgroupDir {
-    /// Opens the cgroup at `path` (`/` for the root), and says which inode it found.
+    /// Opens the cgroup at `path` (`/` for the root), and keeps the handle if it may.
     ///
     /// # Errors
     /// The errno of opening it; running out of descriptors is none.
-    pub fn open(root: &Arc<CgroupRoot>, path: &str) -> Result<Self, ReadError> {
+    pub fn open(root: &Arc<CgroupRoot>, path: &str, keep: bool) -> Result<Self, ReadError> {
         let named = |errno: Errno| ReadError {
             path: root.full_path(path).display().to_string(),
             situation: errno.into(),
@@ -135,16 +135,17 @@ impl CgroupDir {
             "" => ".",
             relative => relative,
         };
-        let handle = match openat(&root.handle, relative, flags, Mode::empty()) {
+        let opened = match openat(&root.handle, relative, flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
         };
-        let stat = match &handle {
+        let stat = match &opened {
             Some(handle) => nix::sys::stat::fstat(handle),
             None => root.stat(path),
         };
         let inode = stat.map_err(named)?.st_ino;
+        let handle = opened.filter(|_| keep);
         Ok(Self { root: Arc::clone(root), path: path.into(), inode, handle })
     }
 

@@ -76,7 +76,9 @@ pub struct Node {
     pub cgroup: Arc<Cgroup>,
     /// Its directory.
     pub dir: CgroupDir,
-    /// Directories below it when it was last listed; `None` where the tree does not go on.
+    /// Whether the tree goes on below it.
+    descends: bool,
+    /// Directories below it when it was last listed; `None` when it has to be listed again.
     subdirs: Option<usize>,
     watch: Option<WatchDescriptor>,
 }
@@ -100,15 +102,16 @@ pub struct CgroupTree {
     watch: Option<CgroupWatch>,
     nodes: BTreeMap<Box<str>, Node>,
     rescanned_at: Option<Instant>,
-    unwatched: usize,
+    /// How many directory handles may be kept; the rest is opened by path.
+    handles: usize,
     overflows: u64,
     errors: Vec<ReadError>,
 }
 
 impl CgroupTree {
-    /// An empty tree; [`CgroupTree::follow`] fills it.
+    /// An empty tree that may keep so many directory handles; [`CgroupTree::follow`] fills it.
     #[must_use]
-    pub fn new(root: CgroupRoot, extent: Extent) -> Self {
+    pub fn new(root: CgroupRoot, extent: Extent, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
         Self {
@@ -117,7 +120,7 @@ impl CgroupTree {
             watch,
             nodes: BTreeMap::new(),
             rescanned_at: None,
-            unwatched: 0,
+            handles,
             overflows: 0,
             errors,
         }
@@ -140,7 +143,7 @@ impl CgroupTree {
             }
         };
         self.overflows += u64::from(hints.overflow);
-        let blind = self.watch.is_none() || self.unwatched > 0;
+        let blind = self.unwatched() > 0;
         let every = if blind { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
         let fresh = |at: Instant| now.saturating_duration_since(at) < every;
         if hints.overflow || !self.rescanned_at.is_some_and(fresh) {
@@ -152,39 +155,39 @@ impl CgroupTree {
         false
     }
 
-    /// Looks at every cgroup that is known, and lists those whose number of children changed.
+    /// Looks at every cgroup that is known, and lists those whose children may have changed.
     fn rescan(&mut self, now: Instant) -> bool {
         self.rescanned_at = Some(now);
-        self.unwatched = 0;
         if self.nodes.is_empty() {
             self.add("/".into());
         }
-        let paths: Vec<Box<str>> = self.nodes.keys().cloned().collect();
-        for path in paths {
-            // Gone with its parent, or replaced, earlier in this very loop.
-            let Some(node) = self.nodes.get_mut(&path) else {
-                continue;
-            };
-            let stat = self.root.stat(&path);
-            if !stat.is_ok_and(|stat| stat.st_ino == node.dir.inode()) {
-                self.remove(&path);
-                self.add(path);
-                continue;
+        let mut relist = Vec::new();
+        for path in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            // Gone with its parent, earlier in this very loop.
+            let Some(node) = self.nodes.get_mut(&path) else { continue };
+            match self.root.stat(&path) {
+                Ok(stat) if stat.st_ino == node.dir.inode() => {
+                    if node.descends && node.watch.is_none() {
+                        let watch = self.watch.as_mut();
+                        node.watch = watch_node(watch, &self.root, &path, &mut self.errors);
+                    }
+                    // On cgroupfs a directory has two links and one for each directory below it,
+                    // which saves listing it. Other file systems need not keep that rule.
+                    let links = usize::try_from(stat.st_nlink).ok();
+                    let listed = node.subdirs.map(|subdirs| subdirs + 2);
+                    let unchanged = self.root.is_cgroup2() && links.is_some() && links == listed;
+                    if node.descends && !unchanged {
+                        relist.push(path);
+                    }
+                }
+                _ => relist.extend(self.remove(&path)),
             }
-            let Some(subdirs) = node.subdirs else {
-                continue;
-            };
-            if node.watch.is_none() {
-                node.watch = watch_node(self.watch.as_mut(), &self.root, &path, &mut self.errors);
-                self.unwatched += usize::from(node.watch.is_none());
-            }
-            // On cgroupfs a directory has two links and one for each directory below it, which
-            // saves listing it: a tenth of the cost. Other file systems need not keep that rule.
-            let links = stat.map_or(0, |stat| stat.st_nlink);
-            let unchanged = usize::try_from(links).is_ok_and(|links| links == subdirs + 2);
-            if !(self.root.is_cgroup2() && unchanged) {
-                self.relist(&path);
-            }
+        }
+        for path in relist {
+            self.relist(&path);
+        }
+        if self.nodes.is_empty() {
+            self.add("/".into());
         }
         true
     }
@@ -197,15 +200,14 @@ impl CgroupTree {
         let children = match node.dir.children() {
             Ok(children) => children,
             Err(error) => {
-                if !node.dir.is_alive() {
-                    self.remove(path);
-                } else {
+                if node.dir.is_alive() {
                     self.errors.push(error);
+                } else {
+                    self.remove(path);
                 }
                 return;
             }
         };
-        node.subdirs = Some(children.len());
         let listed: BTreeMap<Box<str>, u64> = self.child_paths(path, &children).collect();
         for known in self.children_of(path) {
             let inode = self.nodes.get(&known).map(|node| node.dir.inode());
@@ -215,6 +217,9 @@ impl CgroupTree {
         }
         for child in listed.into_keys() {
             self.add(child);
+        }
+        if let Some(node) = self.nodes.get_mut(path) {
+            node.subdirs = Some(children.len());
         }
     }
 
@@ -244,7 +249,8 @@ impl CgroupTree {
             if !self.extent.includes(&place) || self.nodes.contains_key(&path) {
                 continue;
             }
-            let dir = match CgroupDir::open(&self.root, &path) {
+            let keep = self.nodes.len() < self.handles;
+            let dir = match CgroupDir::open(&self.root, &path, keep) {
                 Ok(dir) => dir,
                 Err(ReadError { situation: Situation::Vanished(_), .. }) => continue,
                 Err(error) => {
@@ -256,11 +262,10 @@ impl CgroupTree {
             let id = CgroupId(dir.inode());
             let made_at_s = dir.made_at_s();
             let cgroup = Arc::new(Cgroup { id, path: path.clone(), place, made_at_s });
-            let mut node = Node { cgroup, dir, subdirs: None, watch: None };
+            let mut node = Node { cgroup, dir, descends, subdirs: None, watch: None };
             if descends {
                 // Watch, then list: a child made in between is seen twice, never missed.
                 node.watch = watch_node(self.watch.as_mut(), &self.root, &path, &mut self.errors);
-                self.unwatched += usize::from(node.watch.is_none());
                 match node.dir.children() {
                     Ok(children) => {
                         node.subdirs = Some(children.len());
@@ -274,8 +279,9 @@ impl CgroupTree {
         }
     }
 
-    /// Takes out a cgroup that a reader found gone, and all below it.
-    pub fn remove(&mut self, path: &str) {
+    /// Takes out a cgroup that was found gone, and all below it. Answers its parent, which is to
+    /// be listed again: where one went another may have come.
+    pub fn remove(&mut self, path: &str) -> Option<Box<str>> {
         let mut gone = self.descendants_of(path);
         gone.push(path.into());
         for path in gone {
@@ -286,6 +292,10 @@ impl CgroupTree {
                 watch.remove(descriptor);
             }
         }
+        let (parent, _) = path.rsplit_once('/')?;
+        let parent = if parent.is_empty() { "/" } else { parent };
+        self.nodes.get_mut(parent)?.subdirs = None;
+        Some(parent.into())
     }
 
     fn descendants_of(&self, path: &str) -> Vec<Box<str>> {
@@ -319,12 +329,16 @@ impl CgroupTree {
         self.nodes.is_empty()
     }
 
+    fn unwatched(&self) -> usize {
+        self.nodes.values().filter(|node| node.descends && node.watch.is_none()).count()
+    }
+
     /// Its own state.
     #[must_use]
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
             watches: self.watch.as_ref().map_or(0, CgroupWatch::len),
-            unwatched: self.unwatched,
+            unwatched: self.unwatched(),
             overflows: self.overflows,
         }
     }

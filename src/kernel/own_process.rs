@@ -49,15 +49,19 @@ impl OwnProcess {
     }
 }
 
-/// Raises the soft limit of open files to the hard one: a directory handle is kept for each
-/// cgroup, and the usual soft limit of 1024 is less than a busy node has.
+/// Descriptors that are not for directory handles: connections, inotify, and the file being read.
+const RESERVED_DESCRIPTORS: u64 = 160;
+
+/// Raises the soft limit of open files to the hard one, and answers how many directory handles may
+/// be kept below it: one for each cgroup, and the usual soft limit of 1024 is less than a busy
+/// node has.
 ///
 /// # Errors
 /// The errno of reading or setting the limit.
-pub fn raise_open_file_limit() -> nix::Result<u64> {
+pub fn spare_descriptors() -> nix::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
-    Ok(hard)
+    Ok(usize::try_from(hard.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX))
 }

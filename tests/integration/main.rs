@@ -12,4 +12,5 @@
 )]
 
 mod golden;
+mod real_cgroups;
 mod support;
