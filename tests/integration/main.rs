@@ -11,6 +11,8 @@
     reason = "a test that cannot go on should say so at once"
 )]
 
+mod cli;
 mod golden;
+mod http;
 mod real_cgroups;
 mod support;
