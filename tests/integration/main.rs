@@ -14,5 +14,6 @@
 mod cli;
 mod golden;
 mod http;
+mod prometheus;
 mod real_cgroups;
 mod support;

@@ -52,12 +52,7 @@ impl Agent {
 
     /// Sends request lines and headers as they are (each ended by CRLF), asking for no keep-alive.
     pub(crate) fn request(&self, head: &str) -> Answer {
-        let mut stream = TcpStream::connect(&self.address).expect("the agent listens");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
-        Answer::parse(&bytes)
+        get_from(&self.address, head).expect("the agent answers")
     }
 
     /// Sends a signal by its name, such as `TERM`.
@@ -73,6 +68,16 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The same, of any server.
+pub(crate) fn get_from(address: &str, head: &str) -> std::io::Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    Ok(Answer::parse(&bytes))
 }
 
 /// An answer, its chunks put together.
