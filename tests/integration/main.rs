@@ -11,6 +11,7 @@
     reason = "a test that cannot go on should say so at once"
 )]
 
+mod architecture;
 mod cli;
 mod golden;
 mod http;
