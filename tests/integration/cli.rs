@@ -226,14 +226,13 @@ fn check_says_that_a_pressure_file_is_malformed() {
     assert!(text.contains("proc/pressure/memory: malformed in line 1"), "{text}");
 }
 
-/// Runs `check` as a user without rights, who may read the binary.
-fn check_as_nobody(arguments: &[&str]) -> (i32, String) {
-    let copy = std::env::temp_dir().join(format!("psi-agent-{}-check", std::process::id()));
+/// Runs the agent as a user without rights, who may read the binary.
+fn run_as_nobody(name: &str, arguments: &[&str]) -> (i32, String) {
+    let copy = std::env::temp_dir().join(format!("psi-agent-nobody-{}-{name}", std::process::id()));
     fs::copy(BINARY, &copy).unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&copy)
-        .arg("check")
         .args(arguments)
         .output()
         .unwrap();
@@ -252,11 +251,17 @@ fn check_says_that_pressure_is_refused_and_what_takes_its_place() {
     let own = OwnCgroup::new("refused");
     let proc = host.path("proc");
     let flags = ["--proc-root", &proc, "--cgroup-root", own.path.to_str().unwrap()];
-    let (code, text) = check_as_nobody(&flags);
+    let (code, text) = run_as_nobody("refused", &[&["check"], &flags[..]].concat());
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("permission denied (EACCES"), "{text}");
     assert!(text.contains("the root cgroup's files take its place"), "{text}");
     assert!(text.contains("SELinux"), "{text}");
+
+    let once = ["once", "--families", "node"];
+    let (code, text) = run_as_nobody("refused", &[&once, &flags[..]].concat());
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("\nnode_pressure_cpu_waiting_seconds_total 0"), "{text}");
+    assert!(text.contains("psi_agent_pressure_supported{resource=\"memory\"} 1\n"), "{text}");
 }
 
 #[test]
@@ -266,7 +271,8 @@ fn check_says_that_the_root_cannot_be_read() {
     let host = FakeHost::new("unreadable", &NODE_PRESSURE);
     fs::set_permissions(host.path("cgroup"), fs::Permissions::from_mode(0o000)).unwrap();
     let (proc, root) = (host.path("proc"), host.path("cgroup"));
-    let (code, text) = check_as_nobody(&["--proc-root", &proc, "--cgroup-root", &root]);
+    let flags = ["check", "--proc-root", &proc, "--cgroup-root", &root];
+    let (code, text) = run_as_nobody("unreadable", &flags);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains(&format!("cannot open the cgroup root: {root}: permission denied")));
 }
