@@ -15,6 +15,7 @@ mod architecture;
 mod cli;
 mod golden;
 mod http;
+mod lab;
 mod prometheus;
 mod real_cgroups;
 mod support;

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod cgroup;
 pub(crate) mod exposition;
+pub(crate) mod virtual_machine;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
