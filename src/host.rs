@@ -1,7 +1,5 @@
 //! The host that the agent looks at: opens its roots, or says in one sentence why not.
 
-use std::path::PathBuf;
-
 use crate::config::Config;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
@@ -28,9 +26,6 @@ pub enum HostError {
     /// The root that was named cannot be opened.
     #[error("cannot open the cgroup root: {0}: name the cgroup2 mount with --cgroup-root")]
     Root(ReadError),
-    /// The mount that mountinfo showed is no cgroup2.
-    #[error("{} is no cgroup2 file system although mountinfo says so: name it with --cgroup-root", .0.display())]
-    NotCgroup2(PathBuf),
 }
 
 /// The host's roots, opened.
@@ -55,13 +50,22 @@ impl Host {
             let root = CgroupRoot::open(path).map_err(HostError::Root)?;
             return Ok(Self { proc, root, mount: None });
         }
-        let mount = find_cgroup2(&config.proc_root).map_err(HostError::Mounts)?;
-        let mount = mount.ok_or(HostError::NoCgroup2)?;
-        let root = CgroupRoot::open(&mount.mount_point).map_err(HostError::Root)?;
-        if !root.is_cgroup2() {
-            return Err(HostError::NotCgroup2(mount.mount_point));
+        let mounts = find_cgroup2(&config.proc_root).map_err(HostError::Mounts)?;
+        let mut first_error = HostError::NoCgroup2;
+        for mount in mounts {
+            match CgroupRoot::open(&mount.mount_point) {
+                Ok(root) if root.is_cgroup2() => {
+                    return Ok(Self { proc, root, mount: Some(mount) });
+                }
+                // Hidden by a mount over it: the next may be the one that hides it.
+                Ok(_) => {}
+                Err(error) if matches!(first_error, HostError::NoCgroup2) => {
+                    first_error = HostError::Root(error);
+                }
+                Err(_) => {}
+            }
         }
-        Ok(Self { proc, root, mount: Some(mount) })
+        Err(first_error)
     }
 
     /// A reader of it, which keeps as many directory handles as the process may have.

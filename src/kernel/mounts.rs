@@ -29,11 +29,12 @@ impl Cgroup2Mount {
     }
 }
 
-/// Finds the cgroup2 mount that shows most: of several, the host's before a namespace's own.
+/// Finds the cgroup2 mounts, the one that shows most first: the host's before a namespace's own.
+/// A mount that is listed may still be hidden by another over it.
 ///
 /// # Errors
-/// Where mountinfo itself cannot be read. `Ok(None)`: there is no cgroup2 mount.
-pub fn find_cgroup2(proc_root: &Path) -> Result<Option<Cgroup2Mount>, ReadError> {
+/// Where mountinfo itself cannot be read.
+pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
     let path = proc_root.join("self/mountinfo");
     let failed = |error: std::io::Error| ReadError {
         path: path.display().to_string(),
@@ -42,10 +43,10 @@ pub fn find_cgroup2(proc_root: &Path) -> Result<Option<Cgroup2Mount>, ReadError>
     let file = BufReader::new(File::open(&path).map_err(failed)?);
     // A line that does not read is passed over: only the cgroup2 one matters.
     let mounts = file.lines().map_while(Result::ok);
-    Ok(choose(mounts.filter_map(|line| MountInfo::from_line(&line).ok())))
+    Ok(in_order(mounts.filter_map(|line| MountInfo::from_line(&line).ok())))
 }
 
-fn choose(mounts: impl Iterator<Item = MountInfo>) -> Option<Cgroup2Mount> {
+fn in_order(mounts: impl Iterator<Item = MountInfo>) -> Vec<Cgroup2Mount> {
     let mut hybrid = false;
     let mut found: Vec<Cgroup2Mount> = Vec::new();
     for mount in mounts {
@@ -55,10 +56,10 @@ fn choose(mounts: impl Iterator<Item = MountInfo>) -> Option<Cgroup2Mount> {
             found.push(Cgroup2Mount { mount_point, top: mount.root, hybrid: false });
         }
     }
-    // Of equals, the first (the sort is stable): a later mount of the same tree adds nothing.
+    // The sort is stable: of equals, the first stays so.
     found.sort_by_key(|mount| std::cmp::Reverse(mount.climb()));
-    let mount = found.into_iter().next()?;
-    Some(Cgroup2Mount { hybrid, ..mount })
+    found.iter_mut().for_each(|mount| mount.hybrid = hybrid);
+    found
 }
 
 /// mountinfo writes space, tab, newline and backslash as a backslash and three octal digits.
@@ -74,8 +75,9 @@ mod tests {
 
     fn check(mountinfo: &str, expected: Option<(&str, bool)>) {
         let mounts = mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok());
-        let found = choose(mounts);
-        let found = found.as_ref().map(|found| (found.mount_point.to_str().unwrap(), found.hybrid));
+        let found = in_order(mounts);
+        let found = found.first();
+        let found = found.map(|found| (found.mount_point.to_str().unwrap(), found.hybrid));
         assert_eq!(found, expected, "{mountinfo}");
     }
 

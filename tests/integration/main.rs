@@ -12,10 +12,13 @@
 )]
 
 mod architecture;
+mod cadvisor;
 mod cli;
 mod golden;
 mod http;
 mod lab;
+mod names;
 mod prometheus;
 mod real_cgroups;
+mod sampling;
 mod support;

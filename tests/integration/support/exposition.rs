@@ -1,6 +1,6 @@
 //! A reader of the text format, independent of the agent's writer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One series and its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,4 +59,31 @@ pub(crate) fn value_of(series: &[Series], name: &str, id: &str) -> Option<f64> {
 pub(crate) fn ids<'a>(series: &'a [Series], name: &str) -> Vec<&'a str> {
     let of_family = series.iter().filter(|series| series.name == name);
     of_family.filter_map(|series| series.labels.get("id").map(String::as_str)).collect()
+}
+
+/// What is said of a family, and the names of its labels.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Family {
+    pub(crate) kind: String,
+    pub(crate) help: String,
+    pub(crate) labels: BTreeSet<String>,
+}
+
+/// All families of an exposition, with every label that any of their series has.
+pub(crate) fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
+            families.entry(name.to_owned()).or_default().help = help.to_owned();
+        }
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' ')) {
+            families.entry(name.to_owned()).or_default().kind = kind.to_owned();
+        }
+    }
+    for series in parse(text) {
+        if let Some(family) = families.get_mut(&series.name) {
+            family.labels.extend(series.labels.into_keys());
+        }
+    }
+    families
 }
