@@ -1,7 +1,5 @@
 //! Where cgroup2 is mounted: alone, beside the old hierarchies, or from the host inside a pod.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use procfs::process::MountInfo;
@@ -40,10 +38,15 @@ pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
         path: path.display().to_string(),
         situation: Errno::from_raw(error.raw_os_error().unwrap_or_default()).into(),
     };
-    let file = BufReader::new(File::open(&path).map_err(failed)?);
-    // A line that does not read is passed over: only the cgroup2 one matters.
-    let mounts = file.lines().map_while(Result::ok);
-    Ok(in_order(mounts.filter_map(|line| MountInfo::from_line(&line).ok())))
+    Ok(cgroup2_of(&std::fs::read(&path).map_err(failed)?))
+}
+
+/// The same, from the text of a mountinfo file. A line that does not read, or is no UTF-8, is
+/// passed over: only those of cgroups matter.
+#[must_use]
+pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<Cgroup2Mount> {
+    let lines = mountinfo.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
+    in_order(lines.filter_map(|line| MountInfo::from_line(line).ok()))
 }
 
 fn in_order(mounts: impl Iterator<Item = MountInfo>) -> Vec<Cgroup2Mount> {
@@ -74,8 +77,7 @@ mod tests {
     use super::*;
 
     fn check(mountinfo: &str, expected: Option<(&str, bool)>) {
-        let mounts = mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok());
-        let found = in_order(mounts);
+        let found = cgroup2_of(mountinfo.as_bytes());
         let found = found.first();
         let found = found.map(|found| (found.mount_point.to_str().unwrap(), found.hybrid));
         assert_eq!(found, expected, "{mountinfo}");
@@ -112,5 +114,14 @@ mod tests {
              51 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup ro",
             Some(("/sys/fs/cgroup", false)),
         );
+    }
+
+    #[test]
+    fn a_mount_whose_name_is_no_utf_8_hides_no_other() {
+        let mountinfo = b"40 25 8:1 / /mnt/\xff rw - ext4 /dev/sda1 rw\n\
+              30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let found = cgroup2_of(mountinfo);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].mount_point.to_str(), Some("/sys/fs/cgroup"));
     }
 }

@@ -8,6 +8,7 @@
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::disallowed_methods,
+    clippy::print_stdout,
     reason = "a test that cannot go on should say so at once"
 )]
 
