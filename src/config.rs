@@ -63,11 +63,15 @@ struct Flags {
     #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
     cgroup_root: Option<PathBuf>,
 
-    /// Which cgroups
-    #[arg(long, global = true, env = "PSI_AGENT_SCOPE", value_enum, default_value_t = Scope::All)]
-    scope: Scope,
+    /// Pods from a file in place of the API server, as `kubectl get pods -o json` prints them
+    #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
+    pods_file: Option<PathBuf>,
 
-    /// Which levels of the scope `pods`
+    /// Which cgroups [default: virt-launcher where pods are known, else all]
+    #[arg(long, global = true, env = "PSI_AGENT_SCOPE", value_enum)]
+    scope: Option<Scope>,
+
+    /// Which levels of the scopes `pods` and `virt-launcher`
     #[arg(
         long,
         global = true,
@@ -105,6 +109,8 @@ pub enum Scope {
     All,
     /// The node, pods and their containers
     Pods,
+    /// The node, and of the pods those that run VMs
+    VirtLauncher,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -153,6 +159,8 @@ pub struct Config {
     pub proc_root: PathBuf,
     /// The top of the cgroup2 tree, where one was named.
     pub cgroup_root: Option<PathBuf>,
+    /// Where pods are told, if not by the API server.
+    pub pods_file: Option<PathBuf>,
     /// Which cgroups.
     pub selection: Selection,
     /// Which metrics.
@@ -177,9 +185,20 @@ impl Config {
     }
 }
 
-impl From<CommandLine> for Config {
-    fn from(CommandLine { command, flags }: CommandLine) -> Self {
+/// A command line whose parts do not fit together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// `--scope virt-launcher` where nobody tells of pods.
+    #[error("--scope virt-launcher needs to know pods: name them with --pods-file")]
+    ScopeWithoutPods,
+}
+
+impl TryFrom<CommandLine> for Config {
+    type Error = ConfigError;
+
+    fn try_from(CommandLine { command, flags }: CommandLine) -> Result<Self, ConfigError> {
         let Flags {
+            pods_file,
             listen_address,
             proc_root,
             cgroup_root,
@@ -189,6 +208,12 @@ impl From<CommandLine> for Config {
             log_level,
             log_format,
         } = flags;
+        let scope = match (scope, &pods_file) {
+            (Some(Scope::VirtLauncher), None) => return Err(ConfigError::ScopeWithoutPods),
+            (Some(scope), _) => scope,
+            (None, Some(_)) => Scope::VirtLauncher,
+            (None, None) => Scope::All,
+        };
         let level = |level| cgroup_levels.contains(&level);
         let level_filter = match log_level {
             LogLevel::Error => tracing::Level::ERROR,
@@ -202,7 +227,8 @@ impl From<CommandLine> for Config {
             LogFormat::Text => Some(false),
             LogFormat::Json => Some(true),
         };
-        Config {
+        Ok(Config {
+            pods_file,
             command: command.unwrap_or(Command::Run),
             listen_address,
             proc_root,
@@ -212,10 +238,11 @@ impl From<CommandLine> for Config {
                 root: level(CgroupLevel::Root),
                 pods: level(CgroupLevel::Pod),
                 containers: level(CgroupLevel::Container),
+                vms_only: scope == Scope::VirtLauncher,
             },
             families,
             log: LogConfig { level: level_filter, json },
-        }
+        })
     }
 }
 
@@ -225,7 +252,16 @@ mod tests {
     use clap::CommandFactory;
 
     fn config(line: &str) -> Config {
-        CommandLine::try_parse_from(line.split(' ')).unwrap().into()
+        CommandLine::try_parse_from(line.split(' ')).unwrap().try_into().unwrap()
+    }
+
+    #[test]
+    fn the_scope_follows_from_who_tells_of_pods() {
+        assert!(config("psi-agent").selection.everything);
+        assert!(config("psi-agent --pods-file pods.json").selection.vms_only);
+        assert!(!config("psi-agent --pods-file pods.json --scope pods").selection.vms_only);
+        let alone = CommandLine::try_parse_from(["psi-agent", "--scope", "virt-launcher"]).unwrap();
+        assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::ScopeWithoutPods);
     }
 
     #[test]

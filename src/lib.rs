@@ -17,6 +17,7 @@ pub mod cgroup_path;
 pub mod check;
 pub mod config;
 pub mod host;
+pub mod identity;
 pub mod kernel;
 pub mod once;
 pub mod output;

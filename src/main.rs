@@ -12,7 +12,13 @@ const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let config = match CommandLine::try_parse() {
-        Ok(command_line) => Config::from(command_line),
+        Ok(command_line) => match Config::try_from(command_line) {
+            Ok(config) => config,
+            Err(error) => {
+                let _ = writeln!(stderr(), "psi-agent: {error}; try --help");
+                return WRONG_USAGE.into();
+            }
+        },
         Err(error) if error.use_stderr() => {
             let _ = writeln!(stderr(), "psi-agent: {}", one_line(&error));
             return WRONG_USAGE.into();

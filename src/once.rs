@@ -8,6 +8,8 @@ use anyhow::Context;
 
 use crate::config::Config;
 use crate::host::Host;
+use crate::identity::pod_index::PodIndex;
+use crate::identity::pods_file::PodsFile;
 use crate::output::scrape::Scrapes;
 use crate::sample::Depth;
 use crate::sampler::moment_now;
@@ -22,10 +24,14 @@ const APART: Duration = Duration::from_secs(2);
 /// What does not let it read, or a failing `out`.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let mut reader = Host::open(config)?.into_reader(config);
-    reader.sample(moment_now(), Depth::Exported);
+    let pods = match &config.pods_file {
+        Some(path) => PodsFile::new(path).read_if_changed()?.as_deref().map(PodIndex::of),
+        None => None,
+    };
+    reader.sample(moment_now(), Depth::Exported, pods.as_ref());
     std::thread::sleep(APART);
     let moment = moment_now();
-    let sample = Arc::new(reader.sample(moment, Depth::Exported));
+    let sample = Arc::new(reader.sample(moment, Depth::Exported, pods.as_ref()));
     let took = moment_now().at.saturating_duration_since(moment.at);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     health.observe(&sample, took, Reason::Scrape);

@@ -1,17 +1,21 @@
 //! Makes samples: follows the tree, opens each cgroup's files, keeps what was read for a second.
 //! In: open roots and a moment. Out: a [`Sample`]. The clock is the caller's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Level, Place, PodUid};
+use crate::identity::Workload;
+use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::io_stat::Device;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
-use crate::sample::{Depth, Moment, NodeSample, PressureReading, Pressures, Sample};
+use crate::sample::{
+    CgroupSample, Depth, Matching, Moment, NodeSample, PressureReading, Pressures, Sample,
+};
 use cgroup::CgroupReader;
 
 mod cgroup;
@@ -31,12 +35,18 @@ pub struct Selection {
     pub pods: bool,
     /// Containers.
     pub containers: bool,
+    /// Of pods and containers, those of VMs only.
+    pub vms_only: bool,
 }
 
 impl Selection {
-    /// Whether a cgroup at this place is read.
-    #[must_use]
-    pub fn includes(&self, place: &Place) -> bool {
+    /// Whether a cgroup at this place, whosever it is, is read.
+    fn includes(&self, place: &Place, workload: Option<&Workload>) -> bool {
+        self.includes_place(place)
+            && (!self.vms_only || workload.is_none_or(|workload| workload.vm.is_some()))
+    }
+
+    fn includes_place(&self, place: &Place) -> bool {
         match place {
             Place::MountUnit => false,
             Place::Root => self.everything || self.root,
@@ -102,8 +112,9 @@ impl Reader {
         }
     }
 
-    /// Reads the node and its cgroups.
-    pub fn sample(&mut self, moment: Moment, depth: Depth) -> Sample {
+    /// Reads the node and its cgroups. Where `pods` are told, a pod's or container's cgroup is
+    /// passed over until it is known whose it is.
+    pub fn sample(&mut self, moment: Moment, depth: Depth, pods: Option<&PodIndex>) -> Sample {
         let rescanned = self.tree.follow(moment.at);
         let mut errors = self.tree.take_errors();
         if rescanned {
@@ -115,22 +126,30 @@ impl Reader {
         let node = self.read_node(moment, &mut errors);
         let mut cgroups = Vec::with_capacity(self.tree.len());
         let mut gone = Vec::new();
+        let mut matched = Matcher::default();
         for member in self.tree.nodes() {
-            if !self.selection.includes(&member.cgroup.place) {
+            let place = &member.cgroup.place;
+            let workload = pods.map(|pods| matched.find(pods, place));
+            if workload == Some(Found::NotYet) {
+                continue;
+            }
+            let workload = workload.and_then(Found::workload);
+            if !self.selection.includes(place, workload.as_deref()) {
                 continue;
             }
             match self.cgroups.read(member, &node, moment.at, depth) {
-                Some(sample) => cgroups.push(sample),
+                Some(sample) => cgroups.push(CgroupSample { workload, ..sample }),
                 None => gone.push(member.cgroup.path.clone()),
             }
         }
+        let matching = pods.map(|pods| matched.matching(pods));
         for path in &gone {
             self.tree.remove(path);
         }
         let (mut more, dropped_io_rows) = self.cgroups.take_problems();
         errors.append(&mut more);
         let tree = self.tree.health();
-        Sample { moment, depth, node, cgroups, errors, dropped_io_rows, tree }
+        Sample { moment, depth, node, cgroups, errors, dropped_io_rows, tree, matching }
     }
 
     fn read_node(&mut self, moment: Moment, errors: &mut Vec<ReadError>) -> NodeSample {
@@ -148,6 +167,55 @@ impl Reader {
             reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
             memory: note(self.proc.memory(buffer), errors).flatten(),
             devices: Arc::clone(&self.devices),
+        }
+    }
+}
+
+/// Whose a cgroup is, where pods are told.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Known(Arc<Workload>),
+    /// A pod's or a container's, but nobody told of it yet.
+    NotYet,
+    /// Nobody's that has a name: the host's, or within a container.
+    Nobody,
+}
+
+impl Found {
+    fn workload(self) -> Option<Arc<Workload>> {
+        match self {
+            Found::Known(workload) => Some(workload),
+            Found::NotYet | Found::Nobody => None,
+        }
+    }
+}
+
+/// Matches cgroups with pods, and counts what does not match.
+#[derive(Debug, Default)]
+struct Matcher<'a> {
+    seen: HashSet<&'a PodUid>,
+    cgroups_without_pod: usize,
+}
+
+impl<'a> Matcher<'a> {
+    fn find(&mut self, pods: &PodIndex, place: &'a Place) -> Found {
+        let Place::Pod(pod) = place else { return Found::Nobody };
+        if let Some(workload) = pods.workload(pod) {
+            self.seen.insert(&pod.uid);
+            return Found::Known(Arc::clone(workload));
+        }
+        if matches!(pod.level, Level::Pod | Level::Container(_)) {
+            self.cgroups_without_pod += 1;
+            return Found::NotYet;
+        }
+        Found::Nobody
+    }
+
+    fn matching(&self, pods: &PodIndex) -> Matching {
+        Matching {
+            pods: pods.len(),
+            pods_without_cgroup: pods.len().saturating_sub(self.seen.len()),
+            cgroups_without_pod: self.cgroups_without_pod,
         }
     }
 }

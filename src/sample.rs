@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::identity::Workload;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, TreeHealth};
@@ -103,6 +104,8 @@ pub struct NodeSample {
 pub struct CgroupSample {
     /// Which.
     pub cgroup: Arc<Cgroup>,
+    /// Whose it is; `None` outside pods, and where nobody tells of pods.
+    pub workload: Option<Arc<Workload>>,
     /// Its pressures.
     pub pressure: PressureReading,
     /// The rest; `None` in a sample of pressures alone.
@@ -165,4 +168,17 @@ pub struct Sample {
     pub dropped_io_rows: u64,
     /// The tree that it was read from.
     pub tree: TreeHealth,
+    /// How pods and cgroups match; `None` where nobody tells of pods.
+    pub matching: Option<Matching>,
+}
+
+/// Pods and cgroups that have not found each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Matching {
+    /// Pods that are known.
+    pub pods: usize,
+    /// Pods without any cgroup here: not started yet, or ended.
+    pub pods_without_cgroup: usize,
+    /// Cgroups of pods and containers that nobody told of: pause containers, and what is too new.
+    pub cgroups_without_pod: usize,
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{oneshot, watch};
 
+use crate::identity::pod_index::PodIndex;
 use crate::rates::{Rates, rates_between};
 use crate::reader::{MIN_PRESSURE_INTERVAL, Reader};
 use crate::sample::{Depth, Moment, Sample};
@@ -35,6 +36,9 @@ pub struct Refreshed {
     pub took: Option<Duration>,
 }
 
+/// The newest pods of this node, from whoever tells of them.
+pub type Pods = watch::Receiver<Option<Arc<PodIndex>>>;
+
 struct Request {
     depth: Depth,
     answer: oneshot::Sender<Refreshed>,
@@ -53,14 +57,15 @@ pub struct Sampler {
 pub struct SamplerEnded;
 
 impl Sampler {
-    /// Starts the thread.
+    /// Starts the thread. It looks at the newest `pods` at each reading; `None` in there is that
+    /// nobody tells of pods.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(reader: Reader, tick_interval: Duration) -> std::io::Result<Self> {
+    pub fn start(reader: Reader, pods: Pods, tick_interval: Duration) -> std::io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let (published, ticks) = watch::channel(None);
-        let worker = Worker { reader, published, previous: None, shared: None };
+        let worker = Worker { reader, pods, published, previous: None, shared: None };
         std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || worker.run(&received, tick_interval))?;
@@ -108,6 +113,7 @@ pub fn moment_now() -> Moment {
 
 struct Worker {
     reader: Reader,
+    pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
     previous: Option<Arc<Tick>>,
     shared: Option<Arc<Sample>>,
@@ -130,9 +136,14 @@ impl Worker {
         }
     }
 
+    fn read(&mut self, moment: Moment, depth: Depth) -> Sample {
+        let pods = self.pods.borrow().clone();
+        self.reader.sample(moment, depth, pods.as_deref())
+    }
+
     fn tick(&mut self) {
         let moment = moment_now();
-        let sample = self.reader.sample(moment, Depth::Pressure);
+        let sample = self.read(moment, Depth::Pressure);
         let took = moment_now().at.saturating_duration_since(moment.at);
         let rates = self.previous.as_ref().map(|before| rates_between(&before.sample, &sample));
         let tick = Arc::new(Tick { sample, rates, took });
@@ -153,7 +164,7 @@ impl Worker {
         let refreshed = match self.shared.take().filter(usable) {
             Some(sample) => Refreshed { sample, took: None },
             None => {
-                let sample = Arc::new(self.reader.sample(moment, depth));
+                let sample = Arc::new(self.read(moment, depth));
                 let took = moment_now().at.saturating_duration_since(moment.at);
                 Refreshed { sample, took: Some(took) }
             }

@@ -32,6 +32,9 @@ pub enum Reason {
 pub struct SelfHealth {
     registry: Registry,
     cgroups: IntGauge,
+    pods: IntGauge,
+    pods_without_cgroup: IntGauge,
+    cgroups_without_pod: IntGauge,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -87,6 +90,15 @@ impl SelfHealth {
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         Ok(Self {
             cgroups: gauge("psi_agent_cgroups", "Cgroups in the last sample.")?,
+            pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
+            pods_without_cgroup: gauge(
+                "psi_agent_pods_without_cgroup",
+                "Pods of this node without a cgroup: not started yet, or ended.",
+            )?,
+            cgroups_without_pod: gauge(
+                "psi_agent_cgroups_without_pod",
+                "Cgroups whose series wait for their labels: pause containers, and what is new.",
+            )?,
             watches: gauge(
                 "psi_agent_watched_directories",
                 "Cgroup directories watched by inotify.",
@@ -113,6 +125,11 @@ impl SelfHealth {
             Reason::Scrape => self.scrape_seconds.observe(took.as_secs_f64()),
         }
         self.cgroups.set(signed(sample.cgroups.len()));
+        if let Some(matching) = sample.matching {
+            self.pods.set(signed(matching.pods));
+            self.pods_without_cgroup.set(signed(matching.pods_without_cgroup));
+            self.cgroups_without_pod.set(signed(matching.cgroups_without_pod));
+        }
         self.watches.set(signed(sample.tree.watches));
         self.unwatched.set(signed(sample.tree.unwatched));
         let before = self.overflows.get();

@@ -56,6 +56,14 @@ pub struct CgroupView<'a> {
     pub pod_uid: Option<&'a str>,
     /// The pod's class.
     pub qos: Option<&'static str>,
+    /// The pod's namespace, its name, and the container's name in it, where they are known.
+    pub namespace: Option<&'a str>,
+    /// See `namespace`.
+    pub pod: Option<&'a str>,
+    /// See `namespace`; empty for the pod itself.
+    pub container: Option<&'a str>,
+    /// The VM that the pod runs.
+    pub vm: Option<&'a str>,
     /// The container, where it is one.
     pub container_id: Option<&'a str>,
     /// Who made the container.
@@ -165,6 +173,7 @@ impl<'a> Snapshot<'a> {
 impl<'a> CgroupView<'a> {
     fn new(sample: &'a CgroupSample, pressure: PressureRates) -> Self {
         let cgroup: &Cgroup = &sample.cgroup;
+        let workload = sample.workload.as_deref();
         let pod = match &cgroup.place {
             Place::Pod(pod) => Some(pod),
             Place::Root | Place::Host | Place::MountUnit => None,
@@ -186,6 +195,10 @@ impl<'a> CgroupView<'a> {
             level,
             pod_uid: pod.map(|pod| pod.uid.as_str()),
             qos: pod.map(|pod| pod.qos.word()),
+            namespace: workload.map(|workload| &*workload.namespace),
+            pod: workload.map(|workload| &*workload.pod),
+            container: workload.map(|workload| &*workload.container),
+            vm: workload.and_then(|workload| Some(&*workload.vm.as_ref()?.vm.name)),
             container_id: container.map(|container| container.id.as_str()),
             runtime: container.map(|container| container.runtime.word()),
             pressure,

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-use crate::sample::Sample;
+use crate::sample::{CgroupSample, Sample};
 
 /// `{container="…",` and the rest up to the value, so that a family's own label can stand in its
 /// alphabetical place between them.
@@ -17,14 +18,20 @@ pub struct SeriesLabels {
 }
 
 impl SeriesLabels {
-    /// The labels of a cgroup: what only the API server knows stays empty.
+    /// The labels of a cgroup; without a workload only its path is known.
     #[must_use]
-    pub fn of(cgroup: &Cgroup) -> Self {
-        let mut text = String::from("{container=\"\",");
+    pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
+        let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
+        let mut text = String::from("{");
+        push_label(&mut text, "container", of(|workload| &workload.container));
         let container_end = text.len();
-        text.push_str("id=\"");
-        escape_into(&mut text, &cgroup.path);
-        text.push_str("\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} ");
+        push_label(&mut text, "id", &cgroup.path);
+        push_label(&mut text, "image", of(|workload| &workload.image));
+        push_label(&mut text, "name", of(|workload| &workload.name));
+        push_label(&mut text, "namespace", of(|workload| &workload.namespace));
+        push_label(&mut text, "pod", of(|workload| &workload.pod));
+        text.pop();
+        text.push_str("} ");
         Self { text: text.into(), container_end }
     }
 
@@ -32,6 +39,14 @@ impl SeriesLabels {
     pub(crate) fn around_extra(&self) -> (&str, &str) {
         self.text.split_at_checked(self.container_end).unwrap_or_default()
     }
+}
+
+/// `name="value",`
+fn push_label(text: &mut String, name: &str, value: &str) {
+    text.push_str(name);
+    text.push_str("=\"");
+    escape_into(text, value);
+    text.push_str("\",");
 }
 
 /// Escapes a label value as the text format asks: backslash, quote, newline.
@@ -51,7 +66,29 @@ pub(crate) fn escape_into(text: &mut String, value: &str) {
 
 /// Labels by cgroup, from scrape to scrape.
 #[derive(Debug, Default)]
-pub struct LabelCache(HashMap<CgroupId, Arc<SeriesLabels>>);
+pub struct LabelCache(HashMap<CgroupId, Rendered>);
+
+/// Labels, and for whom they were rendered: the same cgroup may become known later.
+#[derive(Debug)]
+struct Rendered {
+    workload: Option<Arc<Workload>>,
+    labels: Arc<SeriesLabels>,
+}
+
+impl Rendered {
+    fn new(member: &CgroupSample) -> Self {
+        let workload = member.workload.clone();
+        let labels = Arc::new(SeriesLabels::of(&member.cgroup, workload.as_deref()));
+        Self { workload, labels }
+    }
+
+    fn is_for(&self, member: &CgroupSample) -> bool {
+        match (&self.workload, &member.workload) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        }
+    }
+}
 
 impl LabelCache {
     /// The labels of a sample's cgroups, in its order; forgets those it does not have.
@@ -59,9 +96,10 @@ impl LabelCache {
         let mut kept = HashMap::with_capacity(sample.cgroups.len());
         let labels = sample.cgroups.iter().map(|member| {
             let id = member.cgroup.id;
-            let known = self.0.remove(&id);
-            let labels = known.unwrap_or_else(|| Arc::new(SeriesLabels::of(&member.cgroup)));
-            kept.insert(id, Arc::clone(&labels));
+            let known = self.0.remove(&id).filter(|known| known.is_for(member));
+            let rendered = known.unwrap_or_else(|| Rendered::new(member));
+            let labels = Arc::clone(&rendered.labels);
+            kept.insert(id, rendered);
             labels
         });
         let labels = labels.collect();
@@ -82,7 +120,7 @@ mod tests {
             place: Place::of_path(path),
             made_at_s: None,
         };
-        let labels = SeriesLabels::of(&cgroup);
+        let labels = SeriesLabels::of(&cgroup, None);
         let (head, tail) = labels.around_extra();
         format!("{head}{tail}")
     }

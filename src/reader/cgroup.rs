@@ -89,7 +89,8 @@ impl CgroupReader {
         };
         let stats =
             (depth > Depth::Pressure).then(|| Box::new(self.read_stats(&member.dir, depth)));
-        Some(CgroupSample { cgroup: member.cgroup.clone(), pressure: reading, stats })
+        let cgroup = member.cgroup.clone();
+        Some(CgroupSample { cgroup, workload: None, pressure: reading, stats })
     }
 
     /// The three pressure files. With a `last` reading, memory and I/O are taken from it where the

@@ -8,24 +8,25 @@ use std::path::{Path, PathBuf};
 /// Each room, in the order of the data, with the rooms that it may look into.
 const ARROWS: &[(&str, &[&str])] = &[
     ("cgroup_path", &[]),
+    ("identity", &["cgroup_path"]),
     ("kernel", &["cgroup_path"]),
-    ("sample", &["kernel"]),
-    ("reader", &["cgroup_path", "kernel", "sample"]),
+    ("sample", &["identity", "kernel"]),
+    ("reader", &["cgroup_path", "identity", "kernel", "sample"]),
     ("rates", &["kernel", "sample"]),
-    ("sampler", &["rates", "reader", "sample"]),
+    ("sampler", &["identity", "rates", "reader", "sample"]),
     ("snapshot", &["cgroup_path", "kernel", "rates", "sample"]),
     ("self_health", &["kernel", "sample"]),
-    ("output", &["kernel", "sample", "sampler", "self_health", "snapshot"]),
+    ("output", &["identity", "kernel", "sample", "sampler", "self_health", "snapshot"]),
     ("config", &["output", "reader"]),
     ("host", &["config", "kernel", "reader"]),
-    ("agent", &["config", "host", "kernel", "output", "sampler", "self_health"]),
-    ("once", &["config", "host", "output", "sample", "sampler", "self_health"]),
+    ("agent", &["config", "host", "identity", "kernel", "output", "sampler", "self_health"]),
+    ("once", &["config", "host", "identity", "output", "sample", "sampler", "self_health"]),
     ("check", &["cgroup_path", "config", "host", "kernel", "sampler"]),
 ];
 
 /// What only some files may use.
 const FENCES: &[(&str, &[&str])] = &[
-    ("std::fs", &["kernel"]),
+    ("std::fs", &["kernel", "identity/pods_file"]),
     ("nix::", &["kernel", "self_health/complaints"]),
     ("inotify::", &["kernel/cgroup_watch", "kernel/cgroup_tree"]),
     ("procfs::", &["kernel"]),

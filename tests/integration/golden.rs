@@ -49,6 +49,8 @@ fn exposition_of(case: &Path) -> String {
         .arg(copy.join("proc"))
         .arg("--cgroup-root")
         .arg(root)
+        .args(case.join("pods.json").exists().then_some("--pods-file"))
+        .args(Some(case.join("pods.json")).filter(|pods| pods.exists()))
         .output()
         .unwrap();
     fs::remove_dir_all(&copy).unwrap();

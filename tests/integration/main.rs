@@ -19,6 +19,7 @@ mod golden;
 mod http;
 mod lab;
 mod names;
+mod pods_file;
 mod prometheus;
 mod real_cgroups;
 mod sampling;

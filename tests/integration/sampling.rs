@@ -12,7 +12,7 @@ use psi_agent::sample::{Depth, Moment, Sample};
 use psi_agent::sampler::Sampler;
 
 const EVERYTHING: Selection =
-    Selection { everything: true, root: true, pods: true, containers: true };
+    Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
 
 /// A node of plain files, whose totals the test sets.
 struct FakeNode(PathBuf);
@@ -64,7 +64,7 @@ fn a_cgroup_is_read_at_most_once_a_second_whatever_the_reason() {
     let node = FakeNode::new("once-a-second");
     let mut reader = node.reader();
     let start = Instant::now();
-    let mut read = |millis, depth| totals(&reader.sample(moment(start, millis), depth));
+    let mut read = |millis, depth| totals(&reader.sample(moment(start, millis), depth, None));
     assert_eq!(read(0, Depth::Exported), (0, 0));
     node.set("cgroup/vm/cpu.pressure", 5);
     assert_eq!(read(500, Depth::Exported), (0, 0));
@@ -81,7 +81,7 @@ fn a_tick_reads_memory_only_after_the_nodes_own_moved_and_a_scrape_always_does()
     let mut reader = node.reader();
     let start = Instant::now();
     let mut read =
-        |seconds: u64, depth| totals(&reader.sample(moment(start, seconds * 1000), depth));
+        |seconds: u64, depth| totals(&reader.sample(moment(start, seconds * 1000), depth, None));
     assert_eq!(read(0, Depth::Pressure), (0, 0));
     node.set("cgroup/vm/cpu.pressure", 1);
     node.set("cgroup/vm/memory.pressure", 2);
@@ -98,11 +98,11 @@ fn a_path_that_was_used_again_has_no_rate_across_its_two_lives() {
     let node = FakeNode::new("two-lives");
     let mut reader = node.reader();
     let start = Instant::now();
-    let before = reader.sample(moment(start, 0), Depth::Pressure);
+    let before = reader.sample(moment(start, 0), Depth::Pressure, None);
     fs::rename(node.0.join("cgroup/vm"), node.0.join("cgroup/old")).unwrap();
     fs::create_dir(node.0.join("cgroup/vm")).unwrap();
     node.set("cgroup/vm/cpu.pressure", 100);
-    let after = reader.sample(moment(start, 5000), Depth::Pressure);
+    let after = reader.sample(moment(start, 5000), Depth::Pressure, None);
     let rates = psi_agent::rates::rates_between(&before, &after);
     let id_of = |sample: &Sample, path: &str| {
         let mut found = sample.cgroups.iter().filter(|cgroup| &*cgroup.cgroup.path == path);
@@ -117,7 +117,8 @@ fn a_path_that_was_used_again_has_no_rate_across_its_two_lives() {
 fn refreshes_do_not_shorten_the_window_of_a_tick() {
     let node = FakeNode::new("windows");
     let tick = Duration::from_millis(1200);
-    let mut sampler = Sampler::start(node.reader(), tick).unwrap();
+    let mut sampler =
+        Sampler::start(node.reader(), tokio::sync::watch::channel(None).1, tick).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         sampler.next_tick().await.unwrap();

@@ -1,0 +1,55 @@
+//! Who a cgroup is. In: the place that its path says, and the pods that the API server tells. Out:
+//! a [`Workload`] with everything its series are labelled with; `None` until that is known.
+
+pub mod pod;
+pub mod pod_index;
+pub mod pods_file;
+
+use std::sync::Arc;
+
+/// A virtual machine instance, as KubeVirt names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VmName {
+    /// Its namespace, which is its pod's.
+    pub namespace: Box<str>,
+    /// Its own name, which is not its pod's.
+    pub name: Box<str>,
+}
+
+/// What is known of a VM's pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vm {
+    /// Which VM.
+    pub vm: VmName,
+    /// Whether a live migration made this pod and the VM still runs on another node: it holds
+    /// memory here, but no vCPU runs yet.
+    pub awaits_handover: bool,
+}
+
+/// A pod, or a container of one, with the labels of its series.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// The pod's namespace.
+    pub namespace: Box<str>,
+    /// The pod's name.
+    pub pod: Box<str>,
+    /// The container's name in the pod; empty for the pod itself.
+    pub container: Box<str>,
+    /// The container's name at the runtime; empty for the pod itself.
+    pub name: Box<str>,
+    /// The container's image; empty for the pod itself.
+    pub image: Box<str>,
+    /// The VM that the pod runs, if it is a virt-launcher.
+    pub vm: Option<Arc<Vm>>,
+}
+
+/// The name of the container in which a VM itself runs; the others only attend it.
+pub const VM_CONTAINER: &str = "compute";
+
+impl Workload {
+    /// Whether this is the container that a VM runs in.
+    #[must_use]
+    pub fn is_vm(&self) -> bool {
+        self.vm.is_some() && &*self.container == VM_CONTAINER
+    }
+}

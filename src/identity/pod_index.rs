@@ -1,0 +1,161 @@
+//! The pods of this node, by what cgroup paths say of them. A plain value with one writer; others
+//! see it whole.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::pod::{ContainerStatus, Metadata, Pod};
+use super::{Vm, VmName, Workload};
+use crate::cgroup_path::{Level, PodPlace};
+
+/// What KubeVirt writes on its pods.
+mod kubevirt {
+    /// Label: what the pod is.
+    pub(super) const KIND: &str = "kubevirt.io";
+    /// The value of [`KIND`] on a pod that runs a VM; a hot-plugged disk's has another.
+    pub(super) const LAUNCHER: &str = "virt-launcher";
+    /// Annotation: the VM's exact name.
+    pub(super) const DOMAIN: &str = "kubevirt.io/domain";
+    /// Label: the migration that made the pod.
+    pub(super) const MIGRATION: &str = "kubevirt.io/migrationJobUID";
+    /// Label: the node that the VM runs on.
+    pub(super) const NODE_NAME: &str = "kubevirt.io/nodeName";
+}
+
+/// Annotation of a static pod's mirror: the uid that its cgroup has.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// Pods by uid.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodIndex {
+    pods: HashMap<Box<str>, Arc<KnownPod>>,
+}
+
+/// A pod, by the uid that its cgroup has.
+#[derive(Debug, PartialEq, Eq)]
+struct KnownPod {
+    whole: Arc<Workload>,
+    containers: HashMap<Box<str>, Arc<Workload>>,
+}
+
+impl PodIndex {
+    /// The index of a full list.
+    #[must_use]
+    pub fn of(pods: &[Pod]) -> Self {
+        let mut index = Self::default();
+        index.replace(pods);
+        index
+    }
+
+    /// Takes in a pod that is new or has changed.
+    pub fn apply(&mut self, pod: &Pod) {
+        let uid = cgroup_uid(&pod.metadata);
+        let known = KnownPod::new(pod);
+        // What has not changed keeps its place in memory, so that its labels are not made anew.
+        if self.pods.get(uid).is_some_and(|before| **before == known) {
+            return;
+        }
+        self.pods.insert(uid.into(), Arc::new(known));
+    }
+
+    /// Forgets a pod.
+    pub fn delete(&mut self, pod: &Pod) {
+        self.pods.remove(cgroup_uid(&pod.metadata));
+    }
+
+    /// Takes in a full list: what is not in it is forgotten.
+    pub fn replace(&mut self, pods: &[Pod]) {
+        let listed: HashSet<&str> = pods.iter().map(|pod| cgroup_uid(&pod.metadata)).collect();
+        self.pods.retain(|uid, _| listed.contains(&**uid));
+        for pod in pods {
+            self.apply(pod);
+        }
+    }
+
+    /// Who a cgroup of a pod's is; `None` for what the API server has not told of yet, and for what
+    /// never has labels (sandboxes, monitors, what is nested in a container).
+    #[must_use]
+    pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
+        let pod = self.pods.get(place.uid.as_str())?;
+        match &place.level {
+            Level::Pod => Some(&pod.whole),
+            Level::Container(container) => pod.containers.get(container.id.as_str()),
+            Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => None,
+        }
+    }
+
+    /// How many pods are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}
+
+/// A static pod's cgroup is named after the hash of its manifest, not after its mirror in the API.
+fn cgroup_uid(metadata: &Metadata) -> &str {
+    metadata.annotations.get(CONFIG_HASH).unwrap_or(&metadata.uid)
+}
+
+impl KnownPod {
+    fn new(pod: &Pod) -> Self {
+        let vm = vm_of(pod).map(Arc::new);
+        let whole = Workload {
+            namespace: pod.metadata.namespace.as_str().into(),
+            pod: pod.metadata.name.as_str().into(),
+            container: "".into(),
+            name: "".into(),
+            image: "".into(),
+            vm,
+        };
+        let containers = pod.status.containers().filter_map(|status| {
+            let (runtime, id) = status.container_id.split_once("://")?;
+            let workload = Workload {
+                container: status.name.as_str().into(),
+                name: runtime_name(runtime, id, status, &pod.metadata),
+                image: status.image.as_str().into(),
+                ..whole.clone()
+            };
+            Some((id.into(), Arc::new(workload)))
+        });
+        let containers = containers.collect();
+        Self { whole: Arc::new(whole), containers }
+    }
+}
+
+/// What cAdvisor puts into the label `name`: containerd's containers are named by their id, those
+/// of CRI-O and docker by all that the kubelet knows of them.
+fn runtime_name(
+    runtime: &str,
+    id: &str,
+    status: &ContainerStatus,
+    metadata: &Metadata,
+) -> Box<str> {
+    if runtime == "containerd" {
+        return id.into();
+    }
+    let Metadata { name, namespace, .. } = metadata;
+    let (container, attempt, uid) = (&status.name, status.restart_count, cgroup_uid(metadata));
+    format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
+}
+
+fn vm_of(pod: &Pod) -> Option<Vm> {
+    let Metadata { labels, annotations, namespace, .. } = &pod.metadata;
+    if labels.get(kubevirt::KIND).map(String::as_str) != Some(kubevirt::LAUNCHER) {
+        return None;
+    }
+    let name = annotations.get(kubevirt::DOMAIN)?;
+    let runs_elsewhere = labels.get(kubevirt::NODE_NAME) != Some(&pod.spec.node_name);
+    Some(Vm {
+        vm: VmName { namespace: namespace.as_str().into(), name: name.as_str().into() },
+        awaits_handover: labels.contains_key(kubevirt::MIGRATION) && runs_elsewhere,
+    })
+}
+
+#[cfg(test)]
+mod tests;

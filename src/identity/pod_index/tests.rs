@@ -1,0 +1,139 @@
+use super::*;
+use crate::cgroup_path::Place;
+use serde_json::{Value, json};
+
+const UID: &str = "1234abcd-0000-1111-2222-333344445555";
+const COMPUTE: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const CONSOLE: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+fn launcher(runtime: &str) -> Value {
+    json!({
+        "metadata": {
+            "uid": UID, "namespace": "vms", "name": "virt-launcher-demo-x7k2p",
+            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/nodeName": "node-a"},
+            "annotations": {"kubevirt.io/domain": "demo"},
+        },
+        "spec": {"nodeName": "node-a"},
+        "status": {
+            "containerStatuses": [{
+                "name": "compute", "image": "launcher:v1", "restartCount": 0,
+                "containerID": format!("{runtime}://{COMPUTE}"),
+            }],
+            "initContainerStatuses": [{
+                "name": "guest-console-log", "image": "launcher:v1", "restartCount": 2,
+                "containerID": format!("{runtime}://{CONSOLE}"),
+            }],
+        },
+    })
+}
+
+fn pod(value: &Value) -> Pod {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn index_of(value: &Value) -> PodIndex {
+    let mut index = PodIndex::default();
+    index.apply(&pod(value));
+    index
+}
+
+fn find(index: &PodIndex, path: &str) -> Option<Arc<Workload>> {
+    let path = path.replace("<compute>", COMPUTE).replace("<console>", CONSOLE);
+    let Place::Pod(place) = Place::of_path(&path) else { panic!("{path} is in a pod") };
+    index.workload(&place).cloned()
+}
+
+const POD: &str = "/kubepods.slice/kubepods-pod1234abcd_0000_1111_2222_333344445555.slice";
+
+fn in_pod(index: &PodIndex, below: &str) -> Option<Arc<Workload>> {
+    find(index, &format!("{POD}{below}"))
+}
+
+#[test]
+fn a_containerd_container_is_named_by_its_id() {
+    let index = index_of(&launcher("containerd"));
+    let compute = in_pod(&index, "/cri-containerd-<compute>.scope").unwrap();
+    assert_eq!((&*compute.container, &*compute.name), ("compute", COMPUTE));
+    assert_eq!((&*compute.namespace, &*compute.image), ("vms", "launcher:v1"));
+    assert!(compute.is_vm());
+}
+
+#[test]
+fn a_cri_o_container_is_named_by_all_the_kubelet_knows() {
+    let index = index_of(&launcher("cri-o"));
+    let console = in_pod(&index, "/crio-<console>.scope").unwrap();
+    let expected = format!("k8s_guest-console-log_virt-launcher-demo-x7k2p_vms_{UID}_2");
+    assert_eq!(&*console.name, expected);
+    // It attends the VM, it is not the VM.
+    assert!(console.vm.is_some() && !console.is_vm());
+}
+
+#[test]
+fn the_pod_itself_has_only_its_own_names() {
+    let whole = in_pod(&index_of(&launcher("containerd")), "").unwrap();
+    assert_eq!(&*whole.pod, "virt-launcher-demo-x7k2p");
+    assert_eq!((&*whole.container, &*whole.name, &*whole.image), ("", "", ""));
+    assert_eq!(&*whole.vm.as_ref().unwrap().vm.name, "demo");
+}
+
+#[test]
+fn what_the_api_server_has_not_told_of_waits() {
+    let index = index_of(&launcher("containerd"));
+    let pause = "c".repeat(64);
+    assert_eq!(in_pod(&index, &format!("/cri-containerd-{pause}.scope")), None);
+    assert_eq!(in_pod(&index, "/cri-containerd-<compute>.scope/housekeeping"), None);
+    assert_eq!(in_pod(&PodIndex::default(), ""), None);
+}
+
+#[test]
+fn a_static_pod_is_found_by_the_hash_of_its_manifest() {
+    let mut mirror = launcher("containerd");
+    let hash = "0123456789abcdef0123456789abcdef";
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.hash": hash});
+    mirror["metadata"]["labels"] = json!({});
+    let index = index_of(&mirror);
+    let path = format!("/kubepods/besteffort/pod{hash}/<compute>");
+    assert_eq!(&*find(&index, &path).unwrap().container, "compute");
+    assert_eq!(in_pod(&index, ""), None);
+}
+
+#[test]
+fn a_migrations_target_awaits_its_vm_until_that_runs_here() {
+    let mut target = launcher("containerd");
+    let awaits =
+        |pod: &Value| in_pod(&index_of(pod), "").unwrap().vm.as_ref().unwrap().awaits_handover;
+    assert!(!awaits(&target));
+    target["metadata"]["labels"]["kubevirt.io/migrationJobUID"] = json!("job");
+    target["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("node-b");
+    assert!(awaits(&target));
+    target["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("node-a");
+    assert!(!awaits(&target));
+}
+
+#[test]
+fn a_pod_with_a_hot_plugged_disk_is_no_vm() {
+    let mut disk = launcher("containerd");
+    disk["metadata"]["labels"]["kubevirt.io"] = json!("hotplug-disk");
+    assert!(in_pod(&index_of(&disk), "").unwrap().vm.is_none());
+}
+
+#[test]
+fn a_new_list_forgets_what_it_lacks_and_keeps_what_has_not_changed() {
+    let first = launcher("containerd");
+    let mut second = first.clone();
+    second["metadata"]["uid"] = json!("other");
+    let mut index = index_of(&first);
+    index.apply(&pod(&second));
+    let before = in_pod(&index, "").unwrap();
+    index.replace(&[pod(&first)]);
+    assert_eq!(index.len(), 1);
+    assert!(Arc::ptr_eq(&before, &in_pod(&index, "").unwrap()));
+
+    let mut restarted = first.clone();
+    restarted["status"]["containerStatuses"][0]["containerID"] =
+        json!(format!("containerd://{CONSOLE}"));
+    index.replace(&[pod(&restarted)]);
+    assert_eq!(in_pod(&index, "/cri-containerd-<compute>.scope"), None);
+    index.delete(&pod(&restarted));
+    assert!(index.is_empty());
+}
