@@ -142,7 +142,7 @@ impl CgroupReader {
     fn read_stats(&mut self, dir: &CgroupDir, depth: Depth) -> CgroupStats {
         let everything = depth == Depth::Everything;
         let mut stats = CgroupStats::default();
-        if self.groups.cpu {
+        if self.groups.cpu || everything {
             stats.cpu = self.read_file(dir, c"cpu.stat", parse_cpu_stat);
         }
         if self.groups.spec || everything {
@@ -152,8 +152,10 @@ impl CgroupReader {
         if self.groups.spec {
             stats.cpu_weight = self.read_file(dir, c"cpu.weight", parse_number);
         }
-        if self.groups.memory {
+        if self.groups.memory || everything {
             stats.memory_current = self.read_file(dir, c"memory.current", parse_number);
+        }
+        if self.groups.memory {
             stats.memory = self.read_file(dir, c"memory.stat", parse_memory_stat);
             stats.memory_events = self.read_file(dir, c"memory.events", parse_memory_events);
             stats.swap_current = self.read_file(dir, c"memory.swap.current", parse_number);
