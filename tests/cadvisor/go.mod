@@ -1,6 +1,7 @@
-module psi-agent.io/tests/cadvisor
+// The oracle of tests/integration/cadvisor.rs: what Kubernetes 1.36 vendors.
+module cadvisor
 
-go 1.25.0
+go 1.24.0
 
 require (
 	github.com/google/cadvisor v0.56.2

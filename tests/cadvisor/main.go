@@ -1,10 +1,13 @@
-// cAdvisor as the kubelet embeds it: the same library, metric set, intervals and labels, without
-// the kubelet around it. It serves /metrics on loopback for the tests to compare with.
+// cAdvisor as the kubelet of Kubernetes 1.36 embeds it: the same intervals, metrics and labels,
+// without the handlers of container runtimes, which nothing here would answer. Prints where it
+// serves.
 package main
 
 import (
 	"flag"
+	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"time"
 
@@ -20,44 +23,43 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// Always all six, as the kubelet has them; without a runtime only the id is known.
+func labels(c *info.ContainerInfo) map[string]string {
+	return map[string]string{
+		"container": "", "id": c.Name, "image": "", "name": "", "namespace": "", "pod": "",
+	}
+}
+
 func main() {
-	listen := flag.String("listen", "127.0.0.1:0", "where to serve /metrics")
-	prefix := flag.String("prefix", "/kubepods", "the raw cgroups to export, besides the root")
+	address := flag.String("listen-address", "127.0.0.1:0", "where to serve /metrics")
+	prefix := flag.String("prefix", "/kubepods", "prefix of the cgroups that are reported beside the root")
+	// cAdvisor's own default of 1 s is not the kubelet's.
+	_ = flag.Set("housekeeping_interval", "10s")
 	flag.Parse()
 
-	kinds := container.MetricSet{
-		container.CpuUsageMetrics: struct{}{}, container.MemoryUsageMetrics: struct{}{},
-		container.DiskIOMetrics: struct{}{}, container.NetworkUsageMetrics: struct{}{},
-		container.AppMetrics: struct{}{}, container.ProcessMetrics: struct{}{},
-		container.OOMMetrics: struct{}{}, container.PressureMetrics: struct{}{},
-		container.DiskUsageMetrics: struct{}{},
+	included := container.MetricSet{
+		container.CpuUsageMetrics: {}, container.MemoryUsageMetrics: {}, container.DiskIOMetrics: {},
+		container.DiskUsageMetrics: {}, container.NetworkUsageMetrics: {}, container.AppMetrics: {},
+		container.ProcessMetrics: {}, container.OOMMetrics: {}, container.PressureMetrics: {},
 	}
 	interval, dynamic := 15*time.Second, true
 	housekeeping := manager.HousekeepingConfig{Interval: &interval, AllowDynamic: &dynamic}
-	cache := memory.New(2*time.Minute, nil)
-	cadvisor, err := manager.New(cache, sysfs.NewRealSysFs(), housekeeping, kinds, http.DefaultClient,
-		[]string{*prefix}, nil, "", 0)
+	m, err := manager.New(memory.New(2*time.Minute, nil), sysfs.NewRealSysFs(), housekeeping, included,
+		http.DefaultClient, []string{*prefix}, nil, "", 0)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := cadvisor.Start(); err != nil {
+	if err := m.Start(); err != nil {
 		log.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
 	options := v2.RequestOptions{IdType: v2.TypeName, Count: 1, Recursive: true}
-	registry.MustRegister(metrics.NewPrometheusCollector(cadvisor, labels, kinds, clock.RealClock{}, options))
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.NewPrometheusCollector(m, labels, included, clock.RealClock{}, options))
 	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	log.Fatal(http.ListenAndServe(*listen, nil))
-}
-
-// The kubelet's six; what only it knows of pods is empty here.
-func labels(c *info.ContainerInfo) map[string]string {
-	set := map[string]string{
-		"container": "", metrics.LabelID: c.Name, metrics.LabelImage: c.Spec.Image,
-		metrics.LabelName: "", "namespace": "", "pod": "",
+	listener, err := net.Listen("tcp", *address)
+	if err != nil {
+		log.Fatal(err)
 	}
-	if len(c.Aliases) > 0 {
-		set[metrics.LabelName] = c.Aliases[0]
-	}
-	return set
+	fmt.Println(listener.Addr())
+	log.Fatal(http.Serve(listener, nil))
 }

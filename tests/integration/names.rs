@@ -10,17 +10,15 @@ use crate::support::exposition::{Family, families};
 
 fn table() -> BTreeMap<String, Family> {
     let rows = include_str!("../cases/names.tsv").lines().filter(|row| !row.starts_with('#'));
-    rows.map(|row| {
+    let families = rows.map(|row| {
         let columns: Vec<&str> = row.split('\t').collect();
-        let labels = columns[2].split(',').filter(|label| !label.is_empty());
-        let family = Family {
-            kind: columns[1].to_owned(),
-            labels: labels.map(str::to_owned).collect(),
-            help: columns[3].to_owned(),
+        let [name, kind, labels, _source, help] = columns[..] else {
+            panic!("five columns: {row}")
         };
-        (columns[0].to_owned(), family)
-    })
-    .collect()
+        let labels = labels.split(',').filter(|&label| label != "-").map(str::to_owned).collect();
+        (name.to_owned(), Family { help: help.to_owned(), kind: kind.to_owned(), labels })
+    });
+    families.collect()
 }
 
 #[test]

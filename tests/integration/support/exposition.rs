@@ -8,6 +8,16 @@ pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) value: f64,
+    /// Milliseconds since the epoch, where the line has them.
+    pub(crate) timestamp_ms: Option<u64>,
+}
+
+/// What an exposition says of a family: its HELP and TYPE, and the names of its labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub(crate) help: String,
+    pub(crate) kind: String,
+    pub(crate) labels: Vec<String>,
 }
 
 /// All series of an exposition.
@@ -16,18 +26,49 @@ pub(crate) fn parse(text: &str) -> Vec<Series> {
     lines.map(parse_line).collect()
 }
 
-fn parse_line(line: &str) -> Series {
-    let (series, value) = line.rsplit_once(' ').expect("a value");
-    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-    let mut labels_left = labels.strip_suffix('}').expect("closed labels");
-    let mut labels = BTreeMap::new();
-    while let Some((key, rest)) = labels_left.split_once("=\"") {
-        let (value, rest) = unquote(rest);
-        labels.insert(key.to_owned(), value);
-        labels_left = rest.strip_prefix(',').unwrap_or(rest);
+/// All families of an exposition, by name. Each stands in one block, its series alike.
+pub(crate) fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|it| it.split_once(' ')) {
+            let new = Family { help: help.to_owned(), ..Family::default() };
+            assert!(families.insert(name.to_owned(), new).is_none(), "{name} stands twice");
+        }
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|it| it.split_once(' ')) {
+            kind.clone_into(&mut families.get_mut(name).expect("a HELP before").kind);
+        }
     }
-    let value = value.parse().unwrap_or_else(|_| panic!("a number: {line}"));
-    Series { name: name.to_owned(), labels, value }
+    let mut seen = BTreeSet::new();
+    for series in parse(text) {
+        // A histogram's parts have names of their own.
+        let Some(family) = families.get_mut(&series.name) else { continue };
+        let labels: Vec<String> = series.labels.into_keys().collect();
+        if seen.insert(series.name.clone()) {
+            family.labels = labels;
+        } else {
+            assert_eq!(family.labels, labels, "{} has series of two kinds", series.name);
+        }
+    }
+    families
+}
+
+fn parse_line(line: &str) -> Series {
+    let (name, rest) = line.split_at(line.find(['{', ' ']).expect("a value"));
+    let mut labels = BTreeMap::new();
+    let mut numbers = rest;
+    if let Some(mut left) = rest.strip_prefix('{') {
+        while let Some((key, rest)) = left.split_once("=\"") {
+            let (value, rest) = unquote(rest);
+            labels.insert(key.to_owned(), value);
+            left = rest.strip_prefix(',').unwrap_or(rest);
+        }
+        numbers = left.strip_prefix('}').expect("closed labels");
+    }
+    let mut numbers = numbers.split_ascii_whitespace();
+    let value = numbers.next().and_then(|value| value.parse().ok());
+    let value = value.unwrap_or_else(|| panic!("a number: {line}"));
+    let timestamp_ms = numbers.next().map(|timestamp| timestamp.parse().expect("a timestamp"));
+    Series { name: name.to_owned(), labels, value, timestamp_ms }
 }
 
 /// A quoted value without its opening quote, and what follows the closing one.
@@ -59,31 +100,4 @@ pub(crate) fn value_of(series: &[Series], name: &str, id: &str) -> Option<f64> {
 pub(crate) fn ids<'a>(series: &'a [Series], name: &str) -> Vec<&'a str> {
     let of_family = series.iter().filter(|series| series.name == name);
     of_family.filter_map(|series| series.labels.get("id").map(String::as_str)).collect()
-}
-
-/// What is said of a family, and the names of its labels.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Family {
-    pub(crate) kind: String,
-    pub(crate) help: String,
-    pub(crate) labels: BTreeSet<String>,
-}
-
-/// All families of an exposition, with every label that any of their series has.
-pub(crate) fn families(text: &str) -> BTreeMap<String, Family> {
-    let mut families: BTreeMap<String, Family> = BTreeMap::new();
-    for line in text.lines() {
-        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
-            families.entry(name.to_owned()).or_default().help = help.to_owned();
-        }
-        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' ')) {
-            families.entry(name.to_owned()).or_default().kind = kind.to_owned();
-        }
-    }
-    for series in parse(text) {
-        if let Some(family) = families.get_mut(&series.name) {
-            family.labels.extend(series.labels.into_keys());
-        }
-    }
-    families
 }
