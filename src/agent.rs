@@ -1,28 +1,19 @@
 //! `psi-agent run`: starts the sampling thread and the HTTP server, and decides what is fatal.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::host::Host;
-use crate::identity::pod_index::PodIndex;
-use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::http::{Service, serve};
 use crate::output::scrape::Scrapes;
+use crate::pod_source;
 use crate::sampler::{Sampler, TICK_INTERVAL, Tick};
 use crate::self_health::{Reason, SelfHealth};
-
-/// How soon a changed file of pods is seen.
-const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Where the newest pods are told.
-type PodsTold = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -47,21 +38,15 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let found = describe(&host);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     let scrapes = Arc::new(Scrapes::new(config.families.clone(), health));
-    let (told, pods) = watch::channel(None);
-    if let Some(path) = &config.pods_file {
-        let mut file = PodsFile::new(path);
-        let mut index = PodIndex::default();
-        take_pods(&mut file, &mut index, &told)?;
-        tokio::spawn(follow_pods_file(file, index, told));
-    }
-    let mut sampler = Sampler::start(host.into_reader(config), pods, TICK_INTERVAL)
+    let pods = pod_source::follow(&config.pods, &scrapes).await?;
+    let mut sampler = Sampler::start(host.into_reader(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
 
     let first = sampler.next_tick().await?;
     let cgroups = first.sample.cgroups.len();
     let pressure = supported(&first).unwrap_or("off".into());
     tracing::info!(%cgroups, %pressure, "Reading {found}; serving http://{address}/");
-    let service = Service::new(sampler.clone(), Arc::clone(&scrapes));
+    let service = Service::new(sampler.clone(), pods, Arc::clone(&scrapes));
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -75,35 +60,6 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         }
         ended = follow_ticks(&mut sampler, &first, &scrapes) => ended,
     }
-}
-
-/// Reads the file of pods again whenever it changes. One that does not read is said once; what was
-/// read before stays true.
-async fn follow_pods_file(mut file: PodsFile, mut index: PodIndex, told: PodsTold) {
-    let mut complained = false;
-    loop {
-        tokio::time::sleep(PODS_FILE_INTERVAL).await;
-        match take_pods(&mut file, &mut index, &told) {
-            Ok(()) => complained = false,
-            Err(error) => {
-                if !std::mem::replace(&mut complained, true) {
-                    tracing::warn!(%error, "Cannot follow the pods");
-                }
-            }
-        }
-    }
-}
-
-fn take_pods(
-    file: &mut PodsFile,
-    index: &mut PodIndex,
-    told: &PodsTold,
-) -> Result<(), PodsFileError> {
-    if let Some(pods) = file.read_if_changed()? {
-        index.replace(&pods);
-        told.send_replace(Some(Arc::new(index.clone())));
-    }
-    Ok(())
 }
 
 /// Counts every tick, and says when pressure goes away or comes back.

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::cgroup_path::{Level, Place};
-use crate::config::Config;
+use crate::config::{Config, PodSource};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::pod_source::read_now;
 use crate::sampler::moment_now;
 
 /// How a finding is to be taken.
@@ -102,6 +103,7 @@ fn look(config: &Config) -> Vec<Finding> {
     }
     findings.push(controllers(tree.root(), &mut buffer));
     findings.push(pods(&tree));
+    findings.extend(who_tells_of_pods(&config.pods));
     findings
 }
 
@@ -275,4 +277,22 @@ fn pods(tree: &CgroupTree) -> Finding {
         }
     }
     Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
+}
+
+/// Where names come from; nothing to say where the agent stands alone.
+fn who_tells_of_pods(source: &PodSource) -> Option<Finding> {
+    let remedy = match source {
+        PodSource::Nobody => return None,
+        PodSource::File(_) => "write the file as `kubectl get pods -o json` does",
+        PodSource::Cluster(_) => {
+            "let the agent reach the API server, and its account list and watch pods"
+        }
+    };
+    Some(match read_now(source) {
+        Ok(told) => {
+            let count = told.map_or(0, |index| index.len());
+            Finding::ok("names", format!("{count} pods of this node are told"))
+        }
+        Err(error) => Finding::new(Verdict::Warn, "names", format!("{error:#}"), remedy),
+    })
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cluster::Cluster;
 use crate::output::families::FamilyGroup;
 use crate::reader::{Groups, Selection};
 
@@ -62,6 +63,14 @@ struct Flags {
     /// The top of the cgroup2 tree [default: the mount that /proc/self/mountinfo shows]
     #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
     cgroup_root: Option<PathBuf>,
+
+    /// This node's name in the cluster
+    #[arg(long, global = true, env = "PSI_AGENT_NODE_NAME", value_name = "NAME")]
+    node_name: Option<String>,
+
+    /// How to reach the API server from outside a pod
+    #[arg(long, global = true, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
 
     /// Pods from a file in place of the API server, as `kubectl get pods -o json` prints them
     #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
@@ -148,6 +157,39 @@ pub struct LogConfig {
     pub json: Option<bool>,
 }
 
+/// Who tells of this node's pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodSource {
+    /// Nobody: the agent stands alone on a host.
+    Nobody,
+    /// A file.
+    File(PathBuf),
+    /// The API server.
+    Cluster(Cluster),
+}
+
+impl PodSource {
+    /// What was typed, and whether this process is a pod that has a service account.
+    fn of(
+        pods_file: Option<PathBuf>,
+        kubeconfig: Option<PathBuf>,
+        node_name: Option<String>,
+        in_cluster: bool,
+    ) -> Result<Self, ConfigError> {
+        match (pods_file, node_name) {
+            (Some(file), _) => Ok(PodSource::File(file)),
+            (None, Some(node_name)) if kubeconfig.is_some() || in_cluster => {
+                Ok(PodSource::Cluster(Cluster { kubeconfig, node_name }))
+            }
+            (None, Some(_)) => Err(ConfigError::NodeWithoutCluster),
+            (None, None) if kubeconfig.is_some() || in_cluster => {
+                Err(ConfigError::ClusterWithoutNode)
+            }
+            (None, None) => Ok(PodSource::Nobody),
+        }
+    }
+}
+
 /// What the program needs.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -159,8 +201,8 @@ pub struct Config {
     pub proc_root: PathBuf,
     /// The top of the cgroup2 tree, where one was named.
     pub cgroup_root: Option<PathBuf>,
-    /// Where pods are told, if not by the API server.
-    pub pods_file: Option<PathBuf>,
+    /// Who tells of pods.
+    pub pods: PodSource,
     /// Which cgroups.
     pub selection: Selection,
     /// Which metrics.
@@ -189,8 +231,18 @@ impl Config {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// `--scope virt-launcher` where nobody tells of pods.
-    #[error("--scope virt-launcher needs to know pods: name them with --pods-file")]
+    #[error("--scope virt-launcher needs to know pods: name a --kubeconfig or a --pods-file")]
     ScopeWithoutPods,
+    /// A service account or a kubeconfig, but not which node this is.
+    #[error(
+        "in a cluster the agent needs to know its node: give --node-name (in a DaemonSet, from spec.nodeName)"
+    )]
+    ClusterWithoutNode,
+    /// A node's name, but no cluster that it could be in.
+    #[error(
+        "--node-name needs a cluster: run as a pod with a service account, or name a --kubeconfig"
+    )]
+    NodeWithoutCluster,
 }
 
 impl TryFrom<CommandLine> for Config {
@@ -198,6 +250,8 @@ impl TryFrom<CommandLine> for Config {
 
     fn try_from(CommandLine { command, flags }: CommandLine) -> Result<Self, ConfigError> {
         let Flags {
+            node_name,
+            kubeconfig,
             pods_file,
             listen_address,
             proc_root,
@@ -208,11 +262,16 @@ impl TryFrom<CommandLine> for Config {
             log_level,
             log_format,
         } = flags;
-        let scope = match (scope, &pods_file) {
-            (Some(Scope::VirtLauncher), None) => return Err(ConfigError::ScopeWithoutPods),
+        // What every pod has, and client libraries go by.
+        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let pods = PodSource::of(pods_file, kubeconfig, node_name, in_cluster)?;
+        let scope = match (scope, &pods) {
+            (Some(Scope::VirtLauncher), PodSource::Nobody) => {
+                return Err(ConfigError::ScopeWithoutPods);
+            }
             (Some(scope), _) => scope,
-            (None, Some(_)) => Scope::VirtLauncher,
-            (None, None) => Scope::All,
+            (None, PodSource::Nobody) => Scope::All,
+            (None, PodSource::File(_) | PodSource::Cluster(_)) => Scope::VirtLauncher,
         };
         let level = |level| cgroup_levels.contains(&level);
         let level_filter = match log_level {
@@ -228,7 +287,7 @@ impl TryFrom<CommandLine> for Config {
             LogFormat::Json => Some(true),
         };
         Ok(Config {
-            pods_file,
+            pods,
             command: command.unwrap_or(Command::Run),
             listen_address,
             proc_root,
@@ -267,6 +326,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cluster_needs_a_node_and_a_node_a_cluster() {
+        let of = |kubeconfig: Option<&str>, node: Option<&str>, in_cluster| {
+            PodSource::of(None, kubeconfig.map(Into::into), node.map(Into::into), in_cluster)
+        };
+        assert_eq!(of(None, None, true), Err(ConfigError::ClusterWithoutNode));
+        assert_eq!(of(Some("c"), None, false), Err(ConfigError::ClusterWithoutNode));
+        assert_eq!(of(None, Some("n"), false), Err(ConfigError::NodeWithoutCluster));
+        let cluster = |kubeconfig| Cluster { kubeconfig, node_name: "n".into() };
+        assert_eq!(of(None, Some("n"), true), Ok(PodSource::Cluster(cluster(None))));
+        let outside = PodSource::Cluster(cluster(Some("c".into())));
+        assert_eq!(of(Some("c"), Some("n"), true), Ok(outside));
+        assert_eq!(of(None, None, false), Ok(PodSource::Nobody));
     }
 
     #[test]

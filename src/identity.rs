@@ -3,6 +3,7 @@
 
 pub mod pod;
 pub mod pod_index;
+pub mod pod_watch;
 pub mod pods_file;
 
 use std::sync::Arc;

@@ -15,12 +15,14 @@
 pub mod agent;
 pub mod cgroup_path;
 pub mod check;
+pub mod cluster;
 pub mod config;
 pub mod host;
 pub mod identity;
 pub mod kernel;
 pub mod once;
 pub mod output;
+pub mod pod_source;
 pub mod rates;
 pub mod reader;
 pub mod sample;

@@ -6,6 +6,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
 use psi_agent::{agent, check, once};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
@@ -52,10 +57,13 @@ fn one_line(error: &clap::Error) -> String {
 
 fn start_logging(config: LogConfig) {
     let terminal = stderr().is_terminal();
-    let log = tracing_subscriber::fmt()
-        .with_writer(stderr)
-        .with_max_level(config.level)
-        .with_target(false)
-        .with_ansi(terminal);
-    if config.json.unwrap_or(!terminal) { log.json().init() } else { log.init() }
+    let log = fmt::layer().with_writer(stderr).with_target(false).with_ansi(terminal);
+    // Libraries log each failed request; the agent says such things once, in its own words.
+    let quiet =
+        Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
+    if config.json.unwrap_or(!terminal) {
+        tracing_subscriber::registry().with(log.json().with_filter(quiet)).init();
+    } else {
+        tracing_subscriber::registry().with(log.with_filter(quiet)).init();
+    }
 }

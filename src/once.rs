@@ -8,9 +8,8 @@ use anyhow::Context;
 
 use crate::config::Config;
 use crate::host::Host;
-use crate::identity::pod_index::PodIndex;
-use crate::identity::pods_file::PodsFile;
 use crate::output::scrape::Scrapes;
+use crate::pod_source::read_now;
 use crate::sample::Depth;
 use crate::sampler::moment_now;
 use crate::self_health::{Reason, SelfHealth};
@@ -24,10 +23,7 @@ const APART: Duration = Duration::from_secs(2);
 /// What does not let it read, or a failing `out`.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let mut reader = Host::open(config)?.into_reader(config);
-    let pods = match &config.pods_file {
-        Some(path) => PodsFile::new(path).read_if_changed()?.as_deref().map(PodIndex::of),
-        None => None,
-    };
+    let pods = read_now(&config.pods)?;
     reader.sample(moment_now(), Depth::Exported, pods.as_ref());
     std::thread::sleep(APART);
     let moment = moment_now();

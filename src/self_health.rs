@@ -1,6 +1,8 @@
 //! The agent's view of itself: how long reading takes, what could not be read, what it costs.
 //! These few series are the prometheus crate's work; the per-cgroup ones are not (README, Choices).
 
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub struct SelfHealth {
     pods: IntGauge,
     pods_without_cgroup: IntGauge,
     cgroups_without_pod: IntGauge,
+    pod_errors: IntCounter,
+    pods_in_trouble: AtomicBool,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -87,9 +91,15 @@ impl SelfHealth {
             "psi_agent_watch_overflows_total",
             "Times that inotify's queue ran over, so that all cgroups were rescanned.",
         )?;
+        let pod_errors = IntCounter::new(
+            "psi_agent_pod_watch_errors_total",
+            "Times that who tells of pods (the API server, a file) did not.",
+        )?;
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         Ok(Self {
             cgroups: gauge("psi_agent_cgroups", "Cgroups in the last sample.")?,
+            pod_errors: registered(&registry, pod_errors)?,
+            pods_in_trouble: AtomicBool::new(false),
             pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
             pods_without_cgroup: gauge(
                 "psi_agent_pods_without_cgroup",
@@ -146,6 +156,21 @@ impl SelfHealth {
             let supported = sample.node.pressure.pressures.of(resource).is_some();
             let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
             gauge.set(f64::from(u8::from(supported)));
+        }
+    }
+
+    /// The pods were told: trouble is over.
+    pub fn pods_told(&self) {
+        if self.pods_in_trouble.swap(false, Ordering::Relaxed) {
+            tracing::info!("The pods are told again");
+        }
+    }
+
+    /// The pods were not told: counted each time, said once until it is over.
+    pub fn pods_not_told(&self, error: &dyn Display) {
+        self.pod_errors.inc();
+        if !self.pods_in_trouble.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "Cannot follow the pods; what was told before stays true");
         }
     }
 

@@ -29,6 +29,7 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<KnownPod>>,
+    listed: bool,
 }
 
 /// A pod, by the uid that its cgroup has.
@@ -66,6 +67,7 @@ impl PodIndex {
     /// Takes in a full list: what is not in it is forgotten.
     pub fn replace(&mut self, pods: &[Pod]) {
         let listed: HashSet<&str> = pods.iter().map(|pod| cgroup_uid(&pod.metadata)).collect();
+        self.listed = true;
         self.pods.retain(|uid, _| listed.contains(&**uid));
         for pod in pods {
             self.apply(pod);
@@ -82,6 +84,12 @@ impl PodIndex {
             Level::Container(container) => pod.containers.get(container.id.as_str()),
             Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => None,
         }
+    }
+
+    /// Whether a full list was ever taken in: until then an empty index means nothing.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.listed
     }
 
     /// How many pods are known.

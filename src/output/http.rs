@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use super::compression::{Gzip, accepts_gzip};
 use super::scrape::{Scrape, Scrapes};
 use crate::sample::Depth;
-use crate::sampler::{Sampler, TICK_INTERVAL, moment_now};
+use crate::sampler::{Pods, Sampler, TICK_INTERVAL, moment_now};
 use crate::self_health::Reason;
 use crate::snapshot::Snapshot;
 
@@ -46,14 +46,15 @@ const PAGE: &str = include_str!("page.html");
 #[derive(Debug)]
 pub struct Service {
     sampler: Sampler,
+    pods: Pods,
     scrapes: Arc<Scrapes>,
 }
 
 impl Service {
     /// Answers from this sampler.
     #[must_use]
-    pub fn new(sampler: Sampler, scrapes: Arc<Scrapes>) -> Self {
-        Self { sampler, scrapes }
+    pub fn new(sampler: Sampler, pods: Pods, scrapes: Arc<Scrapes>) -> Self {
+        Self { sampler, pods, scrapes }
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Response<Answer> {
@@ -138,10 +139,13 @@ impl Service {
     }
 
     fn readyz(&self) -> Response<Answer> {
-        match self.sampler.latest_tick() {
-            Some(_) => text(StatusCode::OK, "ok\n"),
-            None => text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n"),
+        if self.sampler.latest_tick().is_none() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n");
         }
+        if self.pods.borrow().as_ref().is_some_and(|pods| !pods.is_listed()) {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
+        }
+        text(StatusCode::OK, "ok\n")
     }
 }
 

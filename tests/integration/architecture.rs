@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Each room, in the order of the data, with the rooms that it may look into.
 const ARROWS: &[(&str, &[&str])] = &[
     ("cgroup_path", &[]),
+    ("cluster", &[]),
     ("identity", &["cgroup_path"]),
     ("kernel", &["cgroup_path"]),
     ("sample", &["identity", "kernel"]),
@@ -17,11 +18,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("snapshot", &["cgroup_path", "kernel", "rates", "sample"]),
     ("self_health", &["kernel", "sample"]),
     ("output", &["identity", "kernel", "sample", "sampler", "self_health", "snapshot"]),
-    ("config", &["output", "reader"]),
+    ("config", &["cluster", "output", "reader"]),
     ("host", &["config", "kernel", "reader"]),
-    ("agent", &["config", "host", "identity", "kernel", "output", "sampler", "self_health"]),
-    ("once", &["config", "host", "identity", "output", "sample", "sampler", "self_health"]),
-    ("check", &["cgroup_path", "config", "host", "kernel", "sampler"]),
+    ("pod_source", &["cluster", "config", "identity", "output", "sampler"]),
+    ("agent", &["config", "host", "kernel", "output", "pod_source", "sampler", "self_health"]),
+    ("once", &["config", "host", "output", "pod_source", "sample", "sampler", "self_health"]),
+    ("check", &["cgroup_path", "config", "host", "kernel", "pod_source", "sampler"]),
 ];
 
 /// What only some files may use.
@@ -34,7 +36,9 @@ const FENCES: &[(&str, &[&str])] = &[
     ("hyper", &["output/http"]),
     ("flate2", &["output/compression"]),
     ("clap", &["config", "main", "output/families"]),
-    ("anyhow", &["agent", "once", "check"]),
+    ("anyhow", &["agent", "once", "check", "pod_source"]),
+    ("kube::", &["cluster", "identity/pod_watch"]),
+    ("k8s_openapi", &["identity/pod_watch"]),
     ("Instant::now", &["sampler"]),
     ("SystemTime::now", &["sampler"]),
 ];

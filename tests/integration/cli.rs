@@ -77,7 +77,11 @@ fn check_fake(host: &FakeHost) -> (i32, String) {
 fn a_wrong_command_line_exits_64_with_one_line() {
     check_refused(&["--foo"], 64, "unexpected argument '--foo' found; try --help");
     check_refused(&["--scope", "some"], 64, "[possible values: all, pods, virt-launcher]");
-    check_refused(&["--scope", "virt-launcher"], 64, "name them with --pods-file; try --help");
+    check_refused(
+        &["--scope", "virt-launcher"],
+        64,
+        "name a --kubeconfig or a --pods-file; try --help",
+    );
     check_refused(&["dance"], 64, "unrecognized subcommand 'dance'");
     check_refused(&["--listen-address", "nowhere"], 64, "invalid value 'nowhere'");
     check_refused(&["--families", "pressure,love"], 64, "invalid value 'love'");

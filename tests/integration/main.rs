@@ -9,6 +9,7 @@
     clippy::string_slice,
     clippy::disallowed_methods,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a test that cannot go on should say so at once"
 )]
 
@@ -17,6 +18,7 @@ mod cadvisor;
 mod cli;
 mod golden;
 mod http;
+mod in_cluster;
 mod lab;
 mod names;
 mod pods_file;

@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod cgroup;
+pub(crate) mod cluster;
 pub(crate) mod exposition;
 pub(crate) mod virtual_machine;
 

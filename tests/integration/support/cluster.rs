@@ -1,0 +1,195 @@
+//! A real control plane on loopback: Debian's etcd and a kube-apiserver, its objects made with
+//! kubectl. Nodes and pods are objects without a kubelet behind them.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{cache_dir, wait_for};
+
+const ADMIN_TOKEN: &str = "admin-of-the-test";
+
+/// The control plane; it ends with the value.
+pub(crate) struct Cluster {
+    folder: PathBuf,
+    programs: PathBuf,
+    etcd: Child,
+    etcd_port: u16,
+    api_server: Child,
+    port: u16,
+}
+
+impl Cluster {
+    pub(crate) fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        make_keys(&folder);
+        let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
+        let (client, peer) =
+            (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
+        let programs = programs();
+        let etcd = Command::new(program(&programs, "etcd"))
+            .arg("--unsafe-no-fsync")
+            .arg(format!("--data-dir={}", folder.join("etcd").display()))
+            .arg(format!("--listen-client-urls={client}"))
+            .arg(format!("--advertise-client-urls={client}"))
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .arg(format!("--initial-cluster=default={peer}"))
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(folder.join("etcd.log")).unwrap())
+            .spawn()
+            .expect("this test needs etcd (Debian's package etcd-server)");
+        let api_server = start_api_server(&folder, &programs, etcd_port, port);
+        let cluster = Self { folder, programs, etcd, etcd_port, api_server, port };
+        cluster.write_kubeconfig("admin", ADMIN_TOKEN);
+        cluster.wait_until_ready();
+        cluster
+    }
+
+    fn wait_until_ready(&self) {
+        wait_for("the API server is ready", Duration::from_secs(90), || {
+            self.kubectl_output(&["get", "--raw", "/readyz"], "").filter(|answer| answer == "ok")
+        });
+    }
+
+    /// Ends the API server at once, as a crash would.
+    pub(crate) fn kill_api_server(&mut self) {
+        let _ = self.api_server.kill();
+        let _ = self.api_server.wait();
+    }
+
+    /// Starts it again where it was.
+    pub(crate) fn start_api_server_again(&mut self) {
+        self.api_server = start_api_server(&self.folder, &self.programs, self.etcd_port, self.port);
+        self.wait_until_ready();
+    }
+
+    /// Makes the objects, or brings them to this state.
+    pub(crate) fn apply(&self, objects: &[Value]) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        self.kubectl(&["apply", "--validate=false", "-f", "-"], &list);
+    }
+
+    /// Sets the status of a pod, which is the kubelet's to do elsewhere.
+    pub(crate) fn set_status(&self, namespace: &str, pod: &str, status: &Value) {
+        let patch = json!({ "status": status }).to_string();
+        let arguments =
+            ["patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge", "-p"];
+        self.kubectl(&[&arguments[..], &[&patch]].concat(), "");
+    }
+
+    /// Runs kubectl as the administrator; it must succeed.
+    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        self.kubectl_output(arguments, input).unwrap_or_else(|| panic!("kubectl {arguments:?}"))
+    }
+
+    fn kubectl_output(&self, arguments: &[&str], input: &str) -> Option<String> {
+        let mut child = Command::new(program(&self.programs, "kubectl"))
+            .arg(format!("--kubeconfig={}", self.kubeconfig("admin").display()))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(self.folder.join("kubectl.log")).unwrap())
+            .spawn()
+            .expect("kubectl starts: tests/kubernetes/build makes it");
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// A kubeconfig for whoever has this token.
+    pub(crate) fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let path = self.kubeconfig(name);
+        let authority = self.folder.join("certificates/apiserver.crt");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": authority,
+            }}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        });
+        fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    fn kubeconfig(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.kubeconfig"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in [&mut self.api_server, &mut self.etcd] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.folder.join("kubectl.log")).unwrap_or_default();
+            eprintln!("kubectl said last: {log}");
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn start_api_server(folder: &Path, programs: &Path, etcd_port: u16, port: u16) -> Child {
+    let file = |name: &str| folder.join(name).display().to_string();
+    Command::new(program(programs, "kube-apiserver"))
+        .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
+        .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        // It would publish its own address, and refuses one of loopback.
+        .arg("--endpoint-reconciler-type=none")
+        .arg(format!("--secure-port={port}"))
+        .arg(format!("--cert-dir={}", file("certificates")))
+        .arg(format!("--token-auth-file={}", file("tokens.csv")))
+        .args(["--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=Node,RBAC"])
+        .arg("--service-account-issuer=https://kubernetes.default.svc")
+        .arg(format!("--service-account-signing-key-file={}", file("accounts.key")))
+        .arg(format!("--service-account-key-file={}", file("accounts.pub")))
+        // No controller makes the account that every pod would have.
+        .arg("--disable-admission-plugins=ServiceAccount")
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(folder.join("apiserver.log")).unwrap())
+        .spawn()
+        .expect("kube-apiserver starts: tests/kubernetes/build makes it")
+}
+
+/// Keys for the tokens of service accounts, and the administrator's own token.
+fn make_keys(folder: &Path) {
+    let key = folder.join("accounts.key");
+    let openssl = |arguments: &[&str]| {
+        let run = Command::new("openssl").args(arguments).stderr(Stdio::null()).status();
+        assert!(run.expect("this test needs openssl").success());
+    };
+    let (key, public) = (key.to_str().unwrap(), folder.join("accounts.pub"));
+    openssl(&["genrsa", "-out", key, "2048"]);
+    openssl(&["rsa", "-in", key, "-pubout", "-out", public.to_str().unwrap()]);
+    let admin = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
+    fs::write(folder.join("tokens.csv"), admin).unwrap();
+}
+
+/// `KUBEBUILDER_ASSETS` where it is set, else what `tests/kubernetes/build` made.
+fn programs() -> PathBuf {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        return assets.into();
+    }
+    let module = include_str!("../../kubernetes/go.mod");
+    let version = module.split("require k8s.io/kubernetes v").nth(1).unwrap();
+    cache_dir().join(format!("kubernetes-{}", version.lines().next().unwrap()))
+}
+
+/// A program from there, or else from the PATH.
+fn program(programs: &Path, name: &str) -> PathBuf {
+    Some(programs.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
