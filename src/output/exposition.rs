@@ -12,6 +12,9 @@ use crate::sample::{CgroupSample, Sample};
 /// A chunk is handed on when it has grown to this size.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// What a line takes, with few exceptions: a chunk has that much room beyond its size.
+const LINE_BYTES: usize = 1024;
+
 /// Renders one sample, once.
 #[derive(Debug)]
 pub struct Exposition {
@@ -44,6 +47,7 @@ impl Exposition {
     /// Appends the next part to `text`; `false` when nothing is left.
     pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
         let full = text.len() + CHUNK_BYTES;
+        text.reserve(CHUNK_BYTES + LINE_BYTES);
         while let Some(family) = FAMILIES.get(self.position.family) {
             if self.groups.contains(&family.group) {
                 self.position.cgroup = self.write_family(family, text, full);
@@ -80,11 +84,10 @@ impl Exposition {
     }
 
     fn write_cgroup(&self, cgroup: &CgroupSample, labels: &SeriesLabels, lines: &mut Lines<'_>) {
-        let (head, tail) = labels.around_extra();
         match lines.family.source {
             Source::Cgroup { extra, value } => {
                 if let Some(number) = value(cgroup, &self.sample.node) {
-                    lines.write([head, extra, tail], number);
+                    lines.write(labels.with_extra(extra), number);
                 }
             }
             Source::Device(value) => {
@@ -92,7 +95,7 @@ impl Exposition {
                 for counters in devices.into_iter().flatten() {
                     let label = self.device_labels.get(&counters.device);
                     let extra = label.map_or("", String::as_str);
-                    lines.write([head, extra, tail], Number::Whole(value(counters)));
+                    lines.write(labels.with_extra(extra), Number::Whole(value(counters)));
                 }
             }
             Source::Node(_) => {}
@@ -158,9 +161,11 @@ fn write_number(text: &mut Vec<u8>, number: Number) {
             let fraction = micros % 1_000_000;
             if fraction != 0 {
                 // A leading 1 keeps the zeros in front; it gives way to the point.
-                let padded = digits.format(1_000_000 + fraction).trim_end_matches('0');
+                let padded = digits.format(1_000_000 + fraction).as_bytes();
+                let end =
+                    padded.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
                 text.push(b'.');
-                text.extend_from_slice(padded.as_bytes().get(1..).unwrap_or_default());
+                text.extend_from_slice(padded.get(1..end).unwrap_or_default());
             }
         }
     }

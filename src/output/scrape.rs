@@ -34,7 +34,7 @@ impl Scrapes {
     pub fn begin(&self, sample: Arc<Sample>) -> Scrape {
         // A cache has no broken state worth keeping from the next scrape.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
-        let labels = cache.of_sample(&sample);
+        let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
         let mut own = Vec::new();
         if let Err(error) = self.health.render(&mut own) {
