@@ -1,0 +1,174 @@
+//! Rendering 10,002 series (1,667 cgroups, six pressure families, six labels), beside the crate
+//! `prometheus` with a collector of its own for the same series; and how often each allocates.
+//! Run with `cargo bench --bench render`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark that cannot go on should say so at once"
+)]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Encoder, Registry, TextEncoder};
+use psi_agent::cgroup_path::Place;
+use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
+use psi_agent::kernel::pressure::Pressure;
+use psi_agent::output::exposition::Exposition;
+use psi_agent::output::families::FamilyGroup;
+use psi_agent::output::series::LabelCache;
+use psi_agent::sample::{
+    CgroupSample, Depth, Moment, NodeSample, PressureReading, Pressures, Sample,
+};
+use support::{cpu_time_of, judge, medians};
+
+mod support;
+
+const CGROUPS: u64 = 1667;
+const REPEATS: u32 = 20;
+
+fn main() -> ExitCode {
+    let sample = Arc::new(sample());
+    let mut labels = LabelCache::default();
+    let mut agent = || render(&sample, &mut labels);
+
+    let registry = Registry::new();
+    registry.register(Box::new(Pressure6(Arc::clone(&sample)))).unwrap();
+    let mut body = Vec::new();
+    let mut crates = || {
+        body.clear();
+        TextEncoder::new().encode(&registry.gather(), &mut body).unwrap();
+        black_box(&body).len()
+    };
+
+    println!("Rendering {} series, {} and {} bytes:", CGROUPS * 6, agent(), crates());
+    let allocations = allocation_counter::measure(|| _ = agent()).count_total;
+    let of_crate = allocation_counter::measure(|| _ = crates()).count_total;
+    println!("allocations: agent {allocations}, prometheus {of_crate}");
+    let [agent, _] = medians(
+        REPEATS,
+        [
+            ("agent", &mut || cpu_time_of(|| _ = agent())),
+            ("prometheus, gather + encode", &mut || cpu_time_of(|| _ = crates())),
+        ],
+    );
+    #[allow(clippy::cast_precision_loss, reason = "a few thousand at most")]
+    let per_series = allocations as f64 / (CGROUPS * 6) as f64;
+    judge(&[
+        ("milliseconds for 10,000 series", agent.as_secs_f64() * 1e3, 0.3),
+        // One for each chunk of 64 KiB, which is two hundred series.
+        ("allocations a series", per_series, 0.01),
+    ])
+}
+
+/// One answer to a scrape, as the HTTP server makes it: the labels of the last one, and each chunk
+/// in memory of its own.
+fn render(sample: &Arc<Sample>, labels: &mut LabelCache) -> usize {
+    let groups = vec![FamilyGroup::Pressure];
+    let mut exposition =
+        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), groups);
+    let mut length = 0;
+    loop {
+        let mut chunk = Vec::new();
+        let more = exposition.next_chunk(&mut chunk);
+        length += black_box(&chunk).len();
+        if !more {
+            return length;
+        }
+    }
+}
+
+fn sample() -> Sample {
+    let moment = Moment { at: Instant::now(), unix_ms: 0 };
+    let cgroups = (0..CGROUPS).map(|number| {
+        let path = format!(
+            "/kubepods.slice/kubepods-burstable.slice/\
+             kubepods-burstable-pod{number:08}_0000_4000_8000_000000000000.slice/\
+             cri-containerd-{number:064}.scope"
+        );
+        let id = CgroupId(number + 2);
+        let cgroup =
+            Cgroup { id, place: Place::of_path(&path), path: path.into(), made_at_s: None };
+        // Totals as of a day or two, each another number of digits.
+        let total = |factor: u64| Some(number * number * factor + 17);
+        let pressure =
+            |factor| Some(Pressure { some_us: total(factor), full_us: total(factor / 2) });
+        let pressures = Pressures { cpu: pressure(4999), memory: pressure(23), io: pressure(331) };
+        let pressure = PressureReading { at: moment.at, pressures };
+        CgroupSample { cgroup: Arc::new(cgroup), workload: None, pressure, stats: None }
+    });
+    Sample {
+        moment,
+        depth: Depth::Exported,
+        node: NodeSample {
+            pressure: PressureReading { at: moment.at, pressures: Pressures::default() },
+            irq: None,
+            cpu_times: None,
+            reclaim: None,
+            memory: None,
+            devices: Arc::default(),
+        },
+        cgroups: cgroups.collect(),
+        errors: Vec::new(),
+        dropped_io_rows: 0,
+        tree: TreeHealth::default(),
+        matching: None,
+    }
+}
+
+/// The same six families by the crate: totals cannot be set in its own counters, so metrics are
+/// made anew at each gathering.
+struct Pressure6(Arc<Sample>);
+
+impl Collector for Pressure6 {
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        type Total = fn(&Pressures) -> Option<u64>;
+        let families: [(&str, Total); 6] = [
+            ("container_pressure_cpu_stalled_seconds_total", |all| all.cpu?.full_us),
+            ("container_pressure_cpu_waiting_seconds_total", |all| all.cpu?.some_us),
+            ("container_pressure_io_stalled_seconds_total", |all| all.io?.full_us),
+            ("container_pressure_io_waiting_seconds_total", |all| all.io?.some_us),
+            ("container_pressure_memory_stalled_seconds_total", |all| all.memory?.full_us),
+            ("container_pressure_memory_waiting_seconds_total", |all| all.memory?.some_us),
+        ];
+        let family = |(name, total): (&str, Total)| {
+            let metrics = self.0.cgroups.iter().filter_map(|member| {
+                let total_us = total(&member.pressure.pressures)?;
+                Some(metric(&member.cgroup.path, total_us))
+            });
+            let mut family = MetricFamily::default();
+            family.set_name(name.to_owned());
+            family.set_help("Total time in which tasks waited.".to_owned());
+            family.set_field_type(MetricType::COUNTER);
+            family.set_metric(metrics.collect());
+            family
+        };
+        families.into_iter().map(family).collect()
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "the crate's counters are floats")]
+fn metric(path: &str, total_us: u64) -> Metric {
+    let names = ["container", "id", "image", "name", "namespace", "pod"];
+    let labels = names.map(|name| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(if name == "id" { path.to_owned() } else { String::new() });
+        pair
+    });
+    let mut counter = Counter::default();
+    counter.set_value(total_us as f64 / 1e6);
+    let mut metric = Metric::from_label(labels.into());
+    metric.set_counter(counter);
+    metric
+}

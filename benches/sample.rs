@@ -1,0 +1,166 @@
+//! One sample (cpu, memory and I/O pressure) of 1,500 real cgroups, on the agent's own path,
+//! beside a C loop that only reads the same files (`read_loop.c`). Needs root, a cgroup2 mount and
+//! `cc`; makes idle cgroups of its own and removes them, so no other reader is disturbed.
+//! Run with `cargo bench --bench sample`.
+//!
+//! Before each sample the caches are filled with something else, as they are on a node where other
+//! programs run between two ticks. Without that a kept file costs a third less to read.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark that cannot go on should say so at once"
+)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use psi_agent::kernel::cgroup_dir::CgroupRoot;
+use psi_agent::kernel::own_process::spare_descriptors;
+use psi_agent::kernel::proc_root::ProcRoot;
+use psi_agent::reader::{Groups, Reader, Selection};
+use psi_agent::sample::{Depth, Moment, Sample};
+use support::{cpu_time_of, judge, medians};
+
+#[allow(dead_code, reason = "the tests that it serves use more of it")]
+#[path = "../tests/integration/support/cgroup.rs"]
+mod cgroup;
+mod support;
+
+/// Each pod is three cgroups: its own and two containers'.
+const PODS: usize = 500;
+/// A minute of passed time in ticks: one of them rescans the whole tree, as in production.
+const SAMPLES_A_ROUND: u32 = 12;
+const STEP: Duration = Duration::from_secs(5);
+/// More than the last-level cache holds, as in `read_loop.c`.
+const OTHER_WORK_BYTES: usize = 96 << 20;
+
+fn main() -> ExitCode {
+    let handles = spare_descriptors().unwrap();
+    let own = cgroup::OwnCgroup::new("bench");
+    for pod in 0..PODS {
+        for container in 0..2 {
+            own.make(&format!(
+                "kubepods.slice/kubepods-pod{pod:08}_0000_4000_8000_000000000000.slice/\
+                 cri-containerd-{container:064}.scope"
+            ));
+        }
+    }
+
+    let mut agent = Agent::new(&own.path, handles);
+    let first = agent.sample();
+    assert_eq!(first.errors, []);
+    assert!(first.cgroups.iter().all(|member| member.pressure.pressures.io.is_some()));
+    let directories: Vec<PathBuf> = first
+        .cgroups
+        .iter()
+        .map(|member| own.path.join(member.cgroup.path.trim_start_matches('/')))
+        .collect();
+    assert_eq!(kept_pressure_files(), 0, "a kept file holds 4.9 KiB of the kernel's memory");
+
+    let program = compile_read_loop();
+    let mut openat = ReadLoop::start(&program, "openat", &directories);
+    let mut pread = ReadLoop::start(&program, "pread", &directories);
+    println!("A sample of {} cgroups:", directories.len());
+    let mut memory = vec![0u8; OTHER_WORK_BYTES];
+    let mut sample = || {
+        memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
+        cpu_time_of(|| drop(agent.sample()))
+    };
+    let [agent, openat, pread] = medians(
+        SAMPLES_A_ROUND,
+        [
+            ("agent", &mut sample),
+            ("C, openat + read + close", &mut || openat.sweep()),
+            ("C, pread on kept files", &mut || pread.sweep()),
+        ],
+    );
+    let times = |yardstick: Duration| agent.as_secs_f64() / yardstick.as_secs_f64();
+    judge(&[("agent / openat", times(openat), 1.2), ("agent / pread", times(pread), 3.0)])
+}
+
+/// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young
+/// enough to be taken again.
+struct Agent {
+    reader: Reader,
+    now: Instant,
+}
+
+impl Agent {
+    fn new(root: &Path, handles: usize) -> Self {
+        let proc = ProcRoot::open(Path::new("/proc")).unwrap();
+        let root = CgroupRoot::open(root).unwrap();
+        let selection = Selection {
+            everything: true,
+            root: true,
+            pods: true,
+            containers: true,
+            vms_only: false,
+        };
+        let reader = Reader::new(proc, root, selection, Groups::default(), handles);
+        Self { reader, now: Instant::now() }
+    }
+
+    /// As for a scrape: a tick's sample would leave out memory and I/O on a node that is idle.
+    fn sample(&mut self) -> Sample {
+        self.now += STEP;
+        self.reader.sample(Moment { at: self.now, unix_ms: 0 }, Depth::Exported, None)
+    }
+}
+
+fn kept_pressure_files() -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let files = descriptors.filter_map(|descriptor| descriptor.ok()?.path().read_link().ok());
+    files.filter(|file| file.to_string_lossy().ends_with(".pressure")).count()
+}
+
+fn compile_read_loop() -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("read_loop");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/read_loop.c");
+    let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).status();
+    assert!(compiled.expect("this benchmark needs cc").success());
+    program
+}
+
+/// The C program; it makes a sweep when told to.
+struct ReadLoop {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl ReadLoop {
+    fn start(program: &Path, mode: &str, directories: &[PathBuf]) -> Self {
+        let mut command = Command::new(program);
+        command.arg(mode).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut orders = child.stdin.take().unwrap();
+        for directory in directories {
+            writeln!(orders, "{}", directory.display()).unwrap();
+        }
+        writeln!(orders).unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, orders, answers }
+    }
+
+    /// CPU time of one sweep.
+    fn sweep(&mut self) -> Duration {
+        writeln!(self.orders).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        Duration::from_nanos(answer.trim().parse().expect("the C loop's nanoseconds"))
+    }
+}
+
+impl Drop for ReadLoop {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
