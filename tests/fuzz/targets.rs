@@ -1,0 +1,64 @@
+//! Everything that reads text which the agent did not write: kernel files, cgroup names, a
+//! header. In: any bytes, and a target's name in `PSI_AGENT_FUZZ_TARGET`; without one, prints
+//! the names. A panic or an overflow is a finding. `run` builds and runs it.
+#![no_main]
+
+use std::hint::black_box;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use psi_agent::cgroup_path::Place;
+use psi_agent::kernel::counters::{
+    count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
+};
+use psi_agent::kernel::io_stat::parse_io_stat;
+use psi_agent::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
+use psi_agent::kernel::mounts::cgroup2_of;
+use psi_agent::kernel::node_text::{
+    parse_device_names, parse_meminfo, parse_proc_stat, parse_vmstat,
+};
+use psi_agent::kernel::pressure::parse_pressure;
+use psi_agent::output::compression::accepts_gzip;
+
+type Parse = fn(&[u8]);
+
+/// `name: parser, …` for parsers of bytes; what they answer is not looked at.
+macro_rules! targets {
+    ($($name:ident: $parse:expr,)*) => {
+        [$((stringify!($name), (|bytes| _ = black_box($parse(bytes))) as Parse),)*]
+    };
+}
+
+static TARGETS: [(&str, Parse); 18] = targets! {
+    accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
+    cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
+    cpu_max: parse_cpu_max,
+    cpu_stat: parse_cpu_stat,
+    cpu_stat_local: parse_cpu_stat_local,
+    device_names: parse_device_names,
+    io_max: parse_io_max,
+    io_stat: parse_io_stat,
+    limit: parse_limit,
+    meminfo: parse_meminfo,
+    memory_events: parse_memory_events,
+    memory_stat: parse_memory_stat,
+    mountinfo: cgroup2_of,
+    number: parse_number,
+    pressure: parse_pressure,
+    proc_stat: parse_proc_stat,
+    processes: count_processes,
+    vmstat: parse_vmstat,
+};
+
+static CHOSEN: LazyLock<Parse> = LazyLock::new(|| {
+    let name = std::env::var("PSI_AGENT_FUZZ_TARGET").unwrap_or_default();
+    match TARGETS.iter().find(|(target, _)| *target == name) {
+        Some((_, parse)) => *parse,
+        None => {
+            TARGETS.iter().for_each(|(target, _)| println!("{target}"));
+            std::process::exit(if name.is_empty() { 0 } else { 64 });
+        }
+    }
+});
+
+fuzz_target!(init: { LazyLock::force(&CHOSEN); }, |bytes: &[u8]| CHOSEN(bytes));
