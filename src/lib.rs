@@ -17,6 +17,7 @@ pub mod cgroup_path;
 pub mod check;
 pub mod cluster;
 pub mod config;
+pub mod contract;
 pub mod host;
 pub mod identity;
 pub mod kernel;
