@@ -3,12 +3,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cluster::Cluster;
+use crate::contract::Prefix;
 use crate::output::families::FamilyGroup;
 use crate::reader::{Groups, Selection};
+use crate::reap::Reap;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -22,20 +25,72 @@ use crate::reader::{Groups, Selection};
 )]
 pub struct CommandLine {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<TypedCommand>,
     #[command(flatten)]
     flags: Flags,
 }
 
 /// What to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
-pub enum Command {
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+enum TypedCommand {
     /// Serve metrics until stopped (what happens without a command)
     Run,
     /// Read twice, 2 s apart, print the metrics and exit
     Once,
     /// Say whether this host has what the agent needs, and what to do where it does not
     Check,
+    /// List the cluster's nodes by what agents wrote on them, with its age
+    Nodes,
+    /// Take away what agents left on nodes and nobody renews
+    #[command(group = clap::ArgGroup::new("what").required(true))]
+    Reap {
+        /// Values that were not renewed for this long, such as 15m
+        #[arg(long, group = "what", value_name = "AGE", value_parser = parse_age)]
+        older_than: Option<Duration>,
+        /// Everything that has the prefix: the uninstall
+        #[arg(long, group = "what")]
+        all: bool,
+        /// Clear even when more than half of the nodes are stale, which looks like an outage
+        #[arg(long, conflicts_with = "all")]
+        force: bool,
+    },
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Serve until stopped.
+    Run,
+    /// Read twice, print, exit.
+    Once,
+    /// Say what the host has.
+    Check,
+    /// List the cluster's nodes.
+    Nodes,
+    /// Clear nodes.
+    Reap(Reap),
+}
+
+impl From<TypedCommand> for Command {
+    fn from(typed: TypedCommand) -> Self {
+        match typed {
+            TypedCommand::Run => Command::Run,
+            TypedCommand::Once => Command::Once,
+            TypedCommand::Check => Command::Check,
+            TypedCommand::Nodes => Command::Nodes,
+            TypedCommand::Reap { older_than: Some(age), force, .. } => {
+                Command::Reap(Reap::OlderThan { age, force })
+            }
+            TypedCommand::Reap { older_than: None, .. } => Command::Reap(Reap::All),
+        }
+    }
+}
+
+/// `15m`, `1h30m`: more than nothing.
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    let age = Duration::try_from(age).map_err(|_| "an age is not negative".to_owned())?;
+    if age.is_zero() { Err("an age is more than nothing".into()) } else { Ok(age) }
 }
 
 #[derive(Debug, Args)]
@@ -71,6 +126,10 @@ struct Flags {
     /// How to reach the API server from outside a pod
     #[arg(long, global = true, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+
+    /// What keys on nodes begin with, a DNS subdomain
+    #[arg(long, global = true, env = "PSI_AGENT_PREFIX", default_value_t)]
+    prefix: Prefix,
 
     /// Pods from a file in place of the API server, as `kubectl get pods -o json` prints them
     #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
@@ -157,6 +216,24 @@ pub struct LogConfig {
     pub json: Option<bool>,
 }
 
+impl LogConfig {
+    fn of(level: LogLevel, format: LogFormat) -> Self {
+        let level = match level {
+            LogLevel::Error => tracing::Level::ERROR,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Debug => tracing::Level::DEBUG,
+            LogLevel::Trace => tracing::Level::TRACE,
+        };
+        let json = match format {
+            LogFormat::Auto => None,
+            LogFormat::Text => Some(false),
+            LogFormat::Json => Some(true),
+        };
+        Self { level, json }
+    }
+}
+
 /// Who tells of this node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodSource {
@@ -203,6 +280,10 @@ pub struct Config {
     pub cgroup_root: Option<PathBuf>,
     /// Who tells of pods.
     pub pods: PodSource,
+    /// How people reach the API server, if not by kubectl's rules.
+    pub kubeconfig: Option<PathBuf>,
+    /// What keys on Nodes begin with.
+    pub prefix: Prefix,
     /// Which cgroups.
     pub selection: Selection,
     /// Which metrics.
@@ -252,6 +333,7 @@ impl TryFrom<CommandLine> for Config {
         let Flags {
             node_name,
             kubeconfig,
+            prefix,
             pods_file,
             listen_address,
             proc_root,
@@ -264,7 +346,13 @@ impl TryFrom<CommandLine> for Config {
         } = flags;
         // What every pod has, and client libraries go by.
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let pods = PodSource::of(pods_file, kubeconfig, node_name, in_cluster)?;
+        let command = command.map_or(Command::Run, Command::from);
+        let pods = match command {
+            Command::Nodes | Command::Reap(_) => PodSource::Nobody,
+            Command::Run | Command::Once | Command::Check => {
+                PodSource::of(pods_file, kubeconfig.clone(), node_name, in_cluster)?
+            }
+        };
         let scope = match (scope, &pods) {
             (Some(Scope::VirtLauncher), PodSource::Nobody) => {
                 return Err(ConfigError::ScopeWithoutPods);
@@ -274,21 +362,11 @@ impl TryFrom<CommandLine> for Config {
             (None, PodSource::File(_) | PodSource::Cluster(_)) => Scope::VirtLauncher,
         };
         let level = |level| cgroup_levels.contains(&level);
-        let level_filter = match log_level {
-            LogLevel::Error => tracing::Level::ERROR,
-            LogLevel::Warn => tracing::Level::WARN,
-            LogLevel::Info => tracing::Level::INFO,
-            LogLevel::Debug => tracing::Level::DEBUG,
-            LogLevel::Trace => tracing::Level::TRACE,
-        };
-        let json = match log_format {
-            LogFormat::Auto => None,
-            LogFormat::Text => Some(false),
-            LogFormat::Json => Some(true),
-        };
         Ok(Config {
             pods,
-            command: command.unwrap_or(Command::Run),
+            kubeconfig,
+            prefix,
+            command,
             listen_address,
             proc_root,
             cgroup_root,
@@ -300,7 +378,7 @@ impl TryFrom<CommandLine> for Config {
                 vms_only: scope == Scope::VirtLauncher,
             },
             families,
-            log: LogConfig { level: level_filter, json },
+            log: LogConfig::of(log_level, log_format),
         })
     }
 }

@@ -56,6 +56,14 @@ impl Default for Prefix {
     }
 }
 
+impl Prefix {
+    /// The subdomain, without the slash.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl FromStr for Prefix {
     type Err = NotASubdomain;
 

@@ -4,8 +4,10 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
+use jiff::Timestamp;
+use psi_agent::cluster::Connection;
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
-use psi_agent::{agent, check, once};
+use psi_agent::{agent, check, nodes, once, reap};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -39,11 +41,24 @@ fn main() -> ExitCode {
         Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
+        Command::Nodes => connect(&config).and_then(|connection| {
+            nodes::nodes(&connection, &config.prefix, Timestamp::now(), &mut stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::Reap(what) => connect(&config).and_then(|connection| {
+            let now = Timestamp::now();
+            reap::reap(&connection, &config.prefix, what, now, &mut stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }),
     };
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(stderr(), "psi-agent: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn connect(config: &Config) -> anyhow::Result<Connection> {
+    Ok(Connection::open(config.kubeconfig.as_ref())?)
 }
 
 /// What is wrong, without the usage that clap shows below it.

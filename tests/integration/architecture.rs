@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// Each room, in the order of the data, with the rooms that it may look into.
 const ARROWS: &[(&str, &[&str])] = &[
     ("cgroup_path", &[]),
-    ("cluster", &[]),
+    ("contract", &[]),
+    ("cluster", &["contract"]),
     ("identity", &["cgroup_path"]),
     ("kernel", &["cgroup_path"]),
     ("sample", &["identity", "kernel"]),
@@ -18,7 +19,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("snapshot", &["cgroup_path", "kernel", "rates", "sample"]),
     ("self_health", &["kernel", "sample"]),
     ("output", &["identity", "kernel", "sample", "sampler", "self_health", "snapshot"]),
-    ("config", &["cluster", "output", "reader"]),
+    ("reap", &["cluster", "contract"]),
+    ("nodes", &["cluster", "contract"]),
+    ("config", &["cluster", "contract", "output", "reader", "reap"]),
     ("host", &["config", "kernel", "reader"]),
     ("pod_source", &["cluster", "config", "identity", "output", "sampler"]),
     ("agent", &["config", "host", "kernel", "output", "pod_source", "sampler", "self_health"]),
@@ -36,9 +39,9 @@ const FENCES: &[(&str, &[&str])] = &[
     ("hyper", &["output/http"]),
     ("flate2", &["output/compression"]),
     ("clap", &["config", "main", "output/families"]),
-    ("anyhow", &["agent", "once", "check", "pod_source"]),
+    ("anyhow", &["agent", "once", "check", "main", "nodes", "pod_source", "reap"]),
     ("kube::", &["cluster", "identity/pod_watch"]),
-    ("k8s_openapi", &["identity/pod_watch"]),
+    ("k8s_openapi", &["cluster", "identity/pod_watch"]),
     ("Instant::now", &["sampler"]),
     ("SystemTime::now", &["sampler"]),
 ];

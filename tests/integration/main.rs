@@ -21,6 +21,7 @@ mod http;
 mod in_cluster;
 mod lab;
 mod names;
+mod nodes_and_reap;
 mod pods_file;
 mod prometheus;
 mod real_cgroups;

@@ -120,6 +120,10 @@ impl Cluster {
         path
     }
 
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
+        self.kubeconfig("admin")
+    }
+
     fn kubeconfig(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.kubeconfig"))
     }

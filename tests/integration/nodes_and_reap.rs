@@ -1,0 +1,138 @@
+//! `nodes` and `reap` on the Nodes of a real API server.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::support::agent::BINARY;
+use crate::support::cluster::Cluster;
+
+/// A Node that an agent wrote on so many minutes ago, in a cluster with keys of others.
+fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
+    let observed_at = Timestamp::now() - SignedDuration::from_mins(minutes_ago);
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {
+                "psi-agent.io/score": score.to_string(),
+                "psi-agent.io/cpu": score.to_string(),
+                "psi-agent.io/memory": "0",
+                "psi-agent.io/observed-at": format!("{observed_at:.0}"),
+                "psi-agent.io/basis": "psi/1",
+                "other.io/score": "7",
+            },
+            "labels": {"psi-agent.io/pressure": "medium", "kubernetes.io/os": "linux"},
+        },
+        "spec": {"taints": [
+            {"key": "psi-agent.io/pressure-medium", "value": "true", "effect": "PreferNoSchedule"},
+            {"key": "other.io/taint", "effect": "NoSchedule"},
+        ]},
+    })
+}
+
+fn with_annotation(mut node: Value, key: &str, value: &str) -> Value {
+    node["metadata"]["annotations"][key] = json!(value);
+    node
+}
+
+struct Scene {
+    cluster: Cluster,
+    kubeconfig: PathBuf,
+}
+
+impl Scene {
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut agent = Command::new(BINARY);
+        agent.args(arguments).arg("--kubeconfig").arg(&self.kubeconfig).output().unwrap()
+    }
+
+    /// What a command says when all is well.
+    fn say(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Nodes on which the prefix has left something.
+    fn marked(&self) -> Vec<String> {
+        let nodes: Value =
+            serde_json::from_str(&self.cluster.kubectl(&["get", "nodes", "-o", "json"], ""))
+                .unwrap();
+        let mut marked = Vec::new();
+        for node in nodes["items"].as_array().unwrap() {
+            let name = node["metadata"]["name"].as_str().unwrap();
+            assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux", "{name}");
+            assert!(node["spec"]["taints"].to_string().contains("other.io/taint"), "{name}");
+            // What kubectl remembers of its own last call is no trace of ours.
+            let mut node = node.clone();
+            let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+            assert_eq!(annotations["other.io/score"], "7", "{name}");
+            node["metadata"]["managedFields"].take();
+            if node.to_string().contains("psi-agent.io") {
+                marked.push(name.to_owned());
+            }
+        }
+        marked
+    }
+}
+
+#[test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn nodes_are_listed_by_score_and_what_nobody_renews_is_reaped() {
+    let cluster = Cluster::start("reap");
+    let kubeconfig = cluster.admin_kubeconfig();
+    let scene = Scene { cluster, kubeconfig };
+    scene.cluster.apply(&[
+        node("calm", 0, 1),
+        node("busy", 60, 2),
+        node("young", 15, 9),
+        node("old", 95, 30),
+        with_annotation(node("undated", 5, 1), "psi-agent.io/observed-at", "soon"),
+    ]);
+
+    let table = scene.say(&["nodes"]);
+    let names: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["NAME", "old", "busy", "young", "calm", "undated"], "{table}");
+    assert!(table.contains("95      95    0        -    psi/1   30m (stale)\n"), "{table}");
+    assert!(table.contains("\"soon\", expected a time in RFC 3339"), "{table}");
+
+    let said = scene.say(&["reap", "--older-than", "15m"]);
+    assert_eq!(said, "old: cleared\nundated: cleared\n2 of 5 nodes with a value cleared\n");
+    assert_eq!(scene.marked(), ["busy", "calm", "young"]);
+    let again = scene.say(&["reap", "--older-than", "15m"]);
+    assert_eq!(again, "0 of 3 nodes with a value cleared\n");
+
+    let refused = scene.run(&["reap", "--older-than", "90s"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    assert!(error.contains("2 of 3 nodes with a value are stale: that looks like an outage"));
+    assert_eq!(scene.marked(), ["busy", "calm", "young"]);
+    let forced = scene.say(&["reap", "--older-than", "90s", "--force"]);
+    assert_eq!(forced, "busy: cleared\nyoung: cleared\n2 of 3 nodes with a value cleared\n");
+
+    let all = scene.say(&["reap", "--all"]);
+    assert_eq!(all, "calm: cleared\n1 of 1 nodes with a value cleared\n");
+    assert!(scene.marked().is_empty());
+    assert_eq!(scene.say(&["reap", "--all"]), "0 of 0 nodes with a value cleared\n");
+}
+
+#[test]
+fn a_wrong_reap_is_a_wrong_command_line() {
+    for (arguments, expected) in [
+        (&["reap"][..], "the following required arguments were not provided"),
+        (&["reap", "--older-than", "15m", "--all"], "cannot be used with"),
+        (&["reap", "--older-than=-5m"], "an age is not negative"),
+        (&["reap", "--older-than", "soon"], "invalid value 'soon'"),
+        (&["reap", "--all", "--prefix", "Not_A/Prefix"], "is no DNS subdomain"),
+        (&["nodes", "--prefix", ""], "is no DNS subdomain"),
+    ] {
+        let output = Command::new(BINARY).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {said}");
+        assert!(said.contains(expected) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
