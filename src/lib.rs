@@ -6,11 +6,14 @@
 //! - [`config`]: the command line; [`host`]: the roots that it names, opened
 //! - [`kernel`]: the only room that opens kernel files; parsers are pure functions over bytes
 //! - [`cgroup_path`]: what a path says of pods and containers (pure)
+//! - [`identity`]: whose a cgroup is; [`pod_source`]: who tells; [`cluster`]: the API server
 //! - [`sample`]: raw counters of one moment; [`reader`]: makes them; [`sampler`]: when
 //! - [`rates`]: two samples to shares of time (pure)
 //! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
 //! - [`self_health`]: what the agent says of itself
-//! - [`agent`], [`once`], [`check`]: the commands
+//! - [`agent`], [`once`], [`check`], [`nodes`], [`reap`]: the commands
+//!
+//! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
 
 pub mod agent;
 pub mod cgroup_path;
