@@ -8,20 +8,11 @@ pub mod pods_file;
 
 use std::sync::Arc;
 
-/// A virtual machine instance, as KubeVirt names it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VmName {
-    /// Its namespace, which is its pod's.
-    pub namespace: Box<str>,
-    /// Its own name, which is not its pod's.
-    pub name: Box<str>,
-}
-
 /// What is known of a VM's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// Which VM.
-    pub vm: VmName,
+    /// The VM's own name, which is not its pod's; its namespace is.
+    pub name: Box<str>,
     /// Whether a live migration made this pod and the VM still runs on another node: it holds
     /// memory here, but no vCPU runs yet.
     pub awaits_handover: bool,
@@ -45,7 +36,7 @@ pub struct Workload {
 }
 
 /// The name of the container in which a VM itself runs; the others only attend it.
-pub const VM_CONTAINER: &str = "compute";
+const VM_CONTAINER: &str = "compute";
 
 impl Workload {
     /// Whether this is the container that a VM runs in.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use crate::cgroup_path::{Level, Place};
+use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Rates, Ratio};
@@ -64,6 +65,10 @@ pub struct CgroupView<'a> {
     pub container: Option<&'a str>,
     /// The VM that the pod runs.
     pub vm: Option<&'a str>,
+    /// Whether this is the container that the VM itself runs in.
+    pub is_vm: bool,
+    /// Whether a migration made the pod, and its VM does not run here yet.
+    pub awaits_handover: Option<bool>,
     /// The container, where it is one.
     pub container_id: Option<&'a str>,
     /// Who made the container.
@@ -198,7 +203,10 @@ impl<'a> CgroupView<'a> {
             namespace: workload.map(|workload| &*workload.namespace),
             pod: workload.map(|workload| &*workload.pod),
             container: workload.map(|workload| &*workload.container),
-            vm: workload.and_then(|workload| Some(&*workload.vm.as_ref()?.vm.name)),
+            vm: workload.and_then(|workload| Some(&*workload.vm.as_ref()?.name)),
+            is_vm: workload.is_some_and(Workload::is_vm),
+            awaits_handover: workload
+                .and_then(|workload| Some(workload.vm.as_ref()?.awaits_handover)),
             container_id: container.map(|container| container.id.as_str()),
             runtime: container.map(|container| container.runtime.word()),
             pressure,

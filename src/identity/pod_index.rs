@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::pod::{ContainerStatus, Metadata, Pod};
-use super::{Vm, VmName, Workload};
+use super::{Vm, Workload};
 use crate::cgroup_path::{Level, PodPlace};
 
 /// What KubeVirt writes on its pods.
@@ -153,14 +153,14 @@ fn runtime_name(
 }
 
 fn vm_of(pod: &Pod) -> Option<Vm> {
-    let Metadata { labels, annotations, namespace, .. } = &pod.metadata;
+    let Metadata { labels, annotations, .. } = &pod.metadata;
     if labels.get(kubevirt::KIND).map(String::as_str) != Some(kubevirt::LAUNCHER) {
         return None;
     }
     let name = annotations.get(kubevirt::DOMAIN)?;
     let runs_elsewhere = labels.get(kubevirt::NODE_NAME) != Some(&pod.spec.node_name);
     Some(Vm {
-        vm: VmName { namespace: namespace.as_str().into(), name: name.as_str().into() },
+        name: name.as_str().into(),
         awaits_handover: labels.contains_key(kubevirt::MIGRATION) && runs_elsewhere,
     })
 }

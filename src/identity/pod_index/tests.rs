@@ -73,7 +73,7 @@ fn the_pod_itself_has_only_its_own_names() {
     let whole = in_pod(&index_of(&launcher("containerd")), "").unwrap();
     assert_eq!(&*whole.pod, "virt-launcher-demo-x7k2p");
     assert_eq!((&*whole.container, &*whole.name, &*whole.image), ("", "", ""));
-    assert_eq!(&*whole.vm.as_ref().unwrap().vm.name, "demo");
+    assert_eq!(&*whole.vm.as_ref().unwrap().name, "demo");
 }
 
 #[test]
