@@ -1,6 +1,6 @@
 /* What reading pressure files costs without an agent, the yardstick of sample.rs.
  *   read_loop openat   keeps directories; opens, reads and closes each file
- *   read_loop pread    keeps every file open (4.9 KiB of kernel memory each) and reads it
+ *   read_loop pread    keeps every file open (a buffer of the kernel's each) and reads it
  * In: directories, one a line, and an empty line. For each line after that, fills the caches with
  * something else, makes one sweep over cpu, memory and io.pressure of all, and prints the CPU time
  * of the sweep in nanoseconds. */

@@ -1,4 +1,4 @@
-//! gzip, only when asked for: compressing costs ten times as much as rendering.
+//! gzip, only when asked for: compressing costs many times what rendering does.
 
 use std::io::Write;
 
@@ -29,7 +29,7 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
 pub struct Gzip(GzEncoder<Vec<u8>>);
 
 impl Default for Gzip {
-    /// Level 1: the higher ones cost three to eight times as much for a sixth less.
+    /// Level 1: the higher ones cost several times as much for little less.
     fn default() -> Self {
         Self(GzEncoder::new(Vec::new(), Compression::fast()))
     }

@@ -15,6 +15,7 @@
 
 mod architecture;
 mod cadvisor;
+mod choices;
 mod cli;
 mod golden;
 mod http;
