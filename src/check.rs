@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -151,13 +152,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
     };
     match error.situation {
         Situation::Refused(_) => {
-            let root = std::sync::Arc::new(match CgroupRoot::open(host.root.path()) {
-                Ok(root) => root,
-                Err(error) => {
-                    return Finding::new(Verdict::Fail, about, error.to_string(), REFUSED);
-                }
-            });
-            let read = CgroupDir::open(&root, "/", false)
+            let read = CgroupDir::open(&host.root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
                 Ok(()) => Finding::new(
@@ -246,7 +241,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     }
 }
 
-fn controllers(root: &std::sync::Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
+fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     let list = CgroupDir::open(root, "/", false).and_then(|dir| {
         dir.read(c"cgroup.controllers", buffer, |text| {
             Ok(String::from_utf8_lossy(text).trim().to_owned())

@@ -73,6 +73,15 @@ async fn by_kubeconfig(path: &PathBuf) -> Result<Config, ClusterError> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(named)
 }
 
+/// An event loop for a command that asks, waits and ends.
+///
+/// # Errors
+/// When the system gives none.
+pub fn event_loop() -> Result<tokio::runtime::Runtime, ClusterError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(ClusterError::EventLoop)
+}
+
 /// A connection for a command that asks, waits and ends.
 pub struct Connection {
     client: Client,
@@ -86,10 +95,7 @@ impl Connection {
     /// # Errors
     /// [`ClusterError`], each a sentence for people.
     pub fn open(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(ClusterError::EventLoop)?;
+        let runtime = event_loop()?;
         let client = runtime.block_on(async {
             let config = match kubeconfig {
                 Some(path) => by_kubeconfig(path).await?,

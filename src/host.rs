@@ -1,5 +1,7 @@
 //! The host that the agent looks at: opens its roots, or says in one sentence why not.
 
+use std::sync::Arc;
+
 use crate::config::Config;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
@@ -34,7 +36,7 @@ pub struct Host {
     /// Its `/proc`.
     pub proc: ProcRoot,
     /// The top of its cgroup2 tree.
-    pub root: CgroupRoot,
+    pub root: Arc<CgroupRoot>,
     /// The mount that was found; `None` where the root was named.
     pub mount: Option<Cgroup2Mount>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::watch;
 
-use crate::cluster::connect;
+use crate::cluster::{connect, event_loop};
 use crate::config::PodSource;
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pod_watch::{Told, list_pods, watch_pods};
@@ -96,11 +96,7 @@ pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
             Ok(PodsFile::new(path).read_if_changed()?.as_deref().map(PodIndex::of))
         }
         PodSource::Cluster(cluster) => {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .context("cannot start the event loop")?;
-            let pods = runtime.block_on(async {
+            let pods = event_loop()?.block_on(async {
                 let client = connect(cluster).await?;
                 list_pods(client, &cluster.node_name).await.context("cannot list the pods")
             })?;

@@ -97,7 +97,7 @@ impl Reader {
     #[must_use]
     pub fn new(
         proc: ProcRoot,
-        root: CgroupRoot,
+        root: Arc<CgroupRoot>,
         selection: Selection,
         groups: Groups,
         handles: usize,
@@ -230,7 +230,7 @@ fn read_node_pressures(
     let mut pressures = Pressures::default();
     for resource in Resource::ALL {
         let read = match proc.pressure(resource, buffer) {
-            Err(ReadError { situation: Situation::Refused(_), .. }) if root.is_cgroup2() => {
+            Err(ReadError { situation: Situation::Refused(_), .. }) => {
                 CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
             }
             read => read,

@@ -108,7 +108,7 @@ pub struct CgroupSample {
     pub workload: Option<Arc<Workload>>,
     /// Its pressures.
     pub pressure: PressureReading,
-    /// The rest; `None` in a sample of pressures alone.
+    /// The rest; `None` where pressures alone were asked for.
     pub stats: Option<Box<CgroupStats>>,
 }
 

@@ -1,6 +1,6 @@
 //! One cgroup's directory: a kept handle, and its files opened relative to it, so that two lives
-//! of one path never mix. A kept directory costs 205 bytes of kernel memory, a kept pressure file
-//! 4.9 KiB: so files are opened anew at each reading.
+//! of one path never mix. A kept directory costs the kernel next to nothing, a kept pressure
+//! file more than a page: so files are opened anew at each reading.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +16,9 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 use super::pressure::{Pressure, parse_pressure};
 use super::text::Malformed;
 use super::{ReadBuffer, ReadError, Situation};
+
+/// The inode of the real root cgroup.
+const ROOT_INODE: u64 = 1;
 
 /// What a pressure file is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +67,7 @@ impl CgroupRoot {
     ///
     /// # Errors
     /// The errno of opening it as a directory.
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
+    pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
         let named =
             |errno: Errno| ReadError { path: path.display().to_string(), situation: errno.into() };
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -72,7 +75,8 @@ impl CgroupRoot {
         // O_PATH asks for no right to list: find out now that the directory can be read.
         open(path, OFlag::O_RDONLY | flags, Mode::empty()).map_err(named)?;
         let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
-        Ok(Self { handle, path: path.to_owned(), is_cgroup2: kind == CGROUP2_SUPER_MAGIC })
+        let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
+        Ok(Arc::new(Self { handle, path: path.to_owned(), is_cgroup2 }))
     }
 
     /// Whether the file system's magic number says cgroup2.
@@ -153,6 +157,12 @@ impl CgroupDir {
     #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// Whether this is the real root cgroup, whose pressure files are the node's own.
+    #[must_use]
+    pub fn is_node(&self) -> bool {
+        self.root.is_cgroup2 && self.inode == ROOT_INODE
     }
 
     /// Whether this very cgroup still stands at its path.

@@ -111,11 +111,11 @@ pub struct CgroupTree {
 impl CgroupTree {
     /// An empty tree that may keep so many directory handles; [`CgroupTree::follow`] fills it.
     #[must_use]
-    pub fn new(root: CgroupRoot, extent: Extent, handles: usize) -> Self {
+    pub fn new(root: Arc<CgroupRoot>, extent: Extent, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
         Self {
-            root: Arc::new(root),
+            root,
             extent,
             watch,
             nodes: BTreeMap::new(),
@@ -158,9 +158,6 @@ impl CgroupTree {
     /// Looks at every cgroup that is known, and lists those whose children may have changed.
     fn rescan(&mut self, now: Instant) -> bool {
         self.rescanned_at = Some(now);
-        if self.nodes.is_empty() {
-            self.add("/".into());
-        }
         let mut relist = Vec::new();
         for path in self.nodes.keys().cloned().collect::<Vec<_>>() {
             // Gone with its parent, earlier in this very loop.
@@ -186,6 +183,7 @@ impl CgroupTree {
         for path in relist {
             self.relist(&path);
         }
+        // At the first time, or when the root itself was replaced.
         if self.nodes.is_empty() {
             self.add("/".into());
         }

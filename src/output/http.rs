@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 
 use super::compression::{Gzip, accepts_gzip};
 use super::scrape::{Scrape, Scrapes};
-use crate::sample::Depth;
+use crate::sample::{Depth, Sample};
 use crate::sampler::{Pods, Sampler, TICK_INTERVAL, moment_now};
 use crate::self_health::Reason;
 use crate::snapshot::Snapshot;
@@ -110,7 +110,7 @@ impl Service {
     }
 
     /// A fresh sample, counted if it was made for this request; or the answer that says why not.
-    async fn sample(&self, depth: Depth) -> Result<Arc<crate::sample::Sample>, Response<Answer>> {
+    async fn sample(&self, depth: Depth) -> Result<Arc<Sample>, Response<Answer>> {
         let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.refresh(depth)).await;
         match refreshed {
             Ok(Ok(refreshed)) => {

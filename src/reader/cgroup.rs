@@ -17,9 +17,6 @@ use crate::kernel::text::Malformed;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{CgroupSample, CgroupStats, Depth, NodeSample, PressureReading, Pressures};
 
-/// The inode of the real root cgroup, whose pressure files are the node's own.
-const ROOT_INODE: CgroupId = CgroupId(1);
-
 /// What is remembered of a cgroup's last reading.
 #[derive(Debug, Clone, Copy)]
 struct Remembered {
@@ -73,7 +70,7 @@ impl CgroupReader {
         let remembered = self.remembered.get(&id).copied();
         let reading = match remembered {
             Some(Remembered { reading, .. }) if is_fresh(reading.at, now) => reading,
-            _ if id == ROOT_INODE => node.pressure,
+            _ if member.dir.is_node() => node.pressure,
             last => {
                 let last = last.filter(|_| depth == Depth::Pressure);
                 let pressures = self.read_pressures(&member.dir, last, &node.pressure.pressures);
@@ -87,8 +84,12 @@ impl CgroupReader {
                 reading
             }
         };
-        let stats =
-            (depth > Depth::Pressure).then(|| Box::new(self.read_stats(&member.dir, depth)));
+        let wants_stats = match depth {
+            Depth::Pressure => false,
+            Depth::Exported => self.groups != Groups::default(),
+            Depth::Everything => true,
+        };
+        let stats = wants_stats.then(|| Box::new(self.read_stats(&member.dir, depth)));
         let cgroup = member.cgroup.clone();
         Some(CgroupSample { cgroup, workload: None, pressure: reading, stats })
     }

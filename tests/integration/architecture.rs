@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("reader", &["cgroup_path", "identity", "kernel", "sample"]),
     ("rates", &["kernel", "sample"]),
     ("sampler", &["identity", "rates", "reader", "sample"]),
-    ("snapshot", &["cgroup_path", "kernel", "rates", "sample"]),
+    ("snapshot", &["cgroup_path", "identity", "kernel", "rates", "sample"]),
     ("self_health", &["kernel", "sample"]),
     ("output", &["identity", "kernel", "sample", "sampler", "self_health", "snapshot"]),
     ("reap", &["cluster", "contract"]),

@@ -161,7 +161,7 @@ fn pressure_switched_off_for_a_cgroup_takes_its_series_away_and_back() {
 #[ignore = "needs root and a writable cgroup2 mount"]
 fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
     let own = OwnCgroup::new("vanish");
-    let root = Arc::new(CgroupRoot::open(&own.path).unwrap());
+    let root = CgroupRoot::open(&own.path).unwrap();
     let mut buffer = ReadBuffer::default();
 
     own.make("one");
@@ -186,7 +186,7 @@ fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
 #[ignore = "needs root and a writable cgroup2 mount"]
 fn readers_racing_with_removal_see_a_value_or_nothing() {
     let own = Arc::new(OwnCgroup::new("race"));
-    let root = Arc::new(CgroupRoot::open(&own.path).unwrap());
+    let root = CgroupRoot::open(&own.path).unwrap();
     let remover = {
         let own = Arc::clone(&own);
         std::thread::spawn(move || {
