@@ -115,6 +115,8 @@ fn sample() -> Sample {
             devices: Arc::default(),
         },
         cgroups: cgroups.collect(),
+        in_scope: 0,
+        members: None,
         errors: Vec::new(),
         dropped_io_rows: 0,
         tree: TreeHealth::default(),

@@ -1,19 +1,24 @@
-//! `psi-agent run`: starts the sampling thread and the HTTP server, and decides what is fatal.
+//! `psi-agent run`: starts the sampling thread, the publisher and the HTTP server, and decides what
+//! is fatal.
 
 use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 use crate::host::Host;
-use crate::kernel::cgroup_dir::Resource;
 use crate::output::http::{Service, serve};
 use crate::output::scrape::Scrapes;
 use crate::pod_source;
-use crate::sampler::{Sampler, TICK_INTERVAL, Tick};
-use crate::self_health::{Reason, SelfHealth};
+use crate::sampler::{Sampler, TICK_INTERVAL};
+use crate::score::Scorer;
+use crate::self_health::SelfHealth;
+
+mod publishing;
+mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -43,10 +48,15 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         .context("cannot start the sampling thread")?;
 
     let first = sampler.next_tick().await?;
-    let cgroups = first.sample.cgroups.len();
-    let pressure = supported(&first).unwrap_or("off".into());
+    let cgroups = first.sample.in_scope;
+    let pressure = ticks::supported(&first).unwrap_or("off".into());
     tracing::info!(%cgroups, %pressure, "Reading {found}; serving http://{address}/");
-    let service = Service::new(sampler.clone(), pods, Arc::clone(&scrapes));
+    let (scored, scores) = watch::channel(None);
+    let (adopt, adopted) = oneshot::channel();
+    publishing::start(config, scores.clone(), adopt, &scrapes).await?;
+    let scorer = Scorer::new(config.counted.clone());
+    let ticks = ticks::follow(sampler.clone(), first, scorer, scored, adopted, &scrapes);
+    let service = Service::new(sampler, pods, scores, Arc::clone(&scrapes));
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -58,43 +68,8 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
             tracing::info!("Stopped");
             Ok(())
         }
-        ended = follow_ticks(&mut sampler, &first, &scrapes) => ended,
+        ended = ticks => ended,
     }
-}
-
-/// Counts every tick, and says when pressure goes away or comes back.
-async fn follow_ticks(
-    sampler: &mut Sampler,
-    first: &Arc<Tick>,
-    scrapes: &Scrapes,
-) -> anyhow::Result<()> {
-    let mut tick = Arc::clone(first);
-    let mut before = None;
-    loop {
-        scrapes.health().observe(&tick.sample, tick.took, Reason::Tick);
-        let now = supported(&tick);
-        if before.as_ref() != Some(&now) {
-            match &now {
-                Some(resources) if before.is_some() => {
-                    tracing::info!(%resources, "The kernel tells pressure");
-                }
-                Some(_) => {}
-                None => tracing::warn!(
-                    "The kernel tells no pressure: boot with psi=1; `psi-agent check` says more"
-                ),
-            }
-            before = Some(now);
-        }
-        tick = sampler.next_tick().await?;
-    }
-}
-
-/// Resources whose pressure the node tells.
-fn supported(tick: &Tick) -> Option<String> {
-    let pressures = &tick.sample.node.pressure.pressures;
-    let told = Resource::ALL.into_iter().filter(|&resource| pressures.of(resource).is_some());
-    let told: Vec<&str> = told.map(Resource::word).collect();
-    (!told.is_empty()).then(|| told.join(", "))
 }
 
 fn describe(host: &Host) -> String {

@@ -1,15 +1,22 @@
 //! The API server: how it is reached, and its Nodes as far as they concern the agent.
 
+pub mod own_node;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{Node, Taint};
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ListParams, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::contract::Prefix;
+use own_node::CallError;
+
+/// Where Nodes are at the API server.
+const NODES: &str = "/api/v1/nodes";
 
 /// How the agent reaches the API server, and which of its nodes this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +60,16 @@ pub enum ClusterError {
         /// What it answered.
         source: kube::Error,
     },
+    /// It did not let us change a Node, or look at it.
+    #[error("cannot {what} node {name}: {why}")]
+    NotCleared {
+        /// What was asked.
+        what: &'static str,
+        /// The Node.
+        name: String,
+        /// What it answered.
+        why: CallError,
+    },
 }
 
 /// A client for the agent; nothing is asked of the API server yet.
@@ -60,10 +77,12 @@ pub enum ClusterError {
 /// # Errors
 /// [`ClusterError`], each a sentence for people.
 pub async fn connect(cluster: &Cluster) -> Result<Client, ClusterError> {
-    let config = match &cluster.kubeconfig {
+    let mut config = match &cluster.kubeconfig {
         None => Config::incluster()?,
         Some(path) => by_kubeconfig(path).await?,
     };
+    // Tries are counted and spread by the agent, which knows what is worth trying again.
+    config.default_retry = false;
     Client::try_from(config).map_err(ClusterError::Client)
 }
 
@@ -108,25 +127,42 @@ impl Connection {
 }
 
 /// What of a Node concerns the agent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "ReadNode")]
 pub struct NodeKeys {
     /// Its name.
     pub name: String,
     /// Its annotations, all of them.
     pub annotations: BTreeMap<String, String>,
-    labels: BTreeMap<String, String>,
-    taints: Vec<Taint>,
-    resource_version: Option<String>,
+    /// Its labels, all of them.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints as the API server has them: the list can only be written back whole.
+    pub taints: Vec<Value>,
+    /// The version of all that.
+    pub resource_version: Option<String>,
 }
 
-impl From<Node> for NodeKeys {
-    fn from(node: Node) -> Self {
-        let metadata = node.metadata;
+/// A Node as far as it is read: one with its images would be twenty times as much.
+#[derive(Deserialize)]
+struct ReadNode {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ReadSpec,
+}
+
+#[derive(Default, Deserialize)]
+struct ReadSpec {
+    #[serde(default)]
+    taints: Vec<Value>,
+}
+
+impl From<ReadNode> for NodeKeys {
+    fn from(ReadNode { metadata, spec }: ReadNode) -> Self {
         Self {
             name: metadata.name.unwrap_or_default(),
             annotations: metadata.annotations.unwrap_or_default(),
             labels: metadata.labels.unwrap_or_default(),
-            taints: node.spec.and_then(|spec| spec.taints).unwrap_or_default(),
+            taints: spec.taints,
             resource_version: metadata.resource_version,
         }
     }
@@ -136,9 +172,15 @@ impl NodeKeys {
     /// Whether anything of the prefix's is on it.
     #[must_use]
     pub fn has_own_keys(&self, prefix: &Prefix) -> bool {
-        let taints = self.taints.iter().map(|taint| &taint.key);
-        let mut keys = self.annotations.keys().chain(self.labels.keys()).chain(taints);
-        keys.any(|key| is_own(key, prefix))
+        let taints = self.taints.iter().map(key_of);
+        let keys = self.annotations.keys().chain(self.labels.keys()).map(String::as_str);
+        keys.chain(taints).any(|key| is_own(key, prefix))
+    }
+
+    /// Whether it has a taint of this key.
+    #[must_use]
+    pub fn has_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|taint| key_of(taint) == key)
     }
 
     /// The merge patch that leaves no trace of the prefix. It names the version that it was made
@@ -153,8 +195,8 @@ impl NodeKeys {
             "annotations": nulls(&self.annotations),
             "labels": nulls(&self.labels),
         }});
-        let foreign: Vec<&Taint> =
-            self.taints.iter().filter(|taint| !is_own(&taint.key, prefix)).collect();
+        let foreign: Vec<&Value> =
+            self.taints.iter().filter(|taint| !is_own(key_of(taint), prefix)).collect();
         if foreign.len() < self.taints.len()
             && let Some(patch) = patch.as_object_mut()
         {
@@ -164,8 +206,17 @@ impl NodeKeys {
     }
 }
 
+fn key_of(taint: &Value) -> &str {
+    taint.get("key").and_then(Value::as_str).unwrap_or_default()
+}
+
 fn is_own(key: &str, prefix: &Prefix) -> bool {
     key.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[derive(Deserialize)]
+struct ReadNodes {
+    items: Vec<NodeKeys>,
 }
 
 /// All Nodes.
@@ -173,10 +224,12 @@ fn is_own(key: &str, prefix: &Prefix) -> bool {
 /// # Errors
 /// Where the API server does not list them.
 pub fn list_nodes(connection: &Connection) -> Result<Vec<NodeKeys>, ClusterError> {
-    let api: Api<Node> = Api::all(connection.client.clone());
-    let listed = connection.runtime.block_on(api.list(&ListParams::default()));
     let refused = |source| ClusterError::Refused { what: "list the nodes".into(), source };
-    Ok(listed.map_err(refused)?.items.into_iter().map(NodeKeys::from).collect())
+    let request = Request::new(NODES).list(&ListParams::default());
+    let request = request.map_err(|error| refused(kube::Error::BuildRequest(error)))?;
+    let listed: ReadNodes =
+        connection.runtime.block_on(connection.client.request(request)).map_err(refused)?;
+    Ok(listed.items)
 }
 
 /// What came of clearing a Node.
@@ -199,26 +252,21 @@ pub fn clear_node(
     prefix: &Prefix,
     seen: &NodeKeys,
 ) -> Result<ClearOutcome, ClusterError> {
-    const NOT_FOUND: u16 = 404;
-    const CONFLICT: u16 = 409;
-    let api: Api<Node> = Api::all(connection.client.clone());
-    let patch = Patch::Merge(seen.clearing_patch(prefix));
-    let refused = |what: &str, source| ClusterError::Refused {
-        what: format!("{what} node {}", seen.name),
-        source,
+    let node = own_node::OwnNode::new(connection.client.clone(), seen.name.clone());
+    let refused = |what: &'static str| {
+        let name = seen.name.clone();
+        move |why| ClusterError::NotCleared { what, name, why }
     };
     connection.runtime.block_on(async {
-        match api.patch(&seen.name, &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(ClearOutcome::Cleared),
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(ClearOutcome::Gone),
-            Err(kube::Error::Api(status)) if status.code == CONFLICT => {
-                match api.get_opt(&seen.name).await {
-                    Ok(Some(node)) => Ok(ClearOutcome::Changed(node.into())),
-                    Ok(None) => Ok(ClearOutcome::Gone),
-                    Err(source) => Err(refused("show", source)),
-                }
-            }
-            Err(source) => Err(refused("let us change", source)),
+        match node.patch(&seen.clearing_patch(prefix)).await {
+            Ok(()) => Ok(ClearOutcome::Cleared),
+            Err(CallError::NotFound) => Ok(ClearOutcome::Gone),
+            Err(CallError::Conflict) => match node.look().await {
+                Ok(node) => Ok(ClearOutcome::Changed(node)),
+                Err(CallError::NotFound) => Ok(ClearOutcome::Gone),
+                Err(why) => Err(refused("look at")(why)),
+            },
+            Err(why) => Err(refused("clear")(why)),
         }
     })
 }
@@ -228,7 +276,7 @@ mod tests {
     use super::*;
 
     fn node(value: Value) -> NodeKeys {
-        serde_json::from_value::<Node>(value).unwrap().into()
+        serde_json::from_value(value).unwrap()
     }
 
     #[test]

@@ -8,10 +8,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cluster::Cluster;
-use crate::contract::Prefix;
+use crate::contract::{Level, Prefix};
+use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
+use crate::publish::level::Thresholds;
+use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
+use crate::score::Counted;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -161,6 +165,46 @@ struct Flags {
     )]
     families: Vec<FamilyGroup>,
 
+    /// Where the levels medium and high begin, in points of the score
+    #[arg(
+        long,
+        global = true,
+        env = "PSI_AGENT_LEVELS",
+        value_name = "MEDIUM,HIGH",
+        default_value_t
+    )]
+    levels: Thresholds,
+
+    /// Which resources make up the score: the largest counts
+    #[arg(
+        long,
+        global = true,
+        env = "PSI_AGENT_SCORE_RESOURCES",
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [ScoreResource::Cpu, ScoreResource::Memory]
+    )]
+    score_resources: Vec<ScoreResource>,
+
+    /// Whether to write the score on this Node [default: on in a cluster, else dry-run]
+    #[arg(long, global = true, env = "PSI_AGENT_PUBLISH", value_enum)]
+    publish: Option<Publish>,
+
+    /// Also write the level as the label PREFIX/pressure
+    #[arg(long, global = true, env = "PSI_AGENT_LABEL")]
+    label: bool,
+
+    /// Also taint the Node, PreferNoSchedule, at these levels
+    #[arg(
+        long,
+        global = true,
+        env = "PSI_AGENT_TAINT_LEVELS",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "LEVELS"
+    )]
+    taint_levels: Vec<TaintLevel>,
+
     /// How much to log, to stderr
     #[arg(long, global = true, env = "PSI_AGENT_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
     log_level: LogLevel,
@@ -179,6 +223,75 @@ pub enum Scope {
     Pods,
     /// The node, and of the pods those that run VMs
     VirtLauncher,
+}
+
+impl Scope {
+    fn of(typed: Option<Self>, pods: &PodSource) -> Result<Self, ConfigError> {
+        let knows_pods = *pods != PodSource::Nobody;
+        match typed {
+            Some(Scope::VirtLauncher) if !knows_pods => Err(ConfigError::ScopeWithoutPods),
+            Some(scope) => Ok(scope),
+            None => Ok(if knows_pods { Scope::VirtLauncher } else { Scope::All }),
+        }
+    }
+}
+
+/// What happens to the score, besides being served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Publish {
+    /// It is written on the Node
+    On,
+    /// What would be written is logged and counted
+    DryRun,
+    /// Nothing
+    Off,
+}
+
+impl Publish {
+    fn of(typed: Option<Self>, pods: &PodSource, command: Command) -> Result<Self, ConfigError> {
+        let in_cluster = matches!(pods, PodSource::Cluster(_));
+        match typed {
+            Some(Publish::On) if !in_cluster && command == Command::Run => {
+                Err(ConfigError::PublishWithoutCluster)
+            }
+            Some(publish) => Ok(publish),
+            None => Ok(if in_cluster { Publish::On } else { Publish::DryRun }),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ScoreResource {
+    Cpu,
+    Memory,
+    Io,
+}
+
+impl From<ScoreResource> for Resource {
+    fn from(resource: ScoreResource) -> Self {
+        match resource {
+            ScoreResource::Cpu => Resource::Cpu,
+            ScoreResource::Memory => Resource::Memory,
+            ScoreResource::Io => Resource::Io,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TaintLevel {
+    /// From medium on
+    Medium,
+    /// At high
+    High,
+}
+
+impl From<TaintLevel> for Level {
+    fn from(level: TaintLevel) -> Self {
+        match level {
+            TaintLevel::Medium => Level::Medium,
+            TaintLevel::High => Level::High,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -288,6 +401,14 @@ pub struct Config {
     pub selection: Selection,
     /// Which metrics.
     pub families: Vec<FamilyGroup>,
+    /// Which resources make up the score.
+    pub counted: Counted,
+    /// Where the score's levels begin.
+    pub thresholds: Thresholds,
+    /// What happens to the score.
+    pub publish: Publish,
+    /// What is written on the Node besides annotations.
+    pub outputs: Outputs,
     /// How to log.
     pub log: LogConfig,
 }
@@ -324,6 +445,11 @@ pub enum ConfigError {
         "--node-name needs a cluster: run as a pod with a service account, or name a --kubeconfig"
     )]
     NodeWithoutCluster,
+    /// `--publish on` where there is no Node to write on.
+    #[error(
+        "--publish on needs a cluster: name a --kubeconfig and a --node-name, or leave it at dry-run"
+    )]
+    PublishWithoutCluster,
 }
 
 impl TryFrom<CommandLine> for Config {
@@ -341,6 +467,11 @@ impl TryFrom<CommandLine> for Config {
             scope,
             cgroup_levels,
             families,
+            levels,
+            score_resources,
+            publish,
+            label,
+            taint_levels,
             log_level,
             log_format,
         } = flags;
@@ -353,14 +484,8 @@ impl TryFrom<CommandLine> for Config {
                 PodSource::of(pods_file, kubeconfig.clone(), node_name, in_cluster)?
             }
         };
-        let scope = match (scope, &pods) {
-            (Some(Scope::VirtLauncher), PodSource::Nobody) => {
-                return Err(ConfigError::ScopeWithoutPods);
-            }
-            (Some(scope), _) => scope,
-            (None, PodSource::Nobody) => Scope::All,
-            (None, PodSource::File(_) | PodSource::Cluster(_)) => Scope::VirtLauncher,
-        };
+        let scope = Scope::of(scope, &pods)?;
+        let publish = Publish::of(publish, &pods, command)?;
         let level = |level| cgroup_levels.contains(&level);
         Ok(Config {
             pods,
@@ -378,6 +503,10 @@ impl TryFrom<CommandLine> for Config {
                 vms_only: scope == Scope::VirtLauncher,
             },
             families,
+            counted: score_resources.into_iter().map(Resource::from).collect(),
+            thresholds: levels,
+            publish,
+            outputs: Outputs { label, taints: taint_levels.into_iter().map(Level::from).collect() },
             log: LogConfig::of(log_level, log_format),
         })
     }
@@ -399,6 +528,21 @@ mod tests {
         assert!(!config("psi-agent --pods-file pods.json --scope pods").selection.vms_only);
         let alone = CommandLine::try_parse_from(["psi-agent", "--scope", "virt-launcher"]).unwrap();
         assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::ScopeWithoutPods);
+    }
+
+    #[test]
+    fn what_is_published_follows_from_there_being_a_node() {
+        assert_eq!(config("psi-agent").publish, Publish::DryRun);
+        assert_eq!(config("psi-agent --publish off").publish, Publish::Off);
+        let node = "psi-agent --kubeconfig c --node-name n";
+        assert_eq!(config(node).publish, Publish::On);
+        let line = format!("{node} --publish dry-run --label --taint-levels medium,high");
+        let config = config(&line);
+        assert_eq!(config.publish, Publish::DryRun);
+        assert!(config.outputs.label);
+        assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
+        let alone = CommandLine::try_parse_from(["psi-agent", "--publish", "on"]).unwrap();
+        assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::PublishWithoutCluster);
     }
 
     #[test]

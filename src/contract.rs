@@ -138,6 +138,40 @@ impl Key {
     }
 }
 
+/// A score in one word, with hysteresis: it neither comes nor goes with a short peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nobody waits much for the node.
+    Low,
+    /// VMs that can go elsewhere should start elsewhere.
+    Medium,
+    /// VMs are held back.
+    High,
+}
+
+impl Level {
+    /// The label's value.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Level::Low => "low",
+            Level::Medium => "medium",
+            Level::High => "high",
+        }
+    }
+}
+
+impl FromStr for Level {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Level::Low, Level::Medium, Level::High]
+            .into_iter()
+            .find(|level| level.word() == text)
+            .ok_or(())
+    }
+}
+
 /// What a score was worked out from, and by which version of the estimator. Values of different
 /// bases do not compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

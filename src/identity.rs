@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub struct Vm {
     /// The VM's own name, which is not its pod's; its namespace is.
     pub name: Box<str>,
+    /// The uid of its VirtualMachineInstance; empty where its pod does not say.
+    pub uid: Box<str>,
     /// Whether a live migration made this pod and the VM still runs on another node: it holds
     /// memory here, but no vCPU runs yet.
     pub awaits_handover: bool,

@@ -9,6 +9,8 @@
 //! - [`identity`]: whose a cgroup is; [`pod_source`]: who tells; [`cluster`]: the API server
 //! - [`sample`]: raw counters of one moment; [`reader`]: makes them; [`sampler`]: when
 //! - [`rates`]: two samples to shares of time (pure)
+//! - [`score`]: how much the node holds its VMs back, and why (pure)
+//! - [`publish`]: the score's way onto the Node
 //! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
 //! - [`self_health`]: what the agent says of itself
 //! - [`agent`], [`once`], [`check`], [`nodes`], [`reap`]: the commands
@@ -28,10 +30,12 @@ pub mod nodes;
 pub mod once;
 pub mod output;
 pub mod pod_source;
+pub mod publish;
 pub mod rates;
 pub mod reader;
 pub mod reap;
 pub mod sample;
 pub mod sampler;
+pub mod score;
 pub mod self_health;
 pub mod snapshot;

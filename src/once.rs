@@ -31,7 +31,7 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let took = moment_now().at.saturating_duration_since(moment.at);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     health.observe(&sample, took, Reason::Scrape);
-    let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample);
+    let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample, None);
     let mut text = Vec::new();
     loop {
         let more = scrape.next_chunk(&mut text);

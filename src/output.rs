@@ -4,5 +4,6 @@ pub mod compression;
 pub mod exposition;
 pub mod families;
 pub mod http;
+pub mod score_series;
 pub mod scrape;
 pub mod series;

@@ -2,15 +2,17 @@
 //! anything, gives `None`, never a negative or an infinite rate.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::CgroupId;
-use crate::kernel::node_text::CpuTimes;
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
-use crate::sample::{PressureReading, Sample};
+use crate::sample::{MemberSample, PressureReading, Sample, Throttled};
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
@@ -27,6 +29,9 @@ impl Ratio {
         let ratio = part / whole;
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))
     }
+
+    /// Nothing of it.
+    pub const ZERO: Self = Self(0.0);
 
     /// The number.
     #[must_use]
@@ -73,8 +78,36 @@ pub struct Rates {
     pub utilization: Option<Ratio>,
     /// Share of the CPUs' time that the hypervisor below gave to others.
     pub steal: Option<Ratio>,
+    /// CPUs online.
+    pub cpus: Option<u64>,
+    /// Share of memory that programs could not get without swapping, at the later sample.
+    pub memory_utilization: Option<Ratio>,
+    /// Whether the node itself looked for memory to free.
+    pub reclaims: Option<bool>,
     /// Cgroups that both samples have, with what could be told of them.
     pub cgroups: HashMap<CgroupId, PressureRates>,
+    /// The containers that the score is about, of the later sample; `None` where it does not tell.
+    pub members: Option<Vec<MemberRates>>,
+}
+
+/// A container that the score is about, between two samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemberRates {
+    /// Which.
+    pub cgroup: Arc<Cgroup>,
+    /// Whose it is.
+    pub workload: Option<Arc<Workload>>,
+    /// Shares of the window in which its tasks waited.
+    pub pressure: PressureRates,
+    /// CPUs used on average.
+    pub usage: Option<f64>,
+    /// CPUs that it could not use on average because of a quota of its own or of its pod,
+    /// whichever level tells more.
+    pub throttled: Option<f64>,
+    /// Whether a memory limit of its own or of its pod made it reclaim.
+    pub own_memory_limit: Option<bool>,
+    /// Whether it or its pod has an `io.max`.
+    pub has_io_max: Option<bool>,
 }
 
 /// Compares two samples, the earlier first.
@@ -86,17 +119,71 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         let before = before.get(&sample.cgroup.id)?;
         Some((sample.cgroup.id, pressure_rates(before, &sample.pressure)))
     });
+    let window = later.moment.at.saturating_duration_since(earlier.moment.at);
+    let members = later.members.as_ref().map(|members| {
+        let before = earlier.members.iter().flatten();
+        let before: HashMap<CgroupId, &MemberSample> =
+            before.map(|member| (member.cgroup.id, member)).collect();
+        let rates = |member: &MemberSample| {
+            member_rates(before.get(&member.cgroup.id).copied(), member, window)
+        };
+        members.iter().map(rates).collect()
+    });
     let cpu_share = |ticks: fn(&CpuTimes) -> u64| {
         let (before, after) = (earlier.node.cpu_times?, later.node.cpu_times?);
         let whole = increase(before.total(), after.total())?;
         Ratio::of(increase(ticks(&before), ticks(&after))?, whole)
     };
     Rates {
-        window: later.moment.at.saturating_duration_since(earlier.moment.at),
+        window,
         node: pressure_rates(&earlier.node.pressure, &later.node.pressure),
         utilization: cpu_share(CpuTimes::busy),
         steal: cpu_share(|times| times.steal),
+        cpus: later.node.cpu_times.map(|times| times.cpus),
+        memory_utilization: later.node.memory.and_then(|memory| {
+            let (total, available) = (memory.total?, memory.available?);
+            Ratio::of(increase(available, total)?, increase(0, total)?)
+        }),
+        reclaims: reclaims(earlier.node.reclaim, later.node.reclaim),
         cgroups: cgroups.collect(),
+        members,
+    }
+}
+
+fn reclaims(before: Option<Reclaim>, after: Option<Reclaim>) -> Option<bool> {
+    let (before, after) = (before?, after?);
+    let moved = |pages: fn(Reclaim) -> Option<u64>| Some(pages(after)? != pages(before)?);
+    Some(moved(|reclaim| reclaim.pgscan_kswapd)? || moved(|reclaim| reclaim.pgscan_direct)?)
+}
+
+/// Of a container that was not there before, all but what it is allowed is unknown.
+fn member_rates(
+    before: Option<&MemberSample>,
+    after: &MemberSample,
+    window: Duration,
+) -> MemberRates {
+    let enough = window >= MIN_WINDOW;
+    let per_second = |micros: f64| enough.then(|| micros / (window.as_secs_f64() * 1e6));
+    let usage = before.and_then(|before| increase(before.cpu_usage_us?, after.cpu_usage_us?));
+    let throttled = before.and_then(|before| {
+        let (before, after) = (before.throttled?, after.throttled?);
+        let more = |micros: fn(Throttled) -> u64| increase(micros(before), micros(after));
+        let own = more(|throttled| throttled.container_us)?;
+        let pod = more(|throttled| throttled.pod_us)?;
+        Some(own.max(pod).max(more(|throttled| throttled.here_or_above_us)?))
+    });
+    let limit_hits =
+        before.and_then(|before| increase(before.memory_limit_hits?, after.memory_limit_hits?));
+    MemberRates {
+        cgroup: Arc::clone(&after.cgroup),
+        workload: after.workload.clone(),
+        pressure: before
+            .map(|before| pressure_rates(&before.pressure, &after.pressure))
+            .unwrap_or_default(),
+        usage: usage.and_then(per_second),
+        throttled: throttled.and_then(per_second),
+        own_memory_limit: limit_hits.map(|hits| hits > 0.0),
+        has_io_max: after.has_io_max,
     }
 }
 

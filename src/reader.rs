@@ -1,7 +1,7 @@
 //! Makes samples: follows the tree, opens each cgroup's files, keeps what was read for a second.
 //! In: open roots and a moment. Out: a [`Sample`]. The clock is the caller's.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,19 @@ use crate::cgroup_path::{Level, Place, PodUid};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, Extent};
+use crate::kernel::cgroup_tree::{CgroupTree, Extent, Node};
 use crate::kernel::io_stat::Device;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
-    CgroupSample, Depth, Matching, Moment, NodeSample, PressureReading, Pressures, Sample,
+    CgroupSample, Depth, Matching, MemberSample, Moment, NodeSample, PressureReading, Pressures,
+    Sample,
 };
 use cgroup::CgroupReader;
+use member::MemberReader;
 
 mod cgroup;
+mod member;
 
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
 /// kernel's, and windows of less than a busy jiffy per CPU count nothing.
@@ -88,6 +91,7 @@ pub struct Reader {
     tree: CgroupTree,
     selection: Selection,
     cgroups: CgroupReader,
+    members: MemberReader,
     node_reading: Option<PressureReading>,
     devices: Arc<BTreeMap<Device, String>>,
 }
@@ -107,6 +111,7 @@ impl Reader {
             tree: CgroupTree::new(root, selection.extent(), handles),
             selection,
             cgroups: CgroupReader::new(groups),
+            members: MemberReader::default(),
             node_reading: None,
             devices: Arc::default(),
         }
@@ -124,32 +129,108 @@ impl Reader {
             self.cgroups.forget_all_but(&alive);
         }
         let node = self.read_node(moment, &mut errors);
-        let mut cgroups = Vec::with_capacity(self.tree.len());
-        let mut gone = Vec::new();
         let mut matched = Matcher::default();
-        for member in self.tree.nodes() {
-            let place = &member.cgroup.place;
-            let workload = pods.map(|pods| matched.find(pods, place));
-            if workload == Some(Found::NotYet) {
-                continue;
-            }
-            let workload = workload.and_then(Found::workload);
-            if !self.selection.includes(place, workload.as_deref()) {
-                continue;
-            }
-            match self.cgroups.read(member, &node, moment.at, depth) {
-                Some(sample) => cgroups.push(CgroupSample { workload, ..sample }),
-                None => gone.push(member.cgroup.path.clone()),
-            }
-        }
+        let found: Vec<Found> = self
+            .tree
+            .nodes()
+            .map(|member| match pods {
+                Some(pods) => matched.find(pods, &member.cgroup.place),
+                None => Found::Nobody,
+            })
+            .collect();
         let matching = pods.map(|pods| matched.matching(pods));
+        let mut gone = Vec::new();
+        let (in_scope, cgroups, members) = match depth {
+            Depth::Score => {
+                let known = pods.is_none_or(PodIndex::is_listed);
+                let members = known.then(|| self.read_members(&found, &node, moment.at, &mut gone));
+                let in_scope = Self::in_scope(&self.tree, self.selection, &found).count();
+                (in_scope, Vec::new(), members)
+            }
+            Depth::Exported | Depth::Everything => {
+                let cgroups = self.read_cgroups(&found, &node, moment.at, depth, &mut gone);
+                (cgroups.len(), cgroups, None)
+            }
+        };
         for path in &gone {
             self.tree.remove(path);
         }
         let (mut more, dropped_io_rows) = self.cgroups.take_problems();
         errors.append(&mut more);
         let tree = self.tree.health();
-        Sample { moment, depth, node, cgroups, errors, dropped_io_rows, tree, matching }
+        Sample {
+            moment,
+            depth,
+            node,
+            cgroups,
+            in_scope,
+            members,
+            errors,
+            dropped_io_rows,
+            tree,
+            matching,
+        }
+    }
+
+    /// What of the tree is exported, and whose it is.
+    fn in_scope<'a>(
+        tree: &'a CgroupTree,
+        selection: Selection,
+        found: &'a [Found],
+    ) -> impl Iterator<Item = (&'a Node, Option<&'a Arc<Workload>>)> {
+        let known = tree.nodes().zip(found).filter(|(_, found)| **found != Found::NotYet);
+        known.map(|(member, found)| (member, found.workload())).filter(move |(member, workload)| {
+            selection.includes(&member.cgroup.place, workload.map(|workload| &**workload))
+        })
+    }
+
+    fn read_cgroups(
+        &mut self,
+        found: &[Found],
+        node: &NodeSample,
+        now: Instant,
+        depth: Depth,
+        gone: &mut Vec<Box<str>>,
+    ) -> Vec<CgroupSample> {
+        let mut cgroups = Vec::with_capacity(self.tree.len());
+        for (member, workload) in Self::in_scope(&self.tree, self.selection, found) {
+            match self.cgroups.read(member, node, now, depth) {
+                Some(sample) => {
+                    cgroups.push(CgroupSample { workload: workload.cloned(), ..sample });
+                }
+                None => gone.push(member.cgroup.path.clone()),
+            }
+        }
+        cgroups
+    }
+
+    fn read_members(
+        &mut self,
+        found: &[Found],
+        node: &NodeSample,
+        now: Instant,
+        gone: &mut Vec<Box<str>>,
+    ) -> Vec<MemberSample> {
+        let mut pods = HashMap::new();
+        let mut containers = Vec::new();
+        for (member, found) in self.tree.nodes().zip(found) {
+            let Place::Pod(pod) = &member.cgroup.place else { continue };
+            match pod.level {
+                Level::Pod => {
+                    pods.insert(&pod.uid, member);
+                }
+                Level::Container(_) if *found != Found::NotYet => {
+                    containers.push((member, found.workload().cloned()));
+                }
+                Level::Container(_)
+                | Level::Sandbox(_)
+                | Level::Monitor
+                | Level::Nested(_)
+                | Level::Unknown => {}
+            }
+        }
+        let members = member::population(containers);
+        self.members.read(&mut self.cgroups, members, &pods, node, now, gone)
     }
 
     fn read_node(&mut self, moment: Moment, errors: &mut Vec<ReadError>) -> NodeSample {
@@ -182,7 +263,7 @@ enum Found {
 }
 
 impl Found {
-    fn workload(self) -> Option<Arc<Workload>> {
+    fn workload(&self) -> Option<&Arc<Workload>> {
         match self {
             Found::Known(workload) => Some(workload),
             Found::NotYet | Found::Nobody => None,

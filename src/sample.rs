@@ -27,8 +27,8 @@ pub struct Moment {
 /// How much a sample reads. Later ones include earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// Pressure alone: what a tick needs.
-    Pressure,
+    /// The containers that the score is about: what a tick needs.
+    Score,
     /// What is exported to Prometheus.
     Exported,
     /// Also what only people look at: limits and the events of a cgroup's own limit.
@@ -151,6 +151,38 @@ pub struct CgroupStats {
     pub processes: Option<u64>,
 }
 
+/// A container that the score is about. Counters are of its whole life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberSample {
+    /// Which.
+    pub cgroup: Arc<Cgroup>,
+    /// Whose it is; `None` where nobody tells of pods.
+    pub workload: Option<Arc<Workload>>,
+    /// Its pressures.
+    pub pressure: PressureReading,
+    /// CPU time used, microseconds; `None` also where nobody on the node waited of late, so that
+    /// it was not read.
+    pub cpu_usage_us: Option<u64>,
+    /// What its own quota took from it.
+    pub throttled: Option<Throttled>,
+    /// Times that `memory.max` or `memory.high` of its own or of its pod made it reclaim.
+    pub memory_limit_hits: Option<u64>,
+    /// Whether it or its pod has an `io.max`.
+    pub has_io_max: Option<bool>,
+}
+
+/// CPU time that a container could not use because of a quota, microseconds, summed over CPUs. The
+/// same time may be told at several levels. Zero where the cpu controller is off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttled {
+    /// By the container's own quota.
+    pub container_us: u64,
+    /// By its pod's quota.
+    pub pod_us: u64,
+    /// By whichever level, as the container itself tells it since Linux 6.6.
+    pub here_or_above_us: u64,
+}
+
 /// What one reading found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
@@ -160,8 +192,13 @@ pub struct Sample {
     pub depth: Depth,
     /// The node.
     pub node: NodeSample,
-    /// Cgroups in scope, by path.
+    /// Cgroups in scope, by path. Empty at [`Depth::Score`].
     pub cgroups: Vec<CgroupSample>,
+    /// How many cgroups are in scope, read or not.
+    pub in_scope: usize,
+    /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is
+    /// not yet known which they are.
+    pub members: Option<Vec<MemberSample>>,
     /// What could not be read.
     pub errors: Vec<ReadError>,
     /// Rows of `io.stat` that did not read.

@@ -16,10 +16,13 @@ use crate::sample::{Depth, Moment, Sample};
 /// How often the agent looks by itself.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Between two refreshes that are further apart, rates would tell of the past.
+const MAX_REFRESH_WINDOW: Duration = Duration::from_secs(120);
+
 /// What a tick found.
 #[derive(Debug)]
 pub struct Tick {
-    /// The later sample, pressures only.
+    /// The later sample.
     pub sample: Sample,
     /// Since the tick before; `None` at the first.
     pub rates: Option<Rates>,
@@ -32,6 +35,8 @@ pub struct Tick {
 pub struct Refreshed {
     /// The sample, which others may have been given too.
     pub sample: Arc<Sample>,
+    /// Since the refresh before, if that was of late.
+    pub rates: Option<Arc<Rates>>,
     /// How long reading it took; `None` where it was shared.
     pub took: Option<Duration>,
 }
@@ -116,7 +121,7 @@ struct Worker {
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
     previous: Option<Arc<Tick>>,
-    shared: Option<Arc<Sample>>,
+    shared: Option<Refreshed>,
 }
 
 impl Worker {
@@ -143,7 +148,7 @@ impl Worker {
 
     fn tick(&mut self) {
         let moment = moment_now();
-        let sample = self.read(moment, Depth::Pressure);
+        let sample = self.read(moment, Depth::Score);
         let took = moment_now().at.saturating_duration_since(moment.at);
         let rates = self.previous.as_ref().map(|before| rates_between(&before.sample, &sample));
         let tick = Arc::new(Tick { sample, rates, took });
@@ -157,24 +162,34 @@ impl Worker {
         asked.extend(requests.try_iter());
         let depth = asked.iter().map(|request| request.depth).max().unwrap_or(Depth::Exported);
         let moment = moment_now();
-        let usable = |sample: &Arc<Sample>| {
-            sample.depth >= depth
-                && moment.at.saturating_duration_since(sample.moment.at) < MIN_PRESSURE_INTERVAL
+        let age = |sample: &Sample| moment.at.saturating_duration_since(sample.moment.at);
+        let before = self.shared.take();
+        let usable = |before: &&Refreshed| {
+            before.sample.depth >= depth && age(&before.sample) < MIN_PRESSURE_INTERVAL
         };
-        let refreshed = match self.shared.take().filter(usable) {
-            Some(sample) => Refreshed { sample, took: None },
+        let mut refreshed = match before.as_ref().filter(usable) {
+            Some(before) => Refreshed { took: None, ..before.clone() },
             None => {
                 let sample = Arc::new(self.read(moment, depth));
                 let took = moment_now().at.saturating_duration_since(moment.at);
-                Refreshed { sample, took: Some(took) }
+                Refreshed { rates: rates_since(before, &sample), sample, took: Some(took) }
             }
         };
-        self.shared = Some(Arc::clone(&refreshed.sample));
-        let mut refreshed = refreshed;
+        self.shared = Some(refreshed.clone());
         for request in asked {
             // Who asked may have hung up since.
             let _ = request.answer.send(refreshed.clone());
             refreshed.took = None;
         }
     }
+}
+
+/// Rates since the refresh before. One that came too soon after it has those of before.
+fn rates_since(before: Option<Refreshed>, sample: &Sample) -> Option<Arc<Rates>> {
+    let before = before?;
+    let window = sample.moment.at.saturating_duration_since(before.sample.moment.at);
+    if window < MIN_PRESSURE_INTERVAL {
+        return before.rates;
+    }
+    (window <= MAX_REFRESH_WINDOW).then(|| Arc::new(rates_between(&before.sample, sample)))
 }

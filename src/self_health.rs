@@ -12,13 +12,16 @@ use prometheus::{
     IntGauge, Opts, Registry, TextEncoder,
 };
 
+use crate::cluster::own_node::CallError;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
 use crate::sample::Sample;
 use complaints::Complaints;
+use publishes::Publishes;
 
 mod complaints;
+mod publishes;
 
 /// Why a sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,7 @@ pub struct SelfHealth {
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
     pods_in_trouble: AtomicBool,
+    publishes: Publishes,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -97,7 +101,7 @@ impl SelfHealth {
         )?;
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         Ok(Self {
-            cgroups: gauge("psi_agent_cgroups", "Cgroups in the last sample.")?,
+            cgroups: gauge("psi_agent_cgroups", "Cgroups in scope.")?,
             pod_errors: registered(&registry, pod_errors)?,
             pods_in_trouble: AtomicBool::new(false),
             pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
@@ -109,6 +113,7 @@ impl SelfHealth {
                 "psi_agent_cgroups_without_pod",
                 "Cgroups whose series wait for their labels: pause containers, and what is new.",
             )?,
+            publishes: Publishes::new(&registry)?,
             watches: gauge(
                 "psi_agent_watched_directories",
                 "Cgroup directories watched by inotify.",
@@ -134,7 +139,7 @@ impl SelfHealth {
             Reason::Tick => self.tick_seconds.observe(took.as_secs_f64()),
             Reason::Scrape => self.scrape_seconds.observe(took.as_secs_f64()),
         }
-        self.cgroups.set(signed(sample.cgroups.len()));
+        self.cgroups.set(signed(sample.in_scope));
         if let Some(matching) = sample.matching {
             self.pods.set(signed(matching.pods));
             self.pods_without_cgroup.set(signed(matching.pods_without_cgroup));
@@ -172,6 +177,21 @@ impl SelfHealth {
         if !self.pods_in_trouble.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "Cannot follow the pods; what was told before stays true");
         }
+    }
+
+    /// A value of this date, milliseconds since the epoch, was written on the Node.
+    pub fn published(&self, observed_at_ms: u64) {
+        self.publishes.written(observed_at_ms);
+    }
+
+    /// A value would have been written, if it were not for a dry run.
+    pub fn would_publish(&self) {
+        self.publishes.would_be_written();
+    }
+
+    /// It was not written: counted each time, each kind of trouble said once until it is over.
+    pub fn not_published(&self, error: &CallError) {
+        self.publishes.not_written(error);
     }
 
     /// All of them as text.

@@ -1,16 +1,17 @@
 //! What people see: the newest rates beside the newest counters, as one immutable value. The page
 //! and the JSON at `/snapshot.json` are made from it and from nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Serialize, Serializer};
 
 use crate::cgroup_path::{Level, Place};
 use crate::identity::Workload;
-use crate::kernel::cgroup_tree::Cgroup;
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Rates, Ratio};
 use crate::sample::{CgroupSample, CgroupStats, Sample};
+use crate::score::{MemberScore, NodeScore, PerResource, Waiting};
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]
@@ -30,6 +31,12 @@ pub struct Snapshot<'a> {
 /// The node.
 #[derive(Debug, Serialize)]
 pub struct NodeView {
+    /// How much it holds its VMs back; absent while there is too little history.
+    pub score: Option<Ratio>,
+    /// Share of what VMs wanted that they had to wait for, smoothed.
+    pub contention: PerResource<Option<Ratio>>,
+    /// VMs that wait for a tenth or more of what they want.
+    pub held_back: usize,
     /// Shares of the window in which tasks waited.
     pub pressure: PressureRates,
     /// Share of the CPUs' time in which they ran something.
@@ -75,9 +82,22 @@ pub struct CgroupView<'a> {
     pub runtime: Option<&'static str>,
     /// Shares of the window in which its tasks waited.
     pub pressure: PressureRates,
+    /// What its waiting comes to in the score, where it is about this cgroup.
+    pub scored: Option<ScoredView>,
     /// What it uses and may use; absent where it was not read.
     #[serde(flatten)]
     pub usage: Option<UsageView>,
+}
+
+/// Why a container counts in the score as it does.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ScoredView {
+    /// CPUs used in the last tick.
+    pub usage: Option<f64>,
+    /// Share of what it wanted that it had to wait for because of the node, smoothed.
+    pub contention: PerResource<Option<Ratio>>,
+    /// The last tick's pressure, and whose fault it was.
+    pub waiting: PerResource<Option<Waiting>>,
 }
 
 /// What a cgroup uses, and what holds it back by its own doing.
@@ -147,21 +167,28 @@ fn seconds(micros: u64) -> f64 {
 impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates of the newest tick.
     #[must_use]
-    pub fn new(sample: &'a Sample, rates: Option<&Rates>) -> Self {
+    pub fn new(sample: &'a Sample, rates: Option<&Rates>, score: Option<&NodeScore>) -> Self {
         let node = &sample.node;
         let scanned = node.reclaim.map(|reclaim| {
             let (kswapd, direct) = (reclaim.pgscan_kswapd, reclaim.pgscan_direct);
             kswapd.unwrap_or_default().saturating_add(direct.unwrap_or_default())
         });
+        let scored: HashMap<CgroupId, ScoredView> =
+            score.into_iter().flat_map(|score| &score.members).map(scored_view).collect();
         let cgroups = sample.cgroups.iter().map(|member| {
-            let rates = rates.and_then(|rates| rates.cgroups.get(&member.cgroup.id));
-            CgroupView::new(member, rates.copied().unwrap_or_default())
+            let id = &member.cgroup.id;
+            let rates = rates.and_then(|rates| rates.cgroups.get(id));
+            let scored = scored.get(id).copied();
+            CgroupView::new(member, rates.copied().unwrap_or_default(), scored)
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
             observed_at_ms: sample.moment.unix_ms,
             window_s: rates.map(|rates| rates.window.as_secs_f64()),
             node: NodeView {
+                score: score.and_then(|score| score.score),
+                contention: score.map(|score| score.contention).unwrap_or_default(),
+                held_back: score.map_or(0, |score| score.held_back),
                 pressure: rates.map(|rates| rates.node).unwrap_or_default(),
                 utilization: rates.and_then(|rates| rates.utilization),
                 steal: rates.and_then(|rates| rates.steal),
@@ -175,8 +202,13 @@ impl<'a> Snapshot<'a> {
     }
 }
 
+fn scored_view(member: &MemberScore) -> (CgroupId, ScoredView) {
+    let MemberScore { usage, contention, waiting, .. } = *member;
+    (member.cgroup.id, ScoredView { usage, contention, waiting })
+}
+
 impl<'a> CgroupView<'a> {
-    fn new(sample: &'a CgroupSample, pressure: PressureRates) -> Self {
+    fn new(sample: &'a CgroupSample, pressure: PressureRates, scored: Option<ScoredView>) -> Self {
         let cgroup: &Cgroup = &sample.cgroup;
         let workload = sample.workload.as_deref();
         let pod = match &cgroup.place {
@@ -210,6 +242,7 @@ impl<'a> CgroupView<'a> {
             container_id: container.map(|container| container.id.as_str()),
             runtime: container.map(|container| container.runtime.word()),
             pressure,
+            scored,
             usage: sample.stats.as_deref().map(UsageView::new),
         }
     }

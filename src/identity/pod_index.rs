@@ -16,6 +16,8 @@ mod kubevirt {
     pub(super) const LAUNCHER: &str = "virt-launcher";
     /// Annotation: the VM's exact name.
     pub(super) const DOMAIN: &str = "kubevirt.io/domain";
+    /// Label: the VM's uid.
+    pub(super) const CREATED_BY: &str = "kubevirt.io/created-by";
     /// Label: the migration that made the pod.
     pub(super) const MIGRATION: &str = "kubevirt.io/migrationJobUID";
     /// Label: the node that the VM runs on.
@@ -161,6 +163,7 @@ fn vm_of(pod: &Pod) -> Option<Vm> {
     let runs_elsewhere = labels.get(kubevirt::NODE_NAME) != Some(&pod.spec.node_name);
     Some(Vm {
         name: name.as_str().into(),
+        uid: labels.get(kubevirt::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
         awaits_handover: labels.contains_key(kubevirt::MIGRATION) && runs_elsewhere,
     })
 }

@@ -18,12 +18,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::compression::{Gzip, accepts_gzip};
 use super::scrape::{Scrape, Scrapes};
-use crate::sample::{Depth, Sample};
-use crate::sampler::{Pods, Sampler, TICK_INTERVAL, moment_now};
+use crate::sample::Depth;
+use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL, moment_now};
+use crate::score::NodeScore;
 use crate::self_health::Reason;
 use crate::snapshot::Snapshot;
 
@@ -47,14 +48,18 @@ const PAGE: &str = include_str!("page.html");
 pub struct Service {
     sampler: Sampler,
     pods: Pods,
+    scores: Scores,
     scrapes: Arc<Scrapes>,
 }
+
+/// The newest score.
+type Scores = watch::Receiver<Option<Arc<NodeScore>>>;
 
 impl Service {
     /// Answers from this sampler.
     #[must_use]
-    pub fn new(sampler: Sampler, pods: Pods, scrapes: Arc<Scrapes>) -> Self {
-        Self { sampler, pods, scrapes }
+    pub fn new(sampler: Sampler, pods: Pods, scores: Scores, scrapes: Arc<Scrapes>) -> Self {
+        Self { sampler, pods, scores, scrapes }
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Response<Answer> {
@@ -75,12 +80,13 @@ impl Service {
 
     async fn metrics(&self, request: &Request<Incoming>) -> Response<Answer> {
         let sample = match self.sample(Depth::Exported).await {
-            Ok(sample) => sample,
+            Ok(refreshed) => refreshed.sample,
             Err(refusal) => return refusal,
         };
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let gzip = accepted.is_some_and(accepts_gzip);
-        let scrape = self.scrapes.begin(sample);
+        let score = self.scores.borrow().clone();
+        let scrape = self.scrapes.begin(sample, score.as_deref());
         let answer = ScrapeAnswer { scrape, gzip: gzip.then(Gzip::default) };
         let mut response = Response::new(Answer::Scrape(Some(Box::new(answer))));
         let headers = response.headers_mut();
@@ -94,13 +100,12 @@ impl Service {
     }
 
     async fn snapshot(&self) -> Response<Answer> {
-        let sample = match self.sample(Depth::Everything).await {
-            Ok(sample) => sample,
+        let Refreshed { sample, rates, .. } = match self.sample(Depth::Everything).await {
+            Ok(refreshed) => refreshed,
             Err(refusal) => return refusal,
         };
-        let tick = self.sampler.latest_tick();
-        let rates = tick.as_ref().and_then(|tick| tick.rates.as_ref());
-        match serde_json::to_vec(&Snapshot::new(&sample, rates)) {
+        let score = self.scores.borrow().clone();
+        match serde_json::to_vec(&Snapshot::new(&sample, rates.as_deref(), score.as_deref())) {
             Ok(json) => whole(StatusCode::OK, "application/json", json.into()),
             Err(error) => {
                 tracing::error!(%error, "Cannot write the snapshot");
@@ -110,14 +115,14 @@ impl Service {
     }
 
     /// A fresh sample, counted if it was made for this request; or the answer that says why not.
-    async fn sample(&self, depth: Depth) -> Result<Arc<Sample>, Response<Answer>> {
+    async fn sample(&self, depth: Depth) -> Result<Refreshed, Response<Answer>> {
         let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.refresh(depth)).await;
         match refreshed {
             Ok(Ok(refreshed)) => {
                 if let Some(took) = refreshed.took {
                     self.scrapes.health().observe(&refreshed.sample, took, Reason::Scrape);
                 }
-                Ok(refreshed.sample)
+                Ok(refreshed)
             }
             Ok(Err(_)) | Err(_) => Err(text(
                 StatusCode::SERVICE_UNAVAILABLE,

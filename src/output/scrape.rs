@@ -1,11 +1,13 @@
-//! One answer to a scrape: the sample's series, then the agent's own, in chunks.
+//! One answer to a scrape: the sample's series, the score's, then the agent's own, in chunks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::exposition::Exposition;
 use super::families::FamilyGroup;
+use super::score_series::write_score;
 use super::series::LabelCache;
 use crate::sample::Sample;
+use crate::score::NodeScore;
 use crate::self_health::SelfHealth;
 
 /// What scrapes have in common: which families, whose labels, and the agent's own metrics.
@@ -31,16 +33,21 @@ impl Scrapes {
 
     /// Begins an answer.
     #[must_use]
-    pub fn begin(&self, sample: Arc<Sample>) -> Scrape {
+    pub fn begin(&self, sample: Arc<Sample>, score: Option<&NodeScore>) -> Scrape {
         // A cache has no broken state worth keeping from the next scrape.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
+        let mut text = String::new();
+        if let Some(score) = score {
+            write_score(&mut text, score);
+        }
         let mut own = Vec::new();
         if let Err(error) = self.health.render(&mut own) {
             tracing::error!(%error, "Cannot render the agent's own metrics");
             own.clear();
         }
+        let own = [text.into_bytes(), own].concat();
         let exposition = Exposition::new(sample, labels, self.groups.clone());
         Scrape { exposition: Some(exposition), own }
     }

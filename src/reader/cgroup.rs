@@ -72,7 +72,7 @@ impl CgroupReader {
             Some(Remembered { reading, .. }) if is_fresh(reading.at, now) => reading,
             _ if member.dir.is_node() => node.pressure,
             last => {
-                let last = last.filter(|_| depth == Depth::Pressure);
+                let last = last.filter(|_| depth == Depth::Score);
                 let pressures = self.read_pressures(&member.dir, last, &node.pressure.pressures);
                 let Ok(pressures) = pressures else {
                     self.remembered.remove(&id);
@@ -85,7 +85,7 @@ impl CgroupReader {
             }
         };
         let wants_stats = match depth {
-            Depth::Pressure => false,
+            Depth::Score => false,
             Depth::Exported => self.groups != Groups::default(),
             Depth::Everything => true,
         };
@@ -183,18 +183,23 @@ impl CgroupReader {
         stats
     }
 
+    /// A file that is read whole; the outer `None` is an error, which is noted, the inner one that
+    /// the kernel has no such file here.
+    pub(super) fn read_whole<T>(
+        &mut self,
+        dir: &CgroupDir,
+        name: &CStr,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Option<Option<T>> {
+        dir.read(name, &mut self.buffer, parse).map_err(|error| self.errors.push(error)).ok()
+    }
+
     fn read_file<T>(
         &mut self,
         dir: &CgroupDir,
         name: &CStr,
         parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Option<T> {
-        match dir.read(name, &mut self.buffer, parse) {
-            Ok(value) => value,
-            Err(error) => {
-                self.errors.push(error);
-                None
-            }
-        }
+        self.read_whole(dir, name, parse).flatten()
     }
 }

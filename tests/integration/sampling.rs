@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
+use psi_agent::rates::PressureRates;
 use psi_agent::reader::{Groups, Reader, Selection};
 use psi_agent::sample::{Depth, Moment, Sample};
 use psi_agent::sampler::Sampler;
 
 const EVERYTHING: Selection =
     Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
+
+/// A container's cgroup: ticks read no others.
+const VM: &str = "/kubepods/pod1/1111111111111111111111111111111111111111111111111111111111111111";
 
 /// A node of plain files, whose totals the test sets.
 struct FakeNode(PathBuf);
@@ -21,17 +25,23 @@ impl FakeNode {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
         fs::create_dir_all(path.join("proc/pressure")).unwrap();
-        fs::create_dir_all(path.join("cgroup/vm")).unwrap();
+        fs::create_dir_all(path.join(format!("cgroup{VM}"))).unwrap();
         let node = Self(path);
         for resource in ["cpu", "memory", "io"] {
             node.set(&format!("proc/pressure/{resource}"), 0);
-            node.set(&format!("cgroup/vm/{resource}.pressure"), 0);
+            node.set_vm(resource, 0);
         }
         node
     }
 
+    fn set_vm(&self, resource: &str, total: u64) {
+        self.set(&format!("cgroup{VM}/{resource}.pressure"), total);
+    }
+
     fn set(&self, file: &str, total: u64) {
-        let text = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+        let [some, full] = ["some", "full"]
+            .map(|what| format!("{what} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"));
+        let text = some + &full;
         fs::write(self.0.join(file), text).unwrap();
     }
 
@@ -48,10 +58,12 @@ impl Drop for FakeNode {
     }
 }
 
-/// Totals of cpu and memory of the cgroup `/vm`.
+/// Totals of cpu and memory of the VM's cgroup.
 fn totals(sample: &Sample) -> (u64, u64) {
-    let vm = sample.cgroups.iter().find(|cgroup| &*cgroup.cgroup.path == "/vm").unwrap();
-    let pressures = vm.pressure.pressures;
+    let cgroups = sample.cgroups.iter().map(|cgroup| (&cgroup.cgroup, &cgroup.pressure));
+    let members = sample.members.iter().flatten();
+    let mut all = cgroups.chain(members.map(|member| (&member.cgroup, &member.pressure)));
+    let pressures = all.find(|(cgroup, _)| &*cgroup.path == VM).unwrap().1.pressures;
     (pressures.cpu.unwrap().some_us.unwrap(), pressures.memory.unwrap().some_us.unwrap())
 }
 
@@ -66,11 +78,11 @@ fn a_cgroup_is_read_at_most_once_a_second_whatever_the_reason() {
     let start = Instant::now();
     let mut read = |millis, depth| totals(&reader.sample(moment(start, millis), depth, None));
     assert_eq!(read(0, Depth::Exported), (0, 0));
-    node.set("cgroup/vm/cpu.pressure", 5);
+    node.set_vm("cpu", 5);
     assert_eq!(read(500, Depth::Exported), (0, 0));
-    assert_eq!(read(999, Depth::Pressure), (0, 0));
-    assert_eq!(read(1000, Depth::Pressure), (5, 0));
-    node.set("cgroup/vm/cpu.pressure", 9);
+    assert_eq!(read(999, Depth::Score), (0, 0));
+    assert_eq!(read(1000, Depth::Score), (5, 0));
+    node.set_vm("cpu", 9);
     assert_eq!(read(1900, Depth::Exported), (5, 0));
     assert_eq!(read(2000, Depth::Everything), (9, 0));
 }
@@ -82,14 +94,14 @@ fn a_tick_reads_memory_only_after_the_nodes_own_moved_and_a_scrape_always_does()
     let start = Instant::now();
     let mut read =
         |seconds: u64, depth| totals(&reader.sample(moment(start, seconds * 1000), depth, None));
-    assert_eq!(read(0, Depth::Pressure), (0, 0));
-    node.set("cgroup/vm/cpu.pressure", 1);
-    node.set("cgroup/vm/memory.pressure", 2);
-    assert_eq!(read(5, Depth::Pressure), (1, 0));
+    assert_eq!(read(0, Depth::Score), (0, 0));
+    node.set_vm("cpu", 1);
+    node.set_vm("memory", 2);
+    assert_eq!(read(5, Depth::Score), (1, 0));
     node.set("proc/pressure/memory", 2);
-    assert_eq!(read(10, Depth::Pressure), (1, 2));
-    node.set("cgroup/vm/memory.pressure", 3);
-    assert_eq!(read(15, Depth::Pressure), (1, 2));
+    assert_eq!(read(10, Depth::Score), (1, 2));
+    node.set_vm("memory", 3);
+    assert_eq!(read(15, Depth::Score), (1, 2));
     assert_eq!(read(20, Depth::Exported), (1, 3));
 }
 
@@ -98,19 +110,19 @@ fn a_path_that_was_used_again_has_no_rate_across_its_two_lives() {
     let node = FakeNode::new("two-lives");
     let mut reader = node.reader();
     let start = Instant::now();
-    let before = reader.sample(moment(start, 0), Depth::Pressure, None);
-    fs::rename(node.0.join("cgroup/vm"), node.0.join("cgroup/old")).unwrap();
-    fs::create_dir(node.0.join("cgroup/vm")).unwrap();
-    node.set("cgroup/vm/cpu.pressure", 100);
-    let after = reader.sample(moment(start, 5000), Depth::Pressure, None);
+    let before = reader.sample(moment(start, 0), Depth::Score, None);
+    let vm = node.0.join(format!("cgroup{VM}"));
+    fs::rename(&vm, node.0.join("cgroup/old")).unwrap();
+    fs::create_dir(&vm).unwrap();
+    node.set_vm("cpu", 100);
+    let after = reader.sample(moment(start, 5000), Depth::Score, None);
     let rates = psi_agent::rates::rates_between(&before, &after);
-    let id_of = |sample: &Sample, path: &str| {
-        let mut found = sample.cgroups.iter().filter(|cgroup| &*cgroup.cgroup.path == path);
-        found.next().map(|cgroup| cgroup.cgroup.id)
+    let cgroups = |sample: &Sample| -> Vec<_> {
+        sample.members.iter().flatten().map(|member| member.cgroup.id).collect()
     };
-    let new = id_of(&after, "/vm").unwrap();
-    assert_ne!(id_of(&before, "/vm"), Some(new));
-    assert!(!rates.cgroups.contains_key(&new));
+    assert_eq!((cgroups(&before).len(), cgroups(&after).len()), (1, 1));
+    assert_ne!(cgroups(&before), cgroups(&after));
+    assert_eq!(rates.members.unwrap()[0].pressure, PressureRates::default());
 }
 
 #[test]
@@ -136,4 +148,40 @@ fn refreshes_do_not_shorten_the_window_of_a_tick() {
         }
         asked.abort();
     });
+}
+
+#[test]
+fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
+    let node = FakeNode::new("limits");
+    let write = |file: &str, text: &str| {
+        fs::write(node.0.join(format!("cgroup{VM}/{file}")), text).unwrap();
+    };
+    write("cpu.stat", "usage_usec 1000\nnr_periods 0\nnr_throttled 0\nthrottled_usec 10\n");
+    write("memory.events.local", "low 0\nhigh 1\nmax 2\noom 0\noom_kill 0\n");
+    let mut reader = node.reader();
+    let start = Instant::now();
+    let mut read = |seconds: u64| {
+        let sample = reader.sample(moment(start, seconds * 1000), Depth::Score, None);
+        let member = &sample.members.unwrap()[0];
+        let throttled = member.throttled.unwrap().container_us;
+        (member.cpu_usage_us, throttled, member.memory_limit_hits, member.has_io_max)
+    };
+    assert_eq!(read(0), (Some(1000), 10, Some(3), Some(false)));
+    // Nobody waited: neither the CPU's nor any limit's files are opened.
+    write("cpu.stat", "usage_usec 2000\nnr_periods 1\nnr_throttled 1\nthrottled_usec 20\n");
+    write("memory.events.local", "low 0\nhigh 1\nmax 7\noom 0\noom_kill 0\n");
+    write("io.max", "8:0 rbps=1 wbps=max riops=max wiops=max\n");
+    node.set_vm("cpu", 999);
+    assert_eq!(read(5), (None, 10, Some(3), Some(false)));
+    node.set_vm("cpu", 1999);
+    assert_eq!(read(10), (Some(2000), 20, Some(3), Some(false)));
+    for resource in ["memory", "io"] {
+        node.set(&format!("proc/pressure/{resource}"), 5);
+        node.set_vm(resource, 5);
+    }
+    assert_eq!(read(15), (Some(2000), 20, Some(8), Some(true)));
+    // For ten minutes everybody's CPU time is read.
+    write("cpu.stat", "usage_usec 3000\n");
+    assert_eq!(read(609).0, Some(3000));
+    assert_eq!(read(611).0, None);
 }

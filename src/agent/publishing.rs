@@ -1,0 +1,86 @@
+//! The publisher, as this agent is told to run it, and what it says.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::cluster::connect;
+use crate::cluster::own_node::OwnNode;
+use crate::config::{Config, PodSource, Publish};
+use crate::contract::NodePressure;
+use crate::output::scrape::Scrapes;
+use crate::publish::Statement;
+use crate::publish::plan::Why;
+use crate::publish::publisher::{Publisher, Report};
+use crate::score::NodeScore;
+
+/// Publishes the scores, if it is told to, for as long as there are any.
+pub(super) async fn start(
+    config: &Config,
+    scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    adopt: oneshot::Sender<NodePressure>,
+    scrapes: &Arc<Scrapes>,
+) -> anyhow::Result<()> {
+    if config.publish == Publish::Off {
+        return Ok(());
+    }
+    let node = match &config.pods {
+        PodSource::Cluster(cluster) => {
+            Some(OwnNode::new(connect(cluster).await?, cluster.node_name.clone()))
+        }
+        PodSource::Nobody | PodSource::File(_) => None,
+    };
+    let publisher = Publisher {
+        prefix: config.prefix.clone(),
+        thresholds: config.thresholds,
+        outputs: config.outputs.clone(),
+        node,
+        dry_run: config.publish == Publish::DryRun,
+        chance,
+    };
+    let scrapes = Arc::clone(scrapes);
+    tokio::spawn(async move {
+        publisher.publish(scores, adopt, |report| hear(&scrapes, &report)).await;
+    });
+    Ok(())
+}
+
+fn hear(scrapes: &Scrapes, report: &Report<'_>) {
+    let health = scrapes.health();
+    match report {
+        Report::Adopted(found) => {
+            let score = found.score;
+            tracing::info!(score, "Going on from what the agent before this one published");
+        }
+        Report::Written(statement, why) => {
+            health.published(statement.observed_at_ms);
+            say("Published", statement, *why, "");
+        }
+        Report::WouldWrite(statement, why, patch) => {
+            health.would_publish();
+            let patch = patch.map(ToString::to_string).unwrap_or_default();
+            say("Would publish", statement, *why, &patch);
+        }
+        Report::Failed(error) => health.not_published(error),
+    }
+}
+
+/// A heartbeat says nothing new.
+fn say(what: &str, statement: &Statement, why: Why, patch: &str) {
+    let level = statement.level.word();
+    let each = statement.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
+    let (score, cpu, memory, io) = (statement.score, &each.cpu, &each.memory, &each.io);
+    match why {
+        Why::Change | Why::Level => {
+            tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
+        }
+        Why::Heartbeat => tracing::debug!(score, %cpu, %memory, %io, level, patch, "{what}"),
+    }
+}
+
+/// A number from 0 to 1. No more is asked of it than to be another on each node.
+#[allow(clippy::cast_precision_loss, reason = "53 bits of chance are enough")]
+fn chance() -> f64 {
+    RandomState::new().hash_one(()) as f64 / u64::MAX as f64
+}

@@ -1,0 +1,263 @@
+//! The score as Prometheus' text format: the node's series, then each VM's. A value that cannot be
+//! told has no series. No VM's name is in a `container_*` series, and no pod's in these but info.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::families::Kind;
+use super::series::escape_into;
+use crate::identity::{Vm, Workload};
+use crate::kernel::cgroup_dir::Resource;
+use crate::rates::Ratio;
+use crate::score::{MemberScore, NodeScore, Waited};
+
+/// Appends all series of a score.
+pub fn write_score(text: &mut String, score: &NodeScore) {
+    let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_node_score",
+        "How much the node's shortage holds its VMs back, 0 to 1, smoothed: the larger of the \
+         contentions that count.",
+    );
+    gauge.write("", ratio(score.score));
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_node_contention_ratio",
+        "Share of what the node's VMs wanted that they had to wait for because of the node, \
+         smoothed.",
+    );
+    for resource in Resource::ALL {
+        gauge.write(&resource_label(resource), ratio(*score.contention.of(resource)));
+    }
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_node_utilization_ratio",
+        "Share of the node's CPU time in use, smoothed, and of its memory not to be had.",
+    );
+    gauge.write(&resource_label(Resource::Cpu), ratio(score.cpu_utilization));
+    gauge.write(&resource_label(Resource::Memory), ratio(score.memory_utilization));
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_node_steal_ratio",
+        "Share of the CPU time wanted from the hypervisor below that it gave to others, smoothed.",
+    );
+    gauge.write("", ratio(score.steal));
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_node_vmis_held_back",
+        "VMs that wait for a tenth or more of what they want because of the node.",
+    );
+    gauge.write("", u32::try_from(score.held_back).ok().map(f64::from));
+    write_vms(text, &vms(score));
+}
+
+/// The VMs by namespace and name. Of one that has two pods here the later one counts.
+fn vms(score: &NodeScore) -> BTreeMap<(&str, &str), VmSeries<'_>> {
+    let members = score.members.iter().filter_map(|member| {
+        let workload = member.workload.as_deref().filter(|workload| workload.is_vm())?;
+        Some(VmSeries { member, workload, vm: workload.vm.as_deref()? })
+    });
+    let mut vms = BTreeMap::<_, VmSeries<'_>>::new();
+    for series in members {
+        let kept = vms.entry((&*series.workload.namespace, &*series.vm.name)).or_insert(series);
+        if kept.member.cgroup.id < series.member.cgroup.id {
+            *kept = series;
+        }
+    }
+    vms
+}
+
+#[derive(Clone, Copy)]
+struct VmSeries<'a> {
+    member: &'a MemberScore,
+    workload: &'a Workload,
+    vm: &'a Vm,
+}
+
+fn write_vms(text: &mut String, vms: &BTreeMap<(&str, &str), VmSeries<'_>>) {
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_vmi_contention_ratio",
+        "Share of what the VM wanted that it had to wait for because of the node, smoothed.",
+    );
+    for (name, vm) in vms {
+        for resource in Resource::ALL {
+            let ratio = vm.member.contention.of(resource).map(Ratio::get);
+            gauge.write(&(vm_labels(*name) + "," + &resource_label(resource)), ratio);
+        }
+    }
+    let mut gauge = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_vmi_wait_ratio",
+        "Share of time in which the VM waited for CPUs of the node, smoothed: its CPU ready.",
+    );
+    for (name, vm) in vms {
+        gauge.write(&vm_labels(*name), vm.member.wait.map(Ratio::get));
+    }
+    let mut counter = Family::new(
+        text,
+        Kind::Counter,
+        "psi_agent_vmi_wait_seconds_total",
+        "Time in which the VM waited, by what for and by who was the cause: the node's shortage, \
+         or a limit of its own.",
+    );
+    for (name, vm) in vms {
+        for resource in Resource::ALL {
+            let Waited { node_s, own_limit_s } = *vm.member.waited.of(resource);
+            for (cause, seconds) in [("node", node_s), ("own_limit", own_limit_s)] {
+                let cause = format!(",cause=\"{cause}\",");
+                let labels = vm_labels(*name) + &cause + &resource_label(resource);
+                counter.write(&labels, Some(seconds));
+            }
+        }
+    }
+    let mut info = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_vmi_info",
+        "Always 1: the pod in which a VM of this node runs, and the VM's uid.",
+    );
+    for (name, vm) in vms {
+        let (pod, uid) = (label("pod", &vm.workload.pod), label("uid", &vm.vm.uid));
+        info.write(&format!("{},{pod},{uid}", vm_labels(*name)), Some(1.0));
+    }
+}
+
+fn vm_labels((namespace, name): (&str, &str)) -> String {
+    format!("{},{}", label("namespace", namespace), label("name", name))
+}
+
+fn resource_label(resource: Resource) -> String {
+    label("resource", resource.word())
+}
+
+fn label(name: &str, value: &str) -> String {
+    let mut label = format!("{name}=\"");
+    escape_into(&mut label, value);
+    label.push('"');
+    label
+}
+
+/// A family that is being written. Without series it has no header either.
+struct Family<'a> {
+    text: &'a mut String,
+    kind: Kind,
+    name: &'static str,
+    help: &'static str,
+    header_due: bool,
+}
+
+impl<'a> Family<'a> {
+    fn new(text: &'a mut String, kind: Kind, name: &'static str, help: &'static str) -> Self {
+        Self { text, kind, name, help, header_due: true }
+    }
+
+    /// A series with these labels, if it has a value that is a number.
+    fn write(&mut self, labels: &str, value: Option<f64>) {
+        let Some(value) = value.filter(|value| value.is_finite()) else { return };
+        let Self { name, help, .. } = *self;
+        // Writing to a String cannot fail.
+        if std::mem::take(&mut self.header_due) {
+            let kind = self.kind.word();
+            let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        }
+        let braces = if labels.is_empty() { ["", ""] } else { ["{", "}"] };
+        let [open, close] = braces;
+        let value = (value * 1e6).round() / 1e6;
+        let _ = writeln!(self.text, "{name}{open}{labels}{close} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup_path::Place;
+    use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    use crate::sample::Moment;
+    use crate::score::PerResource;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    fn member(id: u64, vm: &str, pod: &str) -> MemberScore {
+        let path = format!("/kubepods/pod{id}/{id:064x}");
+        let vm = Vm { name: vm.into(), uid: "u-1".into(), awaits_handover: false };
+        MemberScore {
+            cgroup: Arc::new(Cgroup {
+                id: CgroupId(id),
+                place: Place::of_path(&path),
+                path: path.into(),
+                made_at_s: None,
+            }),
+            workload: Some(Arc::new(Workload {
+                namespace: "vms".into(),
+                pod: pod.into(),
+                container: "compute".into(),
+                name: "".into(),
+                image: "".into(),
+                vm: Some(Arc::new(vm)),
+            })),
+            usage: Some(1.0),
+            waiting: PerResource::default(),
+            contention: PerResource { cpu: Ratio::of(0.1 + 0.2, 1.0), ..PerResource::default() },
+            wait: Ratio::of(0.25, 1.0),
+            waited: PerResource {
+                cpu: Waited { node_s: 12.5, own_limit_s: 0.0 },
+                ..PerResource::default()
+            },
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "any moment will do")]
+    fn score(members: Vec<MemberScore>) -> String {
+        let mut text = String::new();
+        let score = NodeScore {
+            moment: Moment { at: Instant::now(), unix_ms: 0 },
+            score: Ratio::of(0.3, 1.0),
+            contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
+            steal: None,
+            cpu_utilization: Ratio::of(0.5, 1.0),
+            memory_utilization: None,
+            held_back: members.len(),
+            members,
+        };
+        write_score(&mut text, &score);
+        text
+    }
+
+    #[test]
+    fn what_cannot_be_told_has_no_series() {
+        let text = score(Vec::new());
+        assert!(text.contains("\npsi_agent_node_score 0.3\n"), "{text}");
+        assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
+        assert!(text.contains("\npsi_agent_node_vmis_held_back 0\n"));
+        for absent in ["steal", "resource=\"memory\"", "vmi_", "NaN"] {
+            assert!(!text.contains(&format!("{absent}_ratio ")) && !text.contains("NaN"));
+            assert!(absent == "steal" || !text.contains(absent), "{absent}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_vm_has_its_own_names_and_one_series_even_with_two_pods() {
+        let text = score(vec![member(9, "a\"b", "new"), member(7, "a\"b", "old")]);
+        let vm = r#"namespace="vms",name="a\"b""#;
+        for line in [
+            format!("psi_agent_vmi_contention_ratio{{{vm},resource=\"cpu\"}} 0.3"),
+            format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.25"),
+            format!(
+                "psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 12.5"
+            ),
+            format!("psi_agent_vmi_info{{{vm},pod=\"new\",uid=\"u-1\"}} 1"),
+        ] {
+            assert_eq!(text.lines().filter(|found| **found == *line).count(), 1, "{line}\n{text}");
+        }
+        assert!(!text.contains("pod=\"old\""));
+    }
+}

@@ -1,0 +1,205 @@
+//! A statement as a merge patch of the Node: all own keys as they should be, nobody else's touched.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::Statement;
+use crate::cluster::NodeKeys;
+use crate::contract::{Key, Level, Prefix};
+use crate::score::BASIS;
+
+/// What is written on a Node besides annotations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outputs {
+    /// The label.
+    pub label: bool,
+    /// Levels that have a taint of their own.
+    pub taints: BTreeSet<Level>,
+}
+
+impl Outputs {
+    /// Whether a level can be seen on the Node at all.
+    #[must_use]
+    pub fn show_level(&self) -> bool {
+        self.label || !self.taints.is_empty()
+    }
+
+    fn taints_at(&self, level: Level) -> impl Iterator<Item = Key> {
+        let keys = [(Level::Medium, Key::PressureMedium), (Level::High, Key::PressureHigh)];
+        let wanted = keys.into_iter();
+        wanted.filter(move |(of, _)| *of <= level && self.taints.contains(of)).map(|(_, key)| key)
+    }
+}
+
+/// The patch. It names the version that it was made for only where the list of taints changes,
+/// since a list can only be written whole; so the kubelet's writes get in nobody's way otherwise.
+#[must_use]
+pub fn node_patch(
+    prefix: &Prefix,
+    node: &NodeKeys,
+    statement: &Statement,
+    outputs: &Outputs,
+) -> Value {
+    let mut metadata = json!({ "annotations": annotations(prefix, node, statement) });
+    let mut patch = Map::new();
+    let label = Key::Pressure.of(prefix);
+    let labels = if outputs.label {
+        Some(json!({ label: statement.level.word() }))
+    } else {
+        node.labels.contains_key(&label).then(|| json!({ label: null }))
+    };
+    let taints = taints(prefix, node, statement.level, outputs);
+    if let Some(metadata) = metadata.as_object_mut() {
+        if let Some(labels) = labels {
+            metadata.insert("labels".into(), labels);
+        }
+        if taints.is_some() {
+            metadata.insert("resourceVersion".into(), json!(node.resource_version));
+        }
+    }
+    patch.insert("metadata".into(), metadata);
+    if let Some(taints) = taints {
+        patch.insert("spec".into(), json!({ "taints": taints }));
+    }
+    Value::Object(patch)
+}
+
+fn annotations(prefix: &Prefix, node: &NodeKeys, statement: &Statement) -> Map<String, Value> {
+    let points = |points: u8| Some(points.to_string());
+    let observed_at = i64::try_from(statement.observed_at_ms / 1000)
+        .ok()
+        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let wanted = [
+        (Key::Score, points(statement.score)),
+        (Key::Cpu, statement.each.cpu.and_then(points)),
+        (Key::Memory, statement.each.memory.and_then(points)),
+        (Key::Io, statement.each.io.and_then(points)),
+        (Key::ObservedAt, observed_at.map(|at| at.to_string())),
+        (Key::Basis, Some(BASIS.to_string())),
+    ];
+    let written = wanted.into_iter().filter_map(|(key, value)| {
+        let key = key.of(prefix);
+        // What cannot be told is taken away, if it is there.
+        let is_due = value.is_some() || node.annotations.contains_key(&key);
+        is_due.then(|| (key, value.map_or(Value::Null, Value::String)))
+    });
+    written.collect()
+}
+
+/// The whole list of taints, if it is not yet as it should be.
+fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> Option<Vec<Value>> {
+    let own_keys = Key::TAINTS.map(|key| key.of(prefix));
+    let is_own = |taint: &&Value| {
+        let key = taint.get("key").and_then(Value::as_str);
+        key.is_some_and(|key| own_keys.iter().any(|own| own == key))
+    };
+    let wanted: Vec<Value> = outputs
+        .taints_at(level)
+        .map(|key| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
+        .collect();
+    let own: Vec<&Value> = node.taints.iter().filter(is_own).collect();
+    let is_as_it_should_be =
+        own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint));
+    if is_as_it_should_be {
+        return None;
+    }
+    let foreign = node.taints.iter().filter(|taint| !is_own(taint)).cloned();
+    Some(foreign.chain(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::score::PerResource;
+
+    fn node(value: Value) -> NodeKeys {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn statement(level: Level) -> Statement {
+        Statement {
+            score: 40,
+            each: PerResource { cpu: Some(40), memory: Some(0), io: None },
+            level,
+            observed_at_ms: 1_767_323_045_678,
+        }
+    }
+
+    fn outputs(label: bool, taints: &[Level]) -> Outputs {
+        Outputs { label, taints: taints.iter().copied().collect() }
+    }
+
+    const BOTH: &[Level] = &[Level::Medium, Level::High];
+
+    fn taint(key: &str) -> Value {
+        json!({"key": key, "value": "true", "effect": "PreferNoSchedule"})
+    }
+
+    fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
+        node_patch(&Prefix::default(), &node(node_value), &statement(level), outputs)
+    }
+
+    #[test]
+    fn annotations_alone_name_no_version() {
+        let bare = json!({"metadata": {"name": "a", "resourceVersion": "7",
+            "annotations": {"psi-agent.io/io": "5", "other": "x"}}});
+        let expected = json!({"metadata": {"annotations": {
+            "psi-agent.io/score": "40", "psi-agent.io/cpu": "40", "psi-agent.io/memory": "0",
+            "psi-agent.io/io": null, "psi-agent.io/observed-at": "2026-01-02T03:04:05Z",
+            "psi-agent.io/basis": "psi/1",
+        }}});
+        assert_eq!(patched(bare, Level::High, &Outputs::default()), expected);
+    }
+
+    #[test]
+    fn taints_are_written_whole_beside_foreign_ones_and_only_when_they_change() {
+        let foreign = json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule",
+            "timeAdded": "2026-01-01T00:00:00Z"});
+        let with = |taints: &[&Value]| json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"taints": taints}});
+        let (medium, high) =
+            (taint("psi-agent.io/pressure-medium"), taint("psi-agent.io/pressure-high"));
+        let write = |taints: &[&Value], level, outputs: &Outputs| {
+            let patch = patched(with(taints), level, outputs);
+            let version = patch["metadata"].get("resourceVersion").cloned();
+            assert_eq!(version.is_some(), patch.get("spec").is_some());
+            patch.get("spec").map(|spec| spec["taints"].clone())
+        };
+        let both = outputs(false, BOTH);
+        assert_eq!(write(&[&foreign], Level::Low, &both), None);
+        assert_eq!(write(&[&foreign], Level::Medium, &both), Some(json!([foreign, medium])));
+        assert_eq!(write(&[&medium, &foreign], Level::Medium, &both), None);
+        assert_eq!(
+            write(&[&medium, &foreign], Level::High, &both),
+            Some(json!([foreign, medium, high]))
+        );
+        assert_eq!(write(&[&medium, &high], Level::Low, &both), Some(json!([])));
+        // Only high is asked for: medium is neither set nor left.
+        let only_high = outputs(false, &[Level::High]);
+        assert_eq!(write(&[&medium], Level::High, &only_high), Some(json!([high])));
+        // Switched off, or with another effect: put right.
+        assert_eq!(
+            write(&[&high, &foreign], Level::High, &outputs(false, &[])),
+            Some(json!([foreign]))
+        );
+        let mut wrong = high.clone();
+        wrong["effect"] = json!("NoSchedule");
+        assert_eq!(write(&[&wrong], Level::High, &only_high), Some(json!([high])));
+    }
+
+    #[test]
+    fn the_label_is_the_level_and_goes_when_it_is_switched_off() {
+        let labels = |node_value: Value, label| {
+            let patch = patched(node_value, Level::Medium, &outputs(label, &[]));
+            patch["metadata"].get("labels").cloned()
+        };
+        let bare = json!({"metadata": {"name": "a"}});
+        let labelled =
+            json!({"metadata": {"name": "a", "labels": {"psi-agent.io/pressure": "high"}}});
+        let medium = Some(json!({"psi-agent.io/pressure": "medium"}));
+        assert_eq!(labels(bare.clone(), true), medium);
+        assert_eq!(labels(labelled.clone(), true), medium);
+        assert_eq!(labels(labelled, false), Some(json!({"psi-agent.io/pressure": null})));
+        assert_eq!(labels(bare, false), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! A node's hours in virtual time: what is written, and when.
+
+#![allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
+
+use super::*;
+use crate::kernel::cgroup_dir::Resource;
+use crate::rates::{MemberRates, PressureRates, Rates, Ratio, WaitShares};
+use crate::sample::Moment;
+use crate::score::{PerResource, Scorer};
+
+const TICK: u64 = 5;
+
+/// A node whose one VM waits for a share of what it wants, and an agent that publishes.
+struct Node {
+    scorer: Scorer,
+    plan: Plan,
+    start: Instant,
+    seconds: u64,
+    /// Second, values, level, why.
+    writes: Vec<(u64, Statement, Why)>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
+            plan: Plan::new(Thresholds::default(), true),
+            start: Instant::now(),
+            seconds: 0,
+            writes: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_secs(self.seconds)
+    }
+
+    /// A tick in which the VM waited for `contention`; the score after it.
+    fn tick(&mut self, contention: f64) -> NodeScore {
+        self.seconds += TICK;
+        let moment = Moment { at: self.now(), unix_ms: self.seconds * 1000 };
+        self.scorer.advance(moment, &rates(contention))
+    }
+
+    /// Lets so many seconds go by, writing what is due.
+    fn pass(&mut self, seconds: u64, contention: impl Fn(u64) -> f64) {
+        for _ in 0..seconds / TICK {
+            let score = self.tick(contention(self.seconds));
+            if let Some((statement, why)) = self.plan.due(self.now(), &score) {
+                self.plan.written(statement, why, self.now(), 0.5);
+                self.writes.push((self.seconds, statement, why));
+            }
+        }
+    }
+
+    fn levels(&self) -> Vec<Level> {
+        let mut levels: Vec<Level> = self.writes.iter().map(|(_, said, _)| said.level).collect();
+        levels.dedup();
+        levels
+    }
+
+    /// The second at which a statement like this was first written.
+    fn first(&self, wanted: impl Fn(&Statement) -> bool) -> u64 {
+        self.writes.iter().find(|(_, said, _)| wanted(said)).unwrap().0
+    }
+}
+
+fn rates(contention: f64) -> Rates {
+    let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
+    let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
+    let path = format!("/kubepods/pod1/{:064x}", 1);
+    let member = MemberRates {
+        cgroup: std::sync::Arc::new(crate::kernel::cgroup_tree::Cgroup {
+            id: crate::kernel::cgroup_tree::CgroupId(1),
+            place: crate::cgroup_path::Place::of_path(&path),
+            path: path.into(),
+            made_at_s: None,
+        }),
+        workload: None,
+        pressure,
+        usage: Some(1.0 - contention),
+        throttled: Some(0.0),
+        own_memory_limit: Some(false),
+        has_io_max: Some(false),
+    };
+    Rates {
+        window: Duration::from_secs(TICK),
+        node: pressure,
+        reclaims: Some(false),
+        cpus: Some(4),
+        members: Some(vec![member]),
+        ..Rates::default()
+    }
+}
+
+#[test]
+fn the_first_write_waits_for_a_history_and_then_a_calm_node_only_shows_that_it_lives() {
+    let mut node = Node::new();
+    node.pass(2 * 3600, |_| 0.0);
+    assert_eq!(node.writes.first().map(|(at, ..)| *at), Some(30));
+    assert_eq!(node.writes.len(), 1 + 24, "{:?}", node.writes);
+    assert!(node.writes.iter().skip(1).all(|(_, _, why)| *why == Why::Heartbeat));
+    // Its heartbeats are at a phase of its own, and never more than 5 min apart.
+    let times: Vec<u64> = node.writes.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(times[1], 30 + 150);
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] <= 300));
+}
+
+#[test]
+fn a_step_up_and_down_changes_each_level_once_and_values_30_s_apart() {
+    let mut node = Node::new();
+    node.pass(600, |_| 0.0);
+    let calm_until = node.seconds;
+    node.pass(600, |_| 0.5);
+    let loaded_until = node.seconds;
+    node.pass(600, |_| 0.0);
+    use Level::{High, Low, Medium};
+    assert_eq!(node.levels(), [Low, Medium, High, Medium, Low], "{:?}", node.writes);
+    let values: Vec<(u64, u8)> =
+        node.writes.iter().map(|(at, said, _)| (*at, said.score)).collect();
+    let mut changes = values.clone();
+    changes.dedup_by_key(|(_, score)| *score);
+    assert!(changes.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 30), "{values:?}");
+    // The budgets: a changed value within 15 s, medium and high within 60 s; after the end high is
+    // left within 90 s, and low again within 150 s.
+    assert!(node.first(|said| said.score > 0) - calm_until <= 15);
+    assert!(node.first(|said| said.level >= Medium) - calm_until <= 60);
+    assert!(node.first(|said| said.level == High) - calm_until <= 60, "{:?}", node.writes);
+    let after = |wanted: Level| {
+        let later =
+            node.writes.iter().find(|(at, said, _)| *at > loaded_until && said.level <= wanted);
+        later.unwrap().0 - loaded_until
+    };
+    assert!(after(Medium) <= 90 && after(Low) <= 150, "{:?}", node.writes);
+    let last = node.writes.last().unwrap().1;
+    assert_eq!((last.score, last.level), (0, Low));
+}
+
+#[test]
+fn short_bursts_reach_no_level() {
+    let mut node = Node::new();
+    node.pass(3600, |second| if second % 60 < 5 { 1.0 } else { 0.0 });
+    assert_eq!(node.levels(), [Level::Low]);
+}
+
+#[test]
+fn a_sawtooth_around_a_threshold_flips_nothing_and_the_hour_has_a_bound() {
+    let mut node = Node::new();
+    node.pass(4 * 3600, |second| if second / 40 % 2 == 0 { 0.6 } else { 0.0 });
+    let mut flips = 0;
+    for pair in node.writes.windows(2) {
+        flips += usize::from(pair[0].1.level != pair[1].1.level);
+    }
+    assert!(flips <= 2, "{flips}");
+    for hour in 0..3 {
+        let within = |at: u64| (hour * 3600..(hour + 1) * 3600).contains(&at);
+        let changes =
+            node.writes.iter().filter(|(at, _, why)| within(*at) && *why != Why::Heartbeat);
+        assert!(changes.count() <= MOST_CHANGES);
+        let heartbeats =
+            node.writes.iter().filter(|(at, _, why)| within(*at) && *why == Why::Heartbeat);
+        assert!(heartbeats.count() <= 12);
+    }
+}
+
+#[test]
+fn next_to_nothing_is_written_as_nothing() {
+    let mut node = Node::new();
+    node.pass(600, |_| 0.06);
+    assert_eq!(node.writes.last().unwrap().1.score, 5);
+    node.pass(300, |_| 0.026);
+    assert_eq!(node.writes.last().unwrap().1.score, 5);
+    node.pass(300, |_| 0.02);
+    assert_eq!(node.writes.last().unwrap().1.score, 0);
+}
+
+#[test]
+fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
+    for (level, points) in [(Level::High, 50), (Level::Low, 50), (Level::Medium, 15)] {
+        let mut node = Node::new();
+        let each = PerResource { cpu: Some(points), memory: Some(0), io: Some(0) };
+        let said = Statement { score: points, each, level: Level::Low, observed_at_ms: 0 };
+        node.plan.adopt(said, Some(level), node.now(), Duration::from_secs(100));
+        node.scorer.adopt(&crate::contract::NodePressure {
+            score: points,
+            cpu: Some(points),
+            memory: Some(0),
+            io: Some(0),
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
+            basis: crate::score::BASIS,
+        });
+        // The score goes on as it was: the next write is the heartbeat that was due anyway.
+        let same = f64::from(points) / 100.0;
+        node.pass(25, |_| same);
+        assert_eq!(node.writes, []);
+        node.pass(175, |_| same);
+        let levels: Vec<Level> = node.writes.iter().map(|(_, said, _)| said.level).collect();
+        let times: Vec<u64> = node.writes.iter().map(|(at, ..)| *at).collect();
+        if level == Level::Low {
+            // A level that had begun to be entered is entered, after its 30 s.
+            assert_eq!(levels.first(), Some(&Level::High));
+        } else {
+            assert_eq!((levels, times), (vec![level], vec![200]));
+        }
+    }
+}
+
+#[test]
+fn tries_that_fail_come_later_each_time_and_the_newest_value_is_written_in_the_end() {
+    let mut node = Node::new();
+    node.pass(60, |_| 0.0);
+    let mut tries = Vec::new();
+    // Ten minutes without an API server, while the node becomes short.
+    for _ in 0..120 {
+        let score = node.tick(0.5);
+        if node.plan.due(node.now(), &score).is_some() {
+            node.plan.failed(Failure::Unavailable(None), node.now(), 1.0);
+            tries.push(node.seconds);
+        }
+    }
+    assert!((8..=14).contains(&tries.len()), "{tries:?}");
+    assert!(tries.windows(2).all(|pair| pair[1] - pair[0] <= 65), "{tries:?}");
+    node.pass(60, |_| 0.5);
+    let (_, said, _) = node.writes.last().unwrap();
+    assert_eq!((said.score, said.level), (50, Level::High));
+    assert_eq!(node.writes.len(), 2, "{:?}", node.writes);
+}
+
+#[test]
+fn the_api_server_is_left_alone_for_as_long_as_it_asks_and_longer_when_it_refuses() {
+    let gaps = |failure, count: usize| {
+        let mut plan = Plan::new(Thresholds::default(), false);
+        let start = Instant::now();
+        let gap = |_| {
+            plan.failed(failure, start, 1.0);
+            plan.not_before.unwrap().duration_since(start).as_secs()
+        };
+        (0..count).map(gap).collect::<Vec<_>>()
+    };
+    assert_eq!(gaps(Failure::Unavailable(None), 6), [5, 10, 20, 40, 60, 60]);
+    assert_eq!(gaps(Failure::Refused, 8), [5, 10, 20, 40, 80, 160, 300, 300]);
+    let asked = Some(Duration::from_secs(90));
+    assert_eq!(gaps(Failure::Unavailable(asked), 2), [90, 90]);
+    let absurd = Some(Duration::from_secs(86_400));
+    assert_eq!(gaps(Failure::Unavailable(absurd), 1), [600]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_the_node_does_writes_are_30_s_apart_and_multiples_of_5(
+        steps in proptest::collection::vec((0.0..=1.0, 1u64..60), 1..40)
+    ) {
+        let mut node = Node::new();
+        for (contention, ticks) in steps {
+            node.pass(ticks * TICK, |_| contention);
+        }
+        let values: Vec<_> = node.writes.iter().filter(|(.., why)| *why != Why::Level).collect();
+        for pair in values.windows(2) {
+            proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
+        }
+        for (_, said, _) in &node.writes {
+            let each = [Some(said.score), said.each.cpu, said.each.memory, said.each.io];
+            proptest::prop_assert!(each.iter().flatten().all(|points| points % 5 == 0 && *points <= 100));
+            proptest::prop_assert_eq!(Some(said.score), said.each.cpu.max(said.each.memory));
+        }
+    }
+}

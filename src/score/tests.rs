@@ -1,0 +1,251 @@
+//! The score of nodes that are put together by hand.
+
+use super::*;
+use crate::cgroup_path::Place;
+use crate::identity::Vm;
+use crate::rates::{PressureRates, WaitShares};
+use std::time::Instant;
+
+const TICK: Duration = Duration::from_secs(5);
+
+fn ratio(value: f64) -> Option<Ratio> {
+    Ratio::of(value, 1.0)
+}
+
+/// A VM that stalled for `full`, used so many CPUs, and was throttled for so many.
+fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRates {
+    let path = format!("/kubepods/pod{number}/{number:064x}");
+    let workload = Workload {
+        namespace: "vms".into(),
+        pod: format!("virt-launcher-{number}").into(),
+        container: "compute".into(),
+        name: "".into(),
+        image: "".into(),
+        vm: Some(Arc::new(Vm {
+            name: format!("vm-{number}").into(),
+            uid: "".into(),
+            awaits_handover: false,
+        })),
+    };
+    let nothing = WaitShares { some: ratio(0.0), full: ratio(0.0) };
+    MemberRates {
+        cgroup: Arc::new(Cgroup {
+            id: CgroupId(number),
+            place: Place::of_path(&path),
+            path: path.into(),
+            made_at_s: None,
+        }),
+        workload: Some(Arc::new(workload)),
+        pressure: PressureRates {
+            cpu: WaitShares { some: ratio(full), full: ratio(full) },
+            memory: nothing,
+            io: nothing,
+        },
+        usage: Some(usage),
+        throttled: Some(throttled),
+        own_memory_limit: Some(false),
+        has_io_max: Some(false),
+    }
+}
+
+fn node(members: Vec<MemberRates>) -> Rates {
+    let told = WaitShares { some: ratio(0.5), full: ratio(0.0) };
+    Rates {
+        window: TICK,
+        node: PressureRates { cpu: told, memory: told, io: told },
+        utilization: ratio(0.5),
+        steal: ratio(0.0),
+        cpus: Some(4),
+        reclaims: Some(false),
+        members: Some(members),
+        ..Rates::default()
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment will do")]
+fn moment() -> Moment {
+    Moment { at: Instant::now(), unix_ms: 0 }
+}
+
+fn scorer() -> Scorer {
+    Scorer::new(vec![Resource::Cpu, Resource::Memory])
+}
+
+/// The score after a minute of the same.
+fn settled(rates: &Rates) -> NodeScore {
+    let mut scorer = scorer();
+    (0..12).for_each(|_| drop(scorer.advance(moment(), rates)));
+    scorer.advance(moment(), rates)
+}
+
+fn cpu(rates: &Rates) -> f64 {
+    settled(rates).contention.cpu.unwrap().get()
+}
+
+#[test]
+fn a_vm_that_only_its_own_limit_holds_back_does_not_count() {
+    // As measured: 4 loops with a quota of a twentieth of a CPU, on a node of 4 that is 2 % busy.
+    let score = settled(&node(vec![vm(1, 0.988, 0.05, 3.77)]));
+    assert!(score.score.unwrap().get() < 0.01, "{score:?}");
+    let waiting = score.members[0].waiting.cpu.unwrap();
+    assert!(waiting.own_limit.get() > 0.98 && waiting.raw.get() == 0.988);
+    assert_eq!(score.held_back, 0);
+    let waited = score.members[0].waited.cpu;
+    assert!(waited.own_limit_s > 64.0 && waited.node_s < 0.5, "{waited:?}");
+}
+
+#[test]
+fn vms_that_share_too_few_cpus_wait_for_half_of_what_they_want() {
+    let contended = || (1..=4).map(|number| vm(number, 0.5, 1.0, 0.0));
+    let score = settled(&node(contended().collect()));
+    assert!((score.score.unwrap().get() - 0.5).abs() < 1e-9);
+    assert_eq!(score.held_back, 4);
+    assert_eq!(score.members[0].wait.unwrap().get(), 0.5);
+    // One among them that its own limit holds back changes nothing.
+    let with_throttled = contended().chain([vm(5, 0.987, 0.05, 3.83)]).collect();
+    assert!((cpu(&node(with_throttled)) - 0.5).abs() < 1e-9);
+    // Nor do fifty that are idle.
+    let with_idle = contended().chain((10..60).map(|number| vm(number, 0.0, 0.001, 0.0)));
+    assert!((cpu(&node(with_idle.collect())) - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_starved_large_vm_is_seen_among_small_ones_and_an_odd_small_one_is_not() {
+    let small = |count: u64| (10..10 + count).map(|number| vm(number, 0.0, 0.1, 0.0));
+    assert!(cpu(&node(small(10).chain([vm(1, 0.4, 2.0, 0.0)]).collect())) >= 0.4);
+    assert!(cpu(&node(small(10).chain([vm(1, 0.1, 0.02, 0.0)]).collect())) < 0.01);
+}
+
+#[test]
+fn a_node_that_hardly_anybody_asks_anything_of_scores_0() {
+    assert_eq!(cpu(&node(vec![])), 0.0);
+    assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02, 0.0)])), 0.0);
+    assert!(cpu(&node(vec![vm(1, 0.2, 0.2, 0.0)])) > 0.4);
+}
+
+#[test]
+fn what_cannot_be_told_is_absent() {
+    let unknown = |change: fn(&mut Rates)| {
+        let mut rates = node(vec![vm(1, 0.5, 1.0, 0.0)]);
+        change(&mut rates);
+        let score = settled(&rates);
+        (score.score, score.contention.cpu, score.contention.memory)
+    };
+    let zero = ratio(0.0);
+    assert_eq!(unknown(|rates| rates.members = None), (None, None, None));
+    assert_eq!(unknown(|rates| rates.node.cpu = WaitShares::default()), (None, None, zero));
+    let no_stat = |rates: &mut Rates| {
+        rates.members.iter_mut().flatten().for_each(|member| member.usage = None);
+    };
+    assert_eq!(unknown(no_stat), (None, None, zero));
+    let no_limits = |rates: &mut Rates| {
+        for member in rates.members.iter_mut().flatten() {
+            member.pressure.memory.some = ratio(0.3);
+            member.own_memory_limit = None;
+        }
+    };
+    let (score, cpu, memory) = unknown(no_limits);
+    assert_eq!((score, memory), (None, None));
+    assert!(cpu.is_some());
+}
+
+#[test]
+fn one_container_that_does_not_read_costs_itself() {
+    let mut unread = vm(2, 0.5, 1.0, 0.0);
+    unread.throttled = None;
+    let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), unread]));
+    assert!((score.score.unwrap().get() - 0.5).abs() < 1e-9);
+    assert_eq!(score.members[1].waiting.cpu, None);
+}
+
+#[test]
+fn memory_counts_while_the_node_reclaims_and_no_own_limit_does() {
+    let memory = |reclaims, own_limit| {
+        let mut member = vm(1, 0.0, 1.0, 0.0);
+        member.pressure.memory.some = ratio(0.3);
+        member.own_memory_limit = Some(own_limit);
+        let score = settled(&Rates { reclaims: Some(reclaims), ..node(vec![member]) });
+        let waited = score.members[0].waited.memory;
+        (score.score.unwrap().get(), waited.node_s > 0.0, waited.own_limit_s > 0.0)
+    };
+    assert_eq!(memory(false, false), (0.0, false, false));
+    assert_eq!(memory(false, true), (0.0, false, true));
+    assert_eq!(memory(true, true), (0.0, false, true));
+    let (score, node, own_limit) = memory(true, false);
+    assert!((score - 0.3).abs() < 1e-9 && node && !own_limit);
+}
+
+#[test]
+fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
+    let io = |has_io_max| {
+        let mut member = vm(1, 0.0, 1.0, 0.0);
+        member.pressure.io.some = ratio(0.4);
+        member.has_io_max = Some(has_io_max);
+        settled(&node(vec![member]))
+    };
+    assert_eq!(io(false).score, ratio(0.0));
+    assert!((io(false).contention.io.unwrap().get() - 0.4).abs() < 1e-9);
+    assert_eq!(io(true).contention.io, None);
+}
+
+#[test]
+fn steal_from_below_is_the_nodes_shortage_too() {
+    let stolen = |members| Rates { steal: ratio(0.25), ..node(members) };
+    let score = settled(&stolen(vec![vm(1, 0.0, 1.0, 0.0)]));
+    assert!((score.score.unwrap().get() - 0.25 / 0.75).abs() < 1e-9);
+    assert!((score.steal.unwrap().get() - 0.25 / 0.75).abs() < 1e-9);
+    // Where nobody wants anything, nothing was stolen from anybody.
+    assert_eq!(cpu(&stolen(vec![])), 0.0);
+}
+
+#[test]
+fn there_is_no_score_without_a_history_unless_one_was_taken_over() {
+    let rates = node(vec![vm(1, 0.5, 1.0, 0.0)]);
+    let mut fresh = scorer();
+    let scores: Vec<bool> =
+        (0..7).map(|_| fresh.advance(moment(), &rates).score.is_some()).collect();
+    assert_eq!(scores, [false, false, false, false, false, true, true]);
+
+    let mut heir = scorer();
+    heir.adopt(&NodePressure {
+        score: 40,
+        cpu: Some(40),
+        memory: Some(0),
+        io: None,
+        observed_at: jiff::Timestamp::UNIX_EPOCH,
+        basis: BASIS,
+    });
+    let first = heir.advance(moment(), &rates);
+    let expected = 0.4 + 0.1 * (1.0 - (-5.0_f64 / 30.0).exp());
+    assert!((first.score.unwrap().get() - expected).abs() < 1e-9);
+    assert_eq!(first.contention.io, None);
+}
+
+#[test]
+fn a_vm_that_goes_takes_its_counters_along() {
+    let mut scorer = scorer();
+    scorer.advance(moment(), &node(vec![vm(1, 0.5, 1.0, 0.0)]));
+    scorer.advance(moment(), &node(vec![]));
+    let back = scorer.advance(moment(), &node(vec![vm(1, 0.5, 1.0, 0.0)]));
+    assert!((back.members[0].waited.cpu.node_s - 2.5).abs() < 1e-9);
+}
+
+proptest::proptest! {
+    #[test]
+    fn every_score_is_a_number_from_0_to_1(
+        members in proptest::collection::vec((0.0..=1.0, 0.0..=300.0, 0.0..=300.0), 0..8),
+        steal in 0.0..=1.0,
+    ) {
+        let members = members.into_iter().zip(1..);
+        let members = members.map(|((full, usage, throttled), n)| vm(n, full, usage, throttled));
+        let score = settled(&Rates { steal: ratio(steal), ..node(members.collect()) });
+        proptest::prop_assert!((0.0..=1.0).contains(&score.score.unwrap().get()));
+        for member in score.members {
+            let waiting = member.waiting.cpu.unwrap();
+            let parts = waiting.own_limit.get() + waiting.left.get();
+            proptest::prop_assert!(parts <= waiting.raw.get() + 1e-9);
+            proptest::prop_assert!((0.0..=1.0).contains(&member.contention.cpu.unwrap().get()));
+            proptest::prop_assert!(waiting.demand >= 0.0 && waiting.demand.is_finite());
+        }
+    }
+}
