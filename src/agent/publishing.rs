@@ -12,7 +12,7 @@ use crate::contract::NodePressure;
 use crate::output::scrape::Scrapes;
 use crate::publish::Statement;
 use crate::publish::plan::Why;
-use crate::publish::publisher::{Publisher, Report};
+use crate::publish::publisher::{Report, Settings, publish};
 use crate::score::NodeScore;
 
 /// Publishes the scores, if it is told to, for as long as there are any.
@@ -31,7 +31,7 @@ pub(super) async fn start(
         }
         PodSource::Nobody | PodSource::File(_) => None,
     };
-    let publisher = Publisher {
+    let settings = Settings {
         prefix: config.prefix.clone(),
         thresholds: config.thresholds,
         outputs: config.outputs.clone(),
@@ -41,7 +41,7 @@ pub(super) async fn start(
     };
     let scrapes = Arc::clone(scrapes);
     tokio::spawn(async move {
-        publisher.publish(scores, adopt, |report| hear(&scrapes, &report)).await;
+        publish(settings, scores, adopt, |report| hear(&scrapes, report)).await;
     });
     Ok(())
 }

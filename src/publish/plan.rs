@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::level::{LevelTracker, Thresholds};
 use super::{STEP, Statement, points};
 use crate::contract::Level;
-use crate::score::NodeScore;
+use crate::score::{NodeScore, PerResource};
 
 /// Between two writes.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -120,17 +120,20 @@ impl Plan {
     }
 
     /// Takes over what another agent wrote `age` ago: neither a write nor a level follows from it.
+    /// `shown` is the level that the Node shows, if it shows any.
     pub fn adopt(
         &mut self,
-        statement: Statement,
+        score: u8,
+        each: PerResource<Option<u8>>,
         shown: Option<Level>,
         now: Instant,
         age: Duration,
     ) {
-        let level = shown.unwrap_or_else(|| self.levels.level_of(f64::from(statement.score)));
+        let level = shown.unwrap_or_else(|| self.levels.level_of(f64::from(score)));
         self.levels.adopt(level);
         let written_at = now.checked_sub(age).unwrap_or(now);
-        self.history.last = Some((Statement { level, ..statement }, written_at));
+        let statement = Statement { score, each, level, observed_at_ms: 0 };
+        self.history.last = Some((statement, written_at));
         self.history.heartbeat_due = Some(written_at + HEARTBEAT);
     }
 

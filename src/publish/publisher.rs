@@ -21,7 +21,7 @@ use crate::score::{BASIS, NodeScore, PerResource};
 const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
 
 /// What is written, and where.
-pub struct Publisher {
+pub struct Settings {
     /// What keys begin with.
     pub prefix: Prefix,
     /// Where levels begin.
@@ -49,130 +49,134 @@ pub enum Report<'a> {
     Failed(&'a CallError),
 }
 
-/// A statement that is due, and what it takes to get it onto the Node.
-struct Attempt {
-    statement: Statement,
-    why: Why,
+/// Publishes one score after another.
+pub struct Publisher {
+    settings: Settings,
+    plan: Plan,
+    /// Until the Node was seen, nobody knows what there is to go on from.
+    has_seen_node: bool,
+}
+
+/// Publishes until there are no more scores. What was found of an agent before this one goes to
+/// `adopt`, since scores go on from there.
+pub async fn publish(
+    settings: Settings,
+    mut scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    adopt: oneshot::Sender<NodePressure>,
+    mut report: impl FnMut(&Report<'_>),
+) {
+    let mut publisher = Publisher::new(settings);
+    let mut adopt = Some(adopt);
+    while scores.changed().await.is_ok() {
+        let Some(score) = scores.borrow_and_update().clone() else { continue };
+        let hear = |heard: &Report<'_>| {
+            if let (Report::Adopted(found), Some(adopt)) = (heard, adopt.take()) {
+                // Who scores may have ended, and so will we then.
+                let _ = adopt.send((*found).clone());
+            }
+            report(heard);
+        };
+        publisher.take(&score, hear).await;
+    }
 }
 
 impl Publisher {
-    /// Publishes until there are no more scores. What was found of an agent before this one goes
-    /// to `adopt`, since scores go on from there.
-    pub async fn publish(
-        self,
-        mut scores: watch::Receiver<Option<Arc<NodeScore>>>,
-        adopt: oneshot::Sender<NodePressure>,
-        mut report: impl FnMut(Report<'_>),
-    ) {
-        let mut plan = Plan::new(self.thresholds, self.outputs.show_level());
-        // Until the Node was seen, nobody knows what there is to go on from.
-        let mut unseen = self.node.is_some().then_some(adopt);
-        while scores.changed().await.is_ok() {
-            let Some(score) = scores.borrow_and_update().clone() else { continue };
-            let due = plan.due(score.moment.at, &score);
-            if let (Some(node), true) = (&self.node, unseen.is_some()) {
-                if plan.may_try(score.moment.at) {
+    /// One that has written nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let plan = Plan::new(settings.thresholds, settings.outputs.show_level());
+        let has_seen_node = settings.node.is_none();
+        Self { settings, plan, has_seen_node }
+    }
+
+    /// Takes in a score, and writes what is due.
+    pub async fn take(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
+        let due = self.plan.due(score.moment.at, score);
+        let node = self.settings.node.clone();
+        match (node, due) {
+            (Some(node), _) if !self.has_seen_node => {
+                if self.plan.may_try(score.moment.at) {
                     match node.look().await {
-                        Ok(keys) => {
-                            plan.recovered();
-                            let heir = unseen.take();
-                            self.adopt(&keys, &score, &mut plan, heir, &mut report);
-                        }
-                        Err(error) => self.fail(&mut plan, &score, &error, &mut report),
+                        Ok(keys) => self.adopt(&keys, score, &mut report),
+                        Err(error) => self.fail(score, &error, &mut report),
                     }
                 }
-                continue;
             }
-            if let Some((statement, why)) = due {
-                let attempt = Attempt { statement, why };
-                self.attempt(&mut plan, &score, &attempt, &mut report).await;
+            (Some(node), Some((statement, why))) => {
+                self.write(&node, score, statement, why, &mut report).await;
             }
+            (None, Some((statement, why))) => {
+                self.plan.written(statement, why, score.moment.at, (self.settings.chance)());
+                report(&Report::WouldWrite(&statement, why, None));
+            }
+            (_, None) => {}
         }
     }
 
     /// Goes on from what the Node says, if that is fresh and of our own kind.
-    fn adopt(
-        &self,
-        keys: &NodeKeys,
-        score: &NodeScore,
-        plan: &mut Plan,
-        heir: Option<oneshot::Sender<NodePressure>>,
-        report: &mut impl FnMut(Report<'_>),
-    ) {
+    fn adopt(&mut self, keys: &NodeKeys, score: &NodeScore, report: &mut impl FnMut(&Report<'_>)) {
+        self.has_seen_node = true;
+        self.plan.recovered();
         let now = i64::try_from(score.moment.unix_ms).ok();
         let now = now.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        let found = NodePressure::from_annotations(&self.prefix, &keys.annotations);
+        let found = NodePressure::from_annotations(&self.settings.prefix, &keys.annotations);
         let (Some(now), Ok(Some(found))) = (now, found) else { return };
         let Freshness::Fresh { age } = found.freshness(now, ADOPTED_UNTIL) else { return };
         if found.basis != BASIS {
             return;
         }
-        let statement = Statement {
-            score: found.score,
-            each: PerResource { cpu: found.cpu, memory: found.memory, io: found.io },
-            level: Level::Low,
-            observed_at_ms: score.moment.unix_ms,
-        };
-        plan.adopt(statement, self.shown_level(keys), score.moment.at, age);
-        report(Report::Adopted(&found));
-        // Who scores may have ended, and so will we then.
-        let _ = heir.map(|heir| heir.send(found));
+        let each = PerResource { cpu: found.cpu, memory: found.memory, io: found.io };
+        let level = self.shown_level(keys);
+        self.plan.adopt(found.score, each, level, score.moment.at, age);
+        report(&Report::Adopted(&found));
     }
 
     /// The level that the Node shows; `None` where nothing on it does.
     fn shown_level(&self, keys: &NodeKeys) -> Option<Level> {
-        let label = keys.labels.get(&Key::Pressure.of(&self.prefix));
+        let Settings { prefix, outputs, .. } = &self.settings;
+        let label = keys.labels.get(&Key::Pressure.of(prefix));
         if let Some(level) = label.and_then(|word| word.parse().ok()) {
             return Some(level);
         }
-        let [medium, high] = Key::TAINTS.map(|key| keys.has_taint(&key.of(&self.prefix)));
+        let [medium, high] = Key::TAINTS.map(|key| keys.has_taint(&key.of(prefix)));
         match (medium, high) {
             (_, true) => Some(Level::High),
             (true, false) => Some(Level::Medium),
-            (false, false) if self.outputs.taints.contains(&Level::Medium) => Some(Level::Low),
+            (false, false) if outputs.taints.contains(&Level::Medium) => Some(Level::Low),
             (false, false) => None,
         }
     }
 
-    async fn attempt(
-        &self,
-        plan: &mut Plan,
+    async fn write(
+        &mut self,
+        node: &OwnNode,
         score: &NodeScore,
-        Attempt { statement, why }: &Attempt,
-        report: &mut impl FnMut(Report<'_>),
+        statement: Statement,
+        why: Why,
+        report: &mut impl FnMut(&Report<'_>),
     ) {
-        let (now, chance) = (score.moment.at, (self.chance)());
-        let Some(node) = &self.node else {
-            plan.written(*statement, *why, now, chance);
-            return report(Report::WouldWrite(statement, *why, None));
-        };
+        let Settings { prefix, outputs, dry_run, .. } = &self.settings;
         let patched = async {
-            let patch = node_patch(&self.prefix, &node.look().await?, statement, &self.outputs);
-            if !self.dry_run {
+            let patch = node_patch(prefix, &node.look().await?, &statement, outputs);
+            if !dry_run {
                 node.patch(&patch).await?;
             }
             Ok(patch)
         };
         match patched.await {
             Ok(patch) => {
-                plan.written(*statement, *why, now, chance);
-                report(if self.dry_run {
-                    Report::WouldWrite(statement, *why, Some(&patch))
+                report(&if *dry_run {
+                    Report::WouldWrite(&statement, why, Some(&patch))
                 } else {
-                    Report::Written(statement, *why)
+                    Report::Written(&statement, why)
                 });
+                self.plan.written(statement, why, score.moment.at, (self.settings.chance)());
             }
-            Err(error) => self.fail(plan, score, &error, report),
+            Err(error) => self.fail(score, &error, report),
         }
     }
 
-    fn fail(
-        &self,
-        plan: &mut Plan,
-        score: &NodeScore,
-        error: &CallError,
-        report: &mut impl FnMut(Report<'_>),
-    ) {
+    fn fail(&mut self, score: &NodeScore, error: &CallError, report: &mut impl FnMut(&Report<'_>)) {
         let failure = match error {
             CallError::Forbidden(_)
             | CallError::Unauthorized(_)
@@ -184,7 +188,7 @@ impl Publisher {
             | CallError::Unreachable(_)
             | CallError::TimedOut => Failure::Unavailable(error.retry_after()),
         };
-        plan.failed(failure, score.moment.at, (self.chance)());
-        report(Report::Failed(error));
+        self.plan.failed(failure, score.moment.at, (self.settings.chance)());
+        report(&Report::Failed(error));
     }
 }

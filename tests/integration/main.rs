@@ -25,6 +25,7 @@ mod names;
 mod nodes_and_reap;
 mod pods_file;
 mod prometheus;
+mod publishing;
 mod real_cgroups;
 mod sampling;
 mod support;

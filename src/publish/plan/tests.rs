@@ -6,7 +6,7 @@ use super::*;
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::{MemberRates, PressureRates, Rates, Ratio, WaitShares};
 use crate::sample::Moment;
-use crate::score::{PerResource, Scorer};
+use crate::score::Scorer;
 
 const TICK: u64 = 5;
 
@@ -179,8 +179,7 @@ fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
     for (level, points) in [(Level::High, 50), (Level::Low, 50), (Level::Medium, 15)] {
         let mut node = Node::new();
         let each = PerResource { cpu: Some(points), memory: Some(0), io: Some(0) };
-        let said = Statement { score: points, each, level: Level::Low, observed_at_ms: 0 };
-        node.plan.adopt(said, Some(level), node.now(), Duration::from_secs(100));
+        node.plan.adopt(points, each, Some(level), node.now(), Duration::from_secs(100));
         node.scorer.adopt(&crate::contract::NodePressure {
             score: points,
             cpu: Some(points),

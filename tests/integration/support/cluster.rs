@@ -1,13 +1,15 @@
-//! A real control plane on loopback: Debian's etcd and a kube-apiserver, its objects made with
-//! kubectl. Nodes and pods are objects without a kubelet behind them.
+//! A real control plane on loopback: Debian's etcd and a kube-apiserver, where it is wanted with a
+//! scheduler and controllers, its objects made with kubectl. Nodes and pods are objects without a
+//! kubelet behind them.
 
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{cache_dir, wait_for};
@@ -22,13 +24,86 @@ pub(crate) struct Cluster {
     etcd_port: u16,
     api_server: Child,
     port: u16,
+    extent: Extent,
+    others: Vec<Child>,
+}
+
+/// How much of a control plane.
+#[derive(Clone, Copy, PartialEq)]
+enum Extent {
+    /// An API server alone, which asks for no service account on a pod that names none.
+    ApiServer,
+    /// Also controllers and the scheduler, all as they are by default.
+    Whole,
+}
+
+/// A request of the agent's, as the API server's audit log has it.
+#[derive(Debug)]
+pub(crate) struct Audited {
+    pub(crate) at: Timestamp,
+    pub(crate) verb: String,
+    pub(crate) node: String,
+    /// The pod that its token is bound to.
+    pub(crate) by: String,
+    pub(crate) code: u64,
+    pub(crate) body: Value,
 }
 
 impl Cluster {
+    /// An API server alone.
     pub(crate) fn start(name: &str) -> Self {
+        Self::start_to(name, Extent::ApiServer)
+    }
+
+    /// With controllers and a scheduler that has no configuration.
+    pub(crate) fn start_whole(name: &str) -> Self {
+        let mut cluster = Self::start_to(name, Extent::Whole);
+        for (program, more) in [
+            ("kube-scheduler", &[][..]),
+            (
+                "kube-controller-manager",
+                // Nodes here have no kubelet that could be late.
+                &[
+                    "--use-service-account-credentials",
+                    "--controllers=*,-node-lifecycle-controller",
+                ],
+            ),
+        ] {
+            let child = cluster.start_beside(program, more);
+            cluster.others.push(child);
+        }
+        cluster
+    }
+
+    fn start_beside(&self, program_name: &str, more: &[&str]) -> Child {
+        let kubeconfig = self.admin_kubeconfig().display().to_string();
+        let mut command = Command::new(program(&self.programs, program_name));
+        command
+            .args(
+                ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]
+                    .map(|flag| format!("--{flag}={kubeconfig}")),
+            )
+            .args(["--bind-address=127.0.0.1", "--leader-elect=false"])
+            .arg(format!("--secure-port={}", free_port()))
+            .arg(format!("--cert-dir={}", self.folder.join(program_name).display()))
+            .args(more);
+        if program_name == "kube-controller-manager" {
+            let key = self.folder.join("accounts.key").display().to_string();
+            let authority = self.folder.join("certificates/apiserver.crt").display().to_string();
+            command.arg(format!("--service-account-private-key-file={key}"));
+            command.arg(format!("--root-ca-file={authority}"));
+        }
+        let log = fs::File::create(self.folder.join(format!("{program_name}.log"))).unwrap();
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap_or_else(|error| {
+            panic!("{program_name}: {error}: tests/kubernetes/build makes it")
+        })
+    }
+
+    fn start_to(name: &str, extent: Extent) -> Self {
         let folder = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         make_keys(&folder);
+        fs::write(folder.join("audit-policy.json"), audit_policy().to_string()).unwrap();
         let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
         let (client, peer) =
             (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
@@ -45,8 +120,9 @@ impl Cluster {
             .stderr(fs::File::create(folder.join("etcd.log")).unwrap())
             .spawn()
             .expect("this test needs etcd (Debian's package etcd-server)");
-        let api_server = start_api_server(&folder, &programs, etcd_port, port);
-        let cluster = Self { folder, programs, etcd, etcd_port, api_server, port };
+        let api_server = start_api_server(&folder, &programs, etcd_port, port, extent);
+        let others = Vec::new();
+        let cluster = Self { folder, programs, etcd, etcd_port, api_server, port, extent, others };
         cluster.write_kubeconfig("admin", ADMIN_TOKEN);
         cluster.wait_until_ready();
         cluster
@@ -66,7 +142,8 @@ impl Cluster {
 
     /// Starts it again where it was.
     pub(crate) fn start_api_server_again(&mut self) {
-        self.api_server = start_api_server(&self.folder, &self.programs, self.etcd_port, self.port);
+        let Self { folder, programs, etcd_port, port, extent, .. } = self;
+        self.api_server = start_api_server(folder, programs, *etcd_port, *port, *extent);
         self.wait_until_ready();
     }
 
@@ -74,6 +151,69 @@ impl Cluster {
     pub(crate) fn apply(&self, objects: &[Value]) {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         self.kubectl(&["apply", "--validate=false", "-f", "-"], &list);
+    }
+
+    /// Applies a kustomization of the project's.
+    pub(crate) fn apply_folder(&self, folder: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        self.kubectl(&["apply", "-k", path.to_str().unwrap()], "");
+    }
+
+    /// A Node that pods can be bound to.
+    pub(crate) fn add_node(&self, name: &str) {
+        self.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {
+            "name": name, "labels": {"kubernetes.io/hostname": name},
+        }})]);
+        let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110"});
+        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
+            "lastHeartbeatTime": null, "lastTransitionTime": null});
+        let status = json!({"status": {
+            "capacity": room, "allocatable": room, "conditions": [ready],
+        }});
+        let patch = ["patch", "node", name, "--type=merge", "-p"];
+        let status = status.to_string();
+        self.kubectl(&[&patch[..], &[&status, "--subresource=status"]].concat(), "");
+        // Admission taints what no kubelet has called ready yet.
+        self.kubectl(&[&patch[..], &[r#"{"spec":{"taints":null}}"#]].concat(), "");
+    }
+
+    /// An object as the API server has it.
+    pub(crate) fn get(&self, arguments: &[&str]) -> Value {
+        let arguments = [&["get"], arguments, &["-o", "json"]].concat();
+        serde_json::from_str(&self.kubectl(&arguments, "")).unwrap()
+    }
+
+    /// A token of a service account of the agent's, bound to a pod of its namespace.
+    pub(crate) fn bound_token(&self, account: &str, pod: &str) -> String {
+        let bound = format!("--bound-object-name={pod}");
+        let create = ["create", "token", account, "-n", "psi-agent", "--bound-object-kind=Pod"];
+        self.kubectl(&[&create[..], &[&bound]].concat(), "").trim().to_owned()
+    }
+
+    /// Runs kubectl as somebody else, who may be refused.
+    pub(crate) fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
+        Command::new(program(&self.programs, "kubectl"))
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .args(arguments)
+            .output()
+            .expect("kubectl starts: tests/kubernetes/build makes it")
+    }
+
+    /// All that the agents asked of Nodes so far.
+    pub(crate) fn audited(&self) -> Vec<Audited> {
+        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_nodes = events.filter(|event| event["objectRef"]["resource"] == "nodes");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let audited = of_nodes.map(|event| Audited {
+            at: event["requestReceivedTimestamp"].as_str().unwrap().parse().unwrap(),
+            verb: text(&event["verb"]),
+            node: text(&event["objectRef"]["name"]),
+            by: text(&event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0]),
+            code: event["responseStatus"]["code"].as_u64().unwrap(),
+            body: event["requestObject"].clone(),
+        });
+        audited.collect()
     }
 
     /// Sets the status of a pod, which is the kubelet's to do elsewhere.
@@ -131,7 +271,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for child in [&mut self.api_server, &mut self.etcd] {
+        let others = self.others.iter_mut();
+        for child in others.chain([&mut self.api_server, &mut self.etcd]) {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -143,7 +284,18 @@ impl Drop for Cluster {
     }
 }
 
-fn start_api_server(folder: &Path, programs: &Path, etcd_port: u16, port: u16) -> Child {
+fn start_api_server(
+    folder: &Path,
+    programs: &Path,
+    etcd_port: u16,
+    port: u16,
+    extent: Extent,
+) -> Child {
+    // Where no controller makes the account that every pod would have.
+    let accounts = match extent {
+        Extent::ApiServer => "--disable-admission-plugins=ServiceAccount",
+        Extent::Whole => "--enable-admission-plugins=NodeRestriction",
+    };
     let file = |name: &str| folder.join(name).display().to_string();
     Command::new(program(programs, "kube-apiserver"))
         .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
@@ -157,12 +309,27 @@ fn start_api_server(folder: &Path, programs: &Path, etcd_port: u16, port: u16) -
         .arg("--service-account-issuer=https://kubernetes.default.svc")
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")))
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
-        // No controller makes the account that every pod would have.
-        .arg("--disable-admission-plugins=ServiceAccount")
+        .arg(format!("--audit-policy-file={}", file("audit-policy.json")))
+        .arg(format!("--audit-log-path={}", file("audit.log")))
+        .arg(accounts)
         .stdout(Stdio::null())
         .stderr(fs::File::create(folder.join("apiserver.log")).unwrap())
         .spawn()
         .expect("kube-apiserver starts: tests/kubernetes/build makes it")
+}
+
+/// Whatever the agent's accounts ask of Nodes, with what they send; nothing else.
+fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [
+            {
+                "level": "Request", "userGroups": ["system:serviceaccounts:psi-agent"],
+                "resources": [{"group": "", "resources": ["nodes"]}],
+            },
+            {"level": "None"},
+        ],
+    })
 }
 
 /// Keys for the tokens of service accounts, and the administrator's own token.

@@ -1,0 +1,89 @@
+//! A node that is short of CPU by as much as a test says, in virtual time: its scores, made by the
+//! agent's own scorer, tick by tick.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use psi_agent::cgroup_path::Place;
+use psi_agent::contract::NodePressure;
+use psi_agent::kernel::cgroup_dir::Resource;
+use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::rates::{MemberRates, PressureRates, Rates, Ratio, WaitShares};
+use psi_agent::sample::Moment;
+use psi_agent::score::{NodeScore, Scorer};
+
+const TICK: Duration = Duration::from_secs(5);
+
+/// The node, with one VM.
+pub(crate) struct ShortNode {
+    scorer: Scorer,
+    start: Moment,
+    passed: Duration,
+}
+
+impl ShortNode {
+    pub(crate) fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let unix_ms = u64::try_from(since_epoch.as_millis()).unwrap();
+        Self {
+            scorer: new_scorer(),
+            start: Moment { at: Instant::now(), unix_ms },
+            passed: Duration::ZERO,
+        }
+    }
+
+    /// The next tick's score, after the VM had to wait for `contention` of what it wanted.
+    pub(crate) fn tick(&mut self, contention: f64) -> NodeScore {
+        self.passed += TICK;
+        let unix_ms = self.start.unix_ms + u64::try_from(self.passed.as_millis()).unwrap();
+        let moment = Moment { at: self.start.at + self.passed, unix_ms };
+        self.scorer.advance(moment, &rates(contention))
+    }
+
+    /// Time passes in which nobody looks.
+    pub(crate) fn sleep(&mut self, time: Duration) {
+        self.passed += time;
+    }
+
+    /// The agent is started anew: its scorer has seen nothing.
+    pub(crate) fn restart(&mut self) {
+        self.scorer = new_scorer();
+    }
+
+    pub(crate) fn adopt(&mut self, found: &NodePressure) {
+        self.scorer.adopt(found);
+    }
+}
+
+fn new_scorer() -> Scorer {
+    Scorer::new(vec![Resource::Cpu, Resource::Memory])
+}
+
+fn rates(contention: f64) -> Rates {
+    let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
+    let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
+    let path = format!("/kubepods/pod1/{:064x}", 1);
+    let member = MemberRates {
+        cgroup: Arc::new(Cgroup {
+            id: CgroupId(1),
+            place: Place::of_path(&path),
+            path: path.into(),
+            made_at_s: None,
+        }),
+        workload: None,
+        pressure,
+        // Of one CPU that it wants all the time.
+        usage: Some(1.0 - contention),
+        throttled: Some(0.0),
+        own_memory_limit: Some(false),
+        has_io_max: Some(false),
+    };
+    Rates {
+        window: TICK,
+        node: pressure,
+        cpus: Some(4),
+        reclaims: Some(false),
+        members: Some(vec![member]),
+        ..Rates::default()
+    }
+}
