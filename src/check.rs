@@ -7,7 +7,9 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Level, Place};
-use crate::config::{Config, PodSource};
+use crate::cluster::own_node::OwnNode;
+use crate::cluster::{connect, event_loop};
+use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
@@ -105,6 +107,7 @@ fn look(config: &Config) -> Vec<Finding> {
     findings.push(controllers(tree.root(), &mut buffer));
     findings.push(pods(&tree));
     findings.extend(who_tells_of_pods(&config.pods));
+    findings.extend(own_node(config));
     findings
 }
 
@@ -290,4 +293,26 @@ fn who_tells_of_pods(source: &PodSource) -> Option<Finding> {
         }
         Err(error) => Finding::new(Verdict::Warn, "names", format!("{error:#}"), remedy),
     })
+}
+
+/// The Node that is written on; nothing to say where none is.
+fn own_node(config: &Config) -> Option<Finding> {
+    let PodSource::Cluster(cluster) = &config.pods else { return None };
+    if config.publish != Publish::On {
+        return None;
+    }
+    let looked = event_loop().and_then(|event_loop| {
+        event_loop.block_on(async {
+            let client = connect(cluster).await?;
+            Ok(OwnNode::new(client, cluster.node_name.clone()).look().await)
+        })
+    });
+    let error = match looked {
+        Ok(Ok(keys)) => return Some(Finding::ok("node", format!("{} is there", keys.name))),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let remedy = "apply daemonset/base, and name the node that this is with --node-name; or leave \
+                  the score unpublished with --publish=off";
+    Some(Finding::new(Verdict::Warn, "node", error, remedy))
 }

@@ -34,8 +34,10 @@ const DEMAND_FLOOR_SHARE: f64 = 0.02;
 /// ...and less than this many, want hardly anything: nobody is held back then.
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
-/// A VM that has to wait for this share of what it wants is held back.
+/// A VM that has to wait for this share of what it wants is held back...
 const HELD_BACK: f64 = 0.1;
+/// ...if that is this share of its time too: one that is nearly idle misses nothing.
+const HELD_BACK_TIME: f64 = 0.01;
 
 /// A value for each resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -80,7 +82,7 @@ pub struct NodeScore {
     pub cpu_utilization: Option<Ratio>,
     /// Share of memory that is not to be had.
     pub memory_utilization: Option<Ratio>,
-    /// VMs that wait for a tenth of what they want, or more.
+    /// VMs that wait for a tenth of what they want or more, and want something.
     pub held_back: usize,
     /// The containers that it is about, with what each waited for.
     pub members: Vec<MemberScore>,
@@ -228,8 +230,10 @@ impl MemberScore {
     #[must_use]
     pub fn is_held_back(&self) -> bool {
         let PerResource { cpu, memory, .. } = self.contention;
-        let much = |ratio: Option<Ratio>| ratio.is_some_and(|ratio| ratio.get() >= HELD_BACK);
-        self.workload.as_deref().is_some_and(Workload::is_vm) && (much(cpu) || much(memory))
+        let reaches = |ratio: Option<Ratio>, at| ratio.is_some_and(|ratio| ratio.get() >= at);
+        let for_cpu = reaches(cpu, HELD_BACK) && reaches(self.wait, HELD_BACK_TIME);
+        let is_vm = self.workload.as_deref().is_some_and(Workload::is_vm);
+        is_vm && (for_cpu || reaches(memory, HELD_BACK))
     }
 }
 

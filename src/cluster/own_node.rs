@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::api::{Patch, PatchParams, Request};
 use kube::client::Body;
@@ -13,6 +14,9 @@ use super::{NODES, NodeKeys};
 
 /// An API server that takes longer is asked again later.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// No Node is larger: etcd takes no object of more than 1.5 MiB.
+const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
 
 /// How much of an answer is quoted.
 const QUOTED: usize = 300;
@@ -151,7 +155,8 @@ impl OwnNode {
             let retry_after = retry_after
                 .and_then(|value| value.to_str().ok()?.parse().ok())
                 .map(Duration::from_secs);
-            let body = answer.into_body().collect_bytes().await.map_err(unreachable)?;
+            let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| CallError::Unreachable(error.to_string()))?.to_bytes();
             if status.is_success() {
                 return Ok(body.to_vec());
             }

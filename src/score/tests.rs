@@ -117,6 +117,13 @@ fn a_starved_large_vm_is_seen_among_small_ones_and_an_odd_small_one_is_not() {
 }
 
 #[test]
+fn a_vm_that_is_nearly_idle_is_not_held_back_however_it_waits_for_that_little() {
+    let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), vm(2, 0.005, 0.005, 0.0)]));
+    assert!(score.members[1].contention.cpu.unwrap().get() >= 0.4);
+    assert_eq!(score.held_back, 1);
+}
+
+#[test]
 fn a_node_that_hardly_anybody_asks_anything_of_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
     assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02, 0.0)])), 0.0);

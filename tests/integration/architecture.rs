@@ -46,7 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("once", &["config", "host", "output", "pod_source", "sample", "sampler", "self_health"]),
-    ("check", &["cgroup_path", "config", "host", "kernel", "pod_source", "sampler"]),
+    ("check", &["cgroup_path", "cluster", "config", "host", "kernel", "pod_source", "sampler"]),
 ];
 
 /// What only some files may use.

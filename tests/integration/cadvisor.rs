@@ -247,8 +247,7 @@ fn start_cadvisor(program: &str, own: &OwnCgroup) -> Agent {
     let mut address = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
     assert!(!address.is_empty(), "cAdvisor ended before it served");
-    // What an `Agent` can do, this server can do too.
-    Agent { child, address: address.trim().to_owned() }
+    Agent::other(child, address.trim().to_owned())
 }
 
 /// Runs what is added with the cgroup2 tree where cAdvisor insists on it. The mount namespace ends

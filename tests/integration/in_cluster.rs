@@ -1,117 +1,50 @@
 //! The agent and a real API server: series are labelled as pods come, change and go, and the loss
 //! of the API server costs nobody what is known already.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cluster::Cluster;
 use crate::support::exposition::{Series, parse};
+use crate::support::staged_node::{StagedNode, agent_pod, container_id, launcher, running};
 use crate::support::wait_for;
 
-const LIMIT: Duration = Duration::from_secs(20);
+/// Long before the next rescan: inotify and the watch told of it.
+const LIMIT: Duration = Duration::from_secs(10);
 
-fn container_id(number: u32) -> String {
-    format!("{number:064x}")
-}
+const POD: &str = "psi-agent-node-a";
 
-/// The account that the agent runs as, with no more rights than it uses, and its own pod.
-fn account_and_rights() -> Vec<Value> {
-    let named = |name: &str| json!({"name": name, "namespace": "psi-agent"});
-    vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "psi-agent"}}),
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named("psi-agent")}),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": "psi-agent"},
-            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}],
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": "psi-agent"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "psi-agent",
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": "psi-agent", "namespace": "psi-agent"}],
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": named("psi-agent-node-a"),
-            "spec": {
-                "nodeName": "node-a", "serviceAccountName": "psi-agent",
-                "containers": [{"name": "agent", "image": "psi-agent"}],
-            },
-        }),
-    ]
-}
-
-fn launcher(vm: &str, node: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": format!("virt-launcher-{vm}"), "namespace": "vms",
-            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/nodeName": node},
-            "annotations": {"kubevirt.io/domain": vm},
-        },
-        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "launcher:v1"}]},
-    })
-}
-
-fn running(id: &str) -> Value {
-    json!({"phase": "Running", "containerStatuses": [{
-        "name": "compute", "image": "launcher:v1", "imageID": "", "ready": true, "restartCount": 0,
-        "containerID": format!("containerd://{id}"), "state": {"running": {}},
-    }]})
-}
-
-/// A node's worth of real cgroups beside the control plane.
+/// A node's worth of real cgroups beside the control plane, and the agent's rights in it.
 struct Scene {
     cluster: Cluster,
-    own: OwnCgroup,
+    node: StagedNode,
 }
 
 impl Scene {
     fn start(name: &str) -> Self {
         let cluster = Cluster::start(name);
-        cluster.apply(&account_and_rights());
-        Self { cluster, own: OwnCgroup::new(name) }
+        cluster.apply_folder("daemonset/base");
+        cluster.add_node("node-a");
+        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
+        cluster.apply(&[vms, agent_pod(POD, "node-a")]);
+        Self { cluster, node: StagedNode::new(name, "node-a") }
     }
 
-    /// Starts the agent with a token that is bound to its pod.
     fn start_agent(&self) -> Agent {
-        let kubeconfig = self.agents_kubeconfig();
-        let root = self.own.path.to_str().unwrap();
-        let flags = ["--node-name", "node-a", "--cgroup-root", root, "--kubeconfig"];
-        Agent::start(&[&flags[..], &[kubeconfig.to_str().unwrap()]].concat())
-    }
-
-    fn agents_kubeconfig(&self) -> PathBuf {
-        let token = self.cluster.kubectl(
-            &[
-                "create",
-                "token",
-                "psi-agent",
-                "-n",
-                "psi-agent",
-                "--bound-object-kind=Pod",
-                "--bound-object-name=psi-agent-node-a",
-            ],
-            "",
-        );
-        self.cluster.write_kubeconfig("agent", token.trim())
+        self.node.start_agent(&self.cluster, POD, &[])
     }
 
     /// What `once` and `check` say, run as the agent.
     fn run(&self, command: &str) -> String {
-        let kubeconfig = self.agents_kubeconfig();
+        let token = self.cluster.bound_token("psi-agent", POD);
+        let kubeconfig = self.cluster.write_kubeconfig("agent", &token);
         let output = Command::new(BINARY)
             .args([command, "--node-name", "node-a", "--cgroup-root"])
-            .arg(&self.own.path)
+            .arg(&self.node.own.path)
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .output()
@@ -120,22 +53,48 @@ impl Scene {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A VM's pod as the API server and the kernel come to know it.
-    fn start_vm(&self, vm: &str, container: u32) -> String {
-        self.cluster.apply(&[launcher(vm, "node-a")]);
-        let name = format!("virt-launcher-{vm}");
-        let uid = ["get", "pod", &name, "-n", "vms", "-o", "jsonpath={.metadata.uid}"];
-        let uid = self.cluster.kubectl(&uid, "").replace('-', "_");
-        let cgroup = format!("kubepods.slice/kubepods-pod{uid}.slice");
-        self.start_container(vm, &cgroup, container);
-        cgroup
-    }
-
-    fn start_container(&self, vm: &str, cgroup: &str, container: u32) {
+    /// The container of a VM is made anew in its pod.
+    fn restart_container(&self, vm: &str, cgroup: &str, container: u32) {
+        let (pod, _) = cgroup.rsplit_once('/').unwrap();
+        self.node.own.remove(cgroup);
         let id = container_id(container);
-        self.own.make(&format!("{cgroup}/cri-containerd-{id}.scope"));
+        self.node.own.make(&format!("{pod}/cri-containerd-{id}.scope"));
         self.cluster.set_status("vms", &format!("virt-launcher-{vm}"), &running(&id));
     }
+
+    /// The target of a migration, with its container running; answers its pod's name.
+    fn migrate_here(&self, vm: &str, container: u32) -> String {
+        let mut target = launcher(vm, "node-a");
+        let labels = &mut target["metadata"]["labels"];
+        labels["kubevirt.io/migrationJobUID"] = json!("a-migration");
+        labels["kubevirt.io/nodeName"] = json!("node-b");
+        self.cluster.apply(&[target]);
+        let pod = format!("virt-launcher-{vm}");
+        self.node.run_vm(&self.cluster, &pod, container);
+        pod
+    }
+
+    /// The score that stands on the Node.
+    fn published(&self) -> Option<String> {
+        let node = self.cluster.get(&["node", "node-a"]);
+        let score = &node["metadata"]["annotations"]["psi-agent.io/score"];
+        score.as_str().map(str::to_owned)
+    }
+}
+
+/// The VMs that run on this node, by the score.
+fn vms(agent: &Agent) -> Vec<String> {
+    let series = parse(&agent.get("/metrics")).into_iter();
+    let info = series.filter(|series| series.name == "psi_agent_vmi_info");
+    info.map(|series| series.labels["name"].clone()).collect()
+}
+
+fn publishes(agent: &Agent, result: &str) -> f64 {
+    let series = parse(&agent.get("/metrics"));
+    let mut found = series.iter().filter(|series| {
+        series.name == "psi_agent_publishes_total" && series.labels["result"] == result
+    });
+    found.next().unwrap().value
 }
 
 /// The pods whose container `compute` has a series, with its runtime's name.
@@ -166,11 +125,9 @@ fn expect(agent: &Agent, what: &str, expected: &[(&str, u32)]) {
 #[ignore = "needs root, a cgroup2 mount, etcd and a kube-apiserver (tests/kubernetes/build)"]
 fn series_follow_the_pods_of_this_node() {
     let mut scene = Scene::start("identity");
-    let first = scene.start_vm("one", 1);
-    scene.cluster.apply(&[
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"}}),
-        launcher("elsewhere", "node-b"),
-    ]);
+    let first = scene.node.start_vm(&scene.cluster, "one", 1);
+    scene.cluster.add_node("node-b");
+    scene.cluster.apply(&[launcher("elsewhere", "node-b")]);
     let agent = scene.start_agent();
     expect(&agent, "a pod that was there", &[("one", 1)]);
     assert_eq!(agent.get("/readyz"), "ok\n");
@@ -180,28 +137,91 @@ fn series_follow_the_pods_of_this_node() {
     assert!(scene.run("once").contains("{container=\"compute\","));
     let check = scene.run("check");
     assert!(check.contains("ok    names      2 pods of this node are told\n"), "{check}");
+    assert!(check.contains("ok    node       node-a is there\n"), "{check}");
 
-    let second = scene.start_vm("two", 2);
+    let second = scene.node.start_vm(&scene.cluster, "two", 2);
     expect(&agent, "a new pod", &[("one", 1), ("two", 2)]);
 
-    scene.own.remove(&format!("{first}/cri-containerd-{}.scope", container_id(1)));
-    scene.start_container("one", &first, 3);
+    scene.restart_container("one", &first, 3);
     expect(&agent, "a container that was made anew", &[("one", 3), ("two", 2)]);
 
-    scene.own.remove(&second);
+    let (pod, _) = second.rsplit_once('/').unwrap();
+    scene.node.own.remove(pod);
     let delete = ["delete", "pod", "virt-launcher-two", "-n", "vms", "--force", "--grace-period=0"];
     scene.cluster.kubectl(&delete, "");
     expect(&agent, "a pod that went", &[("one", 3)]);
 
+    let moved = scene.migrate_here("moved", 5);
+    expect(&agent, "a migration's target", &[("moved", 5), ("one", 3)]);
+    wait_for("the VMs that run here", LIMIT, || (vms(&agent) == ["one"]).then_some(()));
+    let label = ["label", "pod", &moved, "-n", "vms", "--overwrite", "kubevirt.io/nodeName=node-a"];
+    scene.cluster.kubectl(&label, "");
+    wait_for("its VM runs here now", LIMIT, || (vms(&agent) == ["moved", "one"]).then_some(()));
+
+    // Away until after the first value was due. The watch goes on from a version that the API
+    // server no longer has when it is back.
     scene.cluster.kill_api_server();
-    std::thread::sleep(Duration::from_secs(3));
-    expect(&agent, "what was known before the API server went", &[("one", 3)]);
-    scene.cluster.start_api_server_again();
-    scene.start_vm("three", 4);
-    // The watch comes back by itself, though later each time that it failed.
-    wait_for("a pod after the API server came back", Duration::from_secs(60), || {
-        (computes(&agent).len() == 2).then_some(())
+    wait_for("the agent tries to publish", Duration::from_secs(60), || {
+        (publishes(&agent, "unreachable") >= 2.0).then_some(())
     });
+    expect(&agent, "what was known before the API server went", &[("moved", 5), ("one", 3)]);
+    scene.cluster.start_api_server_again();
+    scene.node.start_vm(&scene.cluster, "three", 4);
+    // Both come back by themselves, though later each time that they failed.
+    wait_for("a pod after the API server came back", Duration::from_secs(60), || {
+        (computes(&agent).len() == 3).then_some(())
+    });
+    wait_for("the newest value after that", Duration::from_secs(90), || scene.published());
+    assert!(publishes(&agent, "unreachable") <= 10.0);
+    assert_eq!(agent.log().matches("Cannot publish the score").count(), 1, "{}", agent.log());
+    assert!(agent.log().contains("The score is published again"));
+}
+
+/// The API server lets a token live for a minute longer than it says.
+const LEEWAY: i64 = 60;
+
+/// A token as the API server signs them, that is good for so many seconds.
+fn short_lived_token(scene: &Scene, seconds: i64) -> String {
+    let uid = |arguments: &[&str]| scene.cluster.get(arguments)["metadata"]["uid"].clone();
+    let account = uid(&["serviceaccount", "psi-agent", "-n", "psi-agent"]);
+    let now = jiff::Timestamp::now().as_second();
+    let issuer = "https://kubernetes.default.svc";
+    let claims = json!({
+        "aud": [issuer], "iss": issuer, "iat": now - LEEWAY, "nbf": now - LEEWAY,
+        "exp": now - LEEWAY + seconds,
+        "sub": "system:serviceaccount:psi-agent:psi-agent",
+        "kubernetes.io": {
+            "namespace": "psi-agent",
+            "serviceaccount": {"name": "psi-agent", "uid": account},
+            "pod": {"name": POD, "uid": uid(&["pod", POD, "-n", "psi-agent"])},
+            "node": {"name": "node-a", "uid": uid(&["node", "node-a"])},
+        },
+    });
+    scene.cluster.sign(&claims)
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn a_token_that_expires_is_read_again_from_its_file() {
+    let scene = Scene::start("token");
+    scene.node.start_vm(&scene.cluster, "one", 1);
+    let file = std::env::temp_dir().join(format!("psi-agent-{}-rotated.token", std::process::id()));
+    std::fs::write(&file, short_lived_token(&scene, 5)).unwrap();
+    let user = json!({"tokenFile": file});
+    let kubeconfig = scene.cluster.write_kubeconfig_of("rotated", &user);
+    let agent = scene.node.start_agent_with(&kubeconfig);
+    expect(&agent, "a pod while the token is good", &[("one", 1)]);
+    wait_for("the token is refused", Duration::from_secs(60), || {
+        (publishes(&agent, "unauthorized") >= 1.0).then_some(())
+    });
+    assert_eq!(scene.published(), None);
+    // As the kubelet renews it.
+    std::fs::write(&file, scene.cluster.bound_token("psi-agent", POD)).unwrap();
+    wait_for("the new one is used", Duration::from_secs(150), || scene.published());
+    scene.node.start_vm(&scene.cluster, "two", 2);
+    let watched = || (computes(&agent).len() == 2).then_some(());
+    wait_for("pods are told as before", Duration::from_secs(60), watched);
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -14,6 +14,7 @@
 )]
 
 mod architecture;
+mod bad_api_server;
 mod cadvisor;
 mod choices;
 mod cli;
@@ -29,3 +30,4 @@ mod publishing;
 mod real_cgroups;
 mod sampling;
 mod support;
+mod whole_cluster;

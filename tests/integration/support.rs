@@ -5,6 +5,7 @@ pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod exposition;
 pub(crate) mod short_node;
+pub(crate) mod staged_node;
 pub(crate) mod virtual_machine;
 
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_psi-agent");
@@ -11,6 +12,7 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_psi-agent");
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) address: String,
+    log: Arc<Mutex<String>>,
 }
 
 impl Agent {
@@ -33,14 +35,29 @@ impl Agent {
             let mut line = String::new();
             let length = log.read_line(&mut line).unwrap();
             assert!(length > 0, "the agent ended before it served: {said}");
+            said += &line;
             if let Some((_, rest)) = line.split_once("http://") {
                 break rest.split('/').next().unwrap().to_owned();
             }
-            said += &line;
         };
         // Somebody has to read on, or the agent's log blocks it.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::stderr()));
-        Self { child, address }
+        let kept = Arc::new(Mutex::new(said));
+        let keep = Arc::clone(&kept);
+        std::thread::spawn(move || {
+            let lines = log.lines().map_while(Result::ok);
+            lines.for_each(|line| keep.lock().unwrap().push_str(&format!("{line}\n")));
+        });
+        Self { child, address, log: kept }
+    }
+
+    /// Another server that can do what an agent can; its log is its own.
+    pub(crate) fn other(child: Child, address: String) -> Self {
+        Self { child, address, log: Arc::default() }
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
     /// The body of `GET path`, which must answer 200.
@@ -65,6 +82,9 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the agent at {} logged:\n{}", self.address, self.log());
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -48,6 +48,14 @@ impl OwnCgroup {
         pid
     }
 
+    /// Ends all that was started.
+    pub(crate) fn kill_all(&mut self) {
+        for mut child in self.children.drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// Removes a cgroup below, and those below it.
     pub(crate) fn remove(&self, below: &str) {
         remove_tree(&self.path.join(below.trim_start_matches('/')));
@@ -56,10 +64,7 @@ impl OwnCgroup {
 
 impl Drop for OwnCgroup {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.kill_all();
         remove_tree(&self.path);
     }
 }

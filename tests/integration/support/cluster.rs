@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{cache_dir, wait_for};
@@ -40,7 +39,6 @@ enum Extent {
 /// A request of the agent's, as the API server's audit log has it.
 #[derive(Debug)]
 pub(crate) struct Audited {
-    pub(crate) at: Timestamp,
     pub(crate) verb: String,
     pub(crate) node: String,
     /// The pod that its token is bound to.
@@ -190,6 +188,31 @@ impl Cluster {
         self.kubectl(&[&create[..], &[&bound]].concat(), "").trim().to_owned()
     }
 
+    /// A token with these claims, signed as the API server signs those of service accounts.
+    pub(crate) fn sign(&self, claims: &Value) -> String {
+        let openssl = |arguments: &[&str], input: &[u8]| {
+            let mut child = Command::new("openssl")
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this test needs openssl");
+            child.stdin.take().unwrap().write_all(input).unwrap();
+            child.wait_with_output().unwrap().stdout
+        };
+        let base64url = |bytes: &[u8]| {
+            let text = String::from_utf8(openssl(&["base64", "-A"], bytes)).unwrap();
+            text.trim_end_matches('=').replace('+', "-").replace('/', "_")
+        };
+        let header = json!({"alg": "RS256", "typ": "JWT"}).to_string();
+        let claims = claims.to_string();
+        let signed = format!("{}.{}", base64url(header.as_bytes()), base64url(claims.as_bytes()));
+        let key = self.folder.join("accounts.key");
+        let sign = ["dgst", "-sha256", "-sign", key.to_str().unwrap()];
+        let signature = openssl(&sign, signed.as_bytes());
+        format!("{signed}.{}", base64url(&signature))
+    }
+
     /// Runs kubectl as somebody else, who may be refused.
     pub(crate) fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
         Command::new(program(&self.programs, "kubectl"))
@@ -206,7 +229,6 @@ impl Cluster {
         let of_nodes = events.filter(|event| event["objectRef"]["resource"] == "nodes");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let audited = of_nodes.map(|event| Audited {
-            at: event["requestReceivedTimestamp"].as_str().unwrap().parse().unwrap(),
             verb: text(&event["verb"]),
             node: text(&event["objectRef"]["name"]),
             by: text(&event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0]),
@@ -245,6 +267,11 @@ impl Cluster {
 
     /// A kubeconfig for whoever has this token.
     pub(crate) fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        self.write_kubeconfig_of(name, &json!({ "token": token }))
+    }
+
+    /// A kubeconfig for whoever is told apart by this.
+    pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
         let path = self.kubeconfig(name);
         let authority = self.folder.join("certificates/apiserver.crt");
         let config = json!({
@@ -253,7 +280,7 @@ impl Cluster {
                 "server": format!("https://127.0.0.1:{}", self.port),
                 "certificate-authority": authority,
             }}],
-            "users": [{"name": name, "user": {"token": token}}],
+            "users": [{"name": name, "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
         });
         fs::write(&path, config.to_string()).unwrap();

@@ -1,0 +1,126 @@
+//! A node of a cluster that is a part of this host: a subtree of its cgroups, whose pressure is
+//! the node's, with real tasks in it, and VMs' pods that the API server knows.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::agent::Agent;
+use super::cgroup::OwnCgroup;
+use super::cluster::Cluster;
+
+/// The node.
+pub(crate) struct StagedNode {
+    pub(crate) name: &'static str,
+    pub(crate) own: OwnCgroup,
+    proc: PathBuf,
+}
+
+impl StagedNode {
+    pub(crate) fn new(scene: &str, name: &'static str) -> Self {
+        let own = OwnCgroup::new(&format!("{scene}-{name}"));
+        let proc = std::env::temp_dir().join(&own.id[1..]);
+        fs::create_dir_all(proc.join("pressure")).unwrap();
+        for resource in ["cpu", "memory", "io"] {
+            let file = own.path.join(format!("{resource}.pressure"));
+            symlink(file, proc.join("pressure").join(resource)).unwrap();
+        }
+        for file in ["stat", "vmstat", "meminfo", "diskstats"] {
+            symlink(format!("/proc/{file}"), proc.join(file)).unwrap();
+        }
+        Self { name, own, proc }
+    }
+
+    /// Starts the agent of this node, as its pod of this name.
+    pub(crate) fn start_agent(&self, cluster: &Cluster, pod: &str, more: &[&str]) -> Agent {
+        self.start_agent_of(self.name, cluster, pod, more)
+    }
+
+    /// Starts an agent that reads these cgroups as those of another Node.
+    pub(crate) fn start_agent_of(
+        &self,
+        node: &str,
+        cluster: &Cluster,
+        pod: &str,
+        more: &[&str],
+    ) -> Agent {
+        let token = cluster.bound_token("psi-agent", pod);
+        let kubeconfig = cluster.write_kubeconfig(&format!("{pod}-of-{node}"), &token);
+        self.start(node, &kubeconfig, more)
+    }
+
+    /// Starts the agent of this node as whoever the kubeconfig says.
+    pub(crate) fn start_agent_with(&self, kubeconfig: &Path) -> Agent {
+        self.start(self.name, kubeconfig, &[])
+    }
+
+    fn start(&self, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
+        let mut flags = vec!["--node-name", node, "--kubeconfig"];
+        flags.extend([kubeconfig.to_str().unwrap(), "--cgroup-root"]);
+        flags.extend([self.own.path.to_str().unwrap(), "--proc-root"]);
+        flags.push(self.proc.to_str().unwrap());
+        flags.extend(more);
+        Agent::start(&flags)
+    }
+
+    /// A VM's pod as API server and kernel come to know it; answers the container's cgroup.
+    pub(crate) fn start_vm(&self, cluster: &Cluster, vm: &str, container: u32) -> String {
+        cluster.apply(&[launcher(vm, self.name)]);
+        self.run_vm(cluster, &format!("virt-launcher-{vm}"), container)
+    }
+
+    /// The containers of a VM's pod that is there already.
+    pub(crate) fn run_vm(&self, cluster: &Cluster, pod: &str, container: u32) -> String {
+        let uid = cluster.get(&["pod", pod, "-n", "vms"])["metadata"]["uid"].clone();
+        let uid = uid.as_str().unwrap().replace('-', "_");
+        let id = container_id(container);
+        let cgroup = format!("kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{id}.scope");
+        self.own.make(&cgroup);
+        cluster.set_status("vms", pod, &running(&id));
+        cgroup
+    }
+}
+
+impl Drop for StagedNode {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.proc);
+    }
+}
+
+pub(crate) fn container_id(number: u32) -> String {
+    format!("{number:064x}")
+}
+
+/// The pod of a VM, as KubeVirt makes it.
+pub(crate) fn launcher(vm: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": format!("virt-launcher-{vm}"), "namespace": "vms",
+            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/nodeName": node},
+            "annotations": {"kubevirt.io/domain": vm},
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "launcher:v1"}]},
+    })
+}
+
+pub(crate) fn running(id: &str) -> Value {
+    json!({"phase": "Running", "containerStatuses": [{
+        "name": "compute", "image": "launcher:v1", "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": format!("containerd://{id}"), "state": {"running": {}},
+    }]})
+}
+
+/// The agent's pod on a node, which its token is bound to.
+pub(crate) fn agent_pod(name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "psi-agent"},
+        "spec": {
+            "nodeName": node, "serviceAccountName": "psi-agent",
+            "containers": [{"name": "agent", "image": "psi-agent"}],
+        },
+    })
+}
