@@ -21,6 +21,7 @@ mod cli;
 mod golden;
 mod http;
 mod in_cluster;
+mod kubevirt;
 mod lab;
 mod names;
 mod nodes_and_reap;

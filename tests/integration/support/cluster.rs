@@ -291,6 +291,30 @@ impl Cluster {
         self.kubeconfig("admin")
     }
 
+    /// Starts a program that works on the cluster as the administrator: one that
+    /// `tests/kubernetes/build` made, or another by its path.
+    pub(crate) fn start_program(&self, name: &str, arguments: &[&str]) -> Companion {
+        let path = program(&self.programs, name);
+        let stem = path.file_name().unwrap().to_str().unwrap();
+        let (output, log) = (
+            self.folder.join(format!("{stem}-beside.out")),
+            self.folder.join(format!("{stem}-beside.log")),
+        );
+        let child = Command::new(&path)
+            .arg(format!("--kubeconfig={}", self.kubeconfig("admin").display()))
+            .args(arguments)
+            .stdout(fs::File::create(&output).unwrap())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Companion { child, output, log }
+    }
+
+    /// The API server's own certificate and key, for another server on loopback.
+    pub(crate) fn certificate(&self) -> [PathBuf; 2] {
+        ["crt", "key"].map(|kind| self.folder.join(format!("certificates/apiserver.{kind}")))
+    }
+
     fn kubeconfig(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.kubeconfig"))
     }
@@ -308,6 +332,33 @@ impl Drop for Cluster {
             eprintln!("kubectl said last: {log}");
         }
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program beside the control plane; it ends with the value.
+pub(crate) struct Companion {
+    child: Child,
+    output: PathBuf,
+    log: PathBuf,
+}
+
+impl Companion {
+    /// What it has written to stdout by now.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let from = log.lines().count().saturating_sub(20);
+            let last: Vec<&str> = log.lines().skip(from).collect();
+            eprintln!("{} said last:\n{}", self.log.display(), last.join("\n"));
+        }
     }
 }
 
@@ -388,6 +439,6 @@ fn program(programs: &Path, name: &str) -> PathBuf {
     Some(programs.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
