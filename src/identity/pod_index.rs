@@ -20,8 +20,13 @@ mod kubevirt {
     pub(super) const CREATED_BY: &str = "kubevirt.io/created-by";
     /// Label: the migration that made the pod.
     pub(super) const MIGRATION: &str = "kubevirt.io/migrationJobUID";
-    /// Label: the node that the VM runs on.
+    /// Label: the node that the VM runs on. A migration's target has its source's until the VM is
+    /// handed over; one from another cluster has its own at once.
     pub(super) const NODE_NAME: &str = "kubevirt.io/nodeName";
+    /// Annotation: the migration comes from another cluster or namespace.
+    pub(super) const FROM_AFAR: &str = "kubevirt.io/create-migration-target";
+    /// Annotation: since when the VM runs in a migration's target, a moment before its handover.
+    pub(super) const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
 }
 
 /// Annotation of a static pod's mirror: the uid that its cgroup has.
@@ -160,12 +165,20 @@ fn vm_of(pod: &Pod) -> Option<Vm> {
         return None;
     }
     let name = annotations.get(kubevirt::DOMAIN)?;
-    let runs_elsewhere = labels.get(kubevirt::NODE_NAME) != Some(&pod.spec.node_name);
     Some(Vm {
         name: name.as_str().into(),
         uid: labels.get(kubevirt::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
-        awaits_handover: labels.contains_key(kubevirt::MIGRATION) && runs_elsewhere,
+        awaits_handover: labels.contains_key(kubevirt::MIGRATION) && !has_arrived(pod),
     })
+}
+
+/// Whether the VM runs in its migration's target by now. One that arrives without running is handed
+/// over, but never said to be ready.
+fn has_arrived(pod: &Pod) -> bool {
+    let Metadata { labels, annotations, .. } = &pod.metadata;
+    let is_here = labels.get(kubevirt::NODE_NAME) == Some(&pod.spec.node_name);
+    annotations.contains_key(kubevirt::TARGET_READY)
+        || is_here && !annotations.contains_key(kubevirt::FROM_AFAR)
 }
 
 #[cfg(test)]

@@ -225,7 +225,9 @@ impl Scene {
     fn send_memory(&self, job: &str, target: &Value) {
         self.run_pod(target);
         self.wait_for_phase("vmim", job, "PreparingTarget");
-        self.patch_migration_state(&json!({"targetNodeAddress": "10.1.1.2"}));
+        self.patch_migration_state(&json!({
+            "targetNodeAddress": "10.1.1.2", "targetState": {"nodeAddress": "10.1.1.2"},
+        }));
         self.wait_for_phase("vmim", job, "TargetReady");
         self.patch_migration_state(&json!({"startTimestamp": now()}));
         self.wait_for_phase("vmim", job, "Running");
@@ -395,4 +397,34 @@ fn a_failed_migration_leaves_the_vm_where_it_is() {
         name(pod) == name(&target) && pod["status"]["phase"] == "Succeeded"
     });
     scene.expect_counted(&[&[&source]]);
+}
+
+#[test]
+#[ignore = "needs etcd, tests/kubernetes/build and tests/kubevirt/build"]
+fn a_vm_from_another_cluster_counts_once_it_runs_here() {
+    let scene = Scene::start("from-afar");
+    let mut awaited = virtual_machine();
+    awaited["metadata"]["annotations"] = json!({"kubevirt.io/create-migration-target": "true"});
+    scene.cluster.apply(&[awaited]);
+    scene.wait_for_phase("vmi", "demo", "WaitingForSync");
+    let mut receiving = migration("receiving");
+    receiving["spec"]["receive"] = json!({"migrationID": "one"});
+    scene.cluster.apply(&[receiving]);
+    wait_for("the target asks for its source", LIMIT, || {
+        let state = scene.get("vmi", "demo")["status"]["migrationState"].clone();
+        state["targetState"]["migrationUID"].is_string().then_some(())
+    });
+    // What the synchronization controller learns from the other cluster.
+    scene.patch_migration_state(&json!({"sourceState": {
+        "migrationUID": "sending", "pod": "far-pod", "node": "far-node", "nodeSelectors": {},
+        "syncAddress": "10.2.2.2:9185", "selinuxContext": "none",
+    }}));
+
+    let target = scene.wait_for_pod("the target's pod is bound", |_| true);
+    scene.send_memory("receiving", &target);
+    // It has the label of a VM that runs here, which it does not yet.
+    scene.wait_for_node_name(&target, node_of(&target));
+    scene.expect_counted(&[&[]]);
+    scene.finish_migration("receiving", &target);
+    scene.expect_counted(&[&[], &[&target]]);
 }

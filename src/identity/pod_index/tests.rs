@@ -106,7 +106,17 @@ fn a_migrations_target_awaits_its_vm_until_that_runs_here() {
     target["metadata"]["labels"]["kubevirt.io/migrationJobUID"] = json!("job");
     target["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("node-b");
     assert!(awaits(&target));
+    let ready = "kubevirt.io/migration-target-ready-timestamp";
+    let mut runs = target.clone();
+    runs["metadata"]["annotations"][ready] = json!("2026-01-02 03:04:05 +0000 UTC");
+    assert!(!awaits(&runs));
     target["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("node-a");
+    assert!(!awaits(&target));
+
+    // From another cluster it has the label before the VM has come.
+    target["metadata"]["annotations"]["kubevirt.io/create-migration-target"] = json!("true");
+    assert!(awaits(&target));
+    target["metadata"]["annotations"][ready] = json!("2026-01-02 03:04:05 +0000 UTC");
     assert!(!awaits(&target));
 }
 
