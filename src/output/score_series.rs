@@ -21,7 +21,7 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
         "How much the node's shortage holds its VMs back, 0 to 1, smoothed: the larger of the \
          contentions that count.",
     );
-    gauge.write("", ratio(score.score));
+    gauge.write(&[], ratio(score.score));
     let mut gauge = Family::new(
         text,
         Kind::Gauge,
@@ -30,7 +30,7 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
          smoothed.",
     );
     for resource in Resource::ALL {
-        gauge.write(&resource_label(resource), ratio(*score.contention.of(resource)));
+        gauge.write(&[&resource_label(resource)], ratio(*score.contention.of(resource)));
     }
     let mut gauge = Family::new(
         text,
@@ -38,59 +38,68 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
         "psi_agent_node_utilization_ratio",
         "Share of the node's CPU time in use, smoothed, and of its memory not to be had.",
     );
-    gauge.write(&resource_label(Resource::Cpu), ratio(score.cpu_utilization));
-    gauge.write(&resource_label(Resource::Memory), ratio(score.memory_utilization));
+    gauge.write(&[&resource_label(Resource::Cpu)], ratio(score.cpu_utilization));
+    gauge.write(&[&resource_label(Resource::Memory)], ratio(score.memory_utilization));
     let mut gauge = Family::new(
         text,
         Kind::Gauge,
         "psi_agent_node_steal_ratio",
         "Share of the CPU time wanted from the hypervisor below that it gave to others, smoothed.",
     );
-    gauge.write("", ratio(score.steal));
+    gauge.write(&[], ratio(score.steal));
     let mut gauge = Family::new(
         text,
         Kind::Gauge,
         "psi_agent_node_vmis_held_back",
         "VMs that wait for a tenth or more of what they want because of the node.",
     );
-    gauge.write("", u32::try_from(score.held_back).ok().map(f64::from));
+    gauge.write(&[], u32::try_from(score.held_back).ok().map(f64::from));
     write_vms(text, &vms(score));
 }
 
 /// The VMs by namespace and name. Of one that has two pods here the later one counts.
-fn vms(score: &NodeScore) -> BTreeMap<(&str, &str), VmSeries<'_>> {
-    let members = score.members.iter().filter_map(|member| {
-        let workload = member.workload.as_deref().filter(|workload| workload.is_vm())?;
-        Some(VmSeries { member, workload, vm: workload.vm.as_deref()? })
-    });
-    let mut vms = BTreeMap::<_, VmSeries<'_>>::new();
-    for series in members {
-        let kept = vms.entry((&*series.workload.namespace, &*series.vm.name)).or_insert(series);
-        if kept.member.cgroup.id < series.member.cgroup.id {
-            *kept = series;
+fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
+    let mut vms = BTreeMap::<_, (&MemberScore, &Workload, &Vm)>::new();
+    for member in &score.members {
+        let workload = member.workload.as_deref().filter(|workload| workload.is_vm());
+        let Some((workload, vm)) = workload.and_then(|all| Some((all, all.vm.as_deref()?))) else {
+            continue;
+        };
+        let found = (member, workload, vm);
+        let kept = vms.entry((&*workload.namespace, &*vm.name)).or_insert(found);
+        if kept.0.cgroup.id < member.cgroup.id {
+            *kept = found;
         }
     }
-    vms
+    let series = vms.into_iter().map(|((namespace, name), (member, workload, vm))| VmSeries {
+        labels: format!("{},{}", label("namespace", namespace), label("name", name)),
+        member,
+        workload,
+        vm,
+    });
+    series.collect()
 }
 
-#[derive(Clone, Copy)]
 struct VmSeries<'a> {
+    /// Its namespace and name.
+    labels: String,
     member: &'a MemberScore,
     workload: &'a Workload,
     vm: &'a Vm,
 }
 
-fn write_vms(text: &mut String, vms: &BTreeMap<(&str, &str), VmSeries<'_>>) {
+fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
     let mut gauge = Family::new(
         text,
         Kind::Gauge,
         "psi_agent_vmi_contention_ratio",
         "Share of what the VM wanted that it had to wait for because of the node, smoothed.",
     );
-    for (name, vm) in vms {
-        for resource in Resource::ALL {
-            let ratio = vm.member.contention.of(resource).map(Ratio::get);
-            gauge.write(&(vm_labels(*name) + "," + &resource_label(resource)), ratio);
+    let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
+    for VmSeries { labels, member, .. } in vms {
+        for (resource, label) in &resources {
+            let ratio = member.contention.of(*resource).map(Ratio::get);
+            gauge.write(&[labels, ",", label], ratio);
         }
     }
     let mut gauge = Family::new(
@@ -99,8 +108,8 @@ fn write_vms(text: &mut String, vms: &BTreeMap<(&str, &str), VmSeries<'_>>) {
         "psi_agent_vmi_wait_ratio",
         "Share of time in which the VM waited for CPUs of the node, smoothed: its CPU ready.",
     );
-    for (name, vm) in vms {
-        gauge.write(&vm_labels(*name), vm.member.wait.map(Ratio::get));
+    for VmSeries { labels, member, .. } in vms {
+        gauge.write(&[labels], member.wait.map(Ratio::get));
     }
     let mut counter = Family::new(
         text,
@@ -109,14 +118,11 @@ fn write_vms(text: &mut String, vms: &BTreeMap<(&str, &str), VmSeries<'_>>) {
         "Time in which the VM waited, by what for and by who was the cause: the node's shortage, \
          or a limit of its own.",
     );
-    for (name, vm) in vms {
-        for resource in Resource::ALL {
-            let Waited { node_s, own_limit_s } = *vm.member.waited.of(resource);
-            for (cause, seconds) in [("node", node_s), ("own_limit", own_limit_s)] {
-                let cause = format!(",cause=\"{cause}\",");
-                let labels = vm_labels(*name) + &cause + &resource_label(resource);
-                counter.write(&labels, Some(seconds));
-            }
+    for VmSeries { labels, member, .. } in vms {
+        for (resource, label) in &resources {
+            let Waited { node_s, own_limit_s } = *member.waited.of(*resource);
+            counter.write(&[labels, ",cause=\"node\",", label], Some(node_s));
+            counter.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
         }
     }
     let mut info = Family::new(
@@ -125,14 +131,10 @@ fn write_vms(text: &mut String, vms: &BTreeMap<(&str, &str), VmSeries<'_>>) {
         "psi_agent_vmi_info",
         "Always 1: the pod in which a VM of this node runs, and the VM's uid.",
     );
-    for (name, vm) in vms {
-        let (pod, uid) = (label("pod", &vm.workload.pod), label("uid", &vm.vm.uid));
-        info.write(&format!("{},{pod},{uid}", vm_labels(*name)), Some(1.0));
+    for VmSeries { labels, workload, vm, .. } in vms {
+        let (pod, uid) = (label("pod", &workload.pod), label("uid", &vm.uid));
+        info.write(&[labels, ",", &pod, ",", &uid], Some(1.0));
     }
-}
-
-fn vm_labels((namespace, name): (&str, &str)) -> String {
-    format!("{},{}", label("namespace", namespace), label("name", name))
 }
 
 fn resource_label(resource: Resource) -> String {
@@ -161,7 +163,7 @@ impl<'a> Family<'a> {
     }
 
     /// A series with these labels, if it has a value that is a number.
-    fn write(&mut self, labels: &str, value: Option<f64>) {
+    fn write(&mut self, labels: &[&str], value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         let Self { name, help, .. } = *self;
         // Writing to a String cannot fail.
@@ -169,10 +171,13 @@ impl<'a> Family<'a> {
             let kind = self.kind.word();
             let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
-        let braces = if labels.is_empty() { ["", ""] } else { ["{", "}"] };
-        let [open, close] = braces;
-        let value = (value * 1e6).round() / 1e6;
-        let _ = writeln!(self.text, "{name}{open}{labels}{close} {value}");
+        self.text.push_str(name);
+        if !labels.is_empty() {
+            self.text.push('{');
+            labels.iter().for_each(|part| self.text.push_str(part));
+            self.text.push('}');
+        }
+        let _ = writeln!(self.text, " {}", (value * 1e6).round() / 1e6);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
@@ -158,8 +158,7 @@ fn series_follow_the_pods_of_this_node() {
     scene.cluster.kubectl(&label, "");
     wait_for("its VM runs here now", LIMIT, || (vms(&agent) == ["moved", "one"]).then_some(()));
 
-    // Away until after the first value was due. The watch goes on from a version that the API
-    // server no longer has when it is back.
+    // Away until after the first value was due.
     scene.cluster.kill_api_server();
     wait_for("the agent tries to publish", Duration::from_secs(60), || {
         (publishes(&agent, "unreachable") >= 2.0).then_some(())
@@ -175,6 +174,27 @@ fn series_follow_the_pods_of_this_node() {
     assert!(publishes(&agent, "unreachable") <= 10.0);
     assert_eq!(agent.log().matches("Cannot publish the score").count(), 1, "{}", agent.log());
     assert!(agent.log().contains("The score is published again"));
+
+    // While the agent is held up, the version that it watches from is forgotten.
+    agent.signal("STOP");
+    let pods = scene.cluster.kubectl(&["get", "--raw", "/api/v1/pods"], "");
+    let pods: Value = serde_json::from_str(&pods).unwrap();
+    let version = pods["metadata"]["resourceVersion"].as_str().unwrap();
+    let last = scene.node.start_vm(&scene.cluster, "four", 6);
+    scene.cluster.kill_api_server();
+    scene.cluster.start_api_server_again();
+    let watch = "/api/v1/pods?watch=1&timeoutSeconds=1&resourceVersion=";
+    let watch = format!("{watch}{version}");
+    let expired = scene.cluster.kubectl(&["get", "--raw", &watch], "");
+    assert!(expired.contains("\"code\":410"), "{expired}");
+    agent.signal("CONT");
+    wait_for("a pod after the version expired", Duration::from_secs(60), || {
+        (computes(&agent).len() == 4).then_some(())
+    });
+    // And it is a watch again, not a list.
+    scene.restart_container("four", &last, 7);
+    let new = ("virt-launcher-four".to_owned(), container_id(7));
+    wait_for("a change after that", LIMIT, || computes(&agent).contains(&new).then_some(()));
 }
 
 /// The API server lets a token live for a minute longer than it says.
