@@ -3,9 +3,8 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, ValueEnum};
 
 use crate::cluster::Cluster;
 use crate::contract::{Level, Prefix};
@@ -16,6 +15,9 @@ use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
 use crate::score::Counted;
+use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
+
+mod flags;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -35,32 +37,6 @@ pub struct CommandLine {
 }
 
 /// What to do.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-enum TypedCommand {
-    /// Serve metrics until stopped (what happens without a command)
-    Run,
-    /// Read twice, 2 s apart, print the metrics and exit
-    Once,
-    /// Say whether this host has what the agent needs, and what to do where it does not
-    Check,
-    /// List the cluster's nodes by what agents wrote on them, with its age
-    Nodes,
-    /// Take away what agents left on nodes and nobody renews
-    #[command(group = clap::ArgGroup::new("what").required(true))]
-    Reap {
-        /// Values that were not renewed for this long, such as 15m
-        #[arg(long, group = "what", value_name = "AGE", value_parser = parse_age)]
-        older_than: Option<Duration>,
-        /// Everything that has the prefix: the uninstall
-        #[arg(long, group = "what")]
-        all: bool,
-        /// Clear even when more than half of the nodes are stale, which looks like an outage
-        #[arg(long, conflicts_with = "all")]
-        force: bool,
-    },
-}
-
-/// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Serve until stopped.
@@ -73,145 +49,6 @@ pub enum Command {
     Nodes,
     /// Clear nodes.
     Reap(Reap),
-}
-
-impl From<TypedCommand> for Command {
-    fn from(typed: TypedCommand) -> Self {
-        match typed {
-            TypedCommand::Run => Command::Run,
-            TypedCommand::Once => Command::Once,
-            TypedCommand::Check => Command::Check,
-            TypedCommand::Nodes => Command::Nodes,
-            TypedCommand::Reap { older_than: Some(age), force, .. } => {
-                Command::Reap(Reap::OlderThan { age, force })
-            }
-            TypedCommand::Reap { older_than: None, .. } => Command::Reap(Reap::All),
-        }
-    }
-}
-
-/// `15m`, `1h30m`: more than nothing.
-fn parse_age(text: &str) -> Result<Duration, String> {
-    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    let age = Duration::try_from(age).map_err(|_| "an age is not negative".to_owned())?;
-    if age.is_zero() { Err("an age is more than nothing".into()) } else { Ok(age) }
-}
-
-#[derive(Debug, Args)]
-struct Flags {
-    /// Where to serve /metrics, /livez, /readyz and the page for people
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_LISTEN_ADDRESS",
-        value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:9942"
-    )]
-    listen_address: SocketAddr,
-
-    /// The host's /proc
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_PROC_ROOT",
-        value_name = "DIR",
-        default_value = "/proc"
-    )]
-    proc_root: PathBuf,
-
-    /// The top of the cgroup2 tree [default: the mount that /proc/self/mountinfo shows]
-    #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
-    cgroup_root: Option<PathBuf>,
-
-    /// This node's name in the cluster
-    #[arg(long, global = true, env = "PSI_AGENT_NODE_NAME", value_name = "NAME")]
-    node_name: Option<String>,
-
-    /// How to reach the API server from outside a pod
-    #[arg(long, global = true, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// What keys on nodes begin with, a DNS subdomain
-    #[arg(long, global = true, env = "PSI_AGENT_PREFIX", default_value_t)]
-    prefix: Prefix,
-
-    /// Pods from a file in place of the API server, as `kubectl get pods -o json` prints them
-    #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
-    pods_file: Option<PathBuf>,
-
-    /// Which cgroups [default: virt-launcher where pods are known, else all]
-    #[arg(long, global = true, env = "PSI_AGENT_SCOPE", value_enum)]
-    scope: Option<Scope>,
-
-    /// Which levels of the scopes `pods` and `virt-launcher`
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_CGROUP_LEVELS",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = [CgroupLevel::Root, CgroupLevel::Pod, CgroupLevel::Container]
-    )]
-    cgroup_levels: Vec<CgroupLevel>,
-
-    /// Which metrics
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_FAMILIES",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = FamilyGroup::value_variants().to_vec()
-    )]
-    families: Vec<FamilyGroup>,
-
-    /// Where the levels medium and high begin, in points of the score
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_LEVELS",
-        value_name = "MEDIUM,HIGH",
-        default_value_t
-    )]
-    levels: Thresholds,
-
-    /// Which resources make up the score: the largest counts
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_SCORE_RESOURCES",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = [ScoreResource::Cpu, ScoreResource::Memory]
-    )]
-    score_resources: Vec<ScoreResource>,
-
-    /// Whether to write the score on this Node [default: on in a cluster, else dry-run]
-    #[arg(long, global = true, env = "PSI_AGENT_PUBLISH", value_enum)]
-    publish: Option<Publish>,
-
-    /// Also write the level as the label PREFIX/pressure
-    #[arg(long, global = true, env = "PSI_AGENT_LABEL")]
-    label: bool,
-
-    /// Also taint the Node, PreferNoSchedule, at these levels
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_TAINT_LEVELS",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "LEVELS"
-    )]
-    taint_levels: Vec<TaintLevel>,
-
-    /// How much to log, to stderr
-    #[arg(long, global = true, env = "PSI_AGENT_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
-    log_level: LogLevel,
-
-    /// How to log: text on a terminal and JSON otherwise, or always the one
-    #[arg(long, global = true, env = "PSI_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Auto)]
-    log_format: LogFormat,
 }
 
 /// Which cgroups are read.
@@ -258,66 +95,6 @@ impl Publish {
             None => Ok(if in_cluster { Publish::On } else { Publish::DryRun }),
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ScoreResource {
-    Cpu,
-    Memory,
-    Io,
-}
-
-impl From<ScoreResource> for Resource {
-    fn from(resource: ScoreResource) -> Self {
-        match resource {
-            ScoreResource::Cpu => Resource::Cpu,
-            ScoreResource::Memory => Resource::Memory,
-            ScoreResource::Io => Resource::Io,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TaintLevel {
-    /// From medium on
-    Medium,
-    /// At high
-    High,
-}
-
-impl From<TaintLevel> for Level {
-    fn from(level: TaintLevel) -> Self {
-        match level {
-            TaintLevel::Medium => Level::Medium,
-            TaintLevel::High => Level::High,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CgroupLevel {
-    /// The root cgroup, which is the node
-    Root,
-    /// Pods
-    Pod,
-    /// Containers
-    Container,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    Auto,
-    Text,
-    Json,
 }
 
 /// How to log.
