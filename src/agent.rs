@@ -1,6 +1,7 @@
 //! `psi-agent run`: starts the sampling thread, the publisher and the HTTP server, and decides what
 //! is fatal.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -8,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
-use crate::config::Config;
+use crate::config::{Config, PodSource};
 use crate::host::Host;
 use crate::output::http::{Service, serve};
 use crate::output::scrape::Scrapes;
@@ -36,7 +37,8 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let host = Host::open(config)?;
-    let listener = TcpListener::bind(config.listen_address).await.with_context(|| {
+    warn_of_cgroup_v1(config, &host);
+    let listener = listen(config.listen_address).await.with_context(|| {
         format!("cannot listen on {}: choose another --listen-address", config.listen_address)
     })?;
     let address = listener.local_addr().context("cannot tell the address")?;
@@ -69,6 +71,26 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
             Ok(())
         }
         ended = ticks => ended,
+    }
+}
+
+/// On all addresses of a host without IPv6, those of IPv4 are meant.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    if bound.is_ok() || address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return bound;
+    }
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await.or(bound)
+}
+
+/// A node like that is no reason to end, again and again: the agent stays, and says so.
+fn warn_of_cgroup_v1(config: &Config, host: &Host) {
+    if matches!(config.pods, PodSource::Cluster(_)) && !host.root.is_cgroup2() {
+        let path = host.root.path().display();
+        tracing::warn!(
+            "{path} is no cgroup v2, so nothing is known of this node's pods: boot it with \
+             systemd.unified_cgroup_hierarchy=1"
+        );
     }
 }
 

@@ -166,8 +166,9 @@ fn series_follow_the_pods_of_this_node() {
     expect(&agent, "what was known before the API server went", &[("moved", 5), ("one", 3)]);
     scene.cluster.start_api_server_again();
     scene.node.start_vm(&scene.cluster, "three", 4);
-    // Both come back by themselves, though later each time that they failed.
-    wait_for("a pod after the API server came back", Duration::from_secs(60), || {
+    // Both come back by themselves, though later each time that they failed: clients that watch
+    // wait for up to a minute, lest a whole cluster asks at once.
+    wait_for("a pod after the API server came back", Duration::from_secs(120), || {
         (computes(&agent).len() == 3).then_some(())
     });
     wait_for("the newest value after that", Duration::from_secs(90), || scene.published());
@@ -188,7 +189,7 @@ fn series_follow_the_pods_of_this_node() {
     let expired = scene.cluster.kubectl(&["get", "--raw", &watch], "");
     assert!(expired.contains("\"code\":410"), "{expired}");
     agent.signal("CONT");
-    wait_for("a pod after the version expired", Duration::from_secs(60), || {
+    wait_for("a pod after the version expired", Duration::from_secs(120), || {
         (computes(&agent).len() == 4).then_some(())
     });
     // And it is a watch again, not a list.

@@ -23,6 +23,7 @@ mod http;
 mod in_cluster;
 mod kubevirt;
 mod lab;
+mod manifests;
 mod names;
 mod nodes_and_reap;
 mod pods_file;

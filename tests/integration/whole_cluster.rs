@@ -1,6 +1,7 @@
 //! Three nodes, ten pods, an agent each: real load on real cgroups, a real control plane with the
 //! project's own rights in it, in real time. What agents did is read from the audit log.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -188,6 +189,7 @@ fn a_node_that_gets_short_is_marked_and_avoided_until_it_is_calm_again() {
     assert!(placed.iter().any(|node| node == "node-a"), "{placed:?}");
 
     check_the_audit_log(&scene, started.elapsed());
+    check_rights(&scene);
     check_who_must_not_write(&scene, &dry, &wrong);
 }
 
@@ -230,6 +232,19 @@ fn check_who_must_not_write(scene: &Scene, dry: &Agent, wrong: &Agent) {
     assert_eq!(said.matches("Cannot publish the score").count(), 1, "{said}");
     assert!(said.contains("may only change the Node that its pod runs on"), "{said}");
     assert!(scene.writes("node-e").iter().all(|write| write.code == 403));
+}
+
+/// The agent has the rights that it uses, and no others.
+fn check_rights(scene: &Scene) {
+    let role = scene.cluster.get(&["clusterrole", "psi-agent"]);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let mut granted = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for verb in rule["verbs"].as_array().unwrap() {
+            granted.insert((text(&rule["resources"][0]), text(verb)));
+        }
+    }
+    assert_eq!(scene.cluster.used_rights(), granted);
 }
 
 fn check_the_audit_log(scene: &Scene, time: Duration) {

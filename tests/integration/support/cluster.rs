@@ -2,6 +2,7 @@
 //! scheduler and controllers, its objects made with kubectl. Nodes and pods are objects without a
 //! kubelet behind them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -152,15 +153,43 @@ impl Cluster {
     }
 
     /// Applies a kustomization of the project's.
-    pub(crate) fn apply_folder(&self, folder: &str) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        self.kubectl(&["apply", "-k", path.to_str().unwrap()], "");
+    pub(crate) fn apply_folder(&self, folder: &str) -> String {
+        self.kubectl(&["apply", "-k", of_project(folder).to_str().unwrap()], "")
+    }
+
+    /// Removes it, and waits until it is gone; its pods end as if there were a kubelet.
+    pub(crate) fn remove_folder(&self, folder: &str) {
+        let folder = of_project(folder);
+        self.kubectl(&["delete", "-k", folder.to_str().unwrap(), "--wait=false"], "");
+        let end = ["delete", "pods", "-n", "psi-agent", "--all", "--force", "--grace-period=0"];
+        wait_for("the namespace is gone", Duration::from_secs(90), || {
+            self.kubectl_output(&[&end[..], &["--wait=false"]].concat(), "");
+            let namespaces = self.kubectl(&["get", "namespaces", "-o", "name"], "");
+            (!namespaces.contains("psi-agent")).then_some(())
+        });
+    }
+
+    /// The base with a component.
+    pub(crate) fn render_with(&self, component: &str) -> String {
+        // A kustomization names its parts relative to itself.
+        let folder = self.folder.join("rendered");
+        fs::create_dir_all(&folder).unwrap();
+        let up = "../".repeat(folder.components().count() - 1);
+        let path =
+            |of: &str| format!("{up}{}", of_project(of).strip_prefix("/").unwrap().display());
+        let kustomization = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": [path("daemonset/base")], "components": [path(component)],
+        });
+        fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+        self.kubectl(&["kustomize", folder.to_str().unwrap()], "")
     }
 
     /// A Node that pods can be bound to.
     pub(crate) fn add_node(&self, name: &str) {
         self.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {
-            "name": name, "labels": {"kubernetes.io/hostname": name},
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
         }})]);
         let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110"});
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
@@ -222,11 +251,25 @@ impl Cluster {
             .expect("kubectl starts: tests/kubernetes/build makes it")
     }
 
+    /// The audit log so far.
+    fn audit_log(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What the agents' accounts did with which resources so far.
+    pub(crate) fn used_rights(&self) -> BTreeSet<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let log = self.audit_log();
+        log.iter()
+            .map(|event| (text(&event["objectRef"]["resource"]), text(&event["verb"])))
+            .collect()
+    }
+
     /// All that the agents asked of Nodes so far.
     pub(crate) fn audited(&self) -> Vec<Audited> {
-        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
-        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let of_nodes = events.filter(|event| event["objectRef"]["resource"] == "nodes");
+        let log = self.audit_log().into_iter();
+        let of_nodes = log.filter(|event| event["objectRef"]["resource"] == "nodes");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let audited = of_nodes.map(|event| Audited {
             verb: text(&event["verb"]),
@@ -396,7 +439,7 @@ fn start_api_server(
         .expect("kube-apiserver starts: tests/kubernetes/build makes it")
 }
 
-/// Whatever the agent's accounts ask of Nodes, with what they send; nothing else.
+/// Whatever the agent's accounts ask, of Nodes with what they send; nothing else.
 fn audit_policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
@@ -405,6 +448,7 @@ fn audit_policy() -> Value {
                 "level": "Request", "userGroups": ["system:serviceaccounts:psi-agent"],
                 "resources": [{"group": "", "resources": ["nodes"]}],
             },
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts:psi-agent"]},
             {"level": "None"},
         ],
     })
@@ -422,6 +466,11 @@ fn make_keys(folder: &Path) {
     openssl(&["rsa", "-in", key, "-pubout", "-out", public.to_str().unwrap()]);
     let admin = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
     fs::write(folder.join("tokens.csv"), admin).unwrap();
+}
+
+/// A folder of the project's.
+fn of_project(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
 /// `KUBEBUILDER_ASSETS` where it is set, else what `tests/kubernetes/build` made.

@@ -1,0 +1,87 @@
+//! The manifests on a real API server, with the controllers that make pods of them.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::agent::BINARY;
+use crate::support::cluster::Cluster;
+use crate::support::wait_for;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
+
+fn start(name: &str) -> Cluster {
+    let cluster = Cluster::start_whole(name);
+    NODES.iter().for_each(|node| cluster.add_node(node));
+    cluster
+}
+
+/// The agents' pods, once there is one on each node.
+fn agents_everywhere(cluster: &Cluster) -> Vec<Value> {
+    wait_for("an agent on each node", MINUTE, || {
+        let list = ["pods", "-n", "psi-agent", "-l", "app.kubernetes.io/name=psi-agent"];
+        let pods = cluster.get(&list)["items"].as_array().unwrap().clone();
+        let mut nodes: Vec<&str> =
+            pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        nodes.sort_unstable();
+        (nodes == NODES).then_some(pods)
+    })
+}
+
+/// What the agent's binary says of a container's arguments and environment: all must exist.
+fn check_arguments(container: &Value) {
+    let mut command = Command::new(BINARY);
+    for argument in container["args"].as_array().unwrap() {
+        command.arg(argument.as_str().unwrap());
+    }
+    let output = command.arg("--help").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let help = String::from_utf8(output.stdout).unwrap();
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let name = variable["name"].as_str().unwrap();
+        assert!(help.contains(&format!("{name}=")), "{name} is in no help");
+    }
+}
+
+#[test]
+#[ignore = "needs etcd and a control plane (tests/kubernetes/build)"]
+fn every_node_gets_an_agent_and_nothing_is_left_when_they_are_removed() {
+    let cluster = start("manifests");
+    let taint = ["taint", "node", "node-b", "other.io/taint=x:NoExecute"];
+    cluster.kubectl(&taint, "");
+    for folder in ["daemonset/base", "daemonset/example"] {
+        cluster.apply_folder(folder);
+        let again = cluster.apply_folder(folder);
+        assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
+        let pods = agents_everywhere(&cluster);
+        let container = &pods[0]["spec"]["containers"][0];
+        check_arguments(container);
+        let security = &container["securityContext"];
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["capabilities"]["drop"][0], "ALL");
+        assert_eq!(container["resources"]["limits"].get("cpu"), None);
+        let job = &cluster.get(&["cronjob", "psi-agent-reap", "-n", "psi-agent"])["spec"];
+        check_arguments(&job["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]);
+        cluster.remove_folder(folder);
+        let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,\
+                     validatingadmissionpolicybindings,namespaces";
+        let left = cluster.kubectl(&["get", kinds, "-o", "name"], "");
+        assert!(!left.contains("psi-agent"), "{left}");
+    }
+}
+
+#[test]
+#[ignore = "needs kubectl (tests/kubernetes/build)"]
+fn components_add_what_they_say() {
+    let cluster = Cluster::start("components");
+    let rendered = cluster.kubectl(&["kustomize", "daemonset/example"], "");
+    for argument in ["--label", "--taint-levels=medium,high", "registry.example/psi-agent:0.1.0"] {
+        assert!(rendered.contains(argument), "{argument}: {rendered}");
+    }
+    let rendered = cluster.render_with("daemonset/components/openshift");
+    for part in ["kind: SecurityContextConstraints", "openshift.io/node-selector: \"\""] {
+        assert!(rendered.contains(part), "{part}: {rendered}");
+    }
+}
