@@ -9,7 +9,7 @@ use super::series::escape_into;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
-use crate::score::{MemberScore, NodeScore, Waited};
+use crate::score::{BASIS, MemberScore, NodeScore, Waited};
 
 /// Appends all series of a score.
 pub fn write_score(text: &mut String, score: &NodeScore) {
@@ -54,6 +54,13 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
         "VMs that wait for a tenth or more of what they want because of the node.",
     );
     gauge.write(&[], u32::try_from(score.held_back).ok().map(f64::from));
+    let mut info = Family::new(
+        text,
+        Kind::Gauge,
+        "psi_agent_score_info",
+        "Always 1: what this agent's values are worked out from. Different bases do not compare.",
+    );
+    info.write(&[&label("basis", &BASIS.to_string())], Some(1.0));
     write_vms(text, &vms(score));
 }
 
@@ -247,6 +254,12 @@ mod tests {
             assert!(!text.contains(&format!("{absent}_ratio ")) && !text.contains("NaN"));
             assert!(absent == "steal" || !text.contains(absent), "{absent}: {text}");
         }
+    }
+
+    #[test]
+    fn the_basis_is_told_as_on_the_node() {
+        let line = format!("\npsi_agent_score_info{{basis=\"{BASIS}\"}} 1\n");
+        assert!(score(Vec::new()).contains(&line), "{line}");
     }
 
     #[test]
