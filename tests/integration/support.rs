@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod exposition;
+pub(crate) mod prometheus;
 pub(crate) mod short_node;
 pub(crate) mod staged_node;
 pub(crate) mod virtual_machine;

@@ -1,0 +1,87 @@
+//! A real Prometheus, ended when dropped.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::agent::{Answer, get_from};
+use super::wait_for;
+
+/// Debian's Prometheus on loopback, its data in a folder of its own.
+pub(crate) struct Prometheus {
+    child: Child,
+    address: String,
+    folder: PathBuf,
+}
+
+impl Prometheus {
+    /// One that scrapes a single target.
+    pub(crate) fn start(target: &str) -> Self {
+        Self::start_with(&format!(
+            "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n\
+             scrape_configs:\n- job_name: psi-agent\n  static_configs: [{{targets: ['{target}']}}]\n"
+        ))
+    }
+
+    /// One with this configuration.
+    pub(crate) fn start_with(config_text: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = format!("127.0.0.1:{port}");
+        let folder = std::env::temp_dir().join(format!("psi-agent-prometheus-{port}"));
+        fs::create_dir_all(&folder).unwrap();
+        let config = folder.join("prometheus.yml");
+        fs::write(&config, config_text).unwrap();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stderr(fs::File::create(folder.join("log")).unwrap())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this test needs Prometheus (Debian's package prometheus)");
+        let prometheus = Self { child, address, folder };
+        wait_for("Prometheus is ready", Duration::from_secs(60), || {
+            prometheus.get("/-/ready").filter(|answer| answer.status == 200)
+        });
+        prometheus
+    }
+
+    fn get(&self, path: &str) -> Option<Answer> {
+        get_from(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n")).ok()
+    }
+
+    /// The only value of an instant query; `None` where there is none.
+    pub(crate) fn query(&self, query: &str) -> Option<f64> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let answer = self.get(&format!("/api/v1/query?query={encoded}"))?;
+        let json: Value = serde_json::from_str(&answer.text()).unwrap();
+        assert_eq!(json["status"], "success", "{json}");
+        let result = json["data"]["result"].as_array().unwrap();
+        assert!(result.len() <= 1, "{query}: {json}");
+        result.first()?["value"][1].as_str().unwrap().parse().ok()
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    /// The sum of one of Prometheus' own counters.
+    pub(crate) fn own_counter(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").unwrap().text();
+        let values = text.lines().filter(|line| line.starts_with(name));
+        values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
