@@ -30,6 +30,7 @@ mod pods_file;
 mod prometheus;
 mod publishing;
 mod real_cgroups;
+mod rules;
 mod sampling;
 mod support;
 mod whole_cluster;
