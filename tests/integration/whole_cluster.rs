@@ -15,7 +15,7 @@ use crate::support::wait_for;
 const OUTPUTS: &[&str] = &["--label", "--taint-levels", "medium,high"];
 const MINUTE: Duration = Duration::from_secs(60);
 const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
-const DOZE: &str = "taskset -c 0 sh -c 'while :; do sleep 1; done'";
+const DOZE: &str = "sleep 3600";
 
 struct Scene {
     cluster: Cluster,
