@@ -43,6 +43,8 @@ pub enum Command {
     Run,
     /// Read twice, print, exit.
     Once,
+    /// Show the node and its VMs.
+    Top,
     /// Say what the host has.
     Check,
     /// List the cluster's nodes.
@@ -257,7 +259,7 @@ impl TryFrom<CommandLine> for Config {
         let command = command.map_or(Command::Run, Command::from);
         let pods = match command {
             Command::Nodes | Command::Reap(_) => PodSource::Nobody,
-            Command::Run | Command::Once | Command::Check => {
+            Command::Run | Command::Once | Command::Top | Command::Check => {
                 PodSource::of(pods_file, kubeconfig.clone(), node_name, in_cluster)?
             }
         };

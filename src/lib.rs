@@ -13,7 +13,7 @@
 //! - [`publish`]: the score's way onto the Node
 //! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
 //! - [`self_health`]: what the agent says of itself
-//! - [`agent`], [`once`], [`check`], [`nodes`], [`reap`]: the commands
+//! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`]: the commands
 //!
 //! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
 
@@ -39,3 +39,4 @@ pub mod sampler;
 pub mod score;
 pub mod self_health;
 pub mod snapshot;
+pub mod top;

@@ -7,7 +7,7 @@ use clap::Parser;
 use jiff::Timestamp;
 use psi_agent::cluster::Connection;
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
-use psi_agent::{agent, check, nodes, once, reap};
+use psi_agent::{agent, check, nodes, once, reap, top};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     let outcome = match config.command {
         Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
         Command::Nodes => connect(&config).and_then(|connection| {
             nodes::nodes(&connection, &config.prefix, Timestamp::now(), &mut stdout().lock())?;

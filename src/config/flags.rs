@@ -20,6 +20,16 @@ pub(super) enum TypedCommand {
     Run,
     /// Read twice, 2 s apart, print the metrics and exit
     Once,
+    /// Show this node and its VMs by contention
+    ///
+    /// The agent that serves at --listen-address is asked; where nobody does, the kernel itself is
+    /// read. It looks twice, 2 s apart, prints one table and exits with 0.
+    ///
+    /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU
+    /// is the share of time in which all its running tasks waited; LIMIT the part of it that its own
+    /// limit explains, NODE what is left; CPUS how many it uses; MEMORY and IO the shares of time in
+    /// which some task waited. A dash is what is not known, as most is at the first look.
+    Top,
     /// Say whether this host has what the agent needs, and what to do where it does not
     Check,
     /// List the cluster's nodes by what agents wrote on them, with its age
@@ -44,6 +54,7 @@ impl From<TypedCommand> for Command {
         match typed {
             TypedCommand::Run => Command::Run,
             TypedCommand::Once => Command::Once,
+            TypedCommand::Top => Command::Top,
             TypedCommand::Check => Command::Check,
             TypedCommand::Nodes => Command::Nodes,
             TypedCommand::Reap { older_than: Some(age), force, .. } => {
@@ -63,7 +74,7 @@ fn parse_age(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub(super) struct Flags {
-    /// Where to serve /metrics, /livez, /readyz and the page for people
+    /// Where to serve /metrics, /livez, /readyz and the page for people; where `top` asks
     #[arg(
         long,
         global = true,

@@ -33,4 +33,5 @@ mod real_cgroups;
 mod rules;
 mod sampling;
 mod support;
+mod top;
 mod whole_cluster;

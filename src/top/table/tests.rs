@@ -1,0 +1,142 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn cgroup(id: &str, more: &Value) -> Value {
+    let mut cgroup = json!({"id": id, "level": "container", "is_vm": false,
+        "pressure": {"cpu": {}, "memory": {}, "io": {}}});
+    cgroup.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    cgroup
+}
+
+fn vm(name: &str, contention: f64) -> Value {
+    let waiting = json!({"raw": 0.5, "own_limit": 0.125, "left": 0.375, "contention": 0.3,
+        "demand": 2.0});
+    let none = json!({"raw": 0.0, "own_limit": 0.0, "left": 0.0, "contention": 0.0, "demand": 1.0});
+    cgroup(
+        &format!("/kubepods/{name}"),
+        &json!({"is_vm": true, "vm": name, "namespace": "shop", "pod": "virt-launcher-x",
+            "container": "compute",
+            "scored": {"usage": 1.5, "contention": {"cpu": contention, "memory": 0.0, "io": null},
+                "waiting": {"cpu": waiting, "memory": none, "io": null}}}),
+    )
+}
+
+fn shown(cgroups: &[Value]) -> Shown {
+    let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
+        "held_back": 1, "utilization": 0.81, "steal": null});
+    let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
+    Shown {
+        source: "agent 9.9 at 127.0.0.1:1".into(),
+        view: View::parse(view.to_string().as_bytes()).unwrap(),
+        trouble: None,
+    }
+}
+
+const WIDE: Size = Size { columns: 100, rows: 10 };
+
+#[test]
+fn the_vm_that_waits_most_comes_first() {
+    let seen = shown(&[
+        cgroup("/kubepods/other", &json!({})),
+        vm("idle", 0.0),
+        vm("starved", 0.314),
+        cgroup(
+            "/new",
+            &json!({"is_vm": true, "vm": "new", "namespace": "shop",
+            "awaits_handover": true, "pressure": {"cpu": {}, "memory": {"some": 0.2}, "io": {}}}),
+        ),
+    ]);
+    let expected = [
+        "00:00:01 UTC  agent 9.9 at 127.0.0.1:1  q quits",
+        "node score 12  CPU 12%  memory 0%  I/O -  busy 81%  steal -  VMs held back 1",
+        "",
+        "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  MEMORY     IO",
+        "shop/starved                31%    50%    12%    38%   1.50      0%      -",
+        "shop/idle                    0%    50%    12%    38%   1.50      0%      -",
+        "shop/new (arriving)           -      -      -      -      -     20%      -",
+    ];
+    assert_eq!(lines(&seen, WIDE), expected);
+}
+
+#[test]
+fn without_vms_the_containers_are_shown_and_without_them_whatever_there_is() {
+    let root = cgroup("/", &json!({"level": "root"}));
+    let host = cgroup("/housekeeping", &json!({"level": "host", "cpu_seconds": 5.0}));
+    let container = cgroup("/kubepods/a", &json!({"namespace": "n", "pod": "p", "container": "c"}));
+    let names = |cgroups: &[Value]| {
+        let lines = lines(&shown(cgroups), Size::UNBOUNDED);
+        let names = lines[3..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[root.clone(), host.clone(), container]), ["CONTAINER", "n/p/c"]);
+    assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
+    assert_eq!(lines(&shown(&[root]), WIDE)[3..], ["No cgroups to show: see --scope."]);
+    assert_eq!(lines(&shown(&[]), WIDE).len(), 4);
+}
+
+#[test]
+fn nothing_is_larger_than_the_terminal() {
+    let many: Vec<Value> = (0..50).map(|number| vm(&"long-name-".repeat(number), 0.1)).collect();
+    let seen = Shown { trouble: Some("why ".repeat(20)), ..shown(&many) };
+    for columns in 0..150 {
+        for rows in 0..40 {
+            let lines = lines(&seen, Size { columns, rows });
+            assert!(lines.len() <= rows, "{columns}x{rows}: {lines:#?}");
+            assert!(lines.iter().all(|line| line.len() <= columns), "{columns}x{rows}: {lines:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_narrow_terminal_goes_without_the_last_columns_and_the_middle_of_names() {
+    let seen = shown(&[vm("database-of-the-shop-1", 0.314)]);
+    let seen = lines(&seen, Size { columns: 40, rows: 10 });
+    let expected = [
+        "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
+        "q quits",
+        "node score 12  CPU 12%  memory 0%  I/O -",
+        "busy 81%  steal -  VMs held back 1",
+        "",
+        "VM                     CONTENTION    CPU",
+        "shop/data..the-shop-1         31%    50%",
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn what_does_not_fit_is_counted() {
+    let many: Vec<Value> = (0..9).map(|number| vm(&format!("v{number}"), 0.1)).collect();
+    let seen = lines(&shown(&many), WIDE);
+    assert_eq!(seen.len(), 10);
+    assert_eq!(seen.last().unwrap(), "4 more");
+    let tall = lines(&shown(&many), Size { rows: 20, ..WIDE });
+    assert!(tall.iter().any(|line| line.starts_with("shop/v8")), "{tall:#?}");
+    assert!(tall.last().unwrap().ends_with("some task waited."), "{tall:#?}");
+    assert_eq!(lines(&shown(&many), Size::UNBOUNDED).len(), 13);
+}
+
+#[test]
+fn no_name_moves_the_cursor() {
+    let hostile = "a\u{1b}[2J\r\n\u{202e}\u{9b}H\u{e4}";
+    let mut seen = shown(&[vm(hostile, 0.1), cgroup(hostile, &json!({"level": "host"}))]);
+    seen.source = hostile.into();
+    seen.trouble = Some(hostile.into());
+    for size in [WIDE, Size::UNBOUNDED] {
+        let lines = lines(&seen, size);
+        assert!(lines.iter().all(|line| line.bytes().all(|byte| (b' '..=b'~').contains(&byte))));
+    }
+    let lines = lines(&seen, Size::UNBOUNDED);
+    let name = r"shop/a\u{1b}[2J\u{d}\u{a}\u{202e}\u{9b}H\u{e4} ";
+    assert!(lines.iter().any(|line| line.starts_with(name)), "{lines:#?}");
+}
+
+#[test]
+fn a_number_beyond_its_column_is_none() {
+    let mut seen = shown(&[vm("a", 1e300)]);
+    seen.view.node.score = None;
+    let lines = lines(&seen, WIDE);
+    assert!(lines[1].starts_with("node score -  CPU 12%"), "{lines:#?}");
+    let row: Vec<&str> = lines[4].split_whitespace().collect();
+    assert_eq!(row[..3], ["shop/a", "?", "50%"]);
+}

@@ -1,0 +1,177 @@
+//! `psi-agent top`: a table, of a running agent and of the kernel itself.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use crate::support::agent::{Agent, BINARY};
+use crate::support::cgroup::OwnCgroup;
+
+const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases/virt-launcher");
+
+/// Where nobody listens.
+const NOBODY: &str = "127.0.0.1:1";
+
+/// Flags of a recorded host with one VM.
+fn recorded() -> Vec<String> {
+    let of = |name: &str, path: &str| [format!("--{name}"), format!("{CASE}/{path}")];
+    let roots = [of("proc-root", "proc"), of("cgroup-root", "sys/fs/cgroup")];
+    [roots.concat(), of("pods-file", "pods.json").to_vec()].concat()
+}
+
+fn recorded_agent() -> Agent {
+    let flags = recorded();
+    Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn top(address: &str, flags: &[String]) -> Output {
+    Command::new(BINARY).args(["top", "--listen-address", address]).args(flags).output().unwrap()
+}
+
+fn table(address: &str, flags: &[String]) -> Vec<String> {
+    let output = top(address, flags);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// One clear line, and exit code 1.
+fn check_refused(output: &Output, expected: &str) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(expected) && said.lines().count() == 1, "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+/// The row of something, cut into words.
+fn row<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
+    let row = lines.iter().find(|line| line.starts_with(&format!("{name} ")));
+    row.unwrap_or_else(|| panic!("no {name} in {lines:#?}")).split_whitespace().collect()
+}
+
+const HEADER: [&str; 8] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
+
+#[test]
+fn through_a_pipe_a_running_agent_is_asked_for_one_table() {
+    let agent = recorded_agent();
+    // What the agent reads is its own affair: this process needs no roots.
+    let lines = table(&agent.address, &[]);
+    let version = env!("CARGO_PKG_VERSION");
+    let source = format!(" UTC  agent {version} at {}", agent.address);
+    assert!(lines[0].ends_with(&source), "{lines:#?}");
+    assert!(lines[1].starts_with("node score -  CPU - "), "{lines:#?}");
+    assert_eq!(row(&lines, "VM"), HEADER);
+    // Recorded pressure stands still, and nobody recorded CPU times.
+    assert_eq!(row(&lines, "vms/demo")[5..], ["-", "0%", "0%"], "{lines:#?}");
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+}
+
+#[test]
+fn where_nobody_listens_it_reads_the_kernel_itself() {
+    let lines = table(NOBODY, &recorded());
+    assert!(lines[0].ends_with("UTC  read from the kernel: no agent at 127.0.0.1:1"), "{lines:#?}");
+    assert_eq!(row(&lines, "VM"), HEADER);
+    assert_eq!(row(&lines, "vms/demo")[1..], ["0%", "0%", "0%", "0%", "-", "0%", "0%"]);
+    let roots: Vec<String> = recorded().into_iter().take(4).collect();
+    let lines = table(NOBODY, &roots);
+    assert_eq!(row(&lines, "CONTAINER")[0], "CONTAINER");
+}
+
+#[test]
+fn a_host_that_cannot_be_read_is_said_in_one_line() {
+    let flags = ["--cgroup-root".to_owned(), "/nowhere".to_owned()];
+    check_refused(&top(NOBODY, &flags), "cannot open the cgroup root: /nowhere: gone (ENOENT");
+}
+
+/// Answers the first who asks, as it is.
+fn answering(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(answer);
+    });
+    address
+}
+
+#[test]
+fn an_answer_that_is_no_agents_is_said_in_one_line() {
+    for (answer, expected) in [
+        (
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi!"[..],
+            "is no psi-agent (expected value",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "is no psi-agent (missing field"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "is no psi-agent ("),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "it answers 404 Not Found"),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "answers 503 Service Unavailable: ask"),
+        (b"SSH-2.0-OpenSSH\r\n", "is no psi-agent (invalid HTTP"),
+        (b"", "is no psi-agent (connection closed"),
+    ] {
+        check_refused(&top(&answering(answer), &[]), expected);
+    }
+}
+
+#[test]
+fn who_listens_and_says_nothing_is_not_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    check_refused(&top(&address, &[]), "did not answer within 5 s");
+}
+
+/// A VM and a pods file that knows it, in real cgroups.
+struct OwnVm {
+    cgroup: OwnCgroup,
+    pods: PathBuf,
+}
+
+impl OwnVm {
+    fn new(name: &str) -> Self {
+        let cgroup = OwnCgroup::new(name);
+        let pods = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
+        let (uid, id) = ("11111111-2222-3333-4444-555555555555", "d".repeat(64));
+        let pod = json!({
+            "metadata": {"name": "virt-launcher-busy-x", "namespace": "shop", "uid": uid,
+                "labels": {"kubevirt.io": "virt-launcher"},
+                "annotations": {"kubevirt.io/domain": "busy"}},
+            "status": {"containerStatuses": [{"name": "compute", "image": "i",
+                "containerID": format!("containerd://{id}")}]},
+        });
+        fs::write(&pods, json!({"items": [pod]}).to_string()).unwrap();
+        let mut own = Self { cgroup, pods };
+        let container = format!("kubepods/burstable/pod{uid}/{id}");
+        own.cgroup.make(&container);
+        own.cgroup.spawn(&container, "sh -c 'while :; do :; done'");
+        own
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let root = self.cgroup.path.to_str().unwrap();
+        let pods = self.pods.to_str().unwrap();
+        ["--cgroup-root", root, "--pods-file", pods].map(str::to_owned).to_vec()
+    }
+}
+
+impl Drop for OwnVm {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.pods);
+    }
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn what_a_real_vm_uses_is_told_by_the_kernel_and_by_an_agent() {
+    let vm = OwnVm::new("top-used");
+    let used = |lines: &[String]| row(lines, "shop/busy")[5].parse::<f64>().unwrap();
+    let own = table(NOBODY, &vm.flags());
+    assert!((0.05..1.2).contains(&used(&own)), "{own:#?}");
+    let flags = vm.flags();
+    let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let asked = table(&agent.address, &[]);
+    assert!((0.05..1.2).contains(&used(&asked)), "{asked:#?}");
+}
