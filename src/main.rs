@@ -36,7 +36,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    start_logging(config.log);
+    // On the terminal that the table is on, a log would be written over it.
+    if config.command != Command::Top || !stderr().is_terminal() {
+        start_logging(config.log);
+    }
     let outcome = match config.command {
         Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),

@@ -20,10 +20,11 @@ pub(super) enum TypedCommand {
     Run,
     /// Read twice, 2 s apart, print the metrics and exit
     Once,
-    /// Show this node and its VMs by contention
+    /// Show this node and its VMs by contention, live; where stdout is no terminal, print one table
     ///
-    /// The agent that serves at --listen-address is asked; where nobody does, the kernel itself is
-    /// read. It looks twice, 2 s apart, prints one table and exits with 0.
+    /// The agent that serves at --listen-address is asked every 2 s; where nobody does, the kernel
+    /// itself is read every 5 s. q, Esc and Ctrl-C quit. Where stdout is no terminal, it looks
+    /// twice, 2 s apart, prints one table and exits with 0.
     ///
     /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU
     /// is the share of time in which all its running tasks waited; LIMIT the part of it that its own

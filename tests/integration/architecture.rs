@@ -73,6 +73,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("prometheus::", &["self_health"]),
     ("hyper::", &["output/http", "top/client"]),
     ("hyper_util::", &["output/http", "top/client"]),
+    ("crossterm::", &["top/screen"]),
     ("flate2", &["output/compression"]),
     ("clap", &["config", "main", "output/families"]),
     ("anyhow", &["agent", "once", "check", "main", "nodes", "pod_source", "reap", "top"]),

@@ -1,0 +1,83 @@
+//! The terminal: drawn in place, followed when it changes its size, and left as it was found.
+
+use std::io::{self, Write};
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{Event, EventStream, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::Print;
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
+use futures_util::StreamExt;
+use tokio::sync::watch;
+
+use super::table::{Shown, Size, lines};
+
+/// The terminal while it is ours; it is given back however the program ends, but by SIGKILL.
+pub(super) struct Screen {
+    out: io::Stdout,
+}
+
+impl Screen {
+    pub(super) fn enter() -> io::Result<Self> {
+        enable_raw_mode()?;
+        let mut screen = Self { out: io::stdout() };
+        execute!(screen.out, EnterAlternateScreen, Hide, Clear(ClearType::All))?;
+        Ok(screen)
+    }
+
+    /// Shows whatever is newest until somebody quits, or the terminal is gone.
+    pub(super) async fn show(&mut self, mut newest: watch::Receiver<Shown>) -> io::Result<()> {
+        let mut events = EventStream::new();
+        loop {
+            self.draw(&newest.borrow_and_update())?;
+            tokio::select! {
+                changed = newest.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+                event = events.next() => match event {
+                    Some(Ok(event)) if quits(&event) => return Ok(()),
+                    Some(Ok(Event::Resize(..))) => {
+                        queue!(self.out, Clear(ClearType::All))?;
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err(error),
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Over what was there before, without a moment of emptiness between, which would flicker.
+    fn draw(&mut self, shown: &Shown) -> io::Result<()> {
+        let (columns, rows) = size()?;
+        let room = Size { columns: columns.into(), rows: rows.into() };
+        let mut lines = lines(shown, room).into_iter();
+        for row in 0..rows {
+            let line = lines.next().unwrap_or_default();
+            let padded = format!("{line:width$}", width = room.columns);
+            queue!(self.out, MoveTo(0, row), Print(padded))?;
+        }
+        self.out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone cannot be restored, and needs it no more.
+        let _ = execute!(self.out, Show, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+fn quits(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let interrupts =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    let quits = matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc) || interrupts;
+    quits && key.kind == KeyEventKind::Press
+}
