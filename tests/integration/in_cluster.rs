@@ -38,7 +38,7 @@ impl Scene {
         self.node.start_agent(&self.cluster, POD, &[])
     }
 
-    /// What `once` and `check` say, run as the agent.
+    /// What `once`, `top` and `check` say, run as the agent.
     fn run(&self, command: &str) -> String {
         let token = self.cluster.bound_token("psi-agent", POD);
         let kubeconfig = self.cluster.write_kubeconfig("agent", &token);
@@ -47,6 +47,8 @@ impl Scene {
             .arg(&self.node.own.path)
             .arg("--kubeconfig")
             .arg(kubeconfig)
+            // Nobody listens there, so that `top` reads by itself.
+            .args(["--listen-address", "127.0.0.1:1"])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -135,6 +137,7 @@ fn series_follow_the_pods_of_this_node() {
     assert!(agent.get("/metrics").contains("\npsi_agent_pods 2\n"));
 
     assert!(scene.run("once").contains("{container=\"compute\","));
+    assert!(scene.run("top").contains("\nvms/one "));
     let check = scene.run("check");
     assert!(check.contains("ok    names      2 pods of this node are told\n"), "{check}");
     assert!(check.contains("ok    node       node-a is there\n"), "{check}");

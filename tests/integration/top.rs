@@ -127,6 +127,22 @@ fn who_listens_and_says_nothing_is_not_waited_for() {
     check_refused(&top(&address, &[]), "did not answer within 5 s");
 }
 
+#[test]
+fn an_api_server_that_does_not_list_the_pods_is_said_in_one_line() {
+    let path =
+        std::env::temp_dir().join(format!("psi-agent-{}-top.kubeconfig", std::process::id()));
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{NOBODY}")}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}]});
+    fs::write(&path, config.to_string()).unwrap();
+    let flags =
+        ["--kubeconfig", path.to_str().unwrap(), "--node-name", "n", "--log-level", "error"];
+    let output = top(NOBODY, &[&recorded()[..4], &flags.map(str::to_owned)].concat());
+    fs::remove_file(path).unwrap();
+    check_refused(&output, "the API server did not list the pods of node n within 10 s");
+}
+
 /// A VM and a pods file that knows it, in real cgroups.
 struct OwnVm {
     cgroup: OwnCgroup,
