@@ -21,9 +21,16 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// One that scrapes a single target.
     pub(crate) fn start(target: &str) -> Self {
+        Self::scraping(&format!(
+            "- job_name: psi-agent\n  static_configs: [{{targets: ['{target}']}}]\n"
+        ))
+    }
+
+    /// One with these `scrape_configs`, all scraped every 2 s.
+    pub(crate) fn scraping(scrape_configs: &str) -> Self {
         Self::start_with(&format!(
             "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n\
-             scrape_configs:\n- job_name: psi-agent\n  static_configs: [{{targets: ['{target}']}}]\n"
+             scrape_configs:\n{scrape_configs}"
         ))
     }
 
@@ -54,14 +61,20 @@ impl Prometheus {
         get_from(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n")).ok()
     }
 
+    /// All that answers a query, at this moment or, with `&start=…&end=…&step=…`, over time.
+    pub(crate) fn ask(&self, query: &str, range: Option<&str>) -> Vec<Value> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let (path, range) = range.map_or(("query", ""), |range| ("query_range", range));
+        let answer = self.get(&format!("/api/v1/{path}?query={encoded}{range}")).unwrap();
+        let mut json: Value = serde_json::from_str(&answer.text()).unwrap();
+        assert_eq!(json["status"], "success", "{query}: {json}");
+        serde_json::from_value(json["data"]["result"].take()).unwrap()
+    }
+
     /// The only value of an instant query; `None` where there is none.
     pub(crate) fn query(&self, query: &str) -> Option<f64> {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let answer = self.get(&format!("/api/v1/query?query={encoded}"))?;
-        let json: Value = serde_json::from_str(&answer.text()).unwrap();
-        assert_eq!(json["status"], "success", "{json}");
-        let result = json["data"]["result"].as_array().unwrap();
-        assert!(result.len() <= 1, "{query}: {json}");
+        let result = self.ask(query, None);
+        assert!(result.len() <= 1, "{query}: {result:?}");
         result.first()?["value"][1].as_str().unwrap().parse().ok()
     }
 
