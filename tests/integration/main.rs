@@ -18,6 +18,7 @@ mod bad_api_server;
 mod cadvisor;
 mod choices;
 mod cli;
+mod dashboards;
 mod golden;
 mod http;
 mod in_cluster;

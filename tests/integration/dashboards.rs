@@ -1,0 +1,270 @@
+//! Every query of every panel of the dashboards, put to a real Prometheus that scraped real agents
+//! of two nodes: one whose VMs wait for its CPU, and one whose VM waits for itself alone.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::TcpListener;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::support::agent::Agent;
+use crate::support::cluster::Cluster;
+use crate::support::prometheus::Prometheus;
+use crate::support::staged_node::{StagedNode, agent_pod};
+use crate::support::{cache_dir, wait_for};
+
+/// Longer than the window of the rates in the panels, and than a score takes to be published.
+const CALM: Duration = Duration::from_secs(30);
+const BUSY: Duration = Duration::from_secs(80);
+const LOOP: &str = "sh -c 'while :; do :; done'";
+
+/// VMs by node, and on which CPUs each one's loops run: on the first node two VMs share a CPU, on
+/// the second a VM's own threads do, and another one sleeps.
+const VMS: [(usize, &str, &[&str]); 4] =
+    [(0, "shop", &["1"]), (0, "mail", &["1"]), (1, "batch", &["0", "0"]), (1, "idle", &[])];
+
+/// What stands for the kubelet's cAdvisor here, where this host's cgroup v2 has no such controller:
+/// limits, throttling, memory and I/O by container. Usage is real, from the agents.
+const LIMITED: [(&str, &str, &str); 3] = [
+    ("node-a", "shop", "compute"),
+    ("node-b", "batch", "compute"),
+    ("node-b", "batch", "guest-console-log"),
+];
+
+struct Scene {
+    // Agents end before the cluster that they talk to.
+    _agents: [Agent; 2],
+    nodes: [StagedNode; 2],
+    cgroups: Vec<String>,
+    prometheus: Prometheus,
+    _cluster: Cluster,
+    since: SystemTime,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let cluster = Cluster::start("dashboards");
+        cluster.apply_folder("daemonset/base");
+        cluster.apply(&[
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}}),
+        ]);
+        let nodes = ["node-a", "node-b"].map(|name| StagedNode::new("dashboards", name));
+        for node in &nodes {
+            cluster.add_node(node.name);
+            cluster.apply(&[agent_pod(&format!("psi-agent-{}", node.name), node.name)]);
+        }
+        let cgroups = (1..).zip(VMS);
+        let cgroups =
+            cgroups.map(|(number, (node, vm, _))| nodes[node].start_vm(&cluster, vm, number));
+        let cgroups = cgroups.collect();
+        let agents = nodes
+            .each_ref()
+            .map(|node| node.start_agent(&cluster, &format!("psi-agent-{}", node.name), &[]));
+        let prometheus = Prometheus::start(&scrape_configs(&agents, &stand_in_for_cadvisor()));
+        let since = SystemTime::now();
+        Self { _agents: agents, nodes, cgroups, prometheus, _cluster: cluster, since }
+    }
+
+    /// The VMs start to work.
+    fn load(&mut self) {
+        for ((node, _, cpus), cgroup) in VMS.iter().zip(&self.cgroups) {
+            for cpu in *cpus {
+                self.nodes[*node].own.spawn(cgroup, &format!("taskset -c {cpu} {LOOP}"));
+            }
+        }
+    }
+
+    /// From the start until now, as a range of a query.
+    fn range(&self) -> String {
+        let seconds = |time: SystemTime| {
+            time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64().round()
+        };
+        format!("&start={}&end={}&step=2", seconds(self.since) + 15.0, seconds(SystemTime::now()))
+    }
+}
+
+/// The agents as psi-agent's job, as the manifest has it: named by node, without the families that
+/// the kubelet has. These stand under the kubelet's job.
+fn scrape_configs(agents: &[Agent; 2], cadvisor: &str) -> String {
+    let mut text = String::new();
+    for (job, label, action, families) in [
+        ("psi-agent", "instance", "drop", "container_(cpu|memory|fs|spec)_.*"),
+        ("kubelet", "node", "keep", "container_cpu_usage_seconds_total"),
+    ] {
+        let _ = write!(
+            text,
+            "- job_name: {job}\n  metric_relabel_configs:\n  \
+             - {{source_labels: [__name__], regex: '{families}', action: {action}}}\n  \
+             static_configs:\n"
+        );
+        for (agent, node) in agents.iter().zip(["node-a", "node-b"]) {
+            let address = &agent.address;
+            let _ = writeln!(text, "  - {{targets: ['{address}'], labels: {{{label}: {node}}}}}");
+        }
+    }
+    let relabel = "{target_label: job, replacement: kubelet}";
+    let _ = write!(
+        text,
+        "- job_name: stand-in\n  relabel_configs: [{relabel}]\n  \
+         static_configs: [{{targets: ['{cadvisor}']}}]\n"
+    );
+    text
+}
+
+/// Serves counters that grow and limits that do not; answers where. It ends with the tests.
+fn stand_in_for_cadvisor() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let body = exposition(start.elapsed().as_secs_f64());
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n";
+            let length = body.len();
+            let _ =
+                write!(stream, "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        }
+    });
+    address
+}
+
+fn exposition(seconds: f64) -> String {
+    let mut text = String::new();
+    for (node, vm, container) in LIMITED {
+        let labels = format!(
+            "node=\"{node}\",namespace=\"vms\",pod=\"virt-launcher-{vm}\",container=\"{container}\""
+        );
+        let share = if container == "compute" { 0.02 } else { 0.6 };
+        for (name, value) in [
+            ("container_cpu_cfs_throttled_seconds_total", share * seconds),
+            ("container_spec_cpu_quota", 200_000.0),
+            ("container_spec_cpu_period", 100_000.0),
+            ("container_memory_working_set_bytes", 7e8 + 1e6 * seconds),
+            ("container_spec_memory_limit_bytes", f64::from(1 << 30)),
+            ("container_fs_reads_bytes_total", 3e5 * seconds),
+            ("container_fs_writes_bytes_total", 1e6 * seconds),
+        ] {
+            let _ = writeln!(text, "{name}{{{labels}}} {value}");
+        }
+    }
+    text
+}
+
+fn dashboard(name: &str) -> Value {
+    let path = format!("{}/grafana/dashboards/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// A query as Grafana would send it, with the variables chosen.
+fn expanded(query: &str, node: &str) -> String {
+    let variables = [
+        ("$__rate_interval", "16s"),
+        ("$kubelet_job", "kubelet"),
+        ("$job", "psi-agent"),
+        ("$cluster", ".*"),
+        ("$namespace", "vms"),
+        ("$node", node),
+        ("$vm", "shop"),
+        ("$rule_psi", "0.4"),
+    ];
+    let query =
+        variables.iter().fold(query.to_owned(), |query, (name, value)| query.replace(name, value));
+    assert!(!query.contains('$'), "a variable that the test does not know: {query}");
+    query
+}
+
+/// The answers to all of a dashboard's queries by panel, and what had none.
+fn answers(scene: &Scene, dashboard: &Value, node: &str) -> (Value, Vec<String>) {
+    let (mut panels, mut empty) = (json!({}), Vec::new());
+    let range = scene.range();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = expanded(target["expr"].as_str().unwrap(), node);
+            let instant = target["instant"] == true;
+            let answer = scene.prometheus.ask(&query, (!instant).then_some(&*range));
+            if answer.is_empty() {
+                empty.push(format!("{}: {query}", panel["title"]));
+            }
+            let (id, letter) = (panel["id"].to_string(), target["refId"].as_str().unwrap());
+            panels[id][letter] = answer.into();
+        }
+    }
+    (panels, empty)
+}
+
+/// What a variable's query offers; the label `cluster` is there in some installations only.
+fn check_variables(scene: &Scene, dashboard: &Value, node: &str) {
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        let query = variable["query"].as_str().unwrap_or_default();
+        let Some(inner) = query.strip_prefix("label_values(").and_then(|it| it.strip_suffix(')'))
+        else {
+            continue;
+        };
+        let (series, label) = inner.rsplit_once(", ").unwrap();
+        let answer = scene.prometheus.ask(&expanded(series, node), None);
+        let values = answer.iter().filter_map(|series| series["metric"][label].as_str());
+        let values: BTreeSet<&str> = values.collect();
+        assert_eq!(values.is_empty(), label == "cluster", "{query}: {answer:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, Prometheus, etcd and a kube-apiserver; takes 2.5 min"]
+fn every_panel_has_an_answer() {
+    let mut scene = Scene::start();
+    std::thread::sleep(CALM);
+    scene.load();
+    std::thread::sleep(BUSY);
+    wait_for("both nodes' scores are written", BUSY, || {
+        let written = "count(psi_agent_last_publish_timestamp_seconds > 0)";
+        scene.prometheus.query(written).filter(|count| *count == 2.0)
+    });
+    let score = |node: &str| {
+        scene.prometheus.query(&format!("psi_agent_node_score{{instance=\"{node}\"}}")).unwrap()
+    };
+    assert!(score("node-a") > 0.3, "two VMs share a CPU: {}", score("node-a"));
+    let folder = cache_dir().join("dashboards");
+    for (name, node) in [("cluster", ".*"), ("node-and-vm", "node-a")] {
+        let dashboard = dashboard(name);
+        check_variables(&scene, &dashboard, node);
+        let (panels, empty) = answers(&scene, &dashboard, node);
+        println!("{name}: {} panels with answers", panels.as_object().unwrap().len());
+        assert!(empty.is_empty(), "without an answer: {empty:#?}");
+        if std::env::var_os("UPDATE_PICTURES").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
+            println!("the answers are in {}: grafana/build --draw draws them", folder.display());
+        }
+    }
+}
+
+#[test]
+fn every_panel_is_described_has_a_unit_and_asks_something() {
+    for name in ["cluster", "node-and-vm"] {
+        for panel in dashboard(name)["panels"].as_array().unwrap() {
+            if panel["type"] == "row" {
+                continue;
+            }
+            let title = &panel["title"];
+            assert!(panel["description"].as_str().is_some_and(|it| !it.is_empty()), "{title}");
+            assert!(panel["targets"].as_array().is_some_and(|it| !it.is_empty()), "{title}");
+            let config = &panel["fieldConfig"];
+            let units = [&config["defaults"]["unit"], &config["defaults"]["mappings"][0]];
+            let overrides = config["overrides"].as_array().into_iter().flatten();
+            let of_columns = overrides.filter(|it| it["properties"].to_string().contains("unit"));
+            assert!(
+                units.iter().any(|unit| !unit.is_null()) || of_columns.count() > 0,
+                "{title} has no unit"
+            );
+            if panel.to_string().contains("$kubelet_job") {
+                let description = panel["description"].as_str().unwrap();
+                assert!(description.contains("cAdvisor"), "{title} does not say whose series");
+            }
+        }
+    }
+}
