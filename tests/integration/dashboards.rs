@@ -63,7 +63,7 @@ impl Scene {
         let agents = nodes
             .each_ref()
             .map(|node| node.start_agent(&cluster, &format!("psi-agent-{}", node.name), &[]));
-        let prometheus = Prometheus::start(&scrape_configs(&agents, &stand_in_for_cadvisor()));
+        let prometheus = Prometheus::scraping(&scrape_configs(&agents, &stand_in_for_cadvisor()));
         let since = SystemTime::now();
         Self { _agents: agents, nodes, cgroups, prometheus, _cluster: cluster, since }
     }
