@@ -1,4 +1,5 @@
 //! When a statement is written. Pure: time and chance are arguments, and trying is the caller's.
+//! `tests/integration/plan.rs` has its hours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -192,6 +193,3 @@ impl Plan {
         self.not_before = Some(now + wait.max(asked));
     }
 }
-
-#[cfg(test)]
-mod tests;

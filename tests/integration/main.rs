@@ -27,6 +27,7 @@ mod lab;
 mod manifests;
 mod names;
 mod nodes_and_reap;
+mod plan;
 mod pods_file;
 mod prometheus;
 mod publishing;

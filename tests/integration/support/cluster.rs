@@ -2,7 +2,6 @@
 //! scheduler and controllers, its objects made with kubectl. Nodes and pods are objects without a
 //! kubelet behind them.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -13,8 +12,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{cache_dir, wait_for};
+use accounts::{ADMIN_TOKEN, make_keys};
+pub(crate) use audit::Audited;
+use audit::audit_policy;
 
-const ADMIN_TOKEN: &str = "admin-of-the-test";
+mod accounts;
+mod audit;
 
 /// The control plane; it ends with the value.
 pub(crate) struct Cluster {
@@ -35,17 +38,6 @@ enum Extent {
     ApiServer,
     /// Also controllers and the scheduler, all as they are by default.
     Whole,
-}
-
-/// A request of the agent's, as the API server's audit log has it.
-#[derive(Debug)]
-pub(crate) struct Audited {
-    pub(crate) verb: String,
-    pub(crate) node: String,
-    /// The pod that its token is bound to.
-    pub(crate) by: String,
-    pub(crate) code: u64,
-    pub(crate) body: Value,
 }
 
 impl Cluster {
@@ -210,38 +202,6 @@ impl Cluster {
         serde_json::from_str(&self.kubectl(&arguments, "")).unwrap()
     }
 
-    /// A token of a service account of the agent's, bound to a pod of its namespace.
-    pub(crate) fn bound_token(&self, account: &str, pod: &str) -> String {
-        let bound = format!("--bound-object-name={pod}");
-        let create = ["create", "token", account, "-n", "psi-agent", "--bound-object-kind=Pod"];
-        self.kubectl(&[&create[..], &[&bound]].concat(), "").trim().to_owned()
-    }
-
-    /// A token with these claims, signed as the API server signs those of service accounts.
-    pub(crate) fn sign(&self, claims: &Value) -> String {
-        let openssl = |arguments: &[&str], input: &[u8]| {
-            let mut child = Command::new("openssl")
-                .args(arguments)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("this test needs openssl");
-            child.stdin.take().unwrap().write_all(input).unwrap();
-            child.wait_with_output().unwrap().stdout
-        };
-        let base64url = |bytes: &[u8]| {
-            let text = String::from_utf8(openssl(&["base64", "-A"], bytes)).unwrap();
-            text.trim_end_matches('=').replace('+', "-").replace('/', "_")
-        };
-        let header = json!({"alg": "RS256", "typ": "JWT"}).to_string();
-        let claims = claims.to_string();
-        let signed = format!("{}.{}", base64url(header.as_bytes()), base64url(claims.as_bytes()));
-        let key = self.folder.join("accounts.key");
-        let sign = ["dgst", "-sha256", "-sign", key.to_str().unwrap()];
-        let signature = openssl(&sign, signed.as_bytes());
-        format!("{signed}.{}", base64url(&signature))
-    }
-
     /// Runs kubectl as somebody else, who may be refused.
     pub(crate) fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
         Command::new(program(&self.programs, "kubectl"))
@@ -249,36 +209,6 @@ impl Cluster {
             .args(arguments)
             .output()
             .expect("kubectl starts: tests/kubernetes/build makes it")
-    }
-
-    /// The audit log so far.
-    fn audit_log(&self) -> Vec<Value> {
-        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
-        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
-
-    /// What the agents' accounts did with which resources so far.
-    pub(crate) fn used_rights(&self) -> BTreeSet<(String, String)> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let log = self.audit_log();
-        log.iter()
-            .map(|event| (text(&event["objectRef"]["resource"]), text(&event["verb"])))
-            .collect()
-    }
-
-    /// All that the agents asked of Nodes so far.
-    pub(crate) fn audited(&self) -> Vec<Audited> {
-        let log = self.audit_log().into_iter();
-        let of_nodes = log.filter(|event| event["objectRef"]["resource"] == "nodes");
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let audited = of_nodes.map(|event| Audited {
-            verb: text(&event["verb"]),
-            node: text(&event["objectRef"]["name"]),
-            by: text(&event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0]),
-            code: event["responseStatus"]["code"].as_u64().unwrap(),
-            body: event["requestObject"].clone(),
-        });
-        audited.collect()
     }
 
     /// Sets the status of a pod, which is the kubelet's to do elsewhere.
@@ -306,28 +236,6 @@ impl Cluster {
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-    }
-
-    /// A kubeconfig for whoever has this token.
-    pub(crate) fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
-        self.write_kubeconfig_of(name, &json!({ "token": token }))
-    }
-
-    /// A kubeconfig for whoever is told apart by this.
-    pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
-        let path = self.kubeconfig(name);
-        let authority = self.folder.join("certificates/apiserver.crt");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port),
-                "certificate-authority": authority,
-            }}],
-            "users": [{"name": name, "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
-        });
-        fs::write(&path, config.to_string()).unwrap();
-        path
     }
 
     pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
@@ -437,35 +345,6 @@ fn start_api_server(
         .stderr(fs::File::create(folder.join("apiserver.log")).unwrap())
         .spawn()
         .expect("kube-apiserver starts: tests/kubernetes/build makes it")
-}
-
-/// Whatever the agent's accounts ask, of Nodes with what they send; nothing else.
-fn audit_policy() -> Value {
-    json!({
-        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [
-            {
-                "level": "Request", "userGroups": ["system:serviceaccounts:psi-agent"],
-                "resources": [{"group": "", "resources": ["nodes"]}],
-            },
-            {"level": "Metadata", "userGroups": ["system:serviceaccounts:psi-agent"]},
-            {"level": "None"},
-        ],
-    })
-}
-
-/// Keys for the tokens of service accounts, and the administrator's own token.
-fn make_keys(folder: &Path) {
-    let key = folder.join("accounts.key");
-    let openssl = |arguments: &[&str]| {
-        let run = Command::new("openssl").args(arguments).stderr(Stdio::null()).status();
-        assert!(run.expect("this test needs openssl").success());
-    };
-    let (key, public) = (key.to_str().unwrap(), folder.join("accounts.pub"));
-    openssl(&["genrsa", "-out", key, "2048"]);
-    openssl(&["rsa", "-in", key, "-pubout", "-out", public.to_str().unwrap()]);
-    let admin = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
-    fs::write(folder.join("tokens.csv"), admin).unwrap();
 }
 
 /// A folder of the project's.

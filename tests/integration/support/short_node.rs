@@ -36,8 +36,12 @@ impl ShortNode {
     pub(crate) fn tick(&mut self, contention: f64) -> NodeScore {
         self.passed += TICK;
         let unix_ms = self.start.unix_ms + u64::try_from(self.passed.as_millis()).unwrap();
-        let moment = Moment { at: self.start.at + self.passed, unix_ms };
+        let moment = Moment { at: self.now(), unix_ms };
         self.scorer.advance(moment, &rates(contention))
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.start.at + self.passed
     }
 
     /// Time passes in which nobody looks.

@@ -1,53 +1,45 @@
-//! A node's hours in virtual time: what is written, and when.
+//! When the agent writes, in a node's hours of virtual time.
 
-#![allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
+use std::time::{Duration, Instant};
 
-use super::*;
-use crate::kernel::cgroup_dir::Resource;
-use crate::rates::{MemberRates, PressureRates, Rates, Ratio, WaitShares};
-use crate::sample::Moment;
-use crate::score::Scorer;
+use psi_agent::contract::{Basis, Level, NodePressure};
+use psi_agent::publish::Statement;
+use psi_agent::publish::level::Thresholds;
+use psi_agent::publish::plan::{Failure, Plan, Why};
+use psi_agent::score::PerResource;
+
+use crate::support::short_node::ShortNode;
 
 const TICK: u64 = 5;
+const MOST_CHANGES: usize = 60;
 
-/// A node whose one VM waits for a share of what it wants, and an agent that publishes.
+/// A node whose one VM waits for a share of what it wants, and what an agent would write.
 struct Node {
-    scorer: Scorer,
+    node: ShortNode,
     plan: Plan,
-    start: Instant,
     seconds: u64,
-    /// Second, values, level, why.
+    /// Second, what was said, why.
     writes: Vec<(u64, Statement, Why)>,
 }
 
 impl Node {
     fn new() -> Self {
-        Self {
-            scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
-            plan: Plan::new(Thresholds::default(), true),
-            start: Instant::now(),
-            seconds: 0,
-            writes: Vec::new(),
-        }
+        let plan = Plan::new(Thresholds::default(), true);
+        Self { node: ShortNode::new(), plan, seconds: 0, writes: Vec::new() }
     }
 
-    fn now(&self) -> Instant {
-        self.start + Duration::from_secs(self.seconds)
-    }
-
-    /// A tick in which the VM waited for `contention`; the score after it.
-    fn tick(&mut self, contention: f64) -> NodeScore {
+    /// A tick in which the VM waited for `contention`; answers what is due after it, and when.
+    fn tick(&mut self, contention: f64) -> (Instant, Option<(Statement, Why)>) {
         self.seconds += TICK;
-        let moment = Moment { at: self.now(), unix_ms: self.seconds * 1000 };
-        self.scorer.advance(moment, &rates(contention))
+        let score = self.node.tick(contention);
+        (score.moment.at, self.plan.due(score.moment.at, &score))
     }
 
     /// Lets so many seconds go by, writing what is due.
     fn pass(&mut self, seconds: u64, contention: impl Fn(u64) -> f64) {
         for _ in 0..seconds / TICK {
-            let score = self.tick(contention(self.seconds));
-            if let Some((statement, why)) = self.plan.due(self.now(), &score) {
-                self.plan.written(statement, why, self.now(), 0.5);
+            if let (now, Some((statement, why))) = self.tick(contention(self.seconds)) {
+                self.plan.written(statement, why, now, 0.5);
                 self.writes.push((self.seconds, statement, why));
             }
         }
@@ -62,34 +54,6 @@ impl Node {
     /// The second at which a statement like this was first written.
     fn first(&self, wanted: impl Fn(&Statement) -> bool) -> u64 {
         self.writes.iter().find(|(_, said, _)| wanted(said)).unwrap().0
-    }
-}
-
-fn rates(contention: f64) -> Rates {
-    let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
-    let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
-    let path = format!("/kubepods/pod1/{:064x}", 1);
-    let member = MemberRates {
-        cgroup: std::sync::Arc::new(crate::kernel::cgroup_tree::Cgroup {
-            id: crate::kernel::cgroup_tree::CgroupId(1),
-            place: crate::cgroup_path::Place::of_path(&path),
-            path: path.into(),
-            made_at_s: None,
-        }),
-        workload: None,
-        pressure,
-        usage: Some(1.0 - contention),
-        throttled: Some(0.0),
-        own_memory_limit: Some(false),
-        has_io_max: Some(false),
-    };
-    Rates {
-        window: Duration::from_secs(TICK),
-        node: pressure,
-        reclaims: Some(false),
-        cpus: Some(4),
-        members: Some(vec![member]),
-        ..Rates::default()
     }
 }
 
@@ -179,14 +143,14 @@ fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
     for (level, points) in [(Level::High, 50), (Level::Low, 50), (Level::Medium, 15)] {
         let mut node = Node::new();
         let each = PerResource { cpu: Some(points), memory: Some(0), io: Some(0) };
-        node.plan.adopt(points, each, Some(level), node.now(), Duration::from_secs(100));
-        node.scorer.adopt(&crate::contract::NodePressure {
+        node.plan.adopt(points, each, Some(level), node.node.now(), Duration::from_secs(100));
+        node.node.adopt(&NodePressure {
             score: points,
             cpu: Some(points),
             memory: Some(0),
             io: Some(0),
             observed_at: jiff::Timestamp::UNIX_EPOCH,
-            basis: crate::score::BASIS,
+            basis: Basis::Psi(1),
         });
         // The score goes on as it was: the next write is the heartbeat that was due anyway.
         let same = f64::from(points) / 100.0;
@@ -211,9 +175,8 @@ fn tries_that_fail_come_later_each_time_and_the_newest_value_is_written_in_the_e
     let mut tries = Vec::new();
     // Ten minutes without an API server, while the node becomes short.
     for _ in 0..120 {
-        let score = node.tick(0.5);
-        if node.plan.due(node.now(), &score).is_some() {
-            node.plan.failed(Failure::Unavailable(None), node.now(), 1.0);
+        if let (now, Some(_)) = node.tick(0.5) {
+            node.plan.failed(Failure::Unavailable(None), now, 1.0);
             tries.push(node.seconds);
         }
     }
@@ -232,7 +195,8 @@ fn the_api_server_is_left_alone_for_as_long_as_it_asks_and_longer_when_it_refuse
         let start = Instant::now();
         let gap = |_| {
             plan.failed(failure, start, 1.0);
-            plan.not_before.unwrap().duration_since(start).as_secs()
+            let may_try = |seconds: &u64| plan.may_try(start + Duration::from_secs(*seconds));
+            (1..1000).find(may_try).unwrap()
         };
         (0..count).map(gap).collect::<Vec<_>>()
     };

@@ -1,0 +1,82 @@
+//! Who asks: keys, tokens and kubeconfigs.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+pub(super) const ADMIN_TOKEN: &str = "admin-of-the-test";
+
+impl Cluster {
+    /// A token of a service account of the agent's, bound to a pod of its namespace.
+    pub(crate) fn bound_token(&self, account: &str, pod: &str) -> String {
+        let bound = format!("--bound-object-name={pod}");
+        let create = ["create", "token", account, "-n", "psi-agent", "--bound-object-kind=Pod"];
+        self.kubectl(&[&create[..], &[&bound]].concat(), "").trim().to_owned()
+    }
+
+    /// A token with these claims, signed as the API server signs those of service accounts.
+    pub(crate) fn sign(&self, claims: &Value) -> String {
+        let openssl = |arguments: &[&str], input: &[u8]| {
+            let mut child = Command::new("openssl")
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this test needs openssl");
+            child.stdin.take().unwrap().write_all(input).unwrap();
+            child.wait_with_output().unwrap().stdout
+        };
+        let base64url = |bytes: &[u8]| {
+            let text = String::from_utf8(openssl(&["base64", "-A"], bytes)).unwrap();
+            text.trim_end_matches('=').replace('+', "-").replace('/', "_")
+        };
+        let header = json!({"alg": "RS256", "typ": "JWT"}).to_string();
+        let claims = claims.to_string();
+        let signed = format!("{}.{}", base64url(header.as_bytes()), base64url(claims.as_bytes()));
+        let key = self.folder.join("accounts.key");
+        let sign = ["dgst", "-sha256", "-sign", key.to_str().unwrap()];
+        let signature = openssl(&sign, signed.as_bytes());
+        format!("{signed}.{}", base64url(&signature))
+    }
+
+    /// A kubeconfig for whoever has this token.
+    pub(crate) fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        self.write_kubeconfig_of(name, &json!({ "token": token }))
+    }
+
+    /// A kubeconfig for whoever is told apart by this.
+    pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
+        let path = self.kubeconfig(name);
+        let authority = self.folder.join("certificates/apiserver.crt");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": authority,
+            }}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        });
+        fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+}
+
+/// Keys for the tokens of service accounts, and the administrator's own token.
+pub(super) fn make_keys(folder: &Path) {
+    let key = folder.join("accounts.key");
+    let openssl = |arguments: &[&str]| {
+        let run = Command::new("openssl").args(arguments).stderr(Stdio::null()).status();
+        assert!(run.expect("this test needs openssl").success());
+    };
+    let (key, public) = (key.to_str().unwrap(), folder.join("accounts.pub"));
+    openssl(&["genrsa", "-out", key, "2048"]);
+    openssl(&["rsa", "-in", key, "-pubout", "-out", public.to_str().unwrap()]);
+    let admin = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
+    fs::write(folder.join("tokens.csv"), admin).unwrap();
+}

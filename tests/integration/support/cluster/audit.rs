@@ -1,0 +1,66 @@
+//! What the agents did, by the API server's own audit log.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+/// A request of the agent's, as the API server's audit log has it.
+#[derive(Debug)]
+pub(crate) struct Audited {
+    pub(crate) verb: String,
+    pub(crate) node: String,
+    /// The pod that its token is bound to.
+    pub(crate) by: String,
+    pub(crate) code: u64,
+    pub(crate) body: Value,
+}
+
+impl Cluster {
+    /// The audit log so far.
+    fn audit_log(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What the agents' accounts did with which resources so far.
+    pub(crate) fn used_rights(&self) -> BTreeSet<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let log = self.audit_log();
+        log.iter()
+            .map(|event| (text(&event["objectRef"]["resource"]), text(&event["verb"])))
+            .collect()
+    }
+
+    /// All that the agents asked of Nodes so far.
+    pub(crate) fn audited(&self) -> Vec<Audited> {
+        let log = self.audit_log().into_iter();
+        let of_nodes = log.filter(|event| event["objectRef"]["resource"] == "nodes");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let audited = of_nodes.map(|event| Audited {
+            verb: text(&event["verb"]),
+            node: text(&event["objectRef"]["name"]),
+            by: text(&event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0]),
+            code: event["responseStatus"]["code"].as_u64().unwrap(),
+            body: event["requestObject"].clone(),
+        });
+        audited.collect()
+    }
+}
+
+/// Whatever the agent's accounts ask, of Nodes with what they send; nothing else.
+pub(super) fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [
+            {
+                "level": "Request", "userGroups": ["system:serviceaccounts:psi-agent"],
+                "resources": [{"group": "", "resources": ["nodes"]}],
+            },
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts:psi-agent"]},
+            {"level": "None"},
+        ],
+    })
+}
