@@ -1,5 +1,6 @@
 //! The API server: how it is reached, and its Nodes as far as they concern the agent.
 
+pub mod call;
 pub mod own_node;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::contract::Prefix;
-use own_node::CallError;
+use call::CallError;
 
 /// Where Nodes are at the API server.
 const NODES: &str = "/api/v1/nodes";

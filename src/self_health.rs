@@ -12,7 +12,7 @@ use prometheus::{
     IntGauge, Opts, Registry, TextEncoder,
 };
 
-use crate::cluster::own_node::CallError;
+use crate::cluster::call::CallError;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;

@@ -13,7 +13,8 @@ use super::level::Thresholds;
 use super::node_patch::{Outputs, node_patch};
 use super::plan::{Failure, Plan, Why};
 use crate::cluster::NodeKeys;
-use crate::cluster::own_node::{CallError, OwnNode};
+use crate::cluster::call::CallError;
+use crate::cluster::own_node::OwnNode;
 use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
 use crate::score::{BASIS, NodeScore, PerResource};
 
@@ -186,7 +187,7 @@ impl Publisher {
             | CallError::Throttled(_)
             | CallError::Failed { .. }
             | CallError::Unreachable(_)
-            | CallError::TimedOut => Failure::Unavailable(error.retry_after()),
+            | CallError::TimedOut(_) => Failure::Unavailable(error.retry_after()),
         };
         self.plan.failed(failure, score.moment.at, (self.settings.chance)());
         report(&Report::Failed(error));

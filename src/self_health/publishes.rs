@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::{Gauge, IntCounterVec, Opts, Registry};
 
 use super::registered;
-use crate::cluster::own_node::CallError;
+use crate::cluster::call::CallError;
 
 /// Result of one that came through.
 const WRITTEN: &str = "written";
