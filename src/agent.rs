@@ -11,13 +11,15 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, PodSource};
 use crate::host::Host;
-use crate::output::http::{Service, serve};
+use crate::output::connections::serve;
+use crate::output::http::Service;
 use crate::output::scrape::Scrapes;
 use crate::pod_source;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::score::Scorer;
 use crate::self_health::SelfHealth;
 
+mod doors;
 mod publishing;
 mod ticks;
 
@@ -45,6 +47,8 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let found = describe(&host);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     let scrapes = Arc::new(Scrapes::new(config.families.clone(), health));
+    let tls = doors::open_certificate(config, &scrapes)?;
+    let gate = doors::open_gate(config, &scrapes).await?;
     let pods = pod_source::follow(&config.pods, &scrapes).await?;
     let mut sampler = Sampler::start(host.into_reader(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
@@ -52,13 +56,15 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let first = sampler.next_tick().await?;
     let cgroups = first.sample.in_scope;
     let pressure = ticks::supported(&first).unwrap_or("off".into());
-    tracing::info!(%cgroups, %pressure, "Reading {found}; serving http://{address}/");
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    tracing::info!(%cgroups, %pressure, "Reading {found}; serving {scheme}://{address}/");
     let (scored, scores) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
     publishing::start(config, scores.clone(), adopt, &scrapes).await?;
     let scorer = Scorer::new(config.counted.clone());
     let ticks = ticks::follow(sampler.clone(), first, scorer, scored, adopted, &scrapes);
     let service = Service::new(sampler, pods, scores, Arc::clone(&scrapes));
+    let service = service.with_doors(config.doors.rules(), gate);
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -66,7 +72,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        () = serve(listener, service, stop) => {
+        () = serve(listener, tls, service, stop) => {
             tracing::info!("Stopped");
             Ok(())
         }

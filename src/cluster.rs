@@ -2,6 +2,7 @@
 
 pub mod call;
 pub mod own_node;
+pub mod reviews;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

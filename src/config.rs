@@ -15,8 +15,10 @@ use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
 use crate::score::Counted;
+pub use doors::{Auth, Doors};
 use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
 
+mod doors;
 mod flags;
 
 /// What was typed.
@@ -166,6 +168,8 @@ pub struct Config {
     pub command: Command,
     /// Where to listen.
     pub listen_address: SocketAddr,
+    /// Who may look.
+    pub doors: Doors,
     /// The host's `/proc`.
     pub proc_root: PathBuf,
     /// The top of the cgroup2 tree, where one was named.
@@ -229,6 +233,19 @@ pub enum ConfigError {
         "--publish on needs a cluster: name a --kubeconfig and a --node-name, or leave it at dry-run"
     )]
     PublishWithoutCluster,
+    /// A certificate without a key, or the other way round.
+    #[error("--tls-cert-file and --tls-private-key-file go together: name both, or neither")]
+    HalfACertificate,
+    /// `--auth kubernetes` where there is no API server to ask.
+    #[error(
+        "--auth kubernetes needs a cluster, whose API server says what tokens are good for: run as a pod with a service account, or name a --kubeconfig and a --node-name"
+    )]
+    AuthWithoutCluster,
+    /// `--auth kubernetes` by plain HTTP.
+    #[error(
+        "--auth kubernetes needs TLS, or tokens would go over the network for all to read: name a --tls-cert-file and a --tls-private-key-file"
+    )]
+    AuthWithoutTls,
 }
 
 impl TryFrom<CommandLine> for Config {
@@ -241,6 +258,10 @@ impl TryFrom<CommandLine> for Config {
             prefix,
             pods_file,
             listen_address,
+            tls_cert_file,
+            tls_private_key_file,
+            auth,
+            page,
             proc_root,
             cgroup_root,
             scope,
@@ -265,6 +286,8 @@ impl TryFrom<CommandLine> for Config {
         };
         let scope = Scope::of(scope, &pods)?;
         let publish = Publish::of(publish, &pods, command)?;
+        let doors = Doors::of(tls_cert_file, tls_private_key_file, auth, page.into())?;
+        auth.check(&pods, doors.certificate.is_some(), command)?;
         let level = |level| cgroup_levels.contains(&level);
         Ok(Config {
             pods,
@@ -272,6 +295,7 @@ impl TryFrom<CommandLine> for Config {
             prefix,
             command,
             listen_address,
+            doors,
             proc_root,
             cgroup_root,
             selection: Selection {
@@ -294,6 +318,7 @@ impl TryFrom<CommandLine> for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::rules::{Page, Rules};
     use clap::CommandFactory;
 
     fn config(line: &str) -> Config {
@@ -322,6 +347,30 @@ mod tests {
         assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
         let alone = CommandLine::try_parse_from(["psi-agent", "--publish", "on"]).unwrap();
         assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::PublishWithoutCluster);
+    }
+
+    #[test]
+    fn tokens_need_a_cluster_and_tls_and_tls_needs_both_files() {
+        let error = |line: &str| {
+            let typed = CommandLine::try_parse_from(line.split(' ')).unwrap();
+            Config::try_from(typed).unwrap_err()
+        };
+        let half = "psi-agent --tls-cert-file c";
+        assert_eq!(error(half), ConfigError::HalfACertificate);
+        assert_eq!(error("psi-agent --tls-private-key-file k"), ConfigError::HalfACertificate);
+        let tls = format!("{half} --tls-private-key-file k");
+        let tokens = format!("{tls} --auth kubernetes");
+        assert_eq!(error(&tokens), ConfigError::AuthWithoutCluster);
+        let cluster = "--kubeconfig c --node-name n";
+        let clear = format!("psi-agent --auth kubernetes {cluster}");
+        assert_eq!(error(&clear), ConfigError::AuthWithoutTls);
+
+        let rules = config(&format!("{tokens} {cluster} --page anywhere")).doors.rules();
+        assert_eq!(rules, Rules { tls: true, tokens: true, page: Page::Anywhere });
+        assert_eq!(config(&tls).doors.rules(), Rules { tls: true, ..Rules::default() });
+        assert_eq!(config("psi-agent").doors.rules(), Rules::default());
+        // The same environment stands around `psi-agent top` in the agent's pod.
+        assert_eq!(config("psi-agent top --auth kubernetes").doors.auth, Auth::Kubernetes);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! - [`rates`]: two samples to shares of time (pure)
 //! - [`score`]: how much the node holds its VMs back, and why (pure)
 //! - [`publish`]: the score's way onto the Node
+//! - [`doors`]: who may look: paths, tokens, the certificate
 //! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
 //! - [`self_health`]: what the agent says of itself
 //! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`]: the commands
@@ -23,6 +24,7 @@ pub mod check;
 pub mod cluster;
 pub mod config;
 pub mod contract;
+pub mod doors;
 pub mod host;
 pub mod identity;
 pub mod kernel;

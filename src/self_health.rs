@@ -13,14 +13,17 @@ use prometheus::{
 };
 
 use crate::cluster::call::CallError;
+use crate::doors::verdicts::Verdict;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
 use crate::sample::Sample;
 use complaints::Complaints;
+use doors::Doors;
 use publishes::Publishes;
 
 mod complaints;
+mod doors;
 mod publishes;
 
 /// Why a sample was made.
@@ -43,6 +46,7 @@ pub struct SelfHealth {
     pod_errors: IntCounter,
     pods_in_trouble: AtomicBool,
     publishes: Publishes,
+    doors: Doors,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -114,6 +118,7 @@ impl SelfHealth {
                 "Cgroups whose series wait for their labels: pause containers, and what is new.",
             )?,
             publishes: Publishes::new(&registry)?,
+            doors: Doors::new(&registry)?,
             watches: gauge(
                 "psi_agent_watched_directories",
                 "Cgroup directories watched by inotify.",
@@ -192,6 +197,26 @@ impl SelfHealth {
     /// It was not written: counted each time, each kind of trouble said once until it is over.
     pub fn not_published(&self, error: &CallError) {
         self.publishes.not_written(error);
+    }
+
+    /// A token was asked about, or there were too many to ask.
+    pub fn reviewed(&self, verdict: Verdict) {
+        self.doors.reviewed(verdict);
+    }
+
+    /// The API server did not say whose a token is: counted each time, said once until it does.
+    pub fn not_reviewed(&self, error: &CallError) {
+        self.doors.not_reviewed(error);
+    }
+
+    /// The certificate's files read; perhaps what they say is new.
+    pub fn certificate_reads(&self, is_new: bool) {
+        self.doors.certificate_reads(is_new);
+    }
+
+    /// They do not: counted each time, said once until they do.
+    pub fn certificate_does_not_read(&self, error: &dyn Display) {
+        self.doors.certificate_does_not_read(error);
     }
 
     /// All of them as text.

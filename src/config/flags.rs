@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Command, Publish, Scope};
+use super::{Auth, Command, Publish, Scope};
 use crate::contract::{Level, Prefix};
+use crate::doors::rules::Page;
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
 use crate::publish::level::Thresholds;
@@ -84,6 +85,23 @@ pub(super) struct Flags {
         default_value = "127.0.0.1:9942"
     )]
     pub(super) listen_address: SocketAddr,
+
+    /// The certificate to serve TLS with, as PEM; read again when it changes
+    #[arg(long, global = true, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
+    pub(super) tls_cert_file: Option<PathBuf>,
+
+    /// The private key of the certificate, as PEM
+    #[arg(long, global = true, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
+    pub(super) tls_private_key_file: Option<PathBuf>,
+
+    /// Who may have the metrics: everybody, or whose token the API server lets get /metrics
+    #[arg(long, global = true, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None)]
+    pub(super) auth: Auth,
+
+    /// Who gets the page for people: who comes from this host (`kubectl port-forward` does),
+    /// everybody who may have the metrics too, or nobody
+    #[arg(long, global = true, env = "PSI_AGENT_PAGE", value_enum, default_value_t = TypedPage::Loopback)]
+    pub(super) page: TypedPage,
 
     /// The host's /proc
     #[arg(
@@ -188,6 +206,23 @@ pub(super) struct Flags {
     /// How to log: text on a terminal and JSON otherwise, or always the one
     #[arg(long, global = true, env = "PSI_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Auto)]
     pub(super) log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TypedPage {
+    Loopback,
+    Anywhere,
+    Off,
+}
+
+impl From<TypedPage> for Page {
+    fn from(page: TypedPage) -> Self {
+        match page {
+            TypedPage::Loopback => Page::Loopback,
+            TypedPage::Anywhere => Page::Anywhere,
+            TypedPage::Off => Page::Off,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,43 +1,30 @@
-//! HTTP for Prometheus, probes and people. It trusts no client: headers must come in time, the
-//! number of connections and their age are bounded, and no answer is made of what was asked.
+//! What is answered to Prometheus, probes and people. No answer is made of what was asked.
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    HeaderValue, VARY,
+    ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HeaderValue, VARY, WWW_AUTHENTICATE,
 };
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use super::compression::{Gzip, accepts_gzip};
-use super::scrape::{Scrape, Scrapes};
+use super::answer::{Answer, ScrapeAnswer, text, whole};
+use super::compression::accepts_gzip;
+use super::scrape::Scrapes;
+use crate::doors::gate::Gate;
+use crate::doors::rules::{Admission, Refusal, Rules, Visit, bearer_token};
+use crate::doors::verdicts::Verdict;
 use crate::sample::Depth;
 use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL, moment_now};
 use crate::score::NodeScore;
 use crate::self_health::Reason;
 use crate::snapshot::Snapshot;
 
-/// Prometheus, a probe, a few people: more at once is an attack or a defect.
-const MAX_CONNECTIONS: usize = 64;
-/// Time to send a request's headers, also between two requests of one connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that reads slower than this gives its connection back.
-const MAX_CONNECTION_AGE: Duration = Duration::from_secs(120);
 /// Prometheus' own default time-out is 10 s: a later answer helps nobody.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long answers under way may take when the agent stops.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a tick for this long the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
@@ -50,6 +37,9 @@ pub struct Service {
     pods: Pods,
     scores: Scores,
     scrapes: Arc<Scrapes>,
+    rules: Rules,
+    /// Who looks at tokens, where the rules ask for any.
+    gate: Option<Arc<Gate>>,
 }
 
 /// The newest score.
@@ -59,10 +49,70 @@ impl Service {
     /// Answers from this sampler.
     #[must_use]
     pub fn new(sampler: Sampler, pods: Pods, scores: Scores, scrapes: Arc<Scrapes>) -> Self {
-        Self { sampler, pods, scores, scrapes }
+        Self { sampler, pods, scores, scrapes, rules: Rules::default(), gate: None }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Answer> {
+    /// Asks this of its visitors, their tokens by this gate.
+    #[must_use]
+    pub fn with_doors(self, rules: Rules, gate: Option<Arc<Gate>>) -> Self {
+        Self { rules, gate, ..self }
+    }
+
+    pub(super) async fn answer(
+        &self,
+        request: &Request<Incoming>,
+        visit: Visit,
+    ) -> Response<Answer> {
+        match self.admit(request, visit).await {
+            Ok(()) => self.answer_admitted(request).await,
+            Err(refused) => refused,
+        }
+    }
+
+    /// Lets a visitor pass, or has the answer that says why not.
+    async fn admit(
+        &self,
+        request: &Request<Incoming>,
+        visit: Visit,
+    ) -> Result<(), Response<Answer>> {
+        let door = match self.rules.admit(visit, request.uri().path()) {
+            Admission::Free => return Ok(()),
+            Admission::Refused(refusal) => return Err(refused(refusal)),
+            Admission::Token(door) => door,
+        };
+        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(token) = header.and_then(bearer_token) else {
+            return Err(unauthorized("This needs a token: Authorization: Bearer.\n"));
+        };
+        // Rules that ask for tokens where nobody looks at them let nobody in.
+        let verdict = match &self.gate {
+            Some(gate) => gate.pass(door, token).await,
+            None => Verdict::Unanswered,
+        };
+        match verdict {
+            Verdict::Allowed => Ok(()),
+            Verdict::Unauthenticated => {
+                Err(unauthorized("The API server does not know this token.\n"))
+            }
+            Verdict::Forbidden => Err(text(
+                StatusCode::FORBIDDEN,
+                "The API server knows this token, and does not let it get this path: bind its \
+                 account to a role with it among its nonResourceURLs.\n",
+            )),
+            Verdict::Unanswered => Err(text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The API server does not say whose this token is; until it does, nobody gets \
+                 in.\n",
+            )),
+            Verdict::NotAsked => Err(text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many unknown tokens are shown here to ask the API server about this one; try \
+                 later.\n",
+            )),
+        }
+    }
+
+    async fn answer_admitted(&self, request: &Request<Incoming>) -> Response<Answer> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -87,7 +137,7 @@ impl Service {
         let gzip = accepted.is_some_and(accepts_gzip);
         let score = self.scores.borrow().clone();
         let scrape = self.scrapes.begin(sample, score.as_deref());
-        let answer = ScrapeAnswer { scrape, gzip: gzip.then(Gzip::default) };
+        let answer = ScrapeAnswer::new(scrape, gzip);
         let mut response = Response::new(Answer::Scrape(Some(Box::new(answer))));
         let headers = response.headers_mut();
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -163,142 +213,25 @@ fn page() -> Response<Answer> {
     response
 }
 
-fn text(status: StatusCode, body: &'static str) -> Response<Answer> {
-    whole(status, "text/plain; charset=utf-8", body.into())
-}
-
-fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Answer> {
-    let mut response = Response::new(Answer::Whole(Some(body)));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+fn unauthorized(why: &'static str) -> Response<Answer> {
+    let mut response = text(StatusCode::UNAUTHORIZED, why);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
 
-/// The body of an answer.
-#[derive(Debug)]
-enum Answer {
-    Whole(Option<Bytes>),
-    Scrape(Option<Box<ScrapeAnswer>>),
-}
-
-#[derive(Debug)]
-struct ScrapeAnswer {
-    scrape: Scrape,
-    gzip: Option<Gzip>,
-}
-
-impl ScrapeAnswer {
-    /// The next bytes, and whether more will follow.
-    fn next(&mut self) -> std::io::Result<(Vec<u8>, bool)> {
-        let mut text = Vec::new();
-        let more = self.scrape.next_chunk(&mut text);
-        let Some(gzip) = &mut self.gzip else {
-            return Ok((text, more));
-        };
-        let mut bytes = gzip.compress(&text)?;
-        if !more && let Some(gzip) = self.gzip.take() {
-            bytes.append(&mut gzip.finish()?);
+fn refused(refusal: Refusal) -> Response<Answer> {
+    match refusal {
+        Refusal::NotEncrypted => text(
+            StatusCode::BAD_REQUEST,
+            "This was asked by plain HTTP, and is served by HTTPS: ask https://.\n",
+        ),
+        Refusal::PageIsLocal => text(
+            StatusCode::FORBIDDEN,
+            "The page is served to this host alone. In a cluster: kubectl port-forward to this \
+             pod, or run the agent with --page=anywhere.\n",
+        ),
+        Refusal::PageIsOff => {
+            text(StatusCode::FORBIDDEN, "The page is switched off: see --page.\n")
         }
-        Ok((bytes, more))
-    }
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        match &mut *self {
-            Answer::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Answer::Scrape(rest) => {
-                let Some(scrape) = rest else {
-                    return Poll::Ready(None);
-                };
-                let (bytes, more) = scrape.next()?;
-                if !more {
-                    *rest = None;
-                }
-                Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Answer::Whole(None) | Answer::Scrape(None))
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        match self {
-            Answer::Whole(body) => {
-                let length = body.as_ref().map_or(0, Bytes::len);
-                hyper::body::SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
-            }
-            Answer::Scrape(_) => hyper::body::SizeHint::default(),
-        }
-    }
-}
-
-/// Serves until `stop` is done, then lets answers under way end.
-pub async fn serve(listener: TcpListener, service: Service, stop: impl Future<Output = ()>) {
-    let service = Arc::new(service);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let graceful = GracefulShutdown::new();
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        // A full house accepts nobody: the rest waits in the kernel's queue.
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            () = &mut stop => break,
-            accepted = accepted => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let watcher = graceful.watcher();
-                let service = Arc::clone(&service);
-                tokio::spawn(async move {
-                    converse(stream, peer, service, watcher).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                // Out of descriptors, most often: no use asking again at once.
-                tracing::warn!(%error, "Cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-    drop(listener);
-    if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
-        tracing::info!("Answers under way were cut off");
-    }
-}
-
-async fn converse(
-    stream: TcpStream,
-    peer: SocketAddr,
-    service: Arc<Service>,
-    watcher: hyper_util::server::graceful::Watcher,
-) {
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(service.answer(&request).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(32 * 1024)
-        .serve_connection(TokioIo::new(stream), answer);
-    match tokio::time::timeout(MAX_CONNECTION_AGE, watcher.watch(connection)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, %peer, "A connection ended early"),
-        Err(_) => tracing::debug!(%peer, "A connection grew too old"),
     }
 }

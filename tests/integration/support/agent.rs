@@ -36,7 +36,8 @@ impl Agent {
             let length = log.read_line(&mut line).unwrap();
             assert!(length > 0, "the agent ended before it served: {said}");
             said += &line;
-            if let Some((_, rest)) = line.split_once("http://") {
+            let address = line.split_once("http://").or_else(|| line.split_once("https://"));
+            if let Some((_, rest)) = address {
                 break rest.split('/').next().unwrap().to_owned();
             }
         };
