@@ -80,8 +80,60 @@ fn components_add_what_they_say() {
     for argument in ["--label", "--taint-levels=medium,high", "registry.example/psi-agent:0.1.0"] {
         assert!(rendered.contains(argument), "{argument}: {rendered}");
     }
-    let rendered = cluster.render_with("daemonset/components/openshift");
+    let rendered = cluster.render_with(&["openshift"]);
     for part in ["kind: SecurityContextConstraints", "openshift.io/node-selector: \"\""] {
         assert!(rendered.contains(part), "{part}: {rendered}");
     }
+}
+
+#[test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn closed_doors_fit_the_binary_and_the_api_server_and_each_other() {
+    let cluster = Cluster::start("doors-manifests");
+    let rendered = cluster.render_with(&["auth"]);
+    assert!(!rendered.contains("kind: PodMonitor"), "{rendered}");
+    let apply = ["apply", "--validate=strict", "-f", "-"];
+    cluster.kubectl(&apply, &rendered);
+    let again = cluster.kubectl(&apply, &rendered);
+    assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
+    let pod =
+        &cluster.get(&["daemonset", "psi-agent", "-n", "psi-agent"])["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    check_arguments(container);
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");
+    }
+    // The files that the flags name are in the volume that is mounted, and the agent may read them.
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["name"] == "tls").unwrap()["mountPath"].clone();
+    for file in ["tls-cert-file", "tls-private-key-file"] {
+        let flag = format!("--{file}={}/tls.", mount.as_str().unwrap());
+        let arguments = container["args"].as_array().unwrap();
+        assert!(arguments.iter().any(|arg| arg.as_str().unwrap().starts_with(&flag)), "{flag}");
+    }
+    let volumes = pod["volumes"].as_array().unwrap();
+    let secret = &volumes.iter().find(|volume| volume["name"] == "tls").unwrap()["secret"];
+    assert_eq!(
+        (&secret["secretName"], &secret["defaultMode"]),
+        (&"psi-agent-tls".into(), &0o440.into())
+    );
+    let security = &pod["securityContext"];
+    assert_eq!(security["fsGroup"], security["runAsGroup"]);
+
+    // The operator's Prometheus asks by the names that the other manifests have.
+    let rendered = cluster.render_with(&["monitoring", "auth", "label", "taints"]);
+    let monitor = rendered.split("\n---\n").find(|part| part.contains("kind: PodMonitor")).unwrap();
+    let monitor: Value = serde_saphyr::from_str(monitor).unwrap();
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["scheme"], "https");
+    assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], secret["secretName"]);
+    assert_eq!(endpoint["tlsConfig"]["serverName"], "psi-agent.psi-agent.svc");
+    let token = endpoint["authorization"]["credentials"]["name"].as_str().unwrap();
+    let token = cluster.get(&["secret", token, "-n", "psi-agent"]);
+    let account = &token["metadata"]["annotations"]["kubernetes.io/service-account.name"];
+    let binding = cluster.get(&["clusterrolebinding", "psi-agent-metrics-reader"]);
+    assert_eq!(binding["subjects"][0]["name"], *account);
+    let service = cluster.get(&["service", "psi-agent", "-n", "psi-agent"]);
+    let annotation = "service.beta.openshift.io/serving-cert-secret-name";
+    assert_eq!(service["metadata"]["annotations"][annotation], secret["secretName"]);
 }

@@ -21,6 +21,7 @@ const WITHOUT_NODE: [&str; 1] = ["PsiAgentNodesUnknown"];
 
 const RULES: &str = "daemonset/prometheus/rules.yaml";
 const SCRAPE: &str = "daemonset/prometheus/scrape.yaml";
+const SCRAPE_AUTH: &str = "daemonset/prometheus/scrape-auth.yaml";
 const POD_MONITOR: &str = "daemonset/components/monitoring/podmonitor.yaml";
 const PROMETHEUS_RULE: &str = "daemonset/components/monitoring/prometheusrule.yaml";
 
@@ -279,6 +280,16 @@ fn scrape_by_hand(address: &str) -> Value {
     ];
     job.insert("static_configs".into(), targets.to_vec().into());
     scrape
+}
+
+#[test]
+fn behind_closed_doors_the_same_is_scraped() {
+    let mut closed = yaml(SCRAPE_AUTH);
+    let job = closed["scrape_configs"][0].as_object_mut().unwrap();
+    for more in ["scheme", "tls_config", "authorization"] {
+        assert!(job.remove(more).is_some(), "{more}");
+    }
+    assert_eq!(closed, yaml(SCRAPE));
 }
 
 #[test]

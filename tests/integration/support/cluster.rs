@@ -161,17 +161,19 @@ impl Cluster {
         });
     }
 
-    /// The base with a component.
-    pub(crate) fn render_with(&self, component: &str) -> String {
+    /// The base with components.
+    pub(crate) fn render_with(&self, components: &[&str]) -> String {
         // A kustomization names its parts relative to itself.
         let folder = self.folder.join("rendered");
         fs::create_dir_all(&folder).unwrap();
         let up = "../".repeat(folder.components().count() - 1);
         let path =
             |of: &str| format!("{up}{}", of_project(of).strip_prefix("/").unwrap().display());
+        let components: Vec<String> =
+            components.iter().map(|name| path(&format!("daemonset/components/{name}"))).collect();
         let kustomization = json!({
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [path("daemonset/base")], "components": [path(component)],
+            "resources": [path("daemonset/base")], "components": components,
         });
         fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
         self.kubectl(&["kustomize", folder.to_str().unwrap()], "")
