@@ -31,6 +31,11 @@ pub(super) enum AskError {
     #[error("{address} answers {status}: ask again, or look at the agent's log")]
     Refused { address: SocketAddr, status: StatusCode },
     #[error(
+        "the agent at {address} shows what it sees to its own host alone, or to nobody: run top \
+         there, or see its --page"
+    )]
+    Closed { address: SocketAddr },
+    #[error(
         "what answers at {address} is no psi-agent ({why}): name the agent's --listen-address, or \
          an address where nobody listens"
     )]
@@ -74,6 +79,9 @@ async fn get(stream: TcpStream, address: SocketAddr) -> Result<View, AskError> {
     // An agent has a snapshot, or says that the kernel did not tell it in time.
     if status.is_server_error() {
         return Err(AskError::Refused { address, status });
+    }
+    if status == StatusCode::FORBIDDEN {
+        return Err(AskError::Closed { address });
     }
     if status != StatusCode::OK {
         return Err(foreign(&format_args!("it answers {status}")));

@@ -7,6 +7,7 @@ pub(crate) mod exposition;
 pub(crate) mod prometheus;
 pub(crate) mod short_node;
 pub(crate) mod staged_node;
+pub(crate) mod tls;
 pub(crate) mod virtual_machine;
 
 use std::path::PathBuf;

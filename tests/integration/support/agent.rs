@@ -22,9 +22,14 @@ impl Agent {
     }
 
     /// The same, with another command in front (`unshare …` and its kind).
-    pub(crate) fn start_by(mut command: Command, flags: &[&str]) -> Self {
+    pub(crate) fn start_by(command: Command, flags: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", command, flags)
+    }
+
+    /// The same, listening elsewhere: only in a network of its own.
+    pub(crate) fn start_at(address: &str, mut command: Command, flags: &[&str]) -> Self {
         let mut child = command
-            .args(["--listen-address", "127.0.0.1:0", "--log-format", "text"])
+            .args(["--listen-address", address, "--log-format", "text"])
             .args(flags)
             .stderr(Stdio::piped())
             .spawn()
@@ -109,7 +114,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("an HTTP answer");
         let headers = String::from_utf8(bytes[..end].to_vec()).unwrap().to_ascii_lowercase();
         let status = headers.split(' ').nth(1).unwrap().parse().unwrap();

@@ -19,6 +19,11 @@ impl Cluster {
         self.kubectl(&[&create[..], &[&bound]].concat(), "").trim().to_owned()
     }
 
+    /// A token of a service account of the agent's namespace.
+    pub(crate) fn token(&self, account: &str) -> String {
+        self.kubectl(&["create", "token", account, "-n", "psi-agent"], "").trim().to_owned()
+    }
+
     /// A token with these claims, signed as the API server signs those of service accounts.
     pub(crate) fn sign(&self, claims: &Value) -> String {
         let openssl = |arguments: &[&str], input: &[u8]| {

@@ -34,6 +34,12 @@ impl Cluster {
             .collect()
     }
 
+    /// How often the agents did anything with this resource so far.
+    pub(crate) fn uses_of(&self, resource: &str) -> usize {
+        let log = self.audit_log().into_iter();
+        log.filter(|event| event["objectRef"]["resource"] == resource).count()
+    }
+
     /// All that the agents asked of Nodes so far.
     pub(crate) fn audited(&self) -> Vec<Audited> {
         let log = self.audit_log().into_iter();
