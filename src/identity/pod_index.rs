@@ -36,6 +36,9 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<KnownPod>>,
+    /// Uids by the hash that pods claim. Whoever makes a pod may annotate it with any, so that a
+    /// hash never takes the place of a uid, which is the API server's to give.
+    claims: HashMap<Box<str>, Box<str>>,
     listed: bool,
 }
 
@@ -57,25 +60,30 @@ impl PodIndex {
 
     /// Takes in a pod that is new or has changed.
     pub fn apply(&mut self, pod: &Pod) {
-        let uid = cgroup_uid(&pod.metadata);
+        let uid = &*pod.metadata.uid;
         let known = KnownPod::new(pod);
         // What has not changed keeps its place in memory, so that its labels are not made anew.
-        if self.pods.get(uid).is_some_and(|before| **before == known) {
-            return;
+        if self.pods.get(uid).is_none_or(|before| **before != known) {
+            self.pods.insert(uid.into(), Arc::new(known));
         }
-        self.pods.insert(uid.into(), Arc::new(known));
+        self.claims.retain(|_, claimant| **claimant != *uid);
+        if let Some(hash) = claimed_hash(&pod.metadata) {
+            self.claims.insert(hash.into(), uid.into());
+        }
     }
 
     /// Forgets a pod.
     pub fn delete(&mut self, pod: &Pod) {
-        self.pods.remove(cgroup_uid(&pod.metadata));
+        self.pods.remove(&*pod.metadata.uid);
+        self.claims.retain(|_, claimant| **claimant != *pod.metadata.uid);
     }
 
     /// Takes in a full list: what is not in it is forgotten.
     pub fn replace(&mut self, pods: &[Pod]) {
-        let listed: HashSet<&str> = pods.iter().map(|pod| cgroup_uid(&pod.metadata)).collect();
+        let listed: HashSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
         self.listed = true;
         self.pods.retain(|uid, _| listed.contains(&**uid));
+        self.claims.clear();
         for pod in pods {
             self.apply(pod);
         }
@@ -85,7 +93,9 @@ impl PodIndex {
     /// never has labels (sandboxes, monitors, what is nested in a container).
     #[must_use]
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
-        let pod = self.pods.get(place.uid.as_str())?;
+        let uid = place.uid.as_str();
+        let by_claim = || self.pods.get(self.claims.get(uid)?);
+        let pod = self.pods.get(uid).or_else(by_claim)?;
         match &place.level {
             Level::Pod => Some(&pod.whole),
             Level::Container(container) => pod.containers.get(container.id.as_str()),
@@ -113,8 +123,8 @@ impl PodIndex {
 }
 
 /// A static pod's cgroup is named after the hash of its manifest, not after its mirror in the API.
-fn cgroup_uid(metadata: &Metadata) -> &str {
-    metadata.annotations.get(CONFIG_HASH).unwrap_or(&metadata.uid)
+fn claimed_hash(metadata: &Metadata) -> Option<&str> {
+    metadata.annotations.get(CONFIG_HASH).map(String::as_str)
 }
 
 impl KnownPod {
@@ -155,7 +165,8 @@ fn runtime_name(
         return id.into();
     }
     let Metadata { name, namespace, .. } = metadata;
-    let (container, attempt, uid) = (&status.name, status.restart_count, cgroup_uid(metadata));
+    let (container, attempt, uid) =
+        (&status.name, status.restart_count, claimed_hash(metadata).unwrap_or(&metadata.uid));
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 

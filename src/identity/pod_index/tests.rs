@@ -94,7 +94,34 @@ fn a_static_pod_is_found_by_the_hash_of_its_manifest() {
     let index = index_of(&mirror);
     let path = format!("/kubepods/besteffort/pod{hash}/<compute>");
     assert_eq!(&*find(&index, &path).unwrap().container, "compute");
-    assert_eq!(in_pod(&index, ""), None);
+    let mut gone = index.clone();
+    gone.delete(&pod(&mirror));
+    assert_eq!(find(&gone, &path), None);
+    // One manifest more or less leaves no claim behind.
+    mirror["metadata"]["annotations"] = json!({});
+    let mut changed = index;
+    changed.apply(&pod(&mirror));
+    assert_eq!(find(&changed, &path), None);
+}
+
+#[test]
+fn no_pod_takes_anothers_place_or_leaves_its_own_by_what_it_is_annotated_with() {
+    let victim = launcher("containerd");
+    let mut thief = launcher("containerd");
+    thief["metadata"]["uid"] = json!("9999abcd-0000-1111-2222-333344445555");
+    thief["metadata"]["name"] = json!("thief");
+    thief["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!(UID);
+    for order in [[&victim, &thief], [&thief, &victim]] {
+        let mut index = PodIndex::of(&order.map(pod));
+        for _ in 0..2 {
+            let found = in_pod(&index, "/cri-containerd-<compute>.scope").unwrap();
+            assert_eq!(&*found.pod, "virt-launcher-demo-x7k2p");
+            let own = "/kubepods/pod9999abcd-0000-1111-2222-333344445555";
+            assert_eq!(&*find(&index, own).unwrap().pod, "thief");
+            order.iter().for_each(|value| index.apply(&pod(value)));
+        }
+        assert_eq!(index.len(), 2);
+    }
 }
 
 #[test]
