@@ -95,18 +95,14 @@ impl SelfHealth {
             ),
             &["resource"],
         )?;
-        let overflows = IntCounter::new(
-            "psi_agent_watch_overflows_total",
-            "Times that inotify's queue ran over, so that all cgroups were rescanned.",
-        )?;
-        let pod_errors = IntCounter::new(
-            "psi_agent_pod_watch_errors_total",
-            "Times that who tells of pods (the API server, a file) did not.",
-        )?;
+        let counter = |name, help| registered(&registry, IntCounter::new(name, help)?);
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         Ok(Self {
             cgroups: gauge("psi_agent_cgroups", "Cgroups in scope.")?,
-            pod_errors: registered(&registry, pod_errors)?,
+            pod_errors: counter(
+                "psi_agent_pod_watch_errors_total",
+                "Times that who tells of pods (the API server, a file) did not.",
+            )?,
             pods_in_trouble: AtomicBool::new(false),
             pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
             pods_without_cgroup: gauge(
@@ -127,7 +123,10 @@ impl SelfHealth {
                 "psi_agent_unwatched_directories",
                 "Cgroup directories that could not be watched: all are rescanned every 5 s then.",
             )?,
-            overflows: registered(&registry, overflows)?,
+            overflows: counter(
+                "psi_agent_watch_overflows_total",
+                "Times that inotify's queue ran over, so that all cgroups were rescanned.",
+            )?,
             read_errors: registered(&registry, read_errors)?,
             pressure_supported: registered(&registry, pressure_supported)?,
             tick_seconds: durations.with_label_values(&["tick"]),
