@@ -10,6 +10,7 @@ use crate::cgroup_path::{Level, Place};
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
 use crate::config::{Config, PodSource, Publish};
+use crate::doors::certificate::Certificate;
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
@@ -108,6 +109,7 @@ fn look(config: &Config) -> Vec<Finding> {
     findings.push(pods(&tree));
     findings.extend(who_tells_of_pods(&config.pods));
     findings.extend(own_node(config));
+    findings.extend(certificate(config));
     findings
 }
 
@@ -315,4 +317,19 @@ fn own_node(config: &Config) -> Option<Finding> {
     let remedy = "apply daemonset/base, and name the node that this is with --node-name; or leave \
                   the score unpublished with --publish=off";
     Some(Finding::new(Verdict::Warn, "node", error, remedy))
+}
+
+/// The certificate, without which an agent that was told of one does not start.
+fn certificate(config: &Config) -> Option<Finding> {
+    let files = config.doors.certificate.clone()?;
+    let path = files.certificate.display().to_string();
+    Some(match Certificate::open(files) {
+        Ok(_) => Finding::ok("tls", format!("{path} and its key fit together")),
+        Err(error) => Finding::new(
+            Verdict::Fail,
+            "tls",
+            error.to_string(),
+            "put certificate and key there, or leave --tls-cert-file and --tls-private-key-file out",
+        ),
+    })
 }

@@ -37,7 +37,7 @@ pub struct CertificateFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// One cannot be read.
-    #[error("cannot read {}: {source}: is the Secret mounted, and may this user read it?", .path.display())]
+    #[error("cannot read {}: {source}; is the Secret mounted, and may this user read it?", .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -76,7 +76,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "snapshot",
         ],
     ),
-    ("check", &["cgroup_path", "cluster", "config", "host", "kernel", "pod_source", "sampler"]),
+    (
+        "check",
+        &["cgroup_path", "cluster", "config", "doors", "host", "kernel", "pod_source", "sampler"],
+    ),
 ];
 
 /// What only some files may use.

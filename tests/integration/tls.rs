@@ -165,6 +165,10 @@ fn files_that_make_no_certificate_are_told_at_once() {
         assert_eq!(said.lines().count(), 1, "{said}");
         said
     };
+    let check =
+        Command::new(BINARY).arg("check").args(secret.flags()).args(recorded()).output().unwrap();
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(check.status.code() == Some(1) && said.contains("FAIL  tls "), "{said}");
     let mismatch = run(&certificate, &key);
     assert!(mismatch.contains("cannot serve TLS with") && mismatch.contains(&key), "{mismatch}");
     let absent = run("/nowhere/tls.crt", &key);
