@@ -262,3 +262,18 @@ fn from_elsewhere_plain_http_gets_nothing_of_an_agent_with_tls() {
     assert_eq!(there.get("http", "127.0.0.1", "/", &[]).0, 200);
     drop(there.agent);
 }
+
+#[test]
+fn top_says_so_when_an_agent_shows_what_it_sees_to_nobody() {
+    let agent = start(&["--page=off".into()]);
+    assert_eq!(plain(&agent, "/metrics").0, 200);
+    assert_eq!((plain(&agent, "/").0, plain(&agent, "/snapshot.json").0), (403, 403));
+    let top = Command::new(BINARY)
+        .args(["top", "--listen-address", &agent.address])
+        .args(recorded())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&top.stderr).into_owned();
+    assert_eq!((top.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("see its --page"), "{said}");
+}
