@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
-use crate::config::{Config, PodSource};
+use crate::config::Config;
 use crate::host::Host;
 use crate::output::connections::serve;
 use crate::output::http::Service;
@@ -39,13 +39,14 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let host = Host::open(config)?;
-    warn_of_cgroup_v1(config, &host);
+    warn_of_missing_cgroup2(&host);
     let listener = listen(config.listen_address, TcpListener::bind).await.with_context(|| {
         format!("cannot listen on {}: choose another --listen-address", config.listen_address)
     })?;
     let address = listener.local_addr().context("cannot tell the address")?;
     let found = describe(&host);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
+    health.has_cgroup2(!host.node_alone);
     let scrapes = Arc::new(Scrapes::new(config.families.clone(), health));
     let tls = doors::open_certificate(config, &scrapes)?;
     let gate = doors::open_gate(config, &scrapes).await?;
@@ -93,18 +94,21 @@ async fn listen<L, F: Future<Output = std::io::Result<L>>>(
 }
 
 /// A node like that is no reason to end, again and again: the agent stays, and says so.
-fn warn_of_cgroup_v1(config: &Config, host: &Host) {
-    if matches!(config.pods, PodSource::Cluster(_)) && !host.root.is_cgroup2() {
+fn warn_of_missing_cgroup2(host: &Host) {
+    if host.node_alone {
         let path = host.root.path().display();
         tracing::warn!(
-            "{path} is no cgroup v2, so nothing is known of this node's pods: boot it with \
-             systemd.unified_cgroup_hierarchy=1"
+            "{path} is no cgroup v2, so nothing is known of this node's pods, and no score is \
+             published: boot it with systemd.unified_cgroup_hierarchy=1; `psi-agent check` says more"
         );
     }
 }
 
 fn describe(host: &Host) -> String {
     let path = host.root.path().display();
+    if host.node_alone {
+        return format!("the node alone ({path} is no cgroup v2)");
+    }
     match &host.mount {
         Some(mount) if mount.hybrid => format!("{path} (cgroup v2 beside v1)"),
         Some(_) => format!("{path} (cgroup v2)"),

@@ -99,14 +99,16 @@ fn look(config: &Config) -> Vec<Finding> {
     let psi_is_on = pressure.verdict != Verdict::Fail;
     findings.push(pressure);
 
-    let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
-    tree.follow(moment_now().at);
-    findings.push(cgroups(&mut tree));
-    if psi_is_on {
-        findings.push(cgroup_pressure(&tree, &mut buffer));
+    if !host.node_alone {
+        let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
+        tree.follow(moment_now().at);
+        findings.push(cgroups(&mut tree));
+        if psi_is_on {
+            findings.push(cgroup_pressure(&tree, &mut buffer));
+        }
+        findings.push(controllers(tree.root(), &mut buffer));
+        findings.push(pods(&tree));
     }
-    findings.push(controllers(tree.root(), &mut buffer));
-    findings.push(pods(&tree));
     findings.extend(who_tells_of_pods(&config.pods));
     findings.extend(own_node(config));
     findings.extend(certificate(config));
@@ -127,6 +129,15 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 
 fn cgroup_root(host: &Host) -> Finding {
     let path = host.root.path().display();
+    if host.node_alone {
+        return Finding::new(
+            Verdict::Fail,
+            "cgroup v2",
+            format!("{path} is no cgroup v2: the agent would run, and publish no score"),
+            "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
+             /sys/fs/cgroup and name it with --cgroup-root",
+        );
+    }
     if !host.root.is_cgroup2() {
         return Finding::new(
             Verdict::Warn,

@@ -22,7 +22,9 @@ const APART: Duration = Duration::from_secs(2);
 /// # Errors
 /// What does not let it read, or a failing `out`.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut reader = Host::open(config)?.into_reader(config);
+    let host = Host::open(config)?;
+    let has_cgroup2 = !host.node_alone;
+    let mut reader = host.into_reader(config);
     let pods = read_now(&config.pods)?;
     reader.sample(moment_now(), Depth::Exported, pods.as_ref());
     std::thread::sleep(APART);
@@ -30,6 +32,7 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let sample = Arc::new(reader.sample(moment, Depth::Exported, pods.as_ref()));
     let took = moment_now().at.saturating_duration_since(moment.at);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
+    health.has_cgroup2(has_cgroup2);
     health.observe(&sample, took, Reason::Scrape);
     let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample, None);
     let mut text = Vec::new();

@@ -43,6 +43,10 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// No cgroup at all.
+    const NONE: Self =
+        Self { everything: false, root: false, pods: false, containers: false, vms_only: false };
+
     /// Whether a cgroup at this place, whosever it is, is read.
     fn includes(&self, place: &Place, workload: Option<&Workload>) -> bool {
         self.includes_place(place)
@@ -90,6 +94,8 @@ pub struct Reader {
     proc: ProcRoot,
     tree: CgroupTree,
     selection: Selection,
+    /// Whether cgroups can be told at all.
+    tells_cgroups: bool,
     cgroups: CgroupReader,
     members: MemberReader,
     node_reading: Option<PressureReading>,
@@ -110,11 +116,21 @@ impl Reader {
             proc,
             tree: CgroupTree::new(root, selection.extent(), handles),
             selection,
+            tells_cgroups: true,
             cgroups: CgroupReader::new(groups),
             members: MemberReader::default(),
             node_reading: None,
             devices: Arc::default(),
         }
+    }
+
+    /// A reader of the node alone, where there are no cgroups of v2: what its pods do is not known,
+    /// which is another thing than that they do nothing.
+    #[must_use]
+    pub fn of_node_alone(proc: ProcRoot, root: Arc<CgroupRoot>) -> Self {
+        let tree = CgroupTree::new(Arc::clone(&root), Extent::Root, 0);
+        let reader = Self::new(proc, root, Selection::NONE, Groups::default(), 0);
+        Self { tree, tells_cgroups: false, ..reader }
     }
 
     /// Reads the node and its cgroups. Where `pods` are told, a pod's or container's cgroup is
@@ -142,7 +158,7 @@ impl Reader {
         let mut gone = Vec::new();
         let (in_scope, cgroups, members) = match depth {
             Depth::Score => {
-                let known = pods.is_none_or(PodIndex::is_listed);
+                let known = self.tells_cgroups && pods.is_none_or(PodIndex::is_listed);
                 let members = known.then(|| self.read_members(&found, &node, moment.at, &mut gone));
                 let in_scope = Self::in_scope(&self.tree, self.selection, &found).count();
                 (in_scope, Vec::new(), members)

@@ -51,6 +51,7 @@ pub struct SelfHealth {
     unwatched: IntGauge,
     overflows: IntCounter,
     read_errors: IntCounterVec,
+    cgroup2: IntGauge,
     pressure_supported: GaugeVec,
     tick_seconds: Histogram,
     scrape_seconds: Histogram,
@@ -128,6 +129,10 @@ impl SelfHealth {
                 "Times that inotify's queue ran over, so that all cgroups were rescanned.",
             )?,
             read_errors: registered(&registry, read_errors)?,
+            cgroup2: gauge(
+                "psi_agent_cgroup_v2",
+                "Whether there are cgroups of v2 to read (1) or not (0), and then no score either.",
+            )?,
             pressure_supported: registered(&registry, pressure_supported)?,
             tick_seconds: durations.with_label_values(&["tick"]),
             scrape_seconds: durations.with_label_values(&["scrape"]),
@@ -135,6 +140,11 @@ impl SelfHealth {
             registry,
             complaints: Mutex::default(),
         })
+    }
+
+    /// Whether there are cgroups of v2 to read.
+    pub fn has_cgroup2(&self, has: bool) {
+        self.cgroup2.set(i64::from(has));
     }
 
     /// Takes in a sample that was made just now.

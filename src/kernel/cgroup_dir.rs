@@ -11,7 +11,7 @@ use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
 use super::pressure::{Pressure, parse_pressure};
 use super::text::Malformed;
@@ -83,6 +83,27 @@ impl CgroupRoot {
     #[must_use]
     pub fn is_cgroup2(&self) -> bool {
         self.is_cgroup2
+    }
+
+    /// Whether there is cgroup v2 to read: the file system says so, or there are the files of a
+    /// root cgroup, which a copy has too.
+    #[must_use]
+    pub fn has_cgroup2_files(&self) -> bool {
+        self.is_cgroup2
+            || ["cgroup.controllers", "cpu.pressure"]
+                .map(|file| self.stat(file))
+                .iter()
+                .any(Result::is_ok)
+    }
+
+    /// Whether hierarchies of cgroup v1 are mounted here, or right below.
+    #[must_use]
+    pub fn has_cgroup1(&self) -> bool {
+        let is_cgroup1 = |path: &Path| {
+            statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP_SUPER_MAGIC)
+        };
+        let below = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
     /// Whether this top is a cgroup below the host's root: only the real root has no

@@ -47,6 +47,8 @@ pub enum Extent {
     Everything,
     /// Pods and containers, and the way down to them; nothing below a container.
     Pods,
+    /// The root alone.
+    Root,
 }
 
 impl Extent {
@@ -62,6 +64,9 @@ impl Extent {
     }
 
     fn descends(self, place: &Place) -> bool {
+        if self == Extent::Root {
+            return false;
+        }
         match place {
             Place::Pod(pod) => self == Extent::Everything || pod.level == Level::Pod,
             Place::Root | Place::Host | Place::MountUnit => true,

@@ -20,6 +20,8 @@ pub(super) struct Smoothed {
     weight: f64,
     seen: Duration,
     absent: Duration,
+    /// Taken over, and of no use before something reads here as well.
+    adopted: Option<f64>,
 }
 
 impl Smoothed {
@@ -37,10 +39,20 @@ impl Smoothed {
         self.weight = self.weight * kept + (1.0 - kept);
         self.seen = self.seen.saturating_add(window);
         self.absent = Duration::ZERO;
+        self.use_adopted();
     }
 
-    /// Lets `value` stand for all the time before the first window.
+    /// Lets `value` stand for all the time before the first window, once there is one: where
+    /// nothing reads, what another agent read is dated, and not to be dated anew.
     pub(super) fn adopt(&mut self, value: f64) {
+        self.adopted = Some(value);
+        if self.weight > 0.0 {
+            self.use_adopted();
+        }
+    }
+
+    fn use_adopted(&mut self) {
+        let Some(value) = self.adopted.take() else { return };
         self.sum += value * (1.0 - self.weight);
         self.weight = 1.0;
         self.seen = self.seen.max(SETTLED_AFTER);
@@ -97,6 +109,17 @@ mod tests {
         assert!(after(&[(0.4, 15), (0.4, 15)]).settled().is_some());
         let mut smoothed = after(&[(0.0, 5)]);
         smoothed.adopt(0.4);
+        let expected = 0.4 * (-5.0_f64 / 30.0).exp();
+        assert!((smoothed.settled().unwrap().get() - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_was_adopted_counts_once_something_reads() {
+        let mut smoothed = Smoothed::default();
+        smoothed.adopt(0.4);
+        smoothed.advance(None, TICK);
+        assert_eq!(smoothed.now(), None);
+        smoothed.advance(Some(0.0), TICK);
         let expected = 0.4 * (-5.0_f64 / 30.0).exp();
         assert!((smoothed.settled().unwrap().get() - expected).abs() < 1e-12);
     }

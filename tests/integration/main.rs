@@ -22,6 +22,7 @@ mod closed_doors;
 mod dashboards;
 mod golden;
 mod http;
+mod idling;
 mod in_cluster;
 mod kubevirt;
 mod lab;
