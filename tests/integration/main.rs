@@ -16,6 +16,7 @@
 mod architecture;
 mod bad_api_server;
 mod cadvisor;
+mod catalogue;
 mod choices;
 mod cli;
 mod closed_doors;
