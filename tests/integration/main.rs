@@ -16,10 +16,12 @@
 mod architecture;
 mod bad_api_server;
 mod cadvisor;
+mod cardinality;
 mod catalogue;
 mod choices;
 mod cli;
 mod closed_doors;
+mod cost;
 mod dashboards;
 mod golden;
 mod http;

@@ -109,6 +109,22 @@ fn promtool_proves_the_rules() {
 }
 
 #[test]
+#[ignore = "needs promtool (Debian's package prometheus)"]
+fn promtool_accepts_the_documented_examples() {
+    let document = text("docs/operations.md");
+    let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let examples: Vec<&str> = blocks.filter(|block| block.starts_with("scrape_configs:")).collect();
+    assert_eq!(examples.len(), 2);
+    for (example, number) in examples.iter().zip(0..) {
+        let name = format!("psi-agent-{}-example-{number}.yaml", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        fs::write(&file, example).unwrap();
+        promtool(&["check", "config", file.to_str().unwrap()]);
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
 fn the_operators_rules_are_the_same() {
     let source = text(RULES);
     let (_, groups) = source.split_once("groups:\n").unwrap();
