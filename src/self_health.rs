@@ -79,16 +79,7 @@ impl SelfHealth {
         let registry = Registry::new();
         register_build_info(&registry)?;
         let durations = sample_durations(&registry)?;
-        let read_errors = IntCounterVec::new(
-            Opts::new(
-                "psi_agent_read_errors_total",
-                "Kernel files that could not be read, and rows that were dropped, by kind.",
-            ),
-            &["kind"],
-        )?;
-        for kind in Situation::WORDS {
-            read_errors.with_label_values(&[kind]);
-        }
+        let read_errors = read_errors(&registry)?;
         let pressure_supported = GaugeVec::new(
             Opts::new(
                 "psi_agent_pressure_supported",
@@ -128,7 +119,7 @@ impl SelfHealth {
                 "psi_agent_watch_overflows_total",
                 "Times that inotify's queue ran over, so that all cgroups were rescanned.",
             )?,
-            read_errors: registered(&registry, read_errors)?,
+            read_errors,
             cgroup2: gauge(
                 "psi_agent_cgroup_v2",
                 "Whether there are cgroups of v2 to read (1) or not (0), and then no score either.",
@@ -292,6 +283,18 @@ fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
     );
     let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
     registered(registry, HistogramVec::new(options, &["reason"])?)
+}
+
+fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    let options = Opts::new(
+        "psi_agent_read_errors_total",
+        "Kernel files that could not be read, and rows that were dropped, by kind.",
+    );
+    let errors = IntCounterVec::new(options, &["kind"])?;
+    for kind in Situation::WORDS {
+        errors.with_label_values(&[kind]);
+    }
+    registered(registry, errors)
 }
 
 fn registered<M: Collector + Clone + 'static>(

@@ -52,6 +52,8 @@ fn look(agent: &Agent) -> (f64, f64, usize) {
     let series = parse(&agent.get("/metrics"));
     let value = |name: &str| series.iter().find(|series| series.name == name).unwrap().value;
     let cpu_ms = value("process_cpu_seconds_total") * 1e3;
+    let vms = series.iter().filter(|series| series.name == "psi_agent_vmi_info").count();
+    assert_eq!(vms, PODS as usize, "an agent that does less would cost less");
     (cpu_ms, value("process_resident_memory_bytes"), series.len())
 }
 
