@@ -6,6 +6,7 @@ pub mod connections;
 pub mod exposition;
 pub mod families;
 pub mod http;
+mod page;
 pub mod score_series;
 pub mod scrape;
 pub mod series;

@@ -13,7 +13,7 @@ use crate::identity::pod_index::PodIndex;
 use crate::identity::pod_watch::{Told, list_pods, watch_pods};
 use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::output::scrape::Scrapes;
-use crate::sampler::Pods;
+use crate::sampler::{Pods, moment_now};
 
 /// How soon a changed file of pods is seen.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ fn hear(told: Told<'_>, teller: &Teller, scrapes: &Scrapes) {
             scrapes.health().pods_told();
             teller.send_replace(Some(Arc::new(index.clone())));
         }
-        Told::Trouble(error) => scrapes.health().pods_not_told(error),
+        Told::Trouble(error) => scrapes.health().pods_not_told(error, moment_now().unix_ms),
     }
 }
 
@@ -72,7 +72,7 @@ async fn follow_file(
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match take(&mut file, &mut index, &teller) {
             Ok(()) => scrapes.health().pods_told(),
-            Err(error) => scrapes.health().pods_not_told(&error),
+            Err(error) => scrapes.health().pods_not_told(&error, moment_now().unix_ms),
         }
     }
 }

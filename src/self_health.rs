@@ -2,8 +2,7 @@
 //! These few series are the prometheus crate's work; the per-cgroup ones are not (README, Choices).
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -21,10 +20,12 @@ use crate::sample::Sample;
 use complaints::Complaints;
 use doors::Doors;
 use publishes::Publishes;
+pub use view::{HealthView, PublishView, PublishedValue, Trouble};
 
 mod complaints;
 mod doors;
 mod publishes;
+mod view;
 
 /// Why a sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub struct SelfHealth {
     pods_without_cgroup: IntGauge,
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
-    pods_in_trouble: AtomicBool,
+    pods_error: Mutex<Option<Trouble>>,
     publishes: Publishes,
     doors: Doors,
     watches: IntGauge,
@@ -57,6 +58,7 @@ pub struct SelfHealth {
     scrape_seconds: Histogram,
     process: ProcessMetrics,
     complaints: Mutex<Complaints>,
+    last_read_error: Mutex<Option<Trouble>>,
 }
 
 #[derive(Debug)]
@@ -95,7 +97,7 @@ impl SelfHealth {
                 "psi_agent_pod_watch_errors_total",
                 "Times that who tells of pods (the API server, a file) did not.",
             )?,
-            pods_in_trouble: AtomicBool::new(false),
+            pods_error: Mutex::default(),
             pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
             pods_without_cgroup: gauge(
                 "psi_agent_pods_without_cgroup",
@@ -130,6 +132,7 @@ impl SelfHealth {
             process: ProcessMetrics::new(&registry)?,
             registry,
             complaints: Mutex::default(),
+            last_read_error: Mutex::default(),
         })
     }
 
@@ -154,7 +157,11 @@ impl SelfHealth {
         self.unwatched.set(signed(sample.tree.unwatched));
         let before = self.overflows.get();
         self.overflows.inc_by(sample.tree.overflows.saturating_sub(before));
-        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = sample.errors.last() {
+            let (message, at_ms) = (error.to_string(), sample.moment.unix_ms);
+            *locked(&self.last_read_error) = Some(Trouble { message, at_ms });
+        }
+        let mut complaints = locked(&self.complaints);
         for error in &sample.errors {
             self.read_errors.with_label_values(&[error.situation.word()]).inc();
             if let Some(unsaid) = complaints.hear(error, sample.moment.at) {
@@ -171,32 +178,53 @@ impl SelfHealth {
 
     /// The pods were told: trouble is over.
     pub fn pods_told(&self) {
-        if self.pods_in_trouble.swap(false, Ordering::Relaxed) {
+        if locked(&self.pods_error).take().is_some() {
             tracing::info!("The pods are told again");
         }
     }
 
-    /// The pods were not told: counted each time, said once until it is over.
-    pub fn pods_not_told(&self, error: &dyn Display) {
+    /// The pods were not told at this time, milliseconds since the epoch: counted each time, said
+    /// once until it is over.
+    pub fn pods_not_told(&self, error: &dyn Display, at_ms: u64) {
         self.pod_errors.inc();
-        if !self.pods_in_trouble.swap(true, Ordering::Relaxed) {
+        let trouble = Trouble { message: error.to_string(), at_ms };
+        if locked(&self.pods_error).replace(trouble).is_none() {
             tracing::warn!(%error, "Cannot follow the pods; what was told before stays true");
         }
     }
 
-    /// A value of this date, milliseconds since the epoch, was written on the Node.
-    pub fn published(&self, observed_at_ms: u64) {
-        self.publishes.written(observed_at_ms);
+    /// The agent was told to publish so: `on`, `dry-run` or `off`.
+    pub fn publishing(&self, mode: &'static str) {
+        self.publishes.begin(mode);
+    }
+
+    /// A value was written on the Node.
+    pub fn published(&self, value: PublishedValue) {
+        self.publishes.written(value);
     }
 
     /// A value would have been written, if it were not for a dry run.
-    pub fn would_publish(&self) {
-        self.publishes.would_be_written();
+    pub fn would_publish(&self, value: PublishedValue) {
+        self.publishes.would_be_written(value);
     }
 
-    /// It was not written: counted each time, each kind of trouble said once until it is over.
-    pub fn not_published(&self, error: &CallError) {
-        self.publishes.not_written(error);
+    /// It was not written at this time, milliseconds since the epoch: counted each time, each kind
+    /// of trouble said once until it is over.
+    pub fn not_published(&self, error: &CallError, at_ms: u64) {
+        self.publishes.not_written(error, at_ms);
+    }
+
+    /// What people see of it.
+    #[must_use]
+    pub fn view(&self) -> HealthView {
+        let count =
+            |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
+        HealthView {
+            read_errors: Situation::WORDS.iter().map(count).collect(),
+            last_read_error: locked(&self.last_read_error).clone(),
+            pods_error: locked(&self.pods_error).clone(),
+            publish: self.publishes.view(),
+        }
     }
 
     /// A token was asked about, or there were too many to ask.
@@ -303,6 +331,11 @@ fn registered<M: Collector + Clone + 'static>(
 ) -> prometheus::Result<M> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
+}
+
+/// What is kept behind these locks has no broken state.
+fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn signed(count: usize) -> i64 {

@@ -11,7 +11,8 @@ use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Rates, Ratio};
 use crate::sample::{CgroupSample, CgroupStats, Sample};
-use crate::score::{MemberScore, NodeScore, PerResource, Waiting};
+use crate::score::{BASIS, MemberScore, NodeScore, PerResource, Waiting};
+use crate::self_health::HealthView;
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]
@@ -22,10 +23,31 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// How long the rates were averaged over, seconds; absent until there are two samples.
     pub window_s: Option<f64>,
+    /// What the score is worked out from, such as `psi/1`.
+    pub basis: String,
+    /// When the newest window of the score ended, milliseconds since the epoch; absent before the
+    /// first.
+    pub scored_at_ms: Option<u64>,
+    /// The agent that made this; absent where `top` reads the kernel itself.
+    pub agent: Option<AgentView>,
     /// The node.
     pub node: NodeView,
     /// Its cgroups, by path.
     pub cgroups: Vec<CgroupView<'a>>,
+}
+
+/// The running agent: whether it looks, whether it knows whose cgroups are, and what goes wrong.
+#[derive(Debug, Serialize)]
+pub struct AgentView {
+    /// When it last looked by itself, milliseconds since the epoch.
+    pub ticked_at_ms: Option<u64>,
+    /// How long the window before that was, seconds; absent before the second tick.
+    pub tick_window_s: Option<f64>,
+    /// Whether the pods of this node are listed; absent where nobody tells of pods.
+    pub pods_listed: Option<bool>,
+    /// What goes wrong, and what stands on the Node.
+    #[serde(flatten)]
+    pub health: HealthView,
 }
 
 /// The node.
@@ -167,7 +189,12 @@ fn seconds(micros: u64) -> f64 {
 impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates of the newest tick.
     #[must_use]
-    pub fn new(sample: &'a Sample, rates: Option<&Rates>, score: Option<&NodeScore>) -> Self {
+    pub fn new(
+        sample: &'a Sample,
+        rates: Option<&Rates>,
+        score: Option<&NodeScore>,
+        agent: Option<AgentView>,
+    ) -> Self {
         let node = &sample.node;
         let scanned = node.reclaim.map(|reclaim| {
             let (kswapd, direct) = (reclaim.pgscan_kswapd, reclaim.pgscan_direct);
@@ -185,6 +212,9 @@ impl<'a> Snapshot<'a> {
             version: env!("CARGO_PKG_VERSION"),
             observed_at_ms: sample.moment.unix_ms,
             window_s: rates.map(|rates| rates.window.as_secs_f64()),
+            basis: BASIS.to_string(),
+            scored_at_ms: score.map(|score| score.moment.unix_ms),
+            agent,
             node: NodeView {
                 score: score.and_then(|score| score.score),
                 contention: score.map(|score| score.contention).unwrap_or_default(),

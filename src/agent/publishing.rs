@@ -13,7 +13,9 @@ use crate::output::scrape::Scrapes;
 use crate::publish::Statement;
 use crate::publish::plan::Why;
 use crate::publish::publisher::{Report, Settings, publish};
+use crate::sampler::moment_now;
 use crate::score::NodeScore;
+use crate::self_health::PublishedValue;
 
 /// Publishes the scores, if it is told to, for as long as there are any.
 pub(super) async fn start(
@@ -22,6 +24,11 @@ pub(super) async fn start(
     adopt: oneshot::Sender<NodePressure>,
     scrapes: &Arc<Scrapes>,
 ) -> anyhow::Result<()> {
+    scrapes.health().publishing(match config.publish {
+        Publish::On => "on",
+        Publish::DryRun => "dry-run",
+        Publish::Off => "off",
+    });
     if config.publish == Publish::Off {
         return Ok(());
     }
@@ -54,16 +61,21 @@ fn hear(scrapes: &Scrapes, report: &Report<'_>) {
             tracing::info!(score, "Going on from what the agent before this one published");
         }
         Report::Written(statement, why) => {
-            health.published(statement.observed_at_ms);
+            health.published(value(statement));
             say("Published", statement, *why, "");
         }
         Report::WouldWrite(statement, why, patch) => {
-            health.would_publish();
+            health.would_publish(value(statement));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
             say("Would publish", statement, *why, &patch);
         }
-        Report::Failed(error) => health.not_published(error),
+        Report::Failed(error) => health.not_published(error, moment_now().unix_ms),
     }
+}
+
+fn value(statement: &Statement) -> PublishedValue {
+    let Statement { score, level, observed_at_ms, .. } = *statement;
+    PublishedValue { score, level: level.word(), observed_at_ms }
 }
 
 /// A heartbeat says nothing new.

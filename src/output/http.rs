@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::answer::{Answer, ScrapeAnswer, text, whole};
 use super::compression::accepts_gzip;
+use super::page::PAGE;
 use super::scrape::Scrapes;
 use crate::doors::gate::Gate;
 use crate::doors::rules::{Admission, Refusal, Rules, Visit, bearer_token};
@@ -21,14 +22,12 @@ use crate::sample::Depth;
 use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL, moment_now};
 use crate::score::NodeScore;
 use crate::self_health::Reason;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{AgentView, Snapshot};
 
 /// Prometheus' own default time-out is 10 s: a later answer helps nobody.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
-
-const PAGE: &str = include_str!("page.html");
 
 /// What requests are answered from.
 #[derive(Debug)]
@@ -155,12 +154,24 @@ impl Service {
             Err(refusal) => return refusal,
         };
         let score = self.scores.borrow().clone();
-        match serde_json::to_vec(&Snapshot::new(&sample, rates.as_deref(), score.as_deref())) {
+        let (rates, score) = (rates.as_deref(), score.as_deref());
+        match serde_json::to_vec(&Snapshot::new(&sample, rates, score, Some(self.agent()))) {
             Ok(json) => whole(StatusCode::OK, "application/json", json.into()),
             Err(error) => {
                 tracing::error!(%error, "Cannot write the snapshot");
                 text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
             }
+        }
+    }
+
+    fn agent(&self) -> AgentView {
+        let tick = self.sampler.latest_tick();
+        let tick = tick.as_deref();
+        AgentView {
+            ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
+            tick_window_s: tick.and_then(|tick| Some(tick.rates.as_ref()?.window.as_secs_f64())),
+            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
+            health: self.scrapes.health().view(),
         }
     }
 

@@ -101,7 +101,7 @@ impl OwnReading {
         let score = tick.rates.as_ref().map(|rates| self.scorer.advance(moment, rates));
         let shown = self.sampler.refresh(Depth::Everything).await?;
         // By way of the JSON, so that both sources are looked at with the same eyes.
-        let snapshot = Snapshot::new(&shown.sample, shown.rates.as_deref(), score.as_ref());
+        let snapshot = Snapshot::new(&shown.sample, shown.rates.as_deref(), score.as_ref(), None);
         let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;
         View::parse(&json).context("cannot read the snapshot")
     }

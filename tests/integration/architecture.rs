@@ -18,9 +18,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("score", &["contract", "identity", "kernel", "rates", "sample"]),
     ("publish", &["cluster", "contract", "rates", "score"]),
     ("sampler", &["identity", "rates", "reader", "sample"]),
-    ("snapshot", &["cgroup_path", "identity", "kernel", "rates", "sample", "score"]),
     ("doors", &["cluster", "sampler"]),
     ("self_health", &["cluster", "doors", "kernel", "sample"]),
+    ("snapshot", &["cgroup_path", "identity", "kernel", "rates", "sample", "score", "self_health"]),
     (
         "output",
         &[

@@ -32,6 +32,7 @@ mod lab;
 mod manifests;
 mod names;
 mod nodes_and_reap;
+mod page;
 mod plan;
 mod pods_file;
 mod prometheus;

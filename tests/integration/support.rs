@@ -1,11 +1,13 @@
 //! What tests share: a running agent, a bare HTTP client, a cgroup of their own.
 
 pub(crate) mod agent;
+pub(crate) mod browser;
 pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod exposition;
 pub(crate) mod prometheus;
 pub(crate) mod short_node;
+pub(crate) mod shown_node;
 pub(crate) mod staged_node;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;

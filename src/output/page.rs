@@ -1,0 +1,15 @@
+//! The page for people, as one document: it carries its own style and script, so that a browser
+//! asks the agent for nothing but the page and `/snapshot.json`.
+
+/// The document.
+pub(super) const PAGE: &str = concat!(
+    "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+    "<title>psi-agent</title>\n<style>\n",
+    include_str!("page/style.css"),
+    "</style>\n</head>\n<body>\n",
+    include_str!("page/body.html"),
+    "<script>\n",
+    include_str!("page/script.js"),
+    "</script>\n</body>\n</html>\n",
+);

@@ -1,0 +1,280 @@
+//! The page, looked at in a real browser.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::agent::Agent;
+use crate::support::browser::Browser;
+use crate::support::shown_node::ShownNode;
+
+/// What the page was given, and its texts, of the same moment.
+const SEEN: &str = "({seen, rows: Object.fromEntries(['vms', 'others'].map((id) => \
+    [id, [...byId(id).rows].map((row) => [...row.cells].map((cell) => cell.textContent))])), \
+    score: byId('score').innerText, tile: byId('cpu').innerText})";
+
+/// The least contrast of any text with what is behind it, as WCAG 2 defines it.
+const LEAST_CONTRAST: &str = "(() => {
+    const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = (colour) => parse(colour).slice(0, 3).map((c) => c / 255)
+        .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const ground = (element) => {
+        const colour = getComputedStyle(element).backgroundColor;
+        return (parse(colour)[3] ?? 1) === 0 && element.parentElement ? ground(element.parentElement) : colour;
+    };
+    const hasText = (element) => element.checkVisibility() &&
+        [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    const texts = [...document.body.querySelectorAll('*')].filter(hasText);
+    if (texts.length < 50) throw new Error('too few texts: ' + texts.length);
+    return Math.min(...texts.map((element) => {
+        const pair = [getComputedStyle(element).color, ground(element)].map(light).sort();
+        return (pair[1] + 0.05) / (pair[0] + 0.05);
+    }));
+})()";
+
+struct Scene {
+    browser: Browser,
+    agent: Agent,
+    node: ShownNode,
+}
+
+impl Scene {
+    /// The page of an agent that has had the time to score.
+    fn open(name: &str) -> Self {
+        let node = ShownNode::new(name);
+        let flags = node.flags();
+        let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut browser = Browser::start(name);
+        browser.look(1400, 800, "light");
+        browser.open(&format!("http://{}/", agent.address));
+        browser.wait_until("seen !== null && seen.node.score !== null && before !== null");
+        browser.wait_until("seen.agent.publish.last?.score > 0");
+        Self { browser, agent, node }
+    }
+
+    fn text_of(&mut self, id: &str) -> String {
+        self.browser.value(&format!("byId('{id}').innerText")).as_str().unwrap().to_owned()
+    }
+
+    /// What the browser complained of.
+    fn complaints(&mut self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for method in ["Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"] {
+            let events = self.browser.events(method);
+            complaints.extend(events.into_iter().map(|event| event["params"].to_string()));
+        }
+        complaints
+    }
+
+    /// Whom the browser asked.
+    fn requests(&mut self) -> Vec<String> {
+        let requests = self.browser.events("Network.requestWillBeSent");
+        let address = |event: &Value| event["params"]["request"]["url"].as_str().unwrap().into();
+        requests.into_iter().map(address).collect()
+    }
+}
+
+/// A text says a share as percent, to a tenth where it is small; which of two next to each other it
+/// says of the middle between them is the browser's affair.
+fn check_percent(text: &str, share: &Value) {
+    let Some(percent) = share.as_f64().map(|share| share * 100.0) else {
+        return assert_eq!(text, "–");
+    };
+    let half = if percent > 0.0 && percent < 9.95 { 0.05 } else { 0.5 };
+    let number = text.strip_suffix(" %").unwrap_or_else(|| panic!("{text} for {share}"));
+    assert_eq!(number.contains('.'), half < 0.5, "{text} for {share}");
+    let off = number.parse::<f64>().unwrap() - percent;
+    assert!(off.abs() < half + 1e-9, "{text} for {share}");
+}
+
+fn cgroup<'a>(seen: &'a Value, name: &str) -> &'a Value {
+    let mut cgroups = seen["cgroups"].as_array().unwrap().iter();
+    cgroups.find(|cgroup| cgroup["vm"] == name && cgroup["is_vm"] == true).unwrap()
+}
+
+/// Every VM's row says what `/snapshot.json` says.
+fn check_rows(scene: &mut Scene) {
+    let all = scene.browser.value(SEEN);
+    let rows = all["rows"]["vms"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "{rows:#?}");
+    for row in rows {
+        let name = row[0].as_str().unwrap().strip_prefix("shop/").unwrap();
+        let vm = cgroup(&all["seen"], name);
+        let (pressure, scored) = (&vm["pressure"], &vm["scored"]);
+        let (contention, waiting) = (&scored["contention"], &scored["waiting"]);
+        let shares = [
+            &contention["cpu"],
+            &contention["memory"],
+            &contention["io"],
+            &pressure["cpu"]["some"],
+            &waiting["cpu"]["raw"],
+            &pressure["memory"]["some"],
+            &pressure["io"]["some"],
+            &waiting["cpu"]["own_limit"],
+            &waiting["memory"]["own_limit"],
+        ];
+        let told: Vec<&str> =
+            row.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+        told[1..].iter().zip(shares).for_each(|(text, share)| check_percent(text, share));
+        let usage = scored["usage"].as_f64().unwrap();
+        let decimals = if usage < 0.1 { 3 } else { 2 };
+        assert_eq!(told[10], format!("{usage:.decimals$}"), "{name}");
+        assert_eq!(told[14], "2.0 GiB", "{name}");
+        match name {
+            "batch" => {
+                assert_eq!((told[11], told[13]), ("0.40", "700 MiB"));
+                let throttled = vm["throttled_seconds"].as_f64().unwrap();
+                assert_eq!(told[12], format!("{throttled:.1} s"));
+            }
+            // No limit of theirs was staged: absent is not zero.
+            _ => assert_eq!(told[11], "–", "{name}"),
+        }
+    }
+    let others = all["rows"]["others"].as_array().unwrap();
+    assert!(others.iter().any(|row| row[0] == "shop/virt-launcher-batch-x/guest-console-log"));
+    let node = &all["seen"]["node"];
+    let points = all["score"].as_str().unwrap().parse::<f64>().unwrap();
+    assert!((points - node["score"].as_f64().unwrap() * 100.0).abs() < 0.5 + 1e-9, "{points}");
+    let tile = all["tile"].as_str().unwrap();
+    let lines: Vec<&str> = tile.lines().filter(|line| !line.is_empty()).collect();
+    check_percent(lines[1], &node["contention"]["cpu"]);
+    let raw = lines[3].strip_prefix("raw pressure: ").unwrap();
+    let (some, full) = raw.strip_suffix(" full").unwrap().split_once(" some, ").unwrap();
+    check_percent(some, &node["pressure"]["cpu"]["some"]);
+    check_percent(full, &node["pressure"]["cpu"]["full"]);
+}
+
+/// Who waits for the node and who for itself: the difference is to be seen.
+fn check_blame(scene: &mut Scene) {
+    let seen = scene.browser.value("seen");
+    let held = |name| cgroup(&seen, name)["scored"]["contention"]["cpu"].as_f64().unwrap();
+    let own = |name| cgroup(&seen, name)["scored"]["waiting"]["cpu"]["own_limit"].as_f64().unwrap();
+    assert!(held("web") > 0.2 && held("db") > 0.2, "{} {}", held("web"), held("db"));
+    assert!(own("web") == 0.0 && own("batch") > 0.4, "{} {}", own("web"), own("batch"));
+    assert!(held("batch") < 0.1, "its waiting is its own: {}", held("batch"));
+    let first = scene.browser.value("byId('vms').rows[0].cells[0].textContent");
+    assert!(first == "shop/web" || first == "shop/db", "{first}");
+    let counts = scene.text_of("counts");
+    assert_eq!(counts, "4 VMs: 2 held back by the node, 1 by own limits");
+}
+
+fn check_agent(scene: &mut Scene) {
+    for (id, expected) in [
+        ("read", " s ago, over "),
+        ("tick", " s ago, over 5."),
+        ("scored", " s ago, basis psi/1"),
+        ("published", " s ago; a dry run: said, not written"),
+    ] {
+        let text = scene.text_of(id);
+        assert!(text.contains(expected), "{id}: {text}");
+    }
+    assert_eq!(scene.text_of("errors"), "None.");
+    assert_eq!(scene.browser.value("byId('alarm').hidden"), true);
+}
+
+/// No complaint, and nobody asked but the agent; the browser would tell, if it were so.
+fn check_silence(scene: &mut Scene) {
+    let complaints = scene.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let own = format!("http://{}/", scene.agent.address);
+    let requests = scene.requests();
+    assert!(requests.contains(&format!("{own}snapshot.json")), "{requests:?}");
+    assert!(requests.iter().all(|address| address.starts_with(&own)), "{requests:?}");
+    scene.browser.value("void fetch('http://127.0.0.2:1/').catch(() => {})");
+    scene.browser.wait_until("true");
+    let complaints = scene.complaints();
+    assert!(complaints.iter().any(|it| it.contains("Content Security Policy")), "{complaints:#?}");
+    scene.browser.forget_events();
+}
+
+/// Fits a phone and a desk, and is to be read by day and by night.
+fn check_looks(scene: &mut Scene) {
+    let mut grounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        for width in [400, 1400] {
+            scene.browser.look(width, 800, scheme);
+            let wide = scene.browser.value("document.documentElement.scrollWidth");
+            assert_eq!(wide, width, "{scheme}: something sticks out");
+        }
+        let contrast = scene.browser.value(LEAST_CONTRAST).as_f64().unwrap();
+        assert!(contrast >= 4.5, "{scheme}: {contrast}");
+        let ground = "getComputedStyle(document.body).backgroundColor";
+        grounds.push(scene.browser.value(ground));
+        if std::env::var_os("UPDATE_PICTURES").is_some() {
+            draw(&mut scene.browser, &format!("page-{scheme}.png"));
+        }
+    }
+    assert_ne!(grounds[0], grounds[1]);
+    scene.browser.look(1400, 800, "light");
+}
+
+/// All of the page as a picture for the documents.
+fn draw(browser: &mut Browser, name: &str) {
+    let height = browser.value("Math.ceil(byId('main').getBoundingClientRect().bottom) + 16");
+    let clip = json!({"x": 0, "y": 0, "width": 1400, "height": height, "scale": 1});
+    let shot = json!({"format": "png", "clip": clip, "captureBeyondViewport": true});
+    let shot = browser.ask("Page.captureScreenshot", shot);
+    let path = format!("{}/docs/pictures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let mut decoder = Command::new("base64")
+        .arg("-d")
+        .stdin(Stdio::piped())
+        .stdout(fs::File::create(&path).unwrap())
+        .spawn()
+        .unwrap();
+    let text = shot["data"].as_str().unwrap().as_bytes();
+    decoder.stdin.take().unwrap().write_all(text).unwrap();
+    assert!(decoder.wait().unwrap().success());
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size < 150_000, "{path}: {size} bytes");
+}
+
+#[test]
+#[ignore = "needs Chromium, root and a writable cgroup2 mount"]
+fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
+    let mut scene = Scene::open("page");
+    check_rows(&mut scene);
+    check_blame(&mut scene);
+    check_agent(&mut scene);
+    check_silence(&mut scene);
+    check_looks(&mut scene);
+
+    scene.agent.signal("STOP");
+    scene.browser.wait_until("!byId('alarm').hidden");
+    let alarm = scene.text_of("alarm");
+    assert!(alarm.starts_with("No answer from the agent"), "{alarm}");
+    assert!(alarm.contains("What is below is old. For "), "{alarm}");
+    let age = "parseInt(byId('read').textContent)";
+    let at_first = scene.browser.value(age).as_u64().unwrap();
+    scene.browser.wait_until(&format!("{age} > {at_first}"));
+    scene.agent.signal("CONT");
+    scene.browser.wait_until("byId('alarm').hidden && parseInt(byId('read').textContent) < 5");
+
+    let Scene { mut browser, agent, node } = scene;
+    drop(agent);
+    browser.wait_until("byId('alarm').innerText.includes('No answer from the agent')");
+    assert!(browser.value("byId('main').className").as_str().unwrap().contains("old"));
+    drop(node);
+}
+
+#[test]
+#[ignore = "needs Chromium, root and a writable cgroup2 mount"]
+fn a_name_is_text_and_an_error_is_shown() {
+    let mut scene = Scene::open("page-names");
+    let hostile = "<img src=x onerror=\"document.title='taken'\">";
+    scene.node.tell(&[hostile, "<script>document.title='taken'</script>", "cache", "batch"]);
+    let has_text = format!("byId('vms').innerText.includes({})", json!(format!("shop/{hostile}")));
+    scene.browser.wait_until(&has_text);
+    assert_eq!(scene.browser.value("document.querySelectorAll('td *, th *, img').length"), 0);
+    assert_eq!(scene.browser.value("document.title"), "psi-agent");
+    check_silence(&mut scene);
+
+    scene.node.tell_text("no JSON");
+    scene.browser.wait_until("byId('errors').innerText.includes('The pods are not told')");
+    let errors = scene.text_of("errors");
+    assert!(errors.contains("pods.json"), "the error names the file: {errors}");
+    // What was told before stays true.
+    assert_eq!(scene.browser.value(&has_text), true);
+}

@@ -1,0 +1,202 @@
+//! A node to be looked at: VMs in real cgroups, with real tasks that wait for each other, and
+//! beside them one that its own limit holds back. This one's files are written as the kernel
+//! writes them, since the cgroup v2 of a host that has v1 too has no controller that would limit.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::cgroup::OwnCgroup;
+
+const LOOP: &str = "sh -c 'while :; do :; done'";
+const MIB: u64 = 1 << 20;
+
+/// VMs in real cgroups: how many loops each has on the one CPU that they all share, and its memory.
+const REAL: [(&str, usize, u64); 3] = [("web", 1, 900), ("db", 1, 1400), ("cache", 0, 300)];
+
+/// What its quota leaves `shop/batch` of the one CPU that it wants all the time.
+const BATCH_CPUS: f64 = 0.4;
+
+/// The share of time for which the console log's quota holds it back.
+const LOG_THROTTLED: f64 = 0.6;
+
+/// The node: folders of links to real files, and of written ones.
+pub(crate) struct ShownNode {
+    own: OwnCgroup,
+    folder: PathBuf,
+    writer: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
+
+impl ShownNode {
+    pub(crate) fn new(name: &str) -> Self {
+        let own = OwnCgroup::new(name);
+        let folder = std::env::temp_dir().join(&own.id[1..]);
+        let proc = folder.join("proc");
+        link_pressure(&own.path, &proc.join("pressure"), "");
+        for file in ["stat", "vmstat", "meminfo", "diskstats"] {
+            symlink(format!("/proc/{file}"), proc.join(file)).unwrap();
+        }
+        let mut node = Self { own, folder, writer: None };
+        link_pressure(&node.own.path, &node.root(), ".pressure");
+        for (number, (_, loops, mib)) in (1..).zip(REAL) {
+            node.start_real(&container(number, 0), loops, mib);
+        }
+        node.tell(&["web", "db", "cache", "batch"]);
+        node.start_batch(&container(4, 0), &container(4, 1));
+        node
+    }
+
+    /// What an agent is told of it.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let of = |flag: &str, path: PathBuf| [flag.to_owned(), path.display().to_string()];
+        [
+            of("--proc-root", self.folder.join("proc")),
+            of("--cgroup-root", self.root()),
+            of("--pods-file", self.pods()),
+        ]
+        .concat()
+    }
+
+    /// Tells the names of the VMs, by their pods.
+    pub(crate) fn tell(&self, names: &[&str]) {
+        let pods: Vec<Value> = (1..).zip(names).map(|(number, name)| pod(number, name)).collect();
+        self.tell_text(&json!({"items": pods}).to_string());
+    }
+
+    /// The same by any text, be it no JSON.
+    pub(crate) fn tell_text(&self, text: &str) {
+        replace(&self.folder, &self.pods(), text);
+    }
+
+    fn pods(&self) -> PathBuf {
+        self.folder.join("pods.json")
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.join("cgroup")
+    }
+
+    /// A VM's container, whose loops run on the node's first CPU.
+    fn start_real(&mut self, cgroup: &str, loops: usize, mib: u64) {
+        let real = self.own.make(cgroup);
+        let shown = self.root().join(cgroup);
+        link_pressure(&real, &shown, ".pressure");
+        link_pressure(real.parent().unwrap(), shown.parent().unwrap(), ".pressure");
+        symlink(real.join("cpu.stat"), shown.join("cpu.stat")).unwrap();
+        write_memory(&shown, mib);
+        for _ in 0..loops {
+            self.own.spawn(cgroup, &format!("taskset -c 0 {LOOP}"));
+        }
+    }
+
+    /// Writes what the kernel would, until the node is dropped.
+    fn start_batch(&mut self, vm: &str, log: &str) {
+        let [vm, log] = [vm, log].map(|cgroup| self.root().join(cgroup));
+        let folder = self.folder.clone();
+        for (cgroup, quota) in [(&vm, "40000 100000\n"), (&log, "1500 100000\n")] {
+            fs::create_dir_all(cgroup).unwrap();
+            fs::write(cgroup.join("cpu.max"), quota).unwrap();
+        }
+        write_memory(&vm, 700);
+        let start = Instant::now();
+        let write = move || {
+            let seconds = start.elapsed().as_secs_f64();
+            let throttled = 1.0 - BATCH_CPUS;
+            write_cpu(&folder, &vm, seconds * BATCH_CPUS, seconds * throttled);
+            write_cpu(&folder, &log, seconds * 0.015, seconds * LOG_THROTTLED);
+        };
+        write();
+        let (ends, ended) = mpsc::channel::<()>();
+        let again = Duration::from_millis(100);
+        let writer = std::thread::spawn(move || {
+            while ended.recv_timeout(again) == Err(RecvTimeoutError::Timeout) {
+                write();
+            }
+        });
+        self.writer = Some((ends, writer));
+    }
+}
+
+impl Drop for ShownNode {
+    fn drop(&mut self) {
+        if let Some((ends, writer)) = self.writer.take() {
+            drop(ends);
+            let _ = writer.join();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn uid(number: u32) -> String {
+    format!("{number:08x}-0000-4000-8000-000000000000")
+}
+
+fn container_id(pod: u32, number: u32) -> String {
+    format!("{:064x}", pod * 16 + number)
+}
+
+fn container(pod: u32, number: u32) -> String {
+    format!("kubepods/burstable/pod{}/{}", uid(pod), container_id(pod, number))
+}
+
+/// A VM's pod, as KubeVirt makes it, with the container that follows the guest's console.
+fn pod(number: u32, name: &str) -> Value {
+    let id = |container| format!("containerd://{}", container_id(number, container));
+    json!({
+        "metadata": {
+            "name": format!("virt-launcher-{name}-x"), "namespace": "shop", "uid": uid(number),
+            "labels": {"kubevirt.io": "virt-launcher"},
+            "annotations": {"kubevirt.io/domain": name},
+        },
+        "status": {"containerStatuses": [
+            {"name": "compute", "image": "launcher:v1", "containerID": id(0)},
+            {"name": "guest-console-log", "image": "launcher:v1", "containerID": id(1)},
+        ]},
+    })
+}
+
+fn link_pressure(real: &Path, shown: &Path, ending: &str) {
+    fs::create_dir_all(shown).unwrap();
+    for resource in ["cpu", "memory", "io"] {
+        let link = shown.join(format!("{resource}{ending}"));
+        symlink(real.join(format!("{resource}.pressure")), link).unwrap();
+    }
+}
+
+fn write_memory(cgroup: &Path, mib: u64) {
+    for (file, mib) in [("memory.current", mib), ("memory.max", 2048)] {
+        fs::write(cgroup.join(file), format!("{}\n", mib * MIB)).unwrap();
+    }
+}
+
+/// Seconds used and throttled; who is throttled waits, with all of its tasks.
+fn write_cpu(folder: &Path, cgroup: &Path, used: f64, throttled: f64) {
+    let micros = |seconds: f64| Duration::from_secs_f64(seconds).as_micros();
+    let (used, throttled) = (micros(used), micros(throttled));
+    let stat = format!(
+        "usage_usec {used}\nuser_usec {used}\nsystem_usec 0\nnr_periods 1\nnr_throttled 1\n\
+         throttled_usec {throttled}\n"
+    );
+    replace(folder, &cgroup.join("cpu.stat"), &stat);
+    let pressure = |total: u128| {
+        ["some", "full"]
+            .map(|what| format!("{what} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"))
+            .concat()
+    };
+    replace(folder, &cgroup.join("cpu.pressure"), &pressure(throttled));
+    for resource in ["memory", "io"] {
+        replace(folder, &cgroup.join(format!("{resource}.pressure")), &pressure(0));
+    }
+}
+
+/// At once, so that nobody reads a half; made where nobody looks.
+fn replace(folder: &Path, path: &Path, text: &str) {
+    let new = folder.join(format!("new-{:?}", std::thread::current().id()));
+    fs::write(&new, text).unwrap();
+    fs::rename(new, path).unwrap();
+}
