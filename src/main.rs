@@ -46,7 +46,8 @@ fn main() -> ExitCode {
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
         Command::Nodes => connect(&config).and_then(|connection| {
-            nodes::nodes(&connection, &config.prefix, Timestamp::now(), &mut stdout().lock())?;
+            let (now, width) = (Timestamp::now(), nodes::terminal_width());
+            nodes::nodes(&connection, &config.prefix, now, width, &mut stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
         Command::Reap(what) => connect(&config).and_then(|connection| {

@@ -1,6 +1,7 @@
-//! `psi-agent nodes`: the cluster's nodes by what their annotations say, with its age.
+//! `psi-agent nodes`: the cluster's nodes by what their annotations say, with its age. In a terminal
+//! too narrow for all columns, the less telling are left out.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,7 +13,8 @@ use crate::contract::{Freshness, NodePressure, Prefix};
 /// Agents renew a value every five minutes: one this old has missed two times.
 const STALE_AFTER: Duration = Duration::from_secs(600);
 
-/// Lists the nodes on `out`, the most held back first.
+/// Lists the nodes on `out`, the most held back first, in lines of `width` columns where that is
+/// possible. What does not read is said below the table.
 ///
 /// # Errors
 /// Where the API server does not answer, or `out` cannot be written.
@@ -20,6 +22,7 @@ pub fn nodes(
     connection: &Connection,
     prefix: &Prefix,
     now: Timestamp,
+    width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mut rows: Vec<Row> = list_nodes(connection)?
@@ -29,11 +32,25 @@ pub fn nodes(
         })
         .collect();
     rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
-    match out.write_all(table(&rows).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(table(&rows, width).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write the nodes"),
     }
 }
+
+/// How wide the terminal on stdout is; `None` where stdout is none.
+#[must_use]
+pub fn terminal_width() -> Option<usize> {
+    let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
+    // A terminal that does not know its size says 0.
+    size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
+}
+
+/// Between two columns.
+const GAP: usize = 3;
+
+/// What a narrow terminal goes without, the least telling first; indices of [`HEADER`].
+const LEFT_OUT: [usize; 4] = [5, 4, 3, 2];
 
 const HEADER: [&str; 7] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"];
 
@@ -41,6 +58,8 @@ struct Row {
     /// For sorting: a node without a value comes last.
     score: Option<u8>,
     cells: [String; 7],
+    /// Why there is no value to be had of what the annotations say.
+    error: Option<String>,
 }
 
 impl Row {
@@ -50,7 +69,7 @@ impl Row {
         now: Timestamp,
     ) -> Self {
         let told = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
-        let (score, [cpu, memory, io], basis, age) = match pressure {
+        let (score, [cpu, memory, io], basis, age, error) = match pressure {
             Ok(Some(pressure)) => {
                 let each = [pressure.cpu, pressure.memory, pressure.io].map(told);
                 let age = match pressure.freshness(now, STALE_AFTER) {
@@ -58,27 +77,52 @@ impl Row {
                     Freshness::Stale { age } => format!("{} (stale)", short(age)),
                     Freshness::Future => "in the future".into(),
                 };
-                (Some(pressure.score), each, pressure.basis.to_string(), age)
+                (Some(pressure.score), each, pressure.basis.to_string(), age, None)
             }
-            Ok(None) => (None, [None; 3].map(told), "-".into(), "-".into()),
-            Err(error) => (None, [None; 3].map(told), "-".into(), error.to_string()),
+            Ok(None) => (None, [None; 3].map(told), "-".into(), "-".into(), None),
+            Err(error) => {
+                let error = Some(format!("{name}: {error}"));
+                (None, [None; 3].map(told), "-".into(), "unreadable".into(), error)
+            }
         };
-        Self { score, cells: [name.to_owned(), told(score), cpu, memory, io, basis, age] }
+        Self { score, cells: [name.to_owned(), told(score), cpu, memory, io, basis, age], error }
     }
 }
 
-/// Columns as wide as they have to be, as kubectl sets them.
-fn table(rows: &[Row]) -> String {
+/// Columns as wide as they have to be, as kubectl sets them, and errors below.
+fn table(rows: &[Row], width: Option<usize>) -> String {
     let header = HEADER.map(str::to_owned);
     let lines: Vec<&[String; 7]> =
         std::iter::once(&header).chain(rows.iter().map(|row| &row.cells)).collect();
+    let longest = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let mut columns: Vec<(usize, usize)> =
+        (0..HEADER.len()).map(|column| (column, longest(column))).collect();
+    let whole = |columns: &[(usize, usize)]| {
+        columns.iter().map(|(_, longest)| longest + GAP).sum::<usize>().saturating_sub(GAP)
+    };
+    for column in LEFT_OUT {
+        if width.is_some_and(|width| whole(&columns) > width) {
+            columns.retain(|(kept, _)| *kept != column);
+        }
+    }
+    let gap = " ".repeat(GAP);
     let mut text = String::new();
     for line in &lines {
-        let cells = line.iter().enumerate().map(|(column, cell)| {
-            let widths = lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.len());
-            format!("{cell:width$}", width = widths.max().unwrap_or_default())
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("   ").trim_end());
+        let cells = columns
+            .iter()
+            .filter_map(|&(column, width)| line.get(column).map(|cell| format!("{cell:width$}")));
+        text.push_str(cells.collect::<Vec<_>>().join(&gap).trim_end());
+        text.push('\n');
+    }
+    let errors: Vec<&str> = rows.iter().filter_map(|row| row.error.as_deref()).collect();
+    if !errors.is_empty() {
+        text.push('\n');
+    }
+    for error in errors {
+        text.push_str(error);
         text.push('\n');
     }
     text
@@ -98,6 +142,43 @@ fn short(age: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lines(width: Option<usize>) -> Vec<String> {
+        let annotations = [
+            ("psi-agent.io/score", "35"),
+            ("psi-agent.io/cpu", "35"),
+            ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
+            ("psi-agent.io/basis", "psi/1"),
+        ];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let pressure = NodePressure::from_annotations(&Prefix::default(), &annotations);
+        let now = "2025-01-01T00:10:01Z".parse().unwrap();
+        let rows = [
+            Row::of("worker-1", pressure, now),
+            Row::of("worker-2", Ok::<_, String>(None), now),
+            Row::of("worker-3", Err("not a date"), now),
+        ];
+        table(&rows, width).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_narrow_terminal_goes_without_the_less_telling() {
+        let whole = [
+            "NAME       SCORE   CPU   MEMORY   IO   BASIS   AGE",
+            "worker-1   35      35    -        -    psi/1   10m (stale)",
+            "worker-2   -       -     -        -    -       -",
+            "worker-3   -       -     -        -    -       unreadable",
+            "",
+            "worker-3: not a date",
+        ];
+        assert_eq!(lines(None), whole);
+        assert_eq!(lines(Some(58)), whole);
+        let narrow = lines(Some(57));
+        assert_eq!(narrow[1], "worker-1   35      35    -        -    10m (stale)");
+        assert_eq!(lines(Some(40))[1], "worker-1   35      35    10m (stale)");
+        // Names, scores and ages are shown in any case.
+        assert_eq!(lines(Some(1))[1], "worker-1   35      10m (stale)");
+    }
 
     #[test]
     fn ages_are_short() {

@@ -19,7 +19,7 @@ use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-use crate::rates::{MemberRates, Rates, Ratio};
+use crate::rates::{MemberRates, PressureRates, Rates, Ratio};
 use crate::sample::Moment;
 pub use contention::Waiting;
 use contention::{cpu_waiting, io_waiting, memory_waiting};
@@ -97,6 +97,8 @@ pub struct MemberScore {
     pub workload: Option<Arc<Workload>>,
     /// CPUs used in the last window.
     pub usage: Option<f64>,
+    /// Shares of the last window in which its tasks waited, whoever was to blame.
+    pub pressure: PressureRates,
     /// In the last window: raw pressure, what its own limit explains, what is left.
     pub waiting: PerResource<Option<Waiting>>,
     /// Share of what it wanted that it had to wait for, smoothed.
@@ -213,6 +215,7 @@ impl Scorer {
                     cgroup: Arc::clone(&member.cgroup),
                     workload: member.workload.clone(),
                     usage: member.usage,
+                    pressure: member.pressure,
                     waiting,
                     contention: state.contention.map(|smoothed| smoothed.now()),
                     wait: state.wait.now(),

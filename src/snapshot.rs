@@ -118,7 +118,9 @@ pub struct ScoredView {
     pub usage: Option<f64>,
     /// Share of what it wanted that it had to wait for because of the node, smoothed.
     pub contention: PerResource<Option<Ratio>>,
-    /// The last tick's pressure, and whose fault it was.
+    /// The last tick's pressure.
+    pub pressure: PressureRates,
+    /// The same, and whose fault it was.
     pub waiting: PerResource<Option<Waiting>>,
 }
 
@@ -233,8 +235,8 @@ impl<'a> Snapshot<'a> {
 }
 
 fn scored_view(member: &MemberScore) -> (CgroupId, ScoredView) {
-    let MemberScore { usage, contention, waiting, .. } = *member;
-    (member.cgroup.id, ScoredView { usage, contention, waiting })
+    let MemberScore { usage, contention, pressure, waiting, .. } = *member;
+    (member.cgroup.id, ScoredView { usage, contention, pressure, waiting })
 }
 
 impl<'a> CgroupView<'a> {

@@ -47,13 +47,14 @@ pub(super) async fn start(
         chance,
     };
     let scrapes = Arc::clone(scrapes);
+    let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        publish(settings, scores, adopt, |report| hear(&scrapes, report)).await;
+        publish(settings, scores, adopt, |report| hear(&scrapes, report, shows_level)).await;
     });
     Ok(())
 }
 
-fn hear(scrapes: &Scrapes, report: &Report<'_>) {
+fn hear(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
     let health = scrapes.health();
     match report {
         Report::Adopted(found) => {
@@ -61,11 +62,11 @@ fn hear(scrapes: &Scrapes, report: &Report<'_>) {
             tracing::info!(score, "Going on from what the agent before this one published");
         }
         Report::Written(statement, why) => {
-            health.published(value(statement));
+            health.published(value(statement, shows_level));
             say("Published", statement, *why, "");
         }
         Report::WouldWrite(statement, why, patch) => {
-            health.would_publish(value(statement));
+            health.would_publish(value(statement, shows_level));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
             say("Would publish", statement, *why, &patch);
         }
@@ -73,9 +74,9 @@ fn hear(scrapes: &Scrapes, report: &Report<'_>) {
     }
 }
 
-fn value(statement: &Statement) -> PublishedValue {
+fn value(statement: &Statement, shows_level: bool) -> PublishedValue {
     let Statement { score, level, observed_at_ms, .. } = *statement;
-    PublishedValue { score, level: level.word(), observed_at_ms }
+    PublishedValue { score, level: shows_level.then_some(level.word()), observed_at_ms }
 }
 
 /// A heartbeat says nothing new.

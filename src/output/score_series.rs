@@ -193,6 +193,7 @@ mod tests {
     use super::*;
     use crate::cgroup_path::Place;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    use crate::rates::PressureRates;
     use crate::sample::Moment;
     use crate::score::PerResource;
     use std::sync::Arc;
@@ -217,6 +218,7 @@ mod tests {
                 vm: Some(Arc::new(vm)),
             })),
             usage: Some(1.0),
+            pressure: PressureRates::default(),
             waiting: PerResource::default(),
             contention: PerResource { cpu: Ratio::of(0.1 + 0.2, 1.0), ..PerResource::default() },
             wait: Ratio::of(0.25, 1.0),

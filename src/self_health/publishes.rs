@@ -111,7 +111,7 @@ mod tests {
         let error = Trouble { message: CallError::NotFound.to_string(), at_ms: 3 };
         let failing = PublishView { mode: Some("on"), last: None, error: Some(error) };
         assert_eq!(publishes.view(), failing);
-        let value = PublishedValue { score: 35, level: "high", observed_at_ms: 4 };
+        let value = PublishedValue { score: 35, level: None, observed_at_ms: 4 };
         publishes.written(value);
         let well = PublishView { mode: Some("on"), last: Some(value), error: None };
         assert_eq!(publishes.view(), well);

@@ -43,8 +43,8 @@ pub struct PublishView {
 pub struct PublishedValue {
     /// The score, 0 to 100.
     pub score: u8,
-    /// `low`, `medium` or `high`.
-    pub level: &'static str,
+    /// `low`, `medium` or `high`; absent where neither label nor taints show it.
+    pub level: Option<&'static str>,
     /// When it was so, milliseconds since the epoch.
     pub observed_at_ms: u64,
 }

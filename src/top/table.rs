@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Cgroup, Node, View, Waiting};
+use super::view::{Agent, Cgroup, Node, View, Waiting};
 
 /// The room that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +44,25 @@ const MIN_NAME: usize = 20;
 /// Smaller terminals have no room for the legend, and what is piped has readers that want none.
 const ROWS_WITH_LEGEND: usize = 16;
 
-const LEGEND: &str = "CPU: share of time in which all its running tasks waited; LIMIT: of that, by \
-                      its own limit; NODE: what is left. CPUS: used. MEMORY, IO: some task waited.";
+const LEGEND: &str = "CONTENTION: share of what it wanted that it waited for, held back by the node. \
+                      CPU: raw, share of time in which all its running tasks waited; LIMIT: of \
+                      that, put down to its own limit; NODE: what is left. CPUS: used. MEMORY, IO: \
+                      raw, some task waited.";
 
 /// The lines, no more and no longer than there is room for.
 pub(super) fn lines(shown: &Shown, size: Size) -> Vec<String> {
     let view = &shown.view;
     let mut lines = wrap(head(shown, size), "  ", size.columns);
     lines.extend(wrap(node_fields(&view.node), "  ", size.columns));
-    if let Some(trouble) = &shown.trouble {
-        lines.extend(wrap(words(trouble), " ", size.columns));
+    let (blamed, raw) = (view.node.contention, view.node.pressure);
+    let blamed = each("held back by the node:", blamed.cpu, blamed.memory, blamed.io);
+    let raw = each("raw pressure, some:", raw.cpu.some, raw.memory.some, raw.io.some);
+    for fields in [blamed, raw] {
+        lines.extend(wrap(fields, "  ", size.columns));
+    }
+    let troubles = view.agent.iter().flat_map(Agent::troubles).chain(shown.trouble.clone());
+    for trouble in troubles {
+        lines.extend(wrap(words(&trouble), " ", size.columns));
     }
     lines.push(String::new());
     let legend = if size != Size::UNBOUNDED && size.rows >= ROWS_WITH_LEGEND {
@@ -85,15 +94,20 @@ fn head(shown: &Shown, size: Size) -> Vec<String> {
 
 fn node_fields(node: &Node) -> Vec<String> {
     let points = node.score.map_or("-".into(), |score| format!("{:.0}", score * 100.0));
-    let contention = node.contention;
     vec![
         format!("node score {points}"),
-        format!("CPU {}", percent(contention.cpu)),
-        format!("memory {}", percent(contention.memory)),
-        format!("I/O {}", percent(contention.io)),
+        format!("VMs held back {}", node.held_back),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
-        format!("VMs held back {}", node.held_back),
+    ]
+}
+
+/// What the node is to blame for, or what there is whoever is to blame: one above the other.
+fn each(what: &str, cpu: Option<f64>, memory: Option<f64>, io: Option<f64>) -> Vec<String> {
+    vec![
+        format!("{what} CPU {}", percent(cpu)),
+        format!("memory {}", percent(memory)),
+        format!("I/O {}", percent(io)),
     ]
 }
 

@@ -11,7 +11,26 @@ pub(super) struct View {
     pub(super) version: String,
     pub(super) observed_at_ms: u64,
     pub(super) node: Node,
+    pub(super) agent: Option<Agent>,
     pub(super) cgroups: Vec<Cgroup>,
+}
+
+/// What goes wrong in the agent that was asked.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Agent {
+    pub(super) pods_listed: Option<bool>,
+    pub(super) pods_error: Option<Trouble>,
+    pub(super) publish: Publish,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Publish {
+    pub(super) error: Option<Trouble>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Trouble {
+    pub(super) message: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -19,6 +38,8 @@ pub(super) struct Node {
     pub(super) score: Option<f64>,
     pub(super) contention: Contention,
     pub(super) held_back: u64,
+    #[serde(default)]
+    pub(super) pressure: Pressures,
     pub(super) utilization: Option<f64>,
     pub(super) steal: Option<f64>,
 }
@@ -105,6 +126,24 @@ impl View {
                 more.filter(|more| *more >= 0.0).map(|more| more / seconds)
             };
         }
+    }
+}
+
+impl Agent {
+    /// What goes wrong, each a sentence, in the words of the page.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let say = |what: &str, trouble: &Option<Trouble>| {
+            trouble.as_ref().map(|trouble| format!("{what}: {}", trouble.message))
+        };
+        let unlisted = "The pods of this node are not listed yet: their series wait for names.";
+        [
+            say("The score cannot be written", &self.publish.error),
+            say("The pods are not told", &self.pods_error),
+            (self.pods_listed == Some(false)).then(|| unlisted.to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 

@@ -93,7 +93,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("hyper_util::", &["output/connections", "top/client"]),
     ("tokio_rustls", &["doors/certificate"]),
     ("ring::", &["doors"]),
-    ("crossterm::", &["top/screen"]),
+    ("crossterm::", &["top/screen", "nodes"]),
     ("flate2", &["output/compression"]),
     ("clap", &["config", "main", "output/families"]),
     ("anyhow", &["agent", "once", "check", "main", "nodes", "pod_source", "reap", "top"]),

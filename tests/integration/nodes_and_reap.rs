@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::Cluster;
+use crate::support::terminal::Terminal;
 
 /// A Node that an agent wrote on so many minutes ago, in a cluster with keys of others.
 fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
@@ -95,7 +96,8 @@ fn nodes_are_listed_by_score_and_what_nobody_renews_is_reaped() {
     ]);
 
     let table = scene.say(&["nodes"]);
-    let names: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let rows = table.lines().take_while(|line| !line.is_empty());
+    let names: Vec<&str> = rows.map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["NAME", "old", "busy", "young", "calm", "undated"], "{table}");
     assert!(table.contains("95      95    0        -    psi/1   30m (stale)\n"), "{table}");
     assert!(table.contains("\"soon\", expected a time in RFC 3339"), "{table}");
@@ -135,4 +137,49 @@ fn a_wrong_reap_is_a_wrong_command_line() {
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {said}");
         assert!(said.contains(expected) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
+}
+
+/// What `psi-agent nodes` says in a terminal so wide.
+fn in_terminal(scene: &Scene, columns: u16) -> Vec<String> {
+    let kubeconfig = scene.kubeconfig.display();
+    let script = format!("{BINARY} nodes --kubeconfig {kubeconfig}; echo ended: $?; exec sleep 60");
+    let terminal = Terminal::start_wide(&format!("nodes-{columns}"), columns, &script);
+    let mut lines = terminal
+        .wait_for("the table", |lines| lines.iter().any(|line| line.starts_with("ended: ")));
+    lines.retain(|line| !line.is_empty());
+    assert_eq!(lines.pop().as_deref(), Some("ended: 0"), "{lines:#?}");
+    lines
+}
+
+#[test]
+#[ignore = "needs etcd, a kube-apiserver (tests/kubernetes/build) and tmux"]
+fn nodes_fit_a_terminal_with_their_ages_and_what_is_stale() {
+    let cluster = Cluster::start("nodes");
+    let kubeconfig = cluster.admin_kubeconfig();
+    let scene = Scene { cluster, kubeconfig };
+    let [long, young] = ["worker-17.rack-4.example.org", "worker-2.rack-4.example.org"];
+    scene.cluster.apply(&[node(long, 95, 30), node(young, 15, 9)]);
+    scene.cluster.add_node("worker-3");
+
+    let lines = in_terminal(&scene, 80);
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"]);
+    assert_eq!(cells(&lines[1]), [long, "95", "95", "0", "-", "psi/1", "30m", "(stale)"]);
+    assert_eq!(cells(&lines[2]), [young, "15", "15", "0", "-", "psi/1", "9m"]);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-"]);
+    let aligned = lines.iter().filter_map(|line| line.get(..31)?.strip_suffix("   "));
+    assert_eq!(aligned.count(), lines.len(), "{lines:#?}");
+
+    // The age is what nobody reads a score without.
+    let lines = in_terminal(&scene, 60);
+    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "CPU", "AGE"]);
+    assert_eq!(cells(&lines[1]), [long, "95", "95", "30m", "(stale)"]);
+    assert_eq!(lines.len(), 4, "no line is broken: {lines:#?}");
+
+    let undated = with_annotation(node("worker-3", 5, 1), "psi-agent.io/observed-at", "soon");
+    scene.cluster.apply(&[undated]);
+    let lines = in_terminal(&scene, 80);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "unreadable"]);
+    let why = lines[4..].concat();
+    assert!(why.starts_with("worker-3: annotation psi-agent.io/observed-at is \"soon\""), "{why}");
 }

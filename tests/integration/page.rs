@@ -45,13 +45,13 @@ impl Scene {
     /// The page of an agent that has had the time to score.
     fn open(name: &str) -> Self {
         let node = ShownNode::new(name);
-        let flags = node.flags();
+        let flags = [node.flags(), vec!["--label".into()]].concat();
         let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         let mut browser = Browser::start(name);
         browser.look(1400, 800, "light");
         browser.open(&format!("http://{}/", agent.address));
         browser.wait_until("seen !== null && seen.node.score !== null && before !== null");
-        browser.wait_until("seen.agent.publish.last?.score > 0");
+        browser.wait_until("seen.agent.publish.last?.level === 'high'");
         Self { browser, agent, node }
     }
 
@@ -84,7 +84,7 @@ fn check_percent(text: &str, share: &Value) {
         return assert_eq!(text, "–");
     };
     let half = if percent > 0.0 && percent < 9.95 { 0.05 } else { 0.5 };
-    let number = text.strip_suffix(" %").unwrap_or_else(|| panic!("{text} for {share}"));
+    let number = text.strip_suffix("\u{a0}%").unwrap_or_else(|| panic!("{text} for {share}"));
     assert_eq!(number.contains('.'), half < 0.5, "{text} for {share}");
     let off = number.parse::<f64>().unwrap() - percent;
     assert!(off.abs() < half + 1e-9, "{text} for {share}");
@@ -103,14 +103,15 @@ fn check_rows(scene: &mut Scene) {
     for row in rows {
         let name = row[0].as_str().unwrap().strip_prefix("shop/").unwrap();
         let vm = cgroup(&all["seen"], name);
-        let (pressure, scored) = (&vm["pressure"], &vm["scored"]);
-        let (contention, waiting) = (&scored["contention"], &scored["waiting"]);
+        let scored = &vm["scored"];
+        let [contention, pressure, waiting] =
+            ["contention", "pressure", "waiting"].map(|part| &scored[part]);
         let shares = [
             &contention["cpu"],
             &contention["memory"],
             &contention["io"],
             &pressure["cpu"]["some"],
-            &waiting["cpu"]["raw"],
+            &pressure["cpu"]["full"],
             &pressure["memory"]["some"],
             &pressure["io"]["some"],
             &waiting["cpu"]["own_limit"],
@@ -120,12 +121,12 @@ fn check_rows(scene: &mut Scene) {
             row.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
         told[1..].iter().zip(shares).for_each(|(text, share)| check_percent(text, share));
         let usage = scored["usage"].as_f64().unwrap();
-        let decimals = if usage < 0.1 { 3 } else { 2 };
+        let decimals = if usage > 0.0 && usage < 0.1 { 3 } else { 2 };
         assert_eq!(told[10], format!("{usage:.decimals$}"), "{name}");
-        assert_eq!(told[14], "2.0 GiB", "{name}");
+        assert_eq!(told[14], "2.0\u{a0}GiB", "{name}");
         match name {
             "batch" => {
-                assert_eq!((told[11], told[13]), ("0.40", "700 MiB"));
+                assert_eq!((told[11], told[13]), ("0.40", "700\u{a0}MiB"));
                 let throttled = vm["throttled_seconds"].as_f64().unwrap();
                 assert_eq!(told[12], format!("{throttled:.1} s"));
             }
@@ -166,13 +167,15 @@ fn check_agent(scene: &mut Scene) {
         ("read", " s ago, over "),
         ("tick", " s ago, over 5."),
         ("scored", " s ago, basis psi/1"),
-        ("published", " s ago; a dry run: said, not written"),
+        ("published", "; a dry run: said, not written"),
+        ("published", ", high, as it was "),
+        ("pods", "listed"),
     ] {
         let text = scene.text_of(id);
         assert!(text.contains(expected), "{id}: {text}");
     }
     assert_eq!(scene.text_of("errors"), "None.");
-    assert_eq!(scene.browser.value("byId('alarm').hidden"), true);
+    assert_eq!(scene.browser.value("byId('alarm').checkVisibility()"), false);
 }
 
 /// No complaint, and nobody asked but the agent; the browser would tell, if it were so.
@@ -242,7 +245,7 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     check_looks(&mut scene);
 
     scene.agent.signal("STOP");
-    scene.browser.wait_until("!byId('alarm').hidden");
+    scene.browser.wait_until("byId('alarm').checkVisibility()");
     let alarm = scene.text_of("alarm");
     assert!(alarm.starts_with("No answer from the agent"), "{alarm}");
     assert!(alarm.contains("What is below is old. For "), "{alarm}");
@@ -250,7 +253,7 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     let at_first = scene.browser.value(age).as_u64().unwrap();
     scene.browser.wait_until(&format!("{age} > {at_first}"));
     scene.agent.signal("CONT");
-    scene.browser.wait_until("byId('alarm').hidden && parseInt(byId('read').textContent) < 5");
+    scene.browser.wait_until("!byId('alarm').checkVisibility()");
 
     let Scene { mut browser, agent, node } = scene;
     drop(agent);

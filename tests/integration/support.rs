@@ -9,6 +9,7 @@ pub(crate) mod prometheus;
 pub(crate) mod short_node;
 pub(crate) mod shown_node;
 pub(crate) mod staged_node;
+pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;
 

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
+use crate::support::terminal::Terminal;
 use crate::support::wait_for;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases/virt-launcher");
@@ -66,11 +67,11 @@ fn through_a_pipe_a_running_agent_is_asked_for_one_table() {
     let version = env!("CARGO_PKG_VERSION");
     let source = format!(" UTC  agent {version} at {}", agent.address);
     assert!(lines[0].ends_with(&source), "{lines:#?}");
-    assert!(lines[1].starts_with("node score -  CPU - "), "{lines:#?}");
+    assert!(lines[1].starts_with("node score -  VMs held back 0"), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
     // Recorded pressure stands still, and nobody recorded CPU times.
     assert_eq!(row(&lines, "vms/demo")[5..], ["-", "0%", "0%"], "{lines:#?}");
-    assert_eq!(lines.len(), 5, "{lines:#?}");
+    assert_eq!(lines.len(), 7, "{lines:#?}");
 }
 
 #[test]
@@ -195,85 +196,33 @@ fn what_a_real_vm_uses_is_told_by_the_kernel_and_by_an_agent() {
     assert!((0.05..1.2).contains(&used(&asked)), "{asked:#?}");
 }
 
-/// A terminal of its own, on a server of its own.
-struct Terminal {
-    socket: String,
-    folder: PathBuf,
+/// Runs `top`, between two records of how the terminal is set.
+fn start_top(name: &str, address: &str, flags: &[String]) -> Terminal {
+    let folder = std::env::temp_dir();
+    let folder = folder.join(format!("psi-agent-test-{}-{name}", std::process::id()));
+    let folder = folder.display();
+    let flags = flags.join(" ");
+    let script = format!(
+        "echo shell; stty -g > {folder}/before; \
+         sh -c 'echo $$ > {folder}/pid; exec {BINARY} top --listen-address {address} {flags}'; \
+         echo ended: $?; stty -g > {folder}/after; exec sleep 60"
+    );
+    Terminal::start(name, &script)
 }
 
-impl Terminal {
-    /// Runs a shell script in 100 columns and 24 rows.
-    fn start(name: &str, script: &str) -> Self {
-        let socket = format!("psi-agent-test-{}-{name}", std::process::id());
-        let folder = std::env::temp_dir().join(&socket);
-        fs::create_dir_all(&folder).unwrap();
-        let terminal = Self { socket, folder };
-        let size = ["-x", "100", "-y", "24"];
-        let start = [&["-f", "/dev/null", "new-session", "-d"][..], &size, &[script]].concat();
-        terminal.tmux(&start);
-        terminal
-    }
-
-    /// Runs `top`, between two records of how the terminal is set.
-    fn start_top(name: &str, address: &str, flags: &[String]) -> Self {
-        let folder = std::env::temp_dir();
-        let folder = folder.join(format!("psi-agent-test-{}-{name}", std::process::id()));
-        let folder = folder.display();
-        let flags = flags.join(" ");
-        let script = format!(
-            "echo shell; stty -g > {folder}/before; \
-             sh -c 'echo $$ > {folder}/pid; exec {BINARY} top --listen-address {address} {flags}'; \
-             echo ended: $?; stty -g > {folder}/after; exec sleep 60"
-        );
-        Self::start(name, &script)
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", &self.socket])
-            .args(arguments)
-            .output()
-            .expect("this test needs tmux");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "tmux {arguments:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.tmux(&["capture-pane", "-p"]).lines().map(str::to_owned).collect()
-    }
-
-    /// Waits until the screen is as wanted.
-    fn wait_for(&self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let lines = || self.lines();
-        wait_for(what, LIMIT, || Some(lines()).filter(|lines| is_so(lines)))
-    }
-
-    fn told(&self, what: &str) -> String {
-        self.tmux(&["display-message", "-p", what]).trim().to_owned()
-    }
-
-    /// It has ended well, and the terminal is as it was before.
-    fn check_restored(&self) {
-        let has_ended = |lines: &[String]| lines.iter().any(|line| line == "ended: 0");
-        let lines = self.wait_for("the end", has_ended);
-        assert_eq!(lines[..2], ["shell", "ended: 0"], "{lines:#?}");
-        let settings = |file: &str| {
-            let path = self.folder.join(file);
-            wait_for("the settings", LIMIT, || {
-                fs::read_to_string(&path).ok().filter(|settings| !settings.is_empty())
-            })
-        };
-        assert_eq!(settings("before"), settings("after"));
-        assert_eq!(self.told("#{alternate_on} #{cursor_flag}"), "0 1");
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").args(["-L", &self.socket, "kill-server"]).output();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
+/// It has ended well, and the terminal is as it was before.
+fn check_restored(terminal: &Terminal) {
+    let has_ended = |lines: &[String]| lines.iter().any(|line| line == "ended: 0");
+    let lines = terminal.wait_for("the end", has_ended);
+    assert_eq!(lines[..2], ["shell", "ended: 0"], "{lines:#?}");
+    let settings = |file: &str| {
+        let path = terminal.folder.join(file);
+        wait_for("the settings", LIMIT, || {
+            fs::read_to_string(&path).ok().filter(|settings| !settings.is_empty())
+        })
+    };
+    assert_eq!(settings("before"), settings("after"));
+    assert_eq!(terminal.told("#{alternate_on} #{cursor_flag}"), "0 1");
 }
 
 fn has_table(lines: &[String]) -> bool {
@@ -284,7 +233,7 @@ fn has_table(lines: &[String]) -> bool {
 #[ignore = "needs tmux"]
 fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
     let agent = recorded_agent();
-    let terminal = Terminal::start_top("live", &agent.address, &[]);
+    let terminal = start_top("live", &agent.address, &[]);
     let lines = terminal.wait_for("the table", has_table);
     assert!(lines[0].ends_with(&format!("at {}  q quits", agent.address)), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
@@ -294,10 +243,10 @@ fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
     let first = lines[0].clone();
     terminal.wait_for("a later look", |lines| has_table(lines) && lines[0] != first);
 
-    terminal.tmux(&["resize-window", "-x", "40", "-y", "9"]);
+    terminal.tmux(&["resize-window", "-x", "40", "-y", "12"]);
     let narrow = |lines: &[String]| has_table(lines) && lines.iter().any(|l| l.ends_with("LIMIT"));
     let lines = terminal.wait_for("a narrow table", narrow);
-    assert!(lines.len() <= 9 && lines.iter().all(|line| line.len() <= 40), "{lines:#?}");
+    assert!(lines.len() <= 12 && lines.iter().all(|line| line.len() <= 40), "{lines:#?}");
 
     terminal.tmux(&["resize-window", "-x", "100", "-y", "24"]);
     terminal.wait_for("a wide table", |lines| {
@@ -305,7 +254,7 @@ fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
     });
     terminal.tmux(&["send-keys", "x"]);
     terminal.tmux(&["send-keys", "q"]);
-    terminal.check_restored();
+    check_restored(&terminal);
 }
 
 #[test]
@@ -313,7 +262,7 @@ fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
 fn ctrl_c_escape_and_sigterm_end_it_too() {
     let agent = recorded_agent();
     for (name, keys) in [("ctrl-c", &["C-c"][..]), ("escape", &["Escape"]), ("sigterm", &[])] {
-        let terminal = Terminal::start_top(name, &agent.address, &[]);
+        let terminal = start_top(name, &agent.address, &[]);
         terminal.wait_for("the table", has_table);
         if keys.is_empty() {
             let pid = fs::read_to_string(terminal.folder.join("pid")).unwrap();
@@ -322,7 +271,7 @@ fn ctrl_c_escape_and_sigterm_end_it_too() {
         for key in keys {
             terminal.tmux(&["send-keys", key]);
         }
-        terminal.check_restored();
+        check_restored(&terminal);
     }
 }
 
@@ -330,20 +279,20 @@ fn ctrl_c_escape_and_sigterm_end_it_too() {
 #[ignore = "needs tmux"]
 fn when_the_agent_ends_it_reads_on_by_itself() {
     let agent = recorded_agent();
-    let terminal = Terminal::start_top("ends", &agent.address, &recorded());
+    let terminal = start_top("ends", &agent.address, &recorded());
     terminal.wait_for("the agent's", |lines| has_table(lines) && lines[0].contains(" agent 0"));
     drop(agent);
     let own = |lines: &[String]| has_table(lines) && lines[0].contains("read from the kernel");
     terminal.wait_for("its own", own);
     terminal.tmux(&["send-keys", "q"]);
-    terminal.check_restored();
+    check_restored(&terminal);
 }
 
 #[test]
 #[ignore = "needs tmux"]
 fn an_agent_that_falls_silent_is_said_beside_what_it_told() {
     let agent = recorded_agent();
-    let terminal = Terminal::start_top("silent", &agent.address, &[]);
+    let terminal = start_top("silent", &agent.address, &[]);
     terminal.wait_for("the table", has_table);
     let says_so = |lines: &[String]| {
         has_table(lines) && lines.iter().any(|line| line.contains("did not answer within 5 s"))
@@ -353,14 +302,14 @@ fn an_agent_that_falls_silent_is_said_beside_what_it_told() {
     agent.signal("CONT");
     terminal.wait_for("the table alone", |lines| has_table(lines) && !says_so(lines));
     terminal.tmux(&["send-keys", "q"]);
-    terminal.check_restored();
+    check_restored(&terminal);
 }
 
 #[test]
 #[ignore = "needs tmux"]
 fn what_cannot_work_is_said_on_the_terminal_as_it_was() {
     let flags = ["--cgroup-root", "/nowhere"].map(str::to_owned);
-    let terminal = Terminal::start_top("nowhere", NOBODY, &flags);
+    let terminal = start_top("nowhere", NOBODY, &flags);
     let lines = terminal.wait_for("the end", |lines| lines.iter().any(|line| line == "ended: 1"));
     assert!(lines[1].starts_with("psi-agent: cannot open the cgroup root: /nowhere"), "{lines:#?}");
 }

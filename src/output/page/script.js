@@ -20,19 +20,19 @@ let seen = null, seenAt = 0, before = null, failure = null;
 
 function percent(share) {
   if (!known(share)) return "–";
-  return (share * 100).toFixed(share > 0 && share < 0.0995 ? 1 : 0) + " %";
+  return (share * 100).toFixed(share > 0 && share < 0.0995 ? 1 : 0) + "\u00a0%";
 }
 
 function bytes(count) {
   if (!known(count)) return "–";
   if (count === "max") return "none";
   const [unit, size] = count < 2 ** 20 ? ["KiB", 2 ** 10] : count < 2 ** 30 ? ["MiB", 2 ** 20] : ["GiB", 2 ** 30];
-  return (count / size).toFixed(unit === "GiB" ? 1 : 0) + " " + unit;
+  return (count / size).toFixed(unit === "GiB" ? 1 : 0) + "\u00a0" + unit;
 }
 
 function cpus(count) {
   if (!known(count)) return "–";
-  return count === "max" ? "none" : count.toFixed(count < 0.1 ? 3 : 2);
+  return count === "max" ? "none" : count.toFixed(count > 0 && count < 0.1 ? 3 : 2);
 }
 
 function duration(ms) {
@@ -91,10 +91,9 @@ function used(c) {
 }
 
 function pressures(c) {
-  const { cpu, memory, io } = c.pressure;
   // Of the same window as what is put down to own limits, where that is told.
-  const full = c.scored?.waiting.cpu?.raw ?? cpu.full;
-  return [share("raw", cpu.some), share("raw", full), share("raw", memory.some), share("raw", io.some)];
+  const { cpu, memory, io } = c.scored?.pressure ?? c.pressure;
+  return [share("raw", cpu.some), share("raw", cpu.full), share("raw", memory.some), share("raw", io.some)];
 }
 
 function usage(c) {
@@ -157,7 +156,8 @@ function showNode({ node, version, cgroups }, vms, kind) {
 }
 
 function publishWords({ mode, last, error }) {
-  const value = last ? `${last.score} (${last.level}), as it was ${ago(last.observed_at_ms)}` : "nothing yet";
+  const level = last?.level ? `, ${last.level}` : "";
+  const value = last ? `${last.score}${level}, as it was ${ago(last.observed_at_ms)}` : "nothing yet";
   if (mode === "off") return "not written: --publish off";
   if (mode === "dry-run") return `${value}; a dry run: said, not written`;
   return error ? `${value}; writing fails` : value;
@@ -167,6 +167,8 @@ function showAges() {
   const over = (seconds) => known(seconds) ? `, over ${seconds.toFixed(1)} s` : "";
   byId("read").textContent = ago(seen.observed_at_ms) + over(seen.window_s);
   byId("tick").textContent = ago(seen.agent?.ticked_at_ms) + over(seen.agent?.tick_window_s);
+  const pods = { true: "listed", false: "not listed yet" };
+  byId("pods").textContent = pods[seen.agent?.pods_listed] ?? "nobody tells: see --node-name and --pods-file";
   byId("scored").textContent = `${ago(seen.scored_at_ms)}, basis ${seen.basis}`;
   byId("published").textContent = seen.agent ? publishWords(seen.agent.publish) : "–";
 }

@@ -24,6 +24,7 @@ fn vm(name: &str, contention: f64) -> Value {
 
 fn shown(cgroups: &[Value]) -> Shown {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
+        "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
         "held_back": 1, "utilization": 0.81, "steal": null});
     let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
     Shown {
@@ -49,7 +50,9 @@ fn the_vm_that_waits_most_comes_first() {
     ]);
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1  q quits",
-        "node score 12  CPU 12%  memory 0%  I/O -  busy 81%  steal -  VMs held back 1",
+        "node score 12  VMs held back 1  busy 81%  steal -",
+        "held back by the node: CPU 12%  memory 0%  I/O -",
+        "raw pressure, some: CPU 98%  memory 0%  I/O -",
         "",
         "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  MEMORY     IO",
         "shop/starved                31%    50%    12%    38%   1.50      0%      -",
@@ -66,13 +69,26 @@ fn without_vms_the_containers_are_shown_and_without_them_whatever_there_is() {
     let container = cgroup("/kubepods/a", &json!({"namespace": "n", "pod": "p", "container": "c"}));
     let names = |cgroups: &[Value]| {
         let lines = lines(&shown(cgroups), Size::UNBOUNDED);
-        let names = lines[3..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
+        let names = lines[5..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
     assert_eq!(names(&[root.clone(), host.clone(), container]), ["CONTAINER", "n/p/c"]);
     assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
-    assert_eq!(lines(&shown(&[root]), WIDE)[3..], ["No cgroups to show: see --scope."]);
-    assert_eq!(lines(&shown(&[]), WIDE).len(), 4);
+    assert_eq!(lines(&shown(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
+    assert_eq!(lines(&shown(&[]), WIDE).len(), 6);
+}
+
+#[test]
+fn what_goes_wrong_in_the_agent_is_said_beside_it() {
+    let mut seen = shown(&[vm("a", 0.1)]);
+    let agent = json!({"pods_listed": false, "pods_error": null,
+        "publish": {"error": {"message": "no such node", "at_ms": 1}}});
+    seen.view.agent = serde_json::from_value(agent).unwrap();
+    let expected = [
+        "The score cannot be written: no such node",
+        "The pods of this node are not listed yet: their series wait for names.",
+    ];
+    assert_eq!(lines(&seen, Size { rows: 20, ..WIDE })[4..6], expected);
 }
 
 #[test]
@@ -91,12 +107,16 @@ fn nothing_is_larger_than_the_terminal() {
 #[test]
 fn a_narrow_terminal_goes_without_the_last_columns_and_the_middle_of_names() {
     let seen = shown(&[vm("database-of-the-shop-1", 0.314)]);
-    let seen = lines(&seen, Size { columns: 40, rows: 10 });
+    let seen = lines(&seen, Size { columns: 40, rows: 12 });
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
         "q quits",
-        "node score 12  CPU 12%  memory 0%  I/O -",
-        "busy 81%  steal -  VMs held back 1",
+        "node score 12  VMs held back 1  busy 81%",
+        "steal -",
+        "held back by the node: CPU 12%",
+        "memory 0%  I/O -",
+        "raw pressure, some: CPU 98%  memory 0%",
+        "I/O -",
         "",
         "VM                     CONTENTION    CPU",
         "shop/data..the-shop-1         31%    50%",
@@ -109,11 +129,11 @@ fn what_does_not_fit_is_counted() {
     let many: Vec<Value> = (0..9).map(|number| vm(&format!("v{number}"), 0.1)).collect();
     let seen = lines(&shown(&many), WIDE);
     assert_eq!(seen.len(), 10);
-    assert_eq!(seen.last().unwrap(), "4 more");
-    let tall = lines(&shown(&many), Size { rows: 20, ..WIDE });
+    assert_eq!(seen.last().unwrap(), "6 more");
+    let tall = lines(&shown(&many), Size { rows: 24, ..WIDE });
     assert!(tall.iter().any(|line| line.starts_with("shop/v8")), "{tall:#?}");
     assert!(tall.last().unwrap().ends_with("some task waited."), "{tall:#?}");
-    assert_eq!(lines(&shown(&many), Size::UNBOUNDED).len(), 13);
+    assert_eq!(lines(&shown(&many), Size::UNBOUNDED).len(), 15);
 }
 
 #[test]
@@ -136,7 +156,7 @@ fn a_number_beyond_its_column_is_none() {
     let mut seen = shown(&[vm("a", 1e300)]);
     seen.view.node.score = None;
     let lines = lines(&seen, WIDE);
-    assert!(lines[1].starts_with("node score -  CPU 12%"), "{lines:#?}");
-    let row: Vec<&str> = lines[4].split_whitespace().collect();
+    assert!(lines[1].starts_with("node score -  VMs held back 1"), "{lines:#?}");
+    let row: Vec<&str> = lines[6].split_whitespace().collect();
     assert_eq!(row[..3], ["shop/a", "?", "50%"]);
 }
