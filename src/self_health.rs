@@ -45,7 +45,7 @@ pub struct SelfHealth {
     pods_without_cgroup: IntGauge,
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
-    pods_error: Mutex<Option<Trouble>>,
+    troubles: Mutex<Troubles>,
     publishes: Publishes,
     doors: Doors,
     watches: IntGauge,
@@ -58,7 +58,12 @@ pub struct SelfHealth {
     scrape_seconds: Histogram,
     process: ProcessMetrics,
     complaints: Mutex<Complaints>,
-    last_read_error: Mutex<Option<Trouble>>,
+}
+
+#[derive(Debug, Default)]
+struct Troubles {
+    last_read: Option<Trouble>,
+    pods: Option<Trouble>,
 }
 
 #[derive(Debug)]
@@ -97,7 +102,7 @@ impl SelfHealth {
                 "psi_agent_pod_watch_errors_total",
                 "Times that who tells of pods (the API server, a file) did not.",
             )?,
-            pods_error: Mutex::default(),
+            troubles: Mutex::default(),
             pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
             pods_without_cgroup: gauge(
                 "psi_agent_pods_without_cgroup",
@@ -132,7 +137,6 @@ impl SelfHealth {
             process: ProcessMetrics::new(&registry)?,
             registry,
             complaints: Mutex::default(),
-            last_read_error: Mutex::default(),
         })
     }
 
@@ -159,7 +163,7 @@ impl SelfHealth {
         self.overflows.inc_by(sample.tree.overflows.saturating_sub(before));
         if let Some(error) = sample.errors.last() {
             let (message, at_ms) = (error.to_string(), sample.moment.unix_ms);
-            *locked(&self.last_read_error) = Some(Trouble { message, at_ms });
+            locked(&self.troubles).last_read = Some(Trouble { message, at_ms });
         }
         let mut complaints = locked(&self.complaints);
         for error in &sample.errors {
@@ -178,7 +182,7 @@ impl SelfHealth {
 
     /// The pods were told: trouble is over.
     pub fn pods_told(&self) {
-        if locked(&self.pods_error).take().is_some() {
+        if locked(&self.troubles).pods.take().is_some() {
             tracing::info!("The pods are told again");
         }
     }
@@ -188,7 +192,7 @@ impl SelfHealth {
     pub fn pods_not_told(&self, error: &dyn Display, at_ms: u64) {
         self.pod_errors.inc();
         let trouble = Trouble { message: error.to_string(), at_ms };
-        if locked(&self.pods_error).replace(trouble).is_none() {
+        if locked(&self.troubles).pods.replace(trouble).is_none() {
             tracing::warn!(%error, "Cannot follow the pods; what was told before stays true");
         }
     }
@@ -219,10 +223,11 @@ impl SelfHealth {
     pub fn view(&self) -> HealthView {
         let count =
             |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
+        let troubles = locked(&self.troubles);
         HealthView {
             read_errors: Situation::WORDS.iter().map(count).collect(),
-            last_read_error: locked(&self.last_read_error).clone(),
-            pods_error: locked(&self.pods_error).clone(),
+            last_read_error: troubles.last_read.clone(),
+            pods_error: troubles.pods.clone(),
             publish: self.publishes.view(),
         }
     }

@@ -66,6 +66,12 @@ fn the_snapshot_has_the_node_and_every_cgroup() {
     assert_eq!(ids, ["/", "/db.service"]);
     assert_eq!(cgroups[1]["cpu_limit"], 1.5);
     assert_eq!(cgroups[1]["memory_max"], 67_108_864.0);
+    let agent = &snapshot["agent"];
+    let tick = agent["ticked_at_ms"].as_u64().unwrap();
+    assert!(tick <= snapshot["observed_at_ms"].as_u64().unwrap(), "{agent}");
+    assert_eq!(agent["publish"]["mode"], "dry-run");
+    assert!(agent["pods_listed"].is_null() && agent["pods_error"].is_null(), "{agent}");
+    assert_eq!(agent["read_errors"]["malformed"], 0);
     // Absent is not zero: this case has no memory.high.
     assert!(cgroups[1]["memory_high"].is_null());
 }

@@ -99,6 +99,17 @@ fn publishes(agent: &Agent, result: &str) -> f64 {
     found.next().unwrap().value
 }
 
+/// Waits until people see so of publishing: the last value that was written, and what keeps the
+/// next from it.
+fn expect_publish(agent: &Agent, is_so: impl Fn(&Value, &Value) -> bool) {
+    wait_for("what came of publishing", LIMIT, || {
+        let snapshot: Value = serde_json::from_str(&agent.get("/snapshot.json")).unwrap();
+        let publish = &snapshot["agent"]["publish"];
+        assert_eq!(publish["mode"], "on");
+        is_so(&publish["last"], &publish["error"]).then_some(())
+    });
+}
+
 /// The pods whose container `compute` has a series, with its runtime's name.
 fn computes(agent: &Agent) -> Vec<(String, String)> {
     let series = parse(&agent.get("/metrics"));
@@ -161,21 +172,30 @@ fn series_follow_the_pods_of_this_node() {
     scene.cluster.kubectl(&label, "");
     wait_for("its VM runs here now", LIMIT, || (vms(&agent) == ["moved", "one"]).then_some(()));
 
-    // Away until after the first value was due.
+    outlive_an_outage(&mut scene, &agent);
+}
+
+/// The API server goes away until after the first value was due, and comes back.
+fn outlive_an_outage(scene: &mut Scene, agent: &Agent) {
     scene.cluster.kill_api_server();
     wait_for("the agent tries to publish", Duration::from_secs(60), || {
-        (publishes(&agent, "unreachable") >= 2.0).then_some(())
+        (publishes(agent, "unreachable") >= 2.0).then_some(())
     });
-    expect(&agent, "what was known before the API server went", &[("moved", 5), ("one", 3)]);
+    expect(agent, "what was known before the API server went", &[("moved", 5), ("one", 3)]);
+    expect_publish(agent, |last, error| {
+        let message = error["message"].as_str().unwrap_or_default();
+        last.is_null() && error["at_ms"].is_u64() && message.contains("cannot be reached")
+    });
     scene.cluster.start_api_server_again();
     scene.node.start_vm(&scene.cluster, "three", 4);
     // Both come back by themselves, though later each time that they failed: clients that watch
     // wait for up to a minute, lest a whole cluster asks at once.
     wait_for("a pod after the API server came back", Duration::from_secs(120), || {
-        (computes(&agent).len() == 3).then_some(())
+        (computes(agent).len() == 3).then_some(())
     });
     wait_for("the newest value after that", Duration::from_secs(90), || scene.published());
-    assert!(publishes(&agent, "unreachable") <= 10.0);
+    expect_publish(agent, |last, error| last["observed_at_ms"].is_u64() && error.is_null());
+    assert!(publishes(agent, "unreachable") <= 10.0);
     assert_eq!(agent.log().matches("Cannot publish the score").count(), 1, "{}", agent.log());
     assert!(agent.log().contains("The score is published again"));
 
@@ -193,12 +213,12 @@ fn series_follow_the_pods_of_this_node() {
     assert!(expired.contains("\"code\":410"), "{expired}");
     agent.signal("CONT");
     wait_for("a pod after the version expired", Duration::from_secs(120), || {
-        (computes(&agent).len() == 4).then_some(())
+        (computes(agent).len() == 4).then_some(())
     });
     // And it is a watch again, not a list.
     scene.restart_container("four", &last, 7);
     let new = ("virt-launcher-four".to_owned(), container_id(7));
-    wait_for("a change after that", LIMIT, || computes(&agent).contains(&new).then_some(()));
+    wait_for("a change after that", LIMIT, || computes(agent).contains(&new).then_some(()));
 }
 
 /// The API server lets a token live for a minute longer than it says.
