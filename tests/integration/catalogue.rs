@@ -14,7 +14,7 @@ use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::output::families::{FAMILIES, Source};
 use psi_agent::output::score_series::write_score;
-use psi_agent::rates::Ratio;
+use psi_agent::rates::{PressureRates, Ratio};
 use psi_agent::sample::Moment;
 use psi_agent::score::{MemberScore, NodeScore, PerResource, Waited};
 
@@ -73,6 +73,7 @@ fn full_score() -> NodeScore {
             vm: Some(Arc::new(vm)),
         })),
         usage: Some(1.0),
+        pressure: PressureRates::default(),
         waiting: PerResource::default(),
         contention: each,
         wait: half,
