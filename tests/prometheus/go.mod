@@ -1,0 +1,7 @@
+module psi-agent.io/tests/prometheus
+
+go 1.26.0
+
+require github.com/prometheus/prometheus v0.315.0
+
+replace cloud.google.com/go => cloud.google.com/go v0.123.0
