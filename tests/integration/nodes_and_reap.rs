@@ -4,10 +4,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use jiff::{SignedDuration, Timestamp};
+use psi_agent::cluster::{ClearOutcome, Connection, clear_node, list_nodes};
+use psi_agent::contract::Prefix;
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::Cluster;
+use crate::support::staged_node::agent_pod;
 use crate::support::terminal::Terminal;
 
 /// A Node that an agent wrote on so many minutes ago, in a cluster with keys of others.
@@ -120,6 +123,36 @@ fn nodes_are_listed_by_score_and_what_nobody_renews_is_reaped() {
     assert_eq!(all, "calm: cleared\n1 of 1 nodes with a value cleared\n");
     assert!(scene.marked().is_empty());
     assert_eq!(scene.say(&["reap", "--all"]), "0 of 0 nodes with a value cleared\n");
+}
+
+/// The account of the CronJob has the rights that it uses, and no others.
+#[test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn reap_uses_all_of_its_rights() {
+    let cluster = Cluster::start("reap-rights");
+    cluster.apply_folder("daemonset/base");
+    let mut pod = agent_pod("reap", "calm");
+    pod["spec"]["serviceAccountName"] = json!("psi-agent-reap");
+    cluster.apply(&[node("calm", 0, 1), node("fresh", 5, 1), node("old", 95, 30), pod]);
+    let token = cluster.bound_token("psi-agent-reap", "reap");
+    let kubeconfig = cluster.write_kubeconfig("reap", &token);
+    let scene = Scene { cluster, kubeconfig };
+    let job = scene.cluster.get(&["cronjob", "psi-agent-reap", "-n", "psi-agent"]);
+    let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].as_array().unwrap();
+    let arguments: Vec<&str> = arguments.iter().map(|word| word.as_str().unwrap()).collect();
+    let said = scene.say(&arguments);
+    assert_eq!(said, "old: cleared\n1 of 3 nodes with a value cleared\n");
+
+    // A Node that somebody changes between being listed and being cleared is looked at by itself.
+    let connection = Connection::open(Some(&scene.kubeconfig)).unwrap();
+    let nodes = list_nodes(&connection).unwrap();
+    let calm = nodes.iter().find(|node| node.name == "calm").unwrap();
+    scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
+    let outcome = clear_node(&connection, &Prefix::default(), calm).unwrap();
+    let ClearOutcome::Changed(newer) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(newer.annotations["other.io/more"], "yes");
+    assert_eq!(scene.cluster.used_rights(), scene.cluster.granted_rights("psi-agent-reap"));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Three nodes, ten pods, an agent each: real load on real cgroups, a real control plane with the
 //! project's own rights in it, in real time. What agents did is read from the audit log.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -236,14 +235,7 @@ fn check_who_must_not_write(scene: &Scene, dry: &Agent, wrong: &Agent) {
 
 /// The agent has the rights that it uses, and no others.
 fn check_rights(scene: &Scene) {
-    let role = scene.cluster.get(&["clusterrole", "psi-agent"]);
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let mut granted = BTreeSet::new();
-    for rule in role["rules"].as_array().unwrap() {
-        for verb in rule["verbs"].as_array().unwrap() {
-            granted.insert((text(&rule["resources"][0]), text(verb)));
-        }
-    }
+    let granted = scene.cluster.granted_rights("psi-agent");
     assert_eq!(scene.cluster.used_rights(), granted);
 }
 

@@ -40,6 +40,22 @@ impl Cluster {
         log.filter(|event| event["objectRef"]["resource"] == resource).count()
     }
 
+    /// What a role allows to do with which resources.
+    pub(crate) fn granted_rights(&self, role: &str) -> BTreeSet<(String, String)> {
+        let role = self.get(&["clusterrole", role]);
+        let words = |value: &Value| {
+            let words = value.as_array().unwrap().iter();
+            words.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let mut granted = BTreeSet::new();
+        for rule in role["rules"].as_array().unwrap() {
+            for resource in words(&rule["resources"]) {
+                granted.extend(words(&rule["verbs"]).into_iter().map(|it| (resource.clone(), it)));
+            }
+        }
+        granted
+    }
+
     /// All that the agents asked of Nodes so far.
     pub(crate) fn audited(&self) -> Vec<Audited> {
         let log = self.audit_log().into_iter();
