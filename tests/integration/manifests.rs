@@ -31,7 +31,7 @@ fn agents_everywhere(cluster: &Cluster) -> Vec<Value> {
 }
 
 /// What the agent's binary says of a container's arguments and environment: all must exist.
-fn check_arguments(container: &Value) {
+pub(crate) fn check_arguments(container: &Value) {
     let mut command = Command::new(BINARY);
     for argument in container["args"].as_array().unwrap() {
         command.arg(argument.as_str().unwrap());
@@ -84,6 +84,8 @@ fn components_add_what_they_say() {
     for part in ["kind: SecurityContextConstraints", "openshift.io/node-selector: \"\""] {
         assert!(rendered.contains(part), "{part}: {rendered}");
     }
+    // Only the agent may run as a user of its choice there.
+    assert_eq!(rendered.matches("runAsUser: 65534").count(), 1, "{rendered}");
 }
 
 #[test]

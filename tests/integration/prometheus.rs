@@ -1,37 +1,22 @@
 //! A real Prometheus on the running agent, and promtool on what it prints.
 
 use std::fs;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
-use crate::support::prometheus::Prometheus;
+use crate::support::prometheus::{Prometheus, lint_metrics};
 
 #[test]
-#[ignore = "needs promtool and a cgroup2 mount"]
+#[ignore = "needs promtool (also that of tests/prometheus/build) and a cgroup2 mount"]
 fn promtool_finds_nothing_wrong() {
     let own = OwnCgroup::new("lint");
     own.make("kubepods/burstable/pod1");
     for scope in ["all", "pods"] {
         let once = Command::new(BINARY).args(["once", "--scope", scope]).output().unwrap();
         assert!(once.status.success());
-        let mut promtool = Command::new("promtool")
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("this test needs promtool (Debian's package prometheus)");
-        promtool.stdin.take().unwrap().write_all(&once.stdout).unwrap();
-        let output = promtool.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        let found = said.lines().chain(std::str::from_utf8(&output.stdout).unwrap().lines());
-        // Names are cAdvisor's, which promtool would have called otherwise.
-        let of_ours = |line: &&str| line.contains("psi_agent_") || line.contains("error");
-        assert_eq!(found.filter(of_ours).count(), 0, "{said}");
+        lint_metrics(&once.stdout);
     }
 }
 

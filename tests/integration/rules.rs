@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::agent::Agent;
-use crate::support::prometheus::Prometheus;
+use crate::support::prometheus::{Prometheus, promtool, promtool_in_cluster};
 use crate::support::wait_for;
 
 /// Metrics that are not the agent's.
@@ -88,20 +87,13 @@ fn tests() -> Vec<Value> {
     files.flat_map(|file| list(&file["tests"]).to_vec()).collect()
 }
 
-fn promtool(arguments: &[&str]) {
-    let output = Command::new("promtool")
-        .args(arguments)
-        .current_dir(path(""))
-        .output()
-        .expect("this test needs promtool (Debian's package prometheus)");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = said + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("FAILED"), "{arguments:?}:\n{said}");
-}
-
 #[test]
-#[ignore = "needs promtool (Debian's package prometheus)"]
-fn promtool_proves_the_rules() {
+#[ignore = "needs promtool (Debian's package prometheus, and tests/prometheus/build)"]
+fn promtool_proves_the_rules_and_how_agents_are_found() {
+    for file in [SCRAPE, SCRAPE_AUTH] {
+        // The files that it names are in the pod of that Prometheus.
+        promtool_in_cluster(&["check", "config", "--syntax-only", file]);
+    }
     promtool(&["check", "rules", RULES]);
     for file in test_files() {
         promtool(&["test", "rules", file.to_str().unwrap()]);

@@ -6,6 +6,7 @@ pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod exposition;
 pub(crate) mod prometheus;
+pub(crate) mod prometheus_operator;
 pub(crate) mod short_node;
 pub(crate) mod shown_node;
 pub(crate) mod staged_node;
@@ -21,6 +22,14 @@ pub(crate) fn cache_dir() -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache");
     base.unwrap_or_else(home).join("psi-agent")
+}
+
+/// What the `build` of a folder of tests made: it has the version of the module that it is made from.
+pub(crate) fn built(name: &str, go_mod: &str, module: &str) -> PathBuf {
+    let required = go_mod.split(&format!("{module} v")).nth(1);
+    let version = required.and_then(|rest| rest.lines().next());
+    let version = version.unwrap_or_else(|| panic!("no {module} in go.mod: {go_mod}"));
+    cache_dir().join(format!("{name}-{version}"))
 }
 
 /// Asks again and again until there is an answer; fails with `what` after `limit`.

@@ -26,7 +26,7 @@ impl Agent {
         Self::start_at("127.0.0.1:0", command, flags)
     }
 
-    /// The same, listening elsewhere: only in a network of its own.
+    /// The same, listening elsewhere: on another address of loopback, or in a network of its own.
     pub(crate) fn start_at(address: &str, mut command: Command, flags: &[&str]) -> Self {
         let mut child = command
             .args(["--listen-address", address, "--log-format", "text"])

@@ -1,15 +1,16 @@
 //! A real Prometheus, ended when dropped.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::agent::{Answer, get_from};
-use super::wait_for;
+use super::{built, wait_for};
 
 /// Debian's Prometheus on loopback, its data in a folder of its own.
 pub(crate) struct Prometheus {
@@ -36,20 +37,30 @@ impl Prometheus {
 
     /// One with this configuration.
     pub(crate) fn start_with(config_text: &str) -> Self {
+        Self::start_program(Path::new("prometheus"), config_text, "")
+    }
+
+    /// One that can ask Kubernetes, with this configuration, which may name `rules.yaml`.
+    pub(crate) fn in_cluster(config_text: &str, rules: &str) -> Self {
+        Self::start_program(&newer_program("prometheus"), config_text, rules)
+    }
+
+    fn start_program(program: &Path, config_text: &str, rules: &str) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
         let folder = std::env::temp_dir().join(format!("psi-agent-prometheus-{port}"));
         fs::create_dir_all(&folder).unwrap();
         let config = folder.join("prometheus.yml");
         fs::write(&config, config_text).unwrap();
-        let child = Command::new("prometheus")
+        fs::write(folder.join("rules.yaml"), rules).unwrap();
+        let child = Command::new(program)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
             .arg(format!("--web.listen-address={address}"))
             .stderr(fs::File::create(folder.join("log")).unwrap())
             .stdout(Stdio::null())
             .spawn()
-            .expect("this test needs Prometheus (Debian's package prometheus)");
+            .unwrap_or_else(|error| not_there(program, &error));
         let prometheus = Self { child, address, folder };
         wait_for("Prometheus is ready", Duration::from_secs(60), || {
             prometheus.get("/-/ready").filter(|answer| answer.status == 200)
@@ -78,6 +89,14 @@ impl Prometheus {
         result.first()?["value"][1].as_str().unwrap().parse().ok()
     }
 
+    /// All rules that it evaluates, with how that goes.
+    pub(crate) fn rules(&self) -> Vec<Value> {
+        let answer = self.get("/api/v1/rules").unwrap();
+        let json: Value = serde_json::from_str(&answer.text()).unwrap();
+        let groups = json["data"]["groups"].as_array().unwrap().iter();
+        groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+    }
+
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap()
@@ -97,4 +116,61 @@ impl Drop for Prometheus {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// A program that `tests/prometheus/build` made: newer than Debian's, and able to ask Kubernetes.
+pub(crate) fn newer_program(name: &str) -> PathBuf {
+    let module = include_str!("../../prometheus/go.mod");
+    built("prometheus", module, "github.com/prometheus/prometheus").join(name)
+}
+
+/// Debian's promtool, and the newer one.
+fn promtools() -> [PathBuf; 2] {
+    [PathBuf::from("promtool"), newer_program("promtool")]
+}
+
+/// Fails unless both promtools find nothing wrong.
+pub(crate) fn promtool(arguments: &[&str]) {
+    promtools().iter().for_each(|program| promtool_by(program, arguments));
+}
+
+/// The same by the newer one alone, which knows Kubernetes.
+pub(crate) fn promtool_in_cluster(arguments: &[&str]) {
+    promtool_by(&newer_program("promtool"), arguments);
+}
+
+fn promtool_by(program: &Path, arguments: &[&str]) {
+    let (good, said) = run_promtool(program, arguments, b"");
+    assert!(good && !said.contains("FAILED"), "{arguments:?}:\n{said}");
+}
+
+/// Fails unless both promtools find no fault with metrics of the agent's own in this exposition.
+pub(crate) fn lint_metrics(exposition: &[u8]) {
+    for program in promtools() {
+        let (good, said) = run_promtool(&program, &["check", "metrics"], exposition);
+        assert!(good, "{said}");
+        // The other names are cAdvisor's, which promtool would have called otherwise.
+        let of_ours = |line: &&str| line.contains("psi_agent_") || line.contains("error");
+        assert_eq!(said.lines().filter(of_ours).count(), 0, "{said}");
+    }
+}
+
+fn run_promtool(program: &Path, arguments: &[&str], input: &[u8]) -> (bool, String) {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| not_there(program, &error));
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.success(), said + &String::from_utf8_lossy(&output.stderr))
+}
+
+fn not_there(program: &Path, error: &std::io::Error) -> ! {
+    let from = "Debian's package prometheus, or tests/prometheus/build";
+    panic!("{}: {error}: comes from {from}", program.display())
 }

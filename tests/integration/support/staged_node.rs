@@ -4,10 +4,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::agent::Agent;
+use super::agent::{Agent, BINARY};
 use super::cgroup::OwnCgroup;
 use super::cluster::Cluster;
 
@@ -56,13 +57,30 @@ impl StagedNode {
         self.start(self.name, kubeconfig, &[])
     }
 
+    /// The same as [`Self::start_agent`], listening at this address.
+    pub(crate) fn start_agent_at(
+        &self,
+        address: &str,
+        cluster: &Cluster,
+        pod: &str,
+        more: &[&str],
+    ) -> Agent {
+        let token = cluster.bound_token("psi-agent", pod);
+        let kubeconfig = cluster.write_kubeconfig(pod, &token);
+        self.start_on(address, self.name, &kubeconfig, more)
+    }
+
     fn start(&self, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
+        self.start_on("127.0.0.1:0", node, kubeconfig, more)
+    }
+
+    fn start_on(&self, address: &str, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
         let mut flags = vec!["--node-name", node, "--kubeconfig"];
         flags.extend([kubeconfig.to_str().unwrap(), "--cgroup-root"]);
         flags.extend([self.own.path.to_str().unwrap(), "--proc-root"]);
         flags.push(self.proc.to_str().unwrap());
         flags.extend(more);
-        Agent::start(&flags)
+        Agent::start_at(address, Command::new(BINARY), &flags)
     }
 
     /// A VM's pod as API server and kernel come to know it; answers the container's cgroup.
