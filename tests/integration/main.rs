@@ -27,6 +27,7 @@ mod dashboards;
 mod golden;
 mod http;
 mod idling;
+mod image;
 mod in_cluster;
 mod kubevirt;
 mod lab;
