@@ -41,6 +41,7 @@ mod pods_file;
 mod prometheus;
 mod publishing;
 mod real_cgroups;
+mod real_node;
 mod rules;
 mod sampling;
 mod support;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{cache_dir, wait_for};
+pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 pub(crate) use audit::Audited;
 use audit::audit_policy;
@@ -263,6 +264,20 @@ impl Cluster {
         Companion { child, output, log }
     }
 
+    /// Where kubectl is.
+    pub(crate) fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// By which a kubelet knows the API server that asks it for logs and metrics.
+    pub(crate) fn client_of_kubelets(&self) -> PathBuf {
+        self.folder.join("to-kubelet.crt")
+    }
+
     /// The API server's own certificate and key, for another server on loopback.
     pub(crate) fn certificate(&self) -> [PathBuf; 2] {
         ["crt", "key"].map(|kind| self.folder.join(format!("certificates/apiserver.{kind}")))
@@ -340,6 +355,9 @@ fn start_api_server(
         .arg("--service-account-issuer=https://kubernetes.default.svc")
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")))
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
+        .arg(format!("--kubelet-client-certificate={}", file("to-kubelet.crt")))
+        .arg(format!("--kubelet-client-key={}", file("to-kubelet.key")))
+        .arg("--kubelet-preferred-address-types=Hostname")
         .arg(format!("--audit-policy-file={}", file("audit-policy.json")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
         .arg(accounts)

@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 use super::Cluster;
 
 pub(super) const ADMIN_TOKEN: &str = "admin-of-the-test";
+const KUBELET_TOKEN: &str = "kubelet-of-the-test";
+
+/// The Node that a real kubelet may be: the API server finds it on its own host's loopback.
+pub(crate) const REAL_NODE: &str = "localhost";
 
 impl Cluster {
     /// A token of a service account of the agent's, bound to a pod of its namespace.
@@ -58,21 +62,35 @@ impl Cluster {
     pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
         let path = self.kubeconfig(name);
         let authority = self.folder.join("certificates/apiserver.crt");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port),
-                "certificate-authority": authority,
-            }}],
-            "users": [{"name": name, "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        let server = json!({
+            "server": format!("https://127.0.0.1:{}", self.port),
+            "certificate-authority": authority,
         });
-        fs::write(&path, config.to_string()).unwrap();
+        fs::write(&path, kubeconfig_of(&server, user).to_string()).unwrap();
         path
+    }
+
+    /// What the kubelet of [`REAL_NODE`] needs to join from a guest that sees this host as `host`.
+    pub(crate) fn kubelet_kubeconfig(&self, host: &str, authority: &str) -> String {
+        let server = json!({
+            "server": format!("https://{host}:{}", self.port), "tls-server-name": "kubernetes",
+            "certificate-authority": authority,
+        });
+        kubeconfig_of(&server, &json!({ "token": KUBELET_TOKEN })).to_string()
     }
 }
 
-/// Keys for the tokens of service accounts, and the administrator's own token.
+fn kubeconfig_of(server: &Value, user: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": server}],
+        "users": [{"name": "test", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    })
+}
+
+/// Keys for the tokens of service accounts, the tokens of the administrator and of a kubelet, and
+/// a certificate by which the API server is known to that kubelet.
 pub(super) fn make_keys(folder: &Path) {
     let key = folder.join("accounts.key");
     let openssl = |arguments: &[&str]| {
@@ -82,6 +100,14 @@ pub(super) fn make_keys(folder: &Path) {
     let (key, public) = (key.to_str().unwrap(), folder.join("accounts.pub"));
     openssl(&["genrsa", "-out", key, "2048"]);
     openssl(&["rsa", "-in", key, "-pubout", "-out", public.to_str().unwrap()]);
-    let admin = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
-    fs::write(folder.join("tokens.csv"), admin).unwrap();
+    let tokens = format!(
+        "{ADMIN_TOKEN},admin,1,\"system:masters\"\n\
+         {KUBELET_TOKEN},system:node:{REAL_NODE},2,\"system:nodes\"\n"
+    );
+    fs::write(folder.join("tokens.csv"), tokens).unwrap();
+    let path = |name: &str| folder.join(name).display().to_string();
+    let subject = ["-subj", "/O=system:masters/CN=kube-apiserver", "-nodes", "-x509"];
+    let (key, certificate) = (path("to-kubelet.key"), path("to-kubelet.crt"));
+    let new = ["req", "-newkey", "rsa:2048", "-keyout", &key, "-out", &certificate];
+    openssl(&[&new[..], &subject].concat());
 }

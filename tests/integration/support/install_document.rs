@@ -1,0 +1,82 @@
+//! docs/install.md, followed to the letter: the commands of its `sh` blocks, run in a checkout whose
+//! example names another image, as the document tells its readers to.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::agent::BINARY;
+use super::cluster::Cluster;
+use super::virtual_machine::static_binary;
+
+const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
+const NAME_TO_REPLACE: &str = "registry.example/psi-agent";
+
+/// A copy of the project to follow the document in; it ends with the value.
+pub(crate) struct Checkout {
+    pub(crate) folder: PathBuf,
+}
+
+impl Checkout {
+    /// One whose example names this image.
+    pub(crate) fn naming(image: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = folder.join(format!("install-{}", std::process::id()));
+        let built = folder.join("target/x86_64-unknown-linux-gnu/dist");
+        fs::create_dir_all(&built).unwrap();
+        symlink(static_binary(), built.join("psi-agent")).unwrap();
+        symlink(Path::new(REPOSITORY).join("Cargo.toml"), folder.join("Cargo.toml")).unwrap();
+        let manifests = Path::new(REPOSITORY).join("daemonset");
+        let copied = Command::new("cp").arg("-r").args([&manifests, &folder]).status().unwrap();
+        assert!(copied.success());
+        let example = folder.join("daemonset/example/kustomization.yaml");
+        let text = fs::read_to_string(&example).unwrap();
+        assert!(text.contains(NAME_TO_REPLACE), "{text}");
+        fs::write(&example, text.replace(NAME_TO_REPLACE, image)).unwrap();
+        Self { folder }
+    }
+
+    /// Runs a command as whoever administers the cluster; it must succeed.
+    pub(crate) fn run(&self, command: &str, cluster: &Cluster) -> String {
+        let own = Path::new(BINARY).parent().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{}:{}:{path}", cluster.programs().display(), own.display());
+        let output = Command::new("timeout")
+            .args(["300", "bash", "-c", command])
+            .current_dir(&self.folder)
+            .env("PATH", path)
+            .env("KUBECONFIG", cluster.admin_kubeconfig())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {}: {said}{complaint}", output.status);
+        said
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The commands that the document gives below a heading, in their order.
+pub(crate) fn commands(heading: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/install.md")).unwrap();
+    let mut section = text.split("\n## ").skip(1);
+    let section = section.find(|section| section.lines().next() == Some(heading));
+    let section = section.unwrap_or_else(|| panic!("docs/install.md has no part \"{heading}\""));
+    let blocks = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let commands: Vec<String> = blocks.flat_map(of_block).collect();
+    assert!(!commands.is_empty(), "docs/install.md has no command in \"{heading}\"");
+    commands
+}
+
+/// Line by line, without comments, continued lines put together.
+fn of_block(block: &str) -> Vec<String> {
+    let whole = block.replace("\\\n", " ");
+    let lines = whole.lines().map(|line| line.split(" #").next().unwrap().trim());
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
+}
