@@ -76,6 +76,8 @@ pub struct NodeScore {
     pub score: Option<Ratio>,
     /// Share of what VMs wanted that they had to wait for, smoothed; `None` as for the score.
     pub contention: PerResource<Option<Ratio>>,
+    /// The same of the last window alone.
+    pub latest: PerResource<Option<Ratio>>,
     /// Share of the CPU time that this node wanted from below and did not get, smoothed.
     pub steal: Option<Ratio>,
     /// Share of the CPUs' time in which they ran something, smoothed.
@@ -183,6 +185,7 @@ impl Scorer {
             moment,
             score: self.score(&settled),
             contention: settled,
+            latest: contention.map(|value| value.and_then(|value| Ratio::of(value, 1.0))),
             steal: self.steal.now(),
             cpu_utilization: self.utilization.now(),
             memory_utilization: rates.memory_utilization,

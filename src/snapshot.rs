@@ -57,6 +57,8 @@ pub struct NodeView {
     pub score: Option<Ratio>,
     /// Share of what VMs wanted that they had to wait for, smoothed.
     pub contention: PerResource<Option<Ratio>>,
+    /// The same of the last tick alone.
+    pub latest: PerResource<Option<Ratio>>,
     /// VMs that wait for a tenth or more of what they want.
     pub held_back: usize,
     /// Shares of the window in which tasks waited.
@@ -220,6 +222,7 @@ impl<'a> Snapshot<'a> {
             node: NodeView {
                 score: score.and_then(|score| score.score),
                 contention: score.map(|score| score.contention).unwrap_or_default(),
+                latest: score.map(|score| score.latest).unwrap_or_default(),
                 held_back: score.map_or(0, |score| score.held_back),
                 pressure: rates.map(|rates| rates.node).unwrap_or_default(),
                 utilization: rates.and_then(|rates| rates.utilization),

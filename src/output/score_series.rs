@@ -236,6 +236,7 @@ mod tests {
             moment: Moment { at: Instant::now(), unix_ms: 0 },
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
+            latest: PerResource::default(),
             steal: None,
             cpu_utilization: Ratio::of(0.5, 1.0),
             memory_utilization: None,

@@ -1,0 +1,226 @@
+//! What runs in the guest: scenario after scenario, with the agent beside it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use crate::load::{now, sleep_until};
+use crate::record::{Cgroup, Node, PodCounters, Point, Record, text, threads};
+use crate::scenario::{JUDGED_FROM, Load, Pod, SECONDS, Scenario};
+use crate::tree::{self, PodTree};
+
+const STEP: f64 = 5.0;
+const AGENT: &str = "127.0.0.1:9942";
+const PODS_FILE: &str = "/pods.json";
+
+/// Runs all scenarios of a folder and writes a record of each, one a line.
+pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
+    wait_for_calm();
+    let kernel = text(Path::new("/proc/sys/kernel/osrelease")).trim().to_owned();
+    for scenario in Scenario::read_all(folder, &[])? {
+        let name = scenario.name.clone();
+        println!("{name}: from {:.0} s", now());
+        let record = run(scenario, &kernel).with_context(|| name)?;
+        serde_json::to_writer(&mut *records, &record)?;
+        records.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// A kernel has some work of its own after it started.
+fn wait_for_calm() {
+    for _ in 0..20 {
+        let before = Node::read(&tree::kubepods());
+        std::thread::sleep(Duration::from_secs(1));
+        let after = Node::read(&tree::kubepods());
+        if (after.busy - before.busy) * 50 < after.total - before.total {
+            return;
+        }
+    }
+}
+
+/// A pod of the scenario, and its load while it is there.
+struct Running<'a> {
+    pod: &'a Pod,
+    tree: PodTree,
+    load: Option<Child>,
+    console: Option<Child>,
+    ended: bool,
+}
+
+fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
+    let mut pods = Vec::new();
+    for pod in &scenario.pods {
+        for name in pod.names() {
+            let tree = PodTree::make(pod, &name, pods.len() + 1)?;
+            pods.push(Running { pod, tree, load: None, console: None, ended: false });
+        }
+    }
+    tell_of(&pods, 0.0)?;
+    let agent_cgroup = tree::system("psi-agent")?;
+    let agent = start_agent(&agent_cgroup)?;
+    let start = now() + 1.0;
+    let mut daemons = Vec::new();
+    for daemon in &scenario.daemons {
+        let cgroup = tree::system(&daemon.name)?;
+        let child = start_load(&cgroup, daemon.load, start, SECONDS, None)?;
+        daemons.push((child, cgroup));
+    }
+    let (mut points, mut snapshots) = (Vec::new(), Vec::new());
+    let mut at = 0.0;
+    while at <= SECONDS {
+        sleep_until(start + at);
+        let changed = begin_and_end(&mut pods, at, start)?;
+        points.push(point(now() - start, &pods));
+        if changed {
+            tell_of(&pods, at)?;
+        }
+        if at > 0.0 {
+            snapshots.push(snapshot()?);
+        }
+        at += STEP;
+    }
+    // The loads count to the very end, and write it down then.
+    sleep_until(start + SECONDS + 0.5);
+    let missed = pods
+        .iter()
+        .filter_map(|running| {
+            let report = text(&report_of(&running.tree.name));
+            Some((running.tree.name.clone(), serde_json::from_str(&report).ok()?))
+        })
+        .collect::<BTreeMap<_, _>>();
+    for running in &mut pods {
+        end(running)?;
+    }
+    for (child, cgroup) in daemons {
+        finish(child, &cgroup)?;
+    }
+    finish(agent, &agent_cgroup)?;
+    Ok(Record { kernel: kernel.to_owned(), scenario: scenario.clone(), points, missed, snapshots })
+}
+
+/// Those whose time has come. Answers whether there was any.
+fn begin_and_end(pods: &mut [Running<'_>], at: f64, start: f64) -> anyhow::Result<bool> {
+    let mut changed = false;
+    for running in pods {
+        let pod = running.pod;
+        if running.load.is_none() && !running.ended && pod.from <= at && at < pod.to {
+            let report = report_of(&running.tree.name);
+            running.load =
+                Some(start_load(&running.tree.container, pod.load, start, pod.to, Some(&report))?);
+            if let Some(console) = running.tree.console.as_ref().filter(|_| pod.busy_console) {
+                let writes = Load { threads: 1, duty: 1.0, burst_ms: 10.0 };
+                running.console = Some(start_load(console, writes, start, SECONDS, None)?);
+            }
+            changed = true;
+        }
+        if !running.ended && at >= pod.to && pod.to < SECONDS {
+            end(running)?;
+            changed = true;
+        }
+    }
+    Ok(changed)
+}
+
+fn end(running: &mut Running<'_>) -> anyhow::Result<()> {
+    if !running.ended {
+        running.ended = true;
+        running.tree.remove()?;
+        for mut child in running.load.take().into_iter().chain(running.console.take()) {
+            child.wait()?;
+        }
+    }
+    Ok(())
+}
+
+fn finish(mut child: Child, cgroup: &Path) -> anyhow::Result<()> {
+    tree::remove(cgroup)?;
+    child.wait()?;
+    Ok(())
+}
+
+fn start_load(
+    cgroup: &Path,
+    load: Load,
+    start: f64,
+    to: f64,
+    report: Option<&Path>,
+) -> anyhow::Result<Child> {
+    if let Some(report) = report {
+        let _ = fs::remove_file(report);
+    }
+    let mut command = Command::new("/bin/psi-lab");
+    command.arg("load").arg(cgroup).arg("--load").arg(serde_json::to_string(&load)?);
+    command.arg("--from").arg((start + JUDGED_FROM).to_string());
+    command.arg("--until").arg((start + to.min(SECONDS)).to_string());
+    if let Some(report) = report {
+        command.arg("--report").arg(report);
+    }
+    command.spawn().context("psi-lab load")
+}
+
+fn report_of(pod: &str) -> PathBuf {
+    Path::new("/tmp").join(format!("{pod}.json"))
+}
+
+/// Tells the agent which pods there are, at once and whole.
+fn tell_of(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
+    let here = pods.iter().filter(|running| running.pod.from <= at && !running.ended);
+    let items: Vec<Value> = here.map(|running| running.tree.described()).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let new = format!("{PODS_FILE}.new");
+    fs::write(&new, list.to_string())?;
+    fs::rename(new, PODS_FILE)?;
+    Ok(())
+}
+
+fn start_agent(cgroup: &Path) -> anyhow::Result<Child> {
+    let log = File::create("/tmp/agent.log")?;
+    let agent = Command::new("/bin/psi-agent")
+        .args(["--pods-file", PODS_FILE, "--listen-address", AGENT, "--families", "pressure"])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("psi-agent")?;
+    fs::write(cgroup.join("cgroup.procs"), agent.id().to_string())?;
+    Ok(agent)
+}
+
+/// What the agent shows now.
+fn snapshot() -> anyhow::Result<Value> {
+    let mut stream = TcpStream::connect(AGENT).with_context(|| {
+        format!("the agent does not answer: {}", text(Path::new("/tmp/agent.log")))
+    })?;
+    stream.write_all(b"GET /snapshot.json HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+        bail!("the agent's answer has no body: {answer}");
+    };
+    if !head.contains(" 200 ") {
+        bail!("the agent answered {answer}");
+    }
+    Ok(serde_json::from_str(body)?)
+}
+
+fn point(at: f64, pods: &[Running<'_>]) -> Point {
+    let there = pods.iter().filter(|running| running.load.is_some() && !running.ended);
+    let counters = |running: &Running<'_>| PodCounters {
+        pod: Cgroup::read(&running.tree.pod),
+        container: Cgroup::read(&running.tree.container),
+        threads: threads(&running.tree.container),
+    };
+    Point {
+        at,
+        node: Node::read(&tree::kubepods()),
+        pods: there.map(|running| (running.tree.name.clone(), counters(running))).collect(),
+    }
+}

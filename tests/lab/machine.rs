@@ -1,0 +1,124 @@
+//! A boot of a real kernel under QEMU's emulator, with the scenarios, the agent and this program in
+//! its initramfs; out come records.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::record::Record;
+use crate::scenario::Scenario;
+
+const RECORDS_BYTES: u64 = 256 << 20;
+
+/// The guest's clock follows its instructions: a busy host delays it, but does not change what it
+/// measures, and its sleeps take no time. Linux 6.1 does not boot so.
+const VIRTUAL_TIME: &str = "-accel tcg,thread=single -icount shift=3,sleep=off \
+                            -rtc base=2025-01-01,clock=vm";
+const REAL_TIME: &str = "-accel tcg,thread=multi";
+/// Without cx16, which QEMU 7.2 emulates wrongly.
+const MACHINE: &str = "-cpu max,-cx16 -M q35 -m 1G -nodefaults -no-user-config -display none \
+                       -no-reboot";
+
+/// What a boot is made of.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub kernel: PathBuf,
+    pub agent: PathBuf,
+    /// Whether the guest's clock is the host's.
+    pub real_time: bool,
+}
+
+impl Machine {
+    /// Runs scenarios, which must want the same number of CPUs, in one boot.
+    pub fn run(&self, folder: &Path, scenarios: &[Scenario]) -> anyhow::Result<Vec<Record>> {
+        let vcpus = scenarios.first().context("no scenarios")?.vcpus;
+        let work = std::env::temp_dir().join(format!("psi-lab-{}-{vcpus}", std::process::id()));
+        let records = self.boot(&work, folder, scenarios, vcpus);
+        fs::remove_dir_all(&work)?;
+        let records = records?;
+        ensure!(
+            records.len() == scenarios.len(),
+            "the guest ended after {} of {} scenarios",
+            records.len(),
+            scenarios.len()
+        );
+        Ok(records)
+    }
+
+    fn boot(
+        &self,
+        work: &Path,
+        folder: &Path,
+        scenarios: &[Scenario],
+        vcpus: u32,
+    ) -> anyhow::Result<Vec<Record>> {
+        let initramfs = self.make_initramfs(work, folder, scenarios)?;
+        let disk = work.join("records");
+        File::create(&disk)?.set_len(RECORDS_BYTES)?;
+        let clock = if self.real_time { REAL_TIME } else { VIRTUAL_TIME };
+        let started = Instant::now();
+        let output = Command::new("qemu-system-x86_64")
+            .args(clock.split_whitespace().chain(MACHINE.split_whitespace()))
+            .args(["-smp", &vcpus.to_string(), "-serial", "stdio", "-drive"])
+            .arg(format!("if=none,id=records,format=raw,cache=unsafe,file={}", disk.display()))
+            .args(["-device", "nvme,drive=records,serial=records", "-append"])
+            .arg("console=ttyS0 psi=1 panic=-1 quiet")
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&initramfs)
+            .stdin(Stdio::null())
+            .output()
+            .context("qemu-system-x86_64")?;
+        let console = String::from_utf8_lossy(&output.stdout);
+        eprintln!("{vcpus} CPUs, {} scenarios: {:.0?}", scenarios.len(), started.elapsed());
+        if !output.status.success() || !console.contains("psi-lab: all done") {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            bail!("the guest did not come to its end: {console}{complaint}");
+        }
+        let bytes = fs::read(&disk)?;
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
+    }
+
+    fn make_initramfs(
+        &self,
+        work: &Path,
+        folder: &Path,
+        scenarios: &[Scenario],
+    ) -> anyhow::Result<PathBuf> {
+        let root = work.join("root");
+        // With less than 0755 on its root the guest's users could open nothing.
+        for directory in ["", "bin", "scenarios"] {
+            fs::create_dir_all(root.join(directory))?;
+            fs::set_permissions(root.join(directory), Permissions::from_mode(0o755))?;
+        }
+        let copy = |from: &Path, to: &str| {
+            fs::copy(from, root.join(to)).with_context(|| from.display().to_string())
+        };
+        copy(Path::new("/bin/busybox"), "bin/busybox")?;
+        copy(&self.agent, "bin/psi-agent")?;
+        copy(&std::env::current_exe()?, "bin/psi-lab")?;
+        symlink("busybox", root.join("bin/sh"))?;
+        fs::write(root.join("init"), include_str!("init-scenarios"))?;
+        fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
+        for Scenario { name, .. } in scenarios {
+            let file = format!("{name}.toml");
+            copy(&folder.join(&file), &format!("scenarios/{file}"))?;
+        }
+        let packed = work.join("initramfs.gz");
+        let pack = "find . | cpio -o -H newc -R 0:0 --quiet | gzip -1 >\"$0\"";
+        let status = Command::new("bash")
+            .args(["-o", "pipefail", "-c", pack])
+            .arg(&packed)
+            .current_dir(&root)
+            .status()?;
+        ensure!(status.success(), "cpio or gzip failed: {status}");
+        Ok(packed)
+    }
+}

@@ -1,0 +1,135 @@
+//! The lab: scenarios of load on a real kernel, with the agent beside them, and what came of them.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+mod guest;
+mod load;
+mod machine;
+mod rates;
+mod record;
+mod rules;
+mod scenario;
+mod table;
+mod tree;
+mod truth;
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+use machine::Machine;
+use record::Record;
+use scenario::Scenario;
+
+#[derive(Parser)]
+#[command(about = "Scenarios of load on a real kernel, with the agent beside them.")]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boot a kernel, run scenarios, print the table; exit 1 where the score is wrong.
+    Matrix {
+        /// The kernel's image.
+        #[arg(long)]
+        kernel: PathBuf,
+        /// The agent's static binary.
+        #[arg(long)]
+        agent: PathBuf,
+        /// The folder of scenarios.
+        #[arg(long)]
+        scenarios: PathBuf,
+        /// Let the guest's clock be the host's, as Linux 6.1 needs.
+        #[arg(long)]
+        real_time: bool,
+        /// Where to keep the records, one a line.
+        #[arg(long)]
+        records: Option<PathBuf>,
+        /// Which scenarios: all of the folder without any.
+        names: Vec<String>,
+    },
+    /// Print the table of records that were kept.
+    Table { records: PathBuf },
+    /// In the guest: run the scenarios of a folder, write records.
+    #[command(hide = true)]
+    Guest { scenarios: PathBuf, records: PathBuf },
+    /// In the guest: want to run, in a cgroup, for ever.
+    #[command(hide = true)]
+    Load {
+        cgroup: PathBuf,
+        /// As in a scenario, as JSON.
+        #[arg(long)]
+        load: String,
+        /// The judged time, by the monotonic clock, seconds.
+        #[arg(long)]
+        from: f64,
+        #[arg(long)]
+        until: f64,
+        /// Where to say what was missed.
+        #[arg(long)]
+        report: Option<PathBuf>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match CommandLine::parse().command {
+        Command::Matrix { kernel, agent, scenarios, real_time, records, names } => {
+            let machine = Machine { kernel, agent, real_time };
+            let all = run_matrix(&machine, &scenarios, &names)?;
+            if let Some(records) = records {
+                let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
+                fs::write(&records, lines?.join("\n"))
+                    .with_context(|| records.display().to_string())?;
+            }
+            print_table(&all)
+        }
+        Command::Table { records } => {
+            let text =
+                fs::read_to_string(&records).with_context(|| records.display().to_string())?;
+            let all: Result<Vec<Record>, _> = text.lines().map(serde_json::from_str).collect();
+            print_table(&all?)
+        }
+        Command::Guest { scenarios, records } => {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .open(&records)
+                .with_context(|| records.display().to_string())?;
+            guest::run_all(&scenarios, &mut file)
+        }
+        Command::Load { cgroup, load, from, until, report } => {
+            load::work(&cgroup, serde_json::from_str(&load)?, (from, until), report.as_deref())
+        }
+    }
+}
+
+/// One boot for each number of CPUs.
+fn run_matrix(machine: &Machine, folder: &Path, names: &[String]) -> anyhow::Result<Vec<Record>> {
+    let mut by_vcpus: BTreeMap<u32, Vec<Scenario>> = BTreeMap::new();
+    for scenario in Scenario::read_all(folder, names)? {
+        by_vcpus.entry(scenario.vcpus).or_default().push(scenario);
+    }
+    let mut records = Vec::new();
+    for scenarios in by_vcpus.values() {
+        records.extend(machine.run(folder, scenarios)?);
+    }
+    records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
+    Ok(records)
+}
+
+fn print_table(records: &[Record]) -> anyhow::Result<()> {
+    let (table, wrong) = table::table(records);
+    if let Some(record) = records.first() {
+        println!("Linux {}\n", record.kernel);
+    }
+    println!("{table}");
+    for one in &wrong {
+        eprintln!("wrong: {one}");
+    }
+    anyhow::ensure!(wrong.is_empty(), "{} things are wrong", wrong.len());
+    Ok(())
+}

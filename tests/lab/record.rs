@@ -1,0 +1,149 @@
+//! What the guest writes down, raw: every rule and estimator is worked out from it afterwards.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::Missed;
+use crate::scenario::Scenario;
+
+/// A scenario that was run.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Record {
+    pub kernel: String,
+    pub scenario: Scenario,
+    /// Every five seconds, the first at the start.
+    pub points: Vec<Point>,
+    /// By pod: what its load says.
+    pub missed: BTreeMap<String, Missed>,
+    /// What the agent said, after each point but the first.
+    pub snapshots: Vec<serde_json::Value>,
+}
+
+/// The counters of one moment.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// Seconds since the start.
+    pub at: f64,
+    pub node: Node,
+    /// By pod.
+    pub pods: BTreeMap<String, PodCounters>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Node {
+    pub pressure: Pressures,
+    /// `/proc/stat`: busy and all time of all CPUs, ticks.
+    pub busy: u64,
+    pub total: u64,
+    /// `/proc/schedstat`: run delay of all CPUs, nanoseconds.
+    pub run_delay_ns: Option<u64>,
+    /// Of kubepods.
+    pub kubepods: Pressures,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PodCounters {
+    pub pod: Cgroup,
+    /// The VM's, or the only one.
+    pub container: Cgroup,
+    /// Threads of the container's processes, by id: run time and run delay, nanoseconds.
+    pub threads: BTreeMap<u32, (u64, u64)>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Cgroup {
+    pub pressure: Pressures,
+    pub usage_us: u64,
+    pub throttled_us: u64,
+    pub nr_periods: u64,
+    pub nr_throttled: u64,
+    /// `cpu.stat.local`, since Linux 6.6.
+    pub throttled_here_or_above_us: Option<u64>,
+}
+
+/// Totals of `some` and `full`, microseconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Pressures {
+    pub cpu: (u64, u64),
+    pub memory: (u64, u64),
+    pub io: (u64, u64),
+}
+
+impl Pressures {
+    /// `file` names the files: `{resource}.pressure` of a cgroup, or `/proc/pressure/{resource}`.
+    pub fn read(file: impl Fn(&str) -> std::path::PathBuf) -> Self {
+        let of = |resource| pressure(&text(&file(resource)));
+        Self { cpu: of("cpu"), memory: of("memory"), io: of("io") }
+    }
+}
+
+impl Node {
+    pub fn read(kubepods: &Path) -> Self {
+        let stat = text(Path::new("/proc/stat"));
+        let ticks: Vec<u64> =
+            stat.lines().next().unwrap_or("").split(' ').filter_map(|n| n.parse().ok()).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal; the guest's are in user.
+        let total = ticks.iter().take(8).sum();
+        let idle = ticks.iter().skip(3).take(2).sum::<u64>();
+        let schedstat = text(Path::new("/proc/schedstat"));
+        let delays = schedstat.lines().filter(|line| line.starts_with("cpu")).map(|line| {
+            let delay = line.split(' ').nth(8).and_then(|n| n.parse::<u64>().ok());
+            delay.unwrap_or_default()
+        });
+        Self {
+            pressure: Pressures::read(|resource| Path::new("/proc/pressure").join(resource)),
+            busy: total - idle,
+            total,
+            run_delay_ns: (!schedstat.is_empty()).then(|| delays.sum()),
+            kubepods: Pressures::read(|resource| kubepods.join(format!("{resource}.pressure"))),
+        }
+    }
+}
+
+impl Cgroup {
+    pub fn read(path: &Path) -> Self {
+        let (stat, local) = (text(&path.join("cpu.stat")), text(&path.join("cpu.stat.local")));
+        let (stat, local) = (keyed(&stat), keyed(&local));
+        let of = |key| stat.get(key).copied().unwrap_or_default();
+        Self {
+            pressure: Pressures::read(|resource| path.join(format!("{resource}.pressure"))),
+            usage_us: of("usage_usec"),
+            throttled_us: of("throttled_usec"),
+            nr_periods: of("nr_periods"),
+            nr_throttled: of("nr_throttled"),
+            throttled_here_or_above_us: local.get("throttled_usec").copied(),
+        }
+    }
+}
+
+/// Run time and run delay of each thread of a cgroup's processes.
+pub fn threads(cgroup: &Path) -> BTreeMap<u32, (u64, u64)> {
+    let tasks = text(&cgroup.join("cgroup.threads"));
+    let one = |thread: &str| {
+        let schedstat = text(&Path::new("/proc").join(thread).join("schedstat"));
+        let mut numbers = schedstat.split_whitespace().map(str::parse::<u64>);
+        Some((thread.parse().ok()?, (numbers.next()?.ok()?, numbers.next()?.ok()?)))
+    };
+    tasks.lines().filter_map(one).collect()
+}
+
+fn pressure(text: &str) -> (u64, u64) {
+    let total = |line: &str| line.rsplit_once("total=").and_then(|(_, n)| n.trim().parse().ok());
+    let of = |kind| text.lines().find(|line| line.starts_with(kind)).and_then(total);
+    (of("some").unwrap_or_default(), of("full").unwrap_or_default())
+}
+
+fn keyed(text: &str) -> BTreeMap<&str, u64> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(key, value)| Some((key, value.parse().ok()?)))
+        .collect()
+}
+
+/// A file that went away has nothing in it.
+pub fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}

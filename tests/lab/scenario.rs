@@ -1,0 +1,151 @@
+//! A scenario: who runs on the node, with how much to do, and held back by what. One TOML file each.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Loads run for so long; the last two thirds are judged.
+pub const SECONDS: f64 = 30.0;
+pub const JUDGED_FROM: f64 = 10.0;
+
+/// What runs on a node for [`SECONDS`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The name of its file.
+    #[serde(default)]
+    pub name: String,
+    /// What it is to show, in a sentence.
+    pub about: String,
+    /// CPUs of the node.
+    pub vcpus: u32,
+    /// Pods.
+    #[serde(default, rename = "pod")]
+    pub pods: Vec<Pod>,
+    /// What runs outside pods, as system daemons do.
+    #[serde(default, rename = "daemon")]
+    pub daemons: Vec<Daemon>,
+}
+
+/// A pod, or several that are alike.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pod {
+    pub name: String,
+    /// Whether it runs a VM, in a container `compute` beside a console log of 15 thousandths of a
+    /// CPU; otherwise it has one container, `app`.
+    #[serde(default = "yes")]
+    pub vm: bool,
+    #[serde(default = "one")]
+    pub copies: u32,
+    #[serde(flatten)]
+    pub load: Load,
+    /// CPUs that the container may use.
+    pub container_cpus: Option<f64>,
+    /// CPUs that the pod may use.
+    pub pod_cpus: Option<f64>,
+    /// `cpu.weight` of the pod.
+    pub weight: Option<u64>,
+    /// The pod's own CPUs, as `0-1`.
+    pub cpus: Option<String>,
+    /// The console log's container writes all the time.
+    #[serde(default)]
+    pub busy_console: bool,
+    /// When it starts, seconds.
+    #[serde(default)]
+    pub from: f64,
+    /// When it ends, seconds.
+    #[serde(default = "the_end")]
+    pub to: f64,
+    /// A live migration made it, and its VM does not run here yet.
+    #[serde(default)]
+    pub arriving: bool,
+}
+
+/// A process outside pods.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daemon {
+    pub name: String,
+    #[serde(flatten)]
+    pub load: Load,
+}
+
+/// What a process does: each thread wants to run for `duty` of the time, `burst_ms` at a time.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Load {
+    #[serde(default)]
+    pub threads: u32,
+    #[serde(default = "whole")]
+    pub duty: f64,
+    #[serde(default = "ten")]
+    pub burst_ms: f64,
+}
+
+fn yes() -> bool {
+    true
+}
+fn one() -> u32 {
+    1
+}
+fn whole() -> f64 {
+    1.0
+}
+fn ten() -> f64 {
+    10.0
+}
+fn the_end() -> f64 {
+    SECONDS
+}
+
+impl Scenario {
+    /// Reads one file.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let mut scenario: Scenario =
+            toml::from_str(&text).with_context(|| path.display().to_string())?;
+        scenario.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        for load in scenario.loads() {
+            ensure!(
+                load.duty > 0.0 && load.duty <= 1.0 && load.burst_ms > 0.0,
+                "{}: duty is a share of time, burst_ms a time",
+                path.display()
+            );
+        }
+        Ok(scenario)
+    }
+
+    /// All of a folder, or those named.
+    pub fn read_all(folder: &Path, names: &[String]) -> anyhow::Result<Vec<Self>> {
+        let mut paths: Vec<_> = if names.is_empty() {
+            let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?
+        } else {
+            names.iter().map(|name| folder.join(format!("{name}.toml"))).collect()
+        };
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn loads(&self) -> impl Iterator<Item = Load> + '_ {
+        let pods = self.pods.iter().map(|pod| pod.load);
+        pods.chain(self.daemons.iter().map(|daemon| daemon.load))
+    }
+}
+
+impl Pod {
+    /// The names of its copies.
+    pub fn names(&self) -> Vec<String> {
+        match self.copies {
+            1 => vec![self.name.clone()],
+            copies => (0..copies).map(|copy| format!("{}-{copy}", self.name)).collect(),
+        }
+    }
+
+    /// CPUs that it may use, by the tighter of its two limits.
+    pub fn allowed(&self) -> Option<f64> {
+        [self.container_cpus, self.pod_cpus].into_iter().flatten().reduce(f64::min)
+    }
+}

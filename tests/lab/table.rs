@@ -1,0 +1,126 @@
+//! The table of a matrix of scenarios: truth, the agent's score, what others would say, and how far
+//! apart they are. Pure.
+
+use std::fmt::Write;
+
+use crate::record::Record;
+use crate::rules::RULES;
+use crate::truth;
+
+/// Below this share nobody is held back by the node...
+const CALM: f64 = 0.10;
+/// ...and above this one everybody would say so.
+const SHORT: f64 = 0.30;
+/// A score says "short" from here on: in the middle of the two.
+const BETWEEN: f64 = 0.20;
+
+/// Mean error and largest error that the score may have.
+pub const MEAN_ERROR: f64 = 0.05;
+pub const LARGEST_ERROR: f64 = 0.15;
+
+/// One scenario's line.
+struct Line<'a> {
+    record: &'a Record,
+    delay: f64,
+    loads: f64,
+    score: Option<f64>,
+}
+
+/// The table as Markdown, and what is wrong in it.
+pub fn table(records: &[Record]) -> (String, Vec<String>) {
+    let lines: Vec<Line<'_>> = records.iter().map(Line::of).collect();
+    let mut text = String::from("| scenario | vCPUs | truth | loads | score | error |");
+    for rule in &RULES {
+        let _ = write!(text, " {} |", rule.name);
+    }
+    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(5 + RULES.len()));
+    let mut wrong = Vec::new();
+    for line in &lines {
+        let _ = writeln!(text, "{}", line.row(&mut wrong));
+    }
+    summary(&lines, &mut text, &mut wrong);
+    (text, wrong)
+}
+
+impl<'a> Line<'a> {
+    fn of(record: &'a Record) -> Self {
+        // The first snapshots are from before the judged time.
+        let scores = record.snapshots.iter().skip(2);
+        let told: Vec<f64> =
+            scores.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64()).collect();
+        Self {
+            record,
+            delay: truth::by_run_delay(record),
+            loads: truth::by_loads(record),
+            score: mean(&told),
+        }
+    }
+
+    fn row(&self, wrong: &mut Vec<String>) -> String {
+        let scenario = &self.record.scenario;
+        let (name, vcpus, delay, loads) = (&scenario.name, scenario.vcpus, self.delay, self.loads);
+        let (score, error) = match self.score {
+            Some(score) => {
+                let error = score - delay;
+                if is_wrong(delay, score, BETWEEN) {
+                    wrong.push(format!("{name}: truth {delay:.3}, score {score:.3}: wrong side"));
+                }
+                if error.abs() > LARGEST_ERROR {
+                    wrong.push(format!("{name}: truth {delay:.3}, score {score:.3}"));
+                }
+                (format!("{score:.3}"), format!("{error:+.3}"))
+            }
+            None => {
+                wrong.push(format!("{name}: the agent has no score"));
+                ("–".into(), "–".into())
+            }
+        };
+        let mut row = format!("| {name} | {vcpus} | {delay:.3} | {loads:.3} | {score} | {error} |");
+        for rule in &RULES {
+            let value = (rule.value)(self.record);
+            let mark = if is_wrong(delay, value, rule.short_from) { " ✗" } else { "" };
+            let _ = write!(row, " {value:.2}{mark} |");
+        }
+        row
+    }
+}
+
+/// On the wrong side of a threshold, where truth leaves no doubt.
+fn is_wrong(truth: f64, value: f64, short_from: f64) -> bool {
+    (truth < CALM && value >= short_from) || (truth > SHORT && value < short_from)
+}
+
+fn summary(lines: &[Line<'_>], text: &mut String, wrong: &mut Vec<String>) {
+    let scored: Vec<(f64, f64)> =
+        lines.iter().filter_map(|line| Some((line.delay, line.score?))).collect();
+    let errors: Vec<f64> = scored.iter().map(|(truth, score)| (truth - score).abs()).collect();
+    let mean_error = mean(&errors).unwrap_or(0.0);
+    if mean_error > MEAN_ERROR {
+        wrong.push(format!("mean error {mean_error:.3}, more than {MEAN_ERROR}"));
+    }
+    let largest = |of: &dyn Fn(&(f64, f64)) -> Option<f64>| {
+        scored.iter().filter_map(of).fold(0.0_f64, f64::max)
+    };
+    let calm = largest(&|(truth, score)| (*truth < CALM).then_some(*score));
+    let short = 1.0 - largest(&|(truth, score)| (*truth > SHORT).then_some(1.0 - score));
+    let largest_error = largest(&|(truth, score)| Some((truth - score).abs()));
+    let _ = writeln!(
+        text,
+        "\n{} scenarios. Mean error {mean_error:.3}, largest {largest_error:.3}. Where truth is \
+         below {CALM}, the score is at most {calm:.3}; where it is above {SHORT}, at least \
+         {short:.3}. Wrong side of their thresholds:",
+        lines.len()
+    );
+    for rule in &RULES {
+        let count = lines
+            .iter()
+            .filter(|line| is_wrong(line.delay, (rule.value)(line.record), rule.short_from))
+            .count();
+        let _ = writeln!(text, "- {} (from {}): {count}", rule.name, rule.short_from);
+    }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
+    Some(values.iter().sum::<f64>() / f64::from(count))
+}

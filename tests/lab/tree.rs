@@ -1,0 +1,166 @@
+//! The tree of cgroups that a kubelet and containerd make, with systemd's names, and what an API
+//! server would tell of the pods in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use cgroups_rs::fs::Cgroup;
+use cgroups_rs::fs::cpu::CpuController;
+use cgroups_rs::fs::cpuset::CpuSetController;
+use cgroups_rs::fs::hierarchies::V2;
+use serde_json::{Value, json};
+
+use crate::scenario::Pod;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+const KUBEPODS: &str = "kubepods.slice/kubepods-burstable.slice";
+/// What a console log may use, as KubeVirt has it.
+const CONSOLE_CPUS: f64 = 0.015;
+/// The kubelet's.
+const PERIOD_US: u64 = 100_000;
+
+/// A pod's cgroups.
+pub struct PodTree {
+    pub name: String,
+    pub pod: PathBuf,
+    pub container: PathBuf,
+    pub console: Option<PathBuf>,
+    number: usize,
+    vm: bool,
+    arriving: bool,
+}
+
+/// The cgroup of all pods.
+pub fn kubepods() -> PathBuf {
+    Path::new(MOUNT).join("kubepods.slice")
+}
+
+/// One for what belongs to the system.
+pub fn system(name: &str) -> anyhow::Result<PathBuf> {
+    make(&format!("system.slice/{name}.service")).map(|(_, path)| path)
+}
+
+impl PodTree {
+    /// Makes them, with their limits. `number` makes names that no other pod has.
+    pub fn make(pod: &Pod, name: &str, number: usize) -> anyhow::Result<Self> {
+        let slice =
+            format!("{KUBEPODS}/kubepods-burstable-pod{}.slice", uid(number).replace('-', "_"));
+        let (cgroup, path) = make(&slice)?;
+        limit(&cgroup, pod.pod_cpus)?;
+        if let Some(weight) = pod.weight {
+            fs::write(path.join("cpu.weight"), weight.to_string()).context("cpu.weight")?;
+        }
+        if let Some(cpus) = &pod.cpus {
+            let cpuset: &CpuSetController =
+                cgroup.controller_of().context("no cpuset controller")?;
+            cpuset.set_cpus(cpus)?;
+        }
+        let of =
+            |container: usize| format!("{slice}/cri-containerd-{}.scope", id(number, container));
+        let (container, container_path) = make(&of(0))?;
+        limit(&container, pod.container_cpus)?;
+        let console = if pod.vm {
+            let (console, path) = make(&of(1))?;
+            limit(&console, Some(CONSOLE_CPUS))?;
+            Some(path)
+        } else {
+            None
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            pod: path,
+            container: container_path,
+            console,
+            number,
+            vm: pod.vm,
+            arriving: pod.arriving,
+        })
+    }
+
+    /// Ends all that is in it and takes it away.
+    pub fn remove(&self) -> anyhow::Result<()> {
+        let leaves = [Some(&self.container), self.console.as_ref()];
+        for cgroup in leaves.into_iter().flatten().chain([&self.pod]) {
+            remove(cgroup)?;
+        }
+        Ok(())
+    }
+
+    /// As the API server has it.
+    pub fn described(&self) -> Value {
+        let status = |name: &str, container| {
+            json!({
+                "name": name, "image": "image:v1", "imageID": "", "ready": true, "restartCount": 0,
+                "containerID": format!("containerd://{}", id(self.number, container)),
+                "state": {"running": {}},
+            })
+        };
+        let mut metadata = json!({
+            "name": self.name, "namespace": "lab", "uid": uid(self.number),
+            "labels": {}, "annotations": {},
+        });
+        let mut containers = vec![status("app", 0)];
+        if self.vm {
+            metadata["name"] = json!(format!("virt-launcher-{}", self.name));
+            metadata["labels"] =
+                json!({"kubevirt.io": "virt-launcher", "kubevirt.io/nodeName": "lab"});
+            metadata["annotations"] = json!({"kubevirt.io/domain": self.name});
+            containers = vec![status("compute", 0), status("guest-console-log", 1)];
+            if self.arriving {
+                metadata["labels"]["kubevirt.io/migrationJobUID"] = json!("a-migration");
+                metadata["labels"]["kubevirt.io/nodeName"] = json!("elsewhere");
+            }
+        }
+        let names = containers.iter().map(|status| json!({"name": status["name"]}));
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"nodeName": "lab", "containers": names.collect::<Vec<_>>()},
+            "status": {"phase": "Running", "containerStatuses": containers},
+        })
+    }
+}
+
+/// Kills what is in a cgroup and removes it.
+pub fn remove(cgroup: &Path) -> anyhow::Result<()> {
+    fs::write(cgroup.join("cgroup.kill"), "1")
+        .with_context(|| cgroup.join("cgroup.kill").display().to_string())?;
+    // Those that were killed need a moment to go.
+    for _ in 0..200 {
+        match fs::remove_dir(cgroup) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            removed => return removed.with_context(|| cgroup.display().to_string()),
+        }
+    }
+    anyhow::bail!("{}: still busy", cgroup.display())
+}
+
+fn make(path: &str) -> anyhow::Result<(Cgroup, PathBuf)> {
+    let cgroup = Cgroup::new(Box::new(V2::new()), path).with_context(|| path.to_owned())?;
+    Ok((cgroup, Path::new(MOUNT).join(path)))
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a handful of CPUs in microseconds"
+)]
+fn limit(cgroup: &Cgroup, cpus: Option<f64>) -> anyhow::Result<()> {
+    let Some(cpus) = cpus else {
+        return Ok(());
+    };
+    let quota = (cpus * PERIOD_US as f64).round() as i64;
+    let cpu: &CpuController = cgroup.controller_of().context("no cpu controller")?;
+    cpu.set_cfs_quota_and_period(Some(quota), Some(PERIOD_US))?;
+    Ok(())
+}
+
+fn uid(number: usize) -> String {
+    format!("0f9d7b6e-1c55-4b0e-9a57-{number:012x}")
+}
+
+fn id(number: usize, container: usize) -> String {
+    format!("{number:032x}{container:032x}")
+}
