@@ -83,6 +83,7 @@ fn full_score() -> NodeScore {
         moment: Moment { at: Instant::now(), unix_ms: 0 },
         score: half,
         contention: each,
+        latest: each,
         steal: half,
         cpu_utilization: half,
         memory_utilization: half,

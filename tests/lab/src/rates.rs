@@ -8,8 +8,7 @@ use crate::scenario::{JUDGED_FROM, Pod};
 /// A pod between two points; times are shares of it, or CPUs where they add up over CPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct PodRates {
-    /// `some` and `full` of the container's CPU pressure.
-    pub some: f64,
+    /// `full` of the container's CPU pressure.
     pub full: f64,
     /// CPUs that the container used.
     pub usage: f64,
@@ -78,7 +77,7 @@ fn node_rates(before: &Node, after: &Node, seconds: f64) -> NodeRates {
 fn pod_rates(before: &PodCounters, after: &PodCounters, seconds: f64) -> PodRates {
     let per_second = |before, after| more(before, after) / 1e6 / seconds;
     let (container, pod) = ((&before.container, &after.container), (&before.pod, &after.pod));
-    let (some, full) = cpu(&container.0.pressure, &container.1.pressure, seconds);
+    let (_, full) = cpu(&container.0.pressure, &container.1.pressure, seconds);
     let here_or_above = container.0.throttled_here_or_above_us;
     let here_or_above = here_or_above.zip(container.1.throttled_here_or_above_us);
     let throttled = [
@@ -99,7 +98,6 @@ fn pod_rates(before: &PodCounters, after: &PodCounters, seconds: f64) -> PodRate
         more.sum::<f64>() / 1e9 / seconds
     };
     PodRates {
-        some,
         full,
         usage: per_second(container.0.usage_us, container.1.usage_us),
         throttled: throttled.into_iter().fold(0.0, f64::max),

@@ -49,6 +49,7 @@ impl Machine {
         Ok(records)
     }
 
+    #[allow(clippy::disallowed_methods, reason = "only to say how long a boot took")]
     fn boot(
         &self,
         work: &Path,
@@ -105,7 +106,7 @@ impl Machine {
         copy(&self.agent, "bin/psi-agent")?;
         copy(&std::env::current_exe()?, "bin/psi-lab")?;
         symlink("busybox", root.join("bin/sh"))?;
-        fs::write(root.join("init"), include_str!("init-scenarios"))?;
+        fs::write(root.join("init"), include_str!("../init-scenarios"))?;
         fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
         for Scenario { name, .. } in scenarios {
             let file = format!("{name}.toml");
