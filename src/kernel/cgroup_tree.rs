@@ -316,7 +316,7 @@ impl CgroupTree {
     }
 
     /// All cgroups, by path.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> + Clone {
         self.nodes.values()
     }
 

@@ -1,4 +1,4 @@
-//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `memory.max` and its kind, `pids.max`,
+//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and its kind, `pids.max`,
 //! `io.max`. `max` is a word of its own, never a large or a negative number.
 
 use super::io_stat::{Device, parse_device};
@@ -11,6 +11,15 @@ pub enum Limit {
     Max,
     /// The limit, in the file's own unit.
     At(u64),
+}
+
+impl CpuMax {
+    /// The quota in CPUs; `None` where there is none.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a quota of 2^52 us is no limit")]
+    pub fn cpus(self) -> Option<f64> {
+        self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
+    }
 }
 
 impl Limit {
@@ -92,6 +101,24 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, Malformed> {
     Ok(CpuMax { quota_us, period_us })
 }
 
+/// `cpuset.cpus.effective`: `0-3,8`, how many CPUs that is. An empty list is a cgroup that has no
+/// CPU left, and 0.
+///
+/// # Errors
+/// [`Malformed`] when a range is neither a number nor two in order.
+pub fn parse_cpu_count(text: &[u8]) -> Result<u64, Malformed> {
+    let expected = Malformed { line: 1, expected: "a list of CPUs" };
+    let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
+    ranges
+        .map(|range| cpus_in(range).ok_or(expected))
+        .try_fold(0_u64, |sum, cpus| sum.checked_add(cpus?).ok_or(expected))
+}
+
+fn cpus_in(range: &[u8]) -> Option<u64> {
+    let (first, last) = split_once(range, b'-').unwrap_or((range, range));
+    parse_u64(last)?.checked_sub(parse_u64(first)?)?.checked_add(1)
+}
+
 /// `io.max`: `8:16 rbps=2097152 wbps=max riops=max wiops=120`, a row for each limited device.
 ///
 /// # Errors
@@ -155,6 +182,22 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_is_a_number_of_cpus() {
+        assert_eq!(parse_cpu_max(b"150000 100000\n").unwrap().cpus(), Some(1.5));
+        assert_eq!(parse_cpu_max(b"max 100000\n").unwrap().cpus(), None);
+    }
+
+    #[test]
+    fn cpus_of_a_list_are_counted() {
+        assert_eq!(parse_cpu_count(b"0-3,8,10-11\n"), Ok(7));
+        assert_eq!(parse_cpu_count(b"5\n"), Ok(1));
+        assert_eq!(parse_cpu_count(b"\n"), Ok(0));
+        for wrong in [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n"] {
+            assert!(parse_cpu_count(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn io_max_names_devices_and_their_limits() {
         let rows = parse_io_max(b"8:16 rbps=2097152 wbps=max riops=max wiops=120\n").unwrap();
         assert_eq!(
@@ -174,7 +217,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
-            let _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes), parse_io_max(&bytes));
+            let _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
+            let _ = (parse_io_max(&bytes), parse_cpu_count(&bytes));
         }
     }
 }

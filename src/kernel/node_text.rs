@@ -1,5 +1,5 @@
-//! The node's own files, those that are read at every tick: `/proc/stat`, `/proc/vmstat`,
-//! `/proc/meminfo`; and `/proc/diskstats` for the names of devices.
+//! The node's own files, those that are read at every tick: `/proc/stat`, `/proc/schedstat`,
+//! `/proc/vmstat`, `/proc/meminfo`; and `/proc/diskstats` for the names of devices.
 
 use std::collections::BTreeMap;
 
@@ -120,6 +120,41 @@ fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
     })
 }
 
+/// Reads `/proc/schedstat`: for how long tasks have waited for a CPU, nanoseconds since boot, summed
+/// over tasks and over the CPUs that are online. It counts when a task runs at last, and what a
+/// quota took from a task is in it. Tasks that wait side by side count side by side.
+///
+/// # Errors
+/// [`Malformed`] without a version, without a CPU, or when a CPU's line is not its name and nine
+/// numbers at least.
+pub fn parse_schedstat(text: &[u8]) -> Result<u64, Malformed> {
+    let (mut version, mut run_delay_ns) = (false, None);
+    for (line, content) in lines(text)? {
+        let Some((keyword, rest)) = split_once(content, b' ') else {
+            continue;
+        };
+        version |= keyword == b"version" && parse_u64(rest).is_some();
+        if keyword.strip_prefix(b"cpu").and_then(parse_u64).is_none() {
+            continue;
+        }
+        let expected = Malformed { line, expected: "nine numbers of a CPU" };
+        let numbers: Option<Vec<u64>> = rest.split(|&byte| byte == b' ').map(parse_u64).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() >= SCHEDSTAT_NUMBERS);
+        let numbers = numbers.ok_or(expected)?;
+        let delay = numbers.get(SCHEDSTAT_RUN_DELAY).copied().ok_or(expected)?;
+        run_delay_ns = Some(run_delay_ns.unwrap_or(0_u64).checked_add(delay).ok_or(expected)?);
+    }
+    if !version {
+        return Err(malformed_file("a line `version`"));
+    }
+    run_delay_ns.ok_or(malformed_file("a line `cpu0`"))
+}
+
+/// Of a CPU's numbers in `/proc/schedstat`, in versions 15 to 17: how many there are, and the place
+/// of the run delay.
+const SCHEDSTAT_NUMBERS: usize = 9;
+const SCHEDSTAT_RUN_DELAY: usize = 7;
+
 /// Reads `/proc/vmstat`.
 ///
 /// # Errors
@@ -217,11 +252,29 @@ mod tests {
         assert_eq!(names.len(), 2);
     }
 
+    #[test]
+    fn schedstat_gives_the_run_delay_of_all_cpus() {
+        let cpus = "cpu0 0 0 9 8 7 6 2700 500 3\ndomain0 03 1 2\ncpu1 0 0 0 0 0 0 0 41 0\n";
+        let text = |version| format!("{version}timestamp 4294898432\n{cpus}");
+        assert_eq!(parse_schedstat(text("version 15\n").as_bytes()), Ok(541));
+        assert!(parse_schedstat(text("").as_bytes()).is_err());
+        for wrong in [
+            &b""[..],
+            b"version 15\n",
+            b"version 15\ncpu0 0 0 9 8 7 6 2700 500\n",
+            b"version 15\ncpu0 0 0 9 8 7 6 2700 -1 3\n",
+            b"version 15\ncpu0 0 0 9 8 7 6 2700 500 3",
+            b"version 15\ncpu0 0 0 0 0 0 0 0 18446744073709551615 0\ncpu1 0 0 0 0 0 0 0 1 0\n",
+        ] {
+            assert!(parse_schedstat(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
             let _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
-            let _ = parse_device_names(&bytes);
+            let _ = (parse_device_names(&bytes), parse_schedstat(&bytes));
         }
     }
 }

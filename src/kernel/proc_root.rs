@@ -13,7 +13,8 @@ use nix::sys::stat::Mode;
 use super::cgroup_dir::Resource;
 use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, NodeMemory, Reclaim, parse_device_names, parse_meminfo, parse_proc_stat, parse_vmstat,
+    CpuTimes, NodeMemory, Reclaim, parse_device_names, parse_meminfo, parse_proc_stat,
+    parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::text::Malformed;
@@ -75,6 +76,15 @@ impl ProcRoot {
     /// Anything but absence.
     pub fn cpu_times(&self, buffer: &mut ReadBuffer) -> Result<Option<CpuTimes>, ReadError> {
         absent_is_none(self.read(c"stat", buffer, parse_proc_stat))
+    }
+
+    /// `/proc/schedstat`: for how long tasks waited for a CPU, nanoseconds; `None` without
+    /// CONFIG_SCHEDSTATS.
+    ///
+    /// # Errors
+    /// Anything but absence.
+    pub fn run_delay(&self, buffer: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
+        absent_is_none(self.read(c"schedstat", buffer, parse_schedstat))
     }
 
     /// `/proc/vmstat`; `None` where there is none (a replay).

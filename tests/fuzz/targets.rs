@@ -12,10 +12,10 @@ use psi_agent::kernel::counters::{
     count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
-use psi_agent::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
+use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
-    parse_device_names, parse_meminfo, parse_proc_stat, parse_vmstat,
+    parse_device_names, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::output::compression::accepts_gzip;
@@ -29,9 +29,10 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 18] = targets! {
+static TARGETS: [(&str, Parse); 20] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
+    cpu_count: parse_cpu_count,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
     cpu_stat_local: parse_cpu_stat_local,
@@ -47,6 +48,7 @@ static TARGETS: [(&str, Parse); 18] = targets! {
     pressure: parse_pressure,
     proc_stat: parse_proc_stat,
     processes: count_processes,
+    schedstat: parse_schedstat,
     vmstat: parse_vmstat,
 };
 
