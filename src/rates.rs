@@ -1,7 +1,7 @@
 //! Two samples to shares of time. Pure: a counter that went back, or a window too short to mean
 //! anything, gives `None`, never a negative or an infinite rate.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,12 @@ use serde::{Serialize, Serializer};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
-use crate::sample::{MemberSample, PressureReading, Sample, Throttled};
+use crate::sample::{
+    BystanderSample, CpuRoom, CpuUse, MemberSample, PressureReading, Sample, Throttled,
+};
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
@@ -80,6 +83,8 @@ pub struct Rates {
     pub steal: Option<Ratio>,
     /// CPUs online.
     pub cpus: Option<u64>,
+    /// CPUs' worth of waiting of all tasks together: for each task that waits all the time, 1.
+    pub run_delay: Option<f64>,
     /// Share of memory that programs could not get without swapping, at the later sample.
     pub memory_utilization: Option<Ratio>,
     /// Whether the node itself looked for memory to free.
@@ -88,6 +93,34 @@ pub struct Rates {
     pub cgroups: HashMap<CgroupId, PressureRates>,
     /// The containers that the score is about, of the later sample; `None` where it does not tell.
     pub members: Option<Vec<MemberRates>>,
+    /// All others on the node, of the later sample; `None` where it does not tell, or somebody came
+    /// or went in between, and nobody knows what that one waited for.
+    pub bystanders: Option<Vec<CpuRates>>,
+}
+
+/// What a container did with CPUs between two samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CpuRates {
+    /// Shares of the window in which its tasks waited.
+    pub waits: WaitShares,
+    /// CPUs used on average.
+    pub usage: Option<f64>,
+    /// CPUs that it could not use on average because of a quota of its own or of its pod,
+    /// whichever level tells more.
+    pub throttled: Option<f64>,
+    /// What it may use, at the later sample.
+    pub room: Option<Room>,
+}
+
+/// What a container may use of the node's CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Room {
+    /// CPUs that the tighter of its own and its pod's quota allows; `None` without any.
+    pub quota: Option<f64>,
+    /// On how many CPUs it may run; `None` where only the node's number bounds it.
+    pub cpus: Option<f64>,
+    /// Tasks in it; `None` where nobody counts.
+    pub tasks: Option<f64>,
 }
 
 /// A container that the score is about, between two samples.
@@ -99,11 +132,8 @@ pub struct MemberRates {
     pub workload: Option<Arc<Workload>>,
     /// Shares of the window in which its tasks waited.
     pub pressure: PressureRates,
-    /// CPUs used on average.
-    pub usage: Option<f64>,
-    /// CPUs that it could not use on average because of a quota of its own or of its pod,
-    /// whichever level tells more.
-    pub throttled: Option<f64>,
+    /// What it did with CPUs.
+    pub cpu: CpuRates,
     /// Whether a memory limit of its own or of its pod made it reclaim.
     pub own_memory_limit: Option<bool>,
     /// Whether it or its pod has an `io.max`.
@@ -140,6 +170,9 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         utilization: cpu_share(CpuTimes::busy),
         steal: cpu_share(|times| times.steal),
         cpus: later.node.cpu_times.map(|times| times.cpus),
+        run_delay: earlier.node.run_delay_ns.zip(later.node.run_delay_ns).and_then(
+            |(before, after)| per_second(increase(before, after)?, window).map(|ns| ns / 1e9),
+        ),
         memory_utilization: later.node.memory.and_then(|memory| {
             let (total, available) = (memory.total?, memory.available?);
             Ratio::of(increase(available, total)?, increase(0, total)?)
@@ -147,6 +180,7 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         reclaims: reclaims(earlier.node.reclaim, later.node.reclaim),
         cgroups: cgroups.collect(),
         members,
+        bystanders: bystanders(earlier, later, window),
     }
 }
 
@@ -162,9 +196,27 @@ fn member_rates(
     after: &MemberSample,
     window: Duration,
 ) -> MemberRates {
-    let enough = window >= MIN_WINDOW;
-    let per_second = |micros: f64| enough.then(|| micros / (window.as_secs_f64() * 1e6));
-    let usage = before.and_then(|before| increase(before.cpu_usage_us?, after.cpu_usage_us?));
+    let limit_hits =
+        before.and_then(|before| increase(before.memory_limit_hits?, after.memory_limit_hits?));
+    let pressure =
+        before.map(|before| pressure_rates(&before.pressure, &after.pressure)).unwrap_or_default();
+    MemberRates {
+        cgroup: Arc::clone(&after.cgroup),
+        workload: after.workload.clone(),
+        pressure,
+        cpu: cpu_rates(before.map(|before| &before.cpu), &after.cpu, pressure.cpu, window),
+        own_memory_limit: limit_hits.map(|hits| hits > 0.0),
+        has_io_max: after.has_io_max,
+    }
+}
+
+fn cpu_rates(
+    before: Option<&CpuUse>,
+    after: &CpuUse,
+    waits: WaitShares,
+    window: Duration,
+) -> CpuRates {
+    let usage = before.and_then(|before| increase(before.usage_us?, after.usage_us?));
     let throttled = before.and_then(|before| {
         let (before, after) = (before.throttled?, after.throttled?);
         let more = |micros: fn(Throttled) -> u64| increase(micros(before), micros(after));
@@ -172,19 +224,45 @@ fn member_rates(
         let pod = more(|throttled| throttled.pod_us)?;
         Some(own.max(pod).max(more(|throttled| throttled.here_or_above_us)?))
     });
-    let limit_hits =
-        before.and_then(|before| increase(before.memory_limit_hits?, after.memory_limit_hits?));
-    MemberRates {
-        cgroup: Arc::clone(&after.cgroup),
-        workload: after.workload.clone(),
-        pressure: before
-            .map(|before| pressure_rates(&before.pressure, &after.pressure))
-            .unwrap_or_default(),
-        usage: usage.and_then(per_second),
-        throttled: throttled.and_then(per_second),
-        own_memory_limit: limit_hits.map(|hits| hits > 0.0),
-        has_io_max: after.has_io_max,
+    let cpus = |micros: f64| per_second(micros, window).map(|micros| micros / 1e6);
+    CpuRates {
+        waits,
+        usage: usage.and_then(cpus),
+        throttled: throttled.and_then(cpus),
+        room: after.room.map(room),
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs or tasks")]
+fn room(room: CpuRoom) -> Room {
+    let quotas = [room.container_max, room.pod_max].into_iter().flatten();
+    Room {
+        quota: quotas.filter_map(CpuMax::cpus).reduce(f64::min),
+        cpus: room.cpus.filter(|cpus| *cpus > 0).map(|cpus| cpus as f64),
+        tasks: room.tasks.map(|tasks| tasks as f64),
+    }
+}
+
+/// The bystanders of the later sample, where those who are on the node are the same in both.
+fn bystanders(earlier: &Sample, later: &Sample, window: Duration) -> Option<Vec<CpuRates>> {
+    let before: HashMap<CgroupId, &BystanderSample> =
+        earlier.bystanders.as_ref()?.iter().map(|one| (one.id, one)).collect();
+    let after = later.bystanders.as_ref()?;
+    let all = |sample: &Sample| -> BTreeSet<CgroupId> {
+        let members = sample.members.iter().flatten().map(|member| member.cgroup.id);
+        members.chain(sample.bystanders.iter().flatten().map(|one| one.id)).collect()
+    };
+    let rates = |after: &BystanderSample| {
+        let before = before.get(&after.id)?;
+        let waits = pressure_rates(&before.pressure, &after.pressure).cpu;
+        Some(cpu_rates(Some(&before.cpu), &after.cpu, waits, window))
+    };
+    if all(earlier) == all(later) { after.iter().map(rates).collect() } else { None }
+}
+
+/// How much a second; `None` in a window that is too short.
+fn per_second(amount: f64, window: Duration) -> Option<f64> {
+    (window >= MIN_WINDOW).then(|| amount / window.as_secs_f64())
 }
 
 fn pressure_rates(before: &PressureReading, after: &PressureReading) -> PressureRates {

@@ -14,13 +14,16 @@ use crate::kernel::io_stat::Device;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
-    CgroupSample, Depth, Matching, MemberSample, Moment, NodeSample, PressureReading, Pressures,
-    Sample,
+    BystanderSample, CgroupSample, Depth, Matching, MemberSample, Moment, NodeSample,
+    PressureReading, Pressures, Sample,
 };
+use bystander::BystanderReader;
 use cgroup::CgroupReader;
 use member::MemberReader;
 
+mod bystander;
 mod cgroup;
+mod cpu_use;
 mod member;
 
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
@@ -98,6 +101,9 @@ pub struct Reader {
     tells_cgroups: bool,
     cgroups: CgroupReader,
     members: MemberReader,
+    bystanders: BystanderReader,
+    /// Whether the tree is the whole node's, as the node's own counters are.
+    whole_node: bool,
     node_reading: Option<PressureReading>,
     devices: Arc<BTreeMap<Device, String>>,
 }
@@ -112,6 +118,7 @@ impl Reader {
         groups: Groups,
         handles: usize,
     ) -> Self {
+        let whole_node = !root.is_namespaced();
         Self {
             proc,
             tree: CgroupTree::new(root, selection.extent(), handles),
@@ -119,6 +126,8 @@ impl Reader {
             tells_cgroups: true,
             cgroups: CgroupReader::new(groups),
             members: MemberReader::default(),
+            bystanders: BystanderReader::default(),
+            whole_node,
             node_reading: None,
             devices: Arc::default(),
         }
@@ -144,7 +153,7 @@ impl Reader {
             let alive = self.tree.nodes().map(|node| node.cgroup.id).collect();
             self.cgroups.forget_all_but(&alive);
         }
-        let node = self.read_node(moment, &mut errors);
+        let node = self.read_node(moment, depth, &mut errors);
         let mut matched = Matcher::default();
         let found: Vec<Found> = self
             .tree
@@ -156,16 +165,17 @@ impl Reader {
             .collect();
         let matching = pods.map(|pods| matched.matching(pods));
         let mut gone = Vec::new();
-        let (in_scope, cgroups, members) = match depth {
+        let (in_scope, cgroups, (members, bystanders)) = match depth {
             Depth::Score => {
                 let known = self.tells_cgroups && pods.is_none_or(PodIndex::is_listed);
-                let members = known.then(|| self.read_members(&found, &node, moment.at, &mut gone));
+                let scored = known.then(|| self.read_members(&found, &node, moment.at, &mut gone));
+                let (members, bystanders) = scored.unzip();
                 let in_scope = Self::in_scope(&self.tree, self.selection, &found).count();
-                (in_scope, Vec::new(), members)
+                (in_scope, Vec::new(), (members, bystanders.flatten()))
             }
             Depth::Exported | Depth::Everything => {
                 let cgroups = self.read_cgroups(&found, &node, moment.at, depth, &mut gone);
-                (cgroups.len(), cgroups, None)
+                (cgroups.len(), cgroups, (None, None))
             }
         };
         for path in &gone {
@@ -181,6 +191,7 @@ impl Reader {
             cgroups,
             in_scope,
             members,
+            bystanders,
             errors,
             dropped_io_rows,
             tree,
@@ -226,7 +237,7 @@ impl Reader {
         node: &NodeSample,
         now: Instant,
         gone: &mut Vec<Box<str>>,
-    ) -> Vec<MemberSample> {
+    ) -> (Vec<MemberSample>, Option<Vec<BystanderSample>>) {
         let mut pods = HashMap::new();
         let mut containers = Vec::new();
         for (member, found) in self.tree.nodes().zip(found) {
@@ -246,10 +257,23 @@ impl Reader {
             }
         }
         let members = member::population(containers);
-        self.members.read(&mut self.cgroups, members, &pods, node, now, gone)
+        let members = self.members.read(&mut self.cgroups, members, &pods, node, now, gone);
+        if node.run_delay_ns.is_none() || !self.members.is_attentive(now) {
+            self.bystanders.forget();
+            return (members, None);
+        }
+        let ids = members.iter().map(|member| member.cgroup.id).collect();
+        let others = bystander::bystanders(self.tree.nodes(), &ids);
+        let others = self.bystanders.read(&mut self.cgroups, &others, &pods, node, now, gone);
+        (members, Some(others))
     }
 
-    fn read_node(&mut self, moment: Moment, errors: &mut Vec<ReadError>) -> NodeSample {
+    fn read_node(
+        &mut self,
+        moment: Moment,
+        depth: Depth,
+        errors: &mut Vec<ReadError>,
+    ) -> NodeSample {
         let buffer = &mut self.cgroups.buffer;
         let kept = self.node_reading.filter(|reading| is_fresh(reading.at, moment.at));
         let pressure = kept.unwrap_or_else(|| PressureReading {
@@ -257,10 +281,14 @@ impl Reader {
             pressures: read_node_pressures(&self.proc, self.tree.root(), buffer, errors),
         });
         self.node_reading = Some(pressure);
+        // Only a score asks for it, and others on the host are none of this tree's.
+        let wants_run_delay = depth == Depth::Score && self.whole_node;
+        let run_delay = wants_run_delay.then(|| note(self.proc.run_delay(buffer), errors));
         NodeSample {
             pressure,
             irq: note(self.proc.irq_pressure(buffer), errors).flatten(),
             cpu_times: note(self.proc.cpu_times(buffer), errors).flatten(),
+            run_delay_ns: run_delay.flatten().flatten(),
             reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
             memory: note(self.proc.memory(buffer), errors).flatten(),
             devices: Arc::clone(&self.devices),

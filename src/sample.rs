@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::identity::Workload;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::{Cgroup, TreeHealth};
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::limits::{CpuMax, IoMax, Limit};
@@ -91,6 +91,9 @@ pub struct NodeSample {
     pub irq: Option<Pressure>,
     /// Where the CPUs' time went.
     pub cpu_times: Option<CpuTimes>,
+    /// For how long tasks waited for a CPU since boot, nanoseconds, all tasks together. `None` also
+    /// where others than those of the tree run on the node.
+    pub run_delay_ns: Option<u64>,
     /// What the node itself reclaims.
     pub reclaim: Option<Reclaim>,
     /// Memory and swap.
@@ -160,15 +163,49 @@ pub struct MemberSample {
     pub workload: Option<Arc<Workload>>,
     /// Its pressures.
     pub pressure: PressureReading,
-    /// CPU time used, microseconds; `None` also where nobody on the node waited of late, so that
-    /// it was not read.
-    pub cpu_usage_us: Option<u64>,
-    /// What its own quota took from it.
-    pub throttled: Option<Throttled>,
+    /// What it used of CPUs, and what held it back.
+    pub cpu: CpuUse,
     /// Times that `memory.max` or `memory.high` of its own or of its pod made it reclaim.
     pub memory_limit_hits: Option<u64>,
     /// Whether it or its pod has an `io.max`.
     pub has_io_max: Option<bool>,
+}
+
+/// Who is on the node besides members: other containers, and what runs outside pods. Their CPU time
+/// and what held them back tells how much of the node's waiting is theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BystanderSample {
+    /// Which.
+    pub id: CgroupId,
+    /// Its CPU pressure, alone.
+    pub pressure: PressureReading,
+    /// Nothing of one that hardly waited of late.
+    pub cpu: CpuUse,
+}
+
+/// What a container used of CPUs, and what held it back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuUse {
+    /// CPU time used, microseconds; `None` also where nobody on the node waited of late, so that
+    /// it was not read.
+    pub usage_us: Option<u64>,
+    /// What its own quota took from it.
+    pub throttled: Option<Throttled>,
+    /// What it may use.
+    pub room: Option<CpuRoom>,
+}
+
+/// What a container may use of the node's CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuRoom {
+    /// Its own `cpu.max`; `None` where the cpu controller is off.
+    pub container_max: Option<CpuMax>,
+    /// Its pod's.
+    pub pod_max: Option<CpuMax>,
+    /// On how many CPUs it may run; `None` where the cpuset controller is off.
+    pub cpus: Option<u64>,
+    /// Tasks in it; `None` where the pids controller is off.
+    pub tasks: Option<u64>,
 }
 
 /// CPU time that a container could not use because of a quota, microseconds, summed over CPUs. The
@@ -199,6 +236,9 @@ pub struct Sample {
     /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is
     /// not yet known which they are.
     pub members: Option<Vec<MemberSample>>,
+    /// All others, at [`Depth::Score`]; `None` while nobody waits, or where the node does not tell
+    /// how much waiting there is in all.
+    pub bystanders: Option<Vec<BystanderSample>>,
     /// What could not be read.
     pub errors: Vec<ReadError>,
     /// Rows of `io.stat` that did not read.

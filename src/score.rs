@@ -1,11 +1,14 @@
 //! How much the node holds its VMs back: rates to a score with its reasons. Pure; the clock is in
 //! the rates. `docs/score.md` says what it means and why.
 //!
-//! A VM waits for CPU when all of its running threads wait at once. What its own limit took from
-//! it is not the node's doing; what is left counts as a share of all that it wanted. VMs count by
-//! what they want, and the node's contention is a high quantile of theirs.
+//! A VM waits for CPU when one of its threads does. What its own limit took from it is not the
+//! node's doing; what is left counts as a share of all that it wanted. On how many CPUs it waits its
+//! pressure does not say: the node's own total of waiting does. VMs count by what they want, and the
+//! node's contention is a high quantile of theirs.
 
+mod calibration;
 mod contention;
+mod cpu_range;
 mod quantile;
 mod smoothing;
 
@@ -21,13 +24,14 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::rates::{MemberRates, PressureRates, Rates, Ratio};
 use crate::sample::Moment;
+use calibration::{Calibration, Spread};
 pub use contention::Waiting;
 use contention::{cpu_waiting, io_waiting, memory_waiting};
 use quantile::upper_quartile;
 use smoothing::Smoothed;
 
 /// What the values of this version are worked out from. A change of the estimator changes it.
-pub const BASIS: Basis = Basis::Psi(1);
+pub const BASIS: Basis = Basis::Psi(2);
 
 /// VMs that together want less than this share of the node's CPUs...
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
@@ -105,13 +109,14 @@ pub struct MemberScore {
     pub waiting: PerResource<Option<Waiting>>,
     /// Share of what it wanted that it had to wait for, smoothed.
     pub contention: PerResource<Option<Ratio>>,
-    /// Share of time in which it waited for CPUs of the node, smoothed: the field's CPU ready.
+    /// Share of time in which it waited for each CPU of the node that it wanted, smoothed: the
+    /// field's CPU ready.
     pub wait: Option<Ratio>,
     /// Time waited since the agent knows it, by cause.
     pub waited: PerResource<Waited>,
 }
 
-/// Seconds waited, by who was the cause.
+/// Seconds waited, by who was the cause; for CPU, for each CPU that was wanted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waited {
     /// The node was short.
@@ -130,6 +135,7 @@ pub struct Scorer {
     contention: PerResource<Smoothed>,
     steal: Smoothed,
     utilization: Smoothed,
+    calibration: Calibration,
     members: HashMap<CgroupId, MemberState>,
 }
 
@@ -149,6 +155,7 @@ impl Scorer {
             contention: PerResource::default(),
             steal: Smoothed::default(),
             utilization: Smoothed::default(),
+            calibration: Calibration::default(),
             members: HashMap::new(),
         }
     }
@@ -171,8 +178,10 @@ impl Scorer {
         let window = rates.window;
         self.steal.advance(steal_share(rates), window);
         self.utilization.advance(rates.utilization.map(Ratio::get), window);
+        let spread = self.calibration.advance(rates);
         let members = rates.members.as_ref().map(|members| {
-            members.iter().map(|member| MemberWaiting::of(member, rates)).collect::<Vec<_>>()
+            let waiting = |member| MemberWaiting::of(member, rates, spread);
+            members.iter().map(waiting).collect::<Vec<_>>()
         });
         let contention = members.as_deref().map(|members| node_contention(members, rates));
         let contention = contention.unwrap_or_default();
@@ -217,7 +226,7 @@ impl Scorer {
                 MemberScore {
                     cgroup: Arc::clone(&member.cgroup),
                     workload: member.workload.clone(),
-                    usage: member.usage,
+                    usage: member.cpu.usage,
                     pressure: member.pressure,
                     waiting,
                     contention: state.contention.map(|smoothed| smoothed.now()),
@@ -266,9 +275,9 @@ struct MemberWaiting<'a> {
 }
 
 impl<'a> MemberWaiting<'a> {
-    fn of(member: &'a MemberRates, rates: &Rates) -> Self {
+    fn of(member: &'a MemberRates, rates: &Rates, spread: Spread) -> Self {
         let waiting = PerResource {
-            cpu: cpu_waiting(member),
+            cpu: cpu_waiting(member, rates.cpus, spread),
             memory: memory_waiting(member, rates.reclaims),
             io: io_waiting(member),
         };
@@ -290,7 +299,7 @@ fn node_contention(members: &[MemberWaiting<'_>], rates: &Rates) -> PerResource<
     };
     let cpu = told(Resource::Cpu, rates.node.cpu.some).filter(|waiting| {
         // In the window in which somebody begins to wait nobody's CPU time is known yet.
-        waiting.len() == members.len() || members.iter().any(|one| one.member.usage.is_some())
+        waiting.len() == members.len() || members.iter().any(|one| one.member.cpu.usage.is_some())
     });
     let cpu = cpu.map(|waiting| {
         let demand: f64 = waiting.iter().map(|one| one.demand).sum();
@@ -317,5 +326,9 @@ fn steal_share(rates: &Rates) -> Option<f64> {
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })
 }
 
+#[cfg(test)]
+#[allow(clippy::cast_precision_loss, reason = "a simulation counts far below 2^52")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+mod simulated_tests;
 #[cfg(test)]
 mod tests;

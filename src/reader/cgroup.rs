@@ -23,6 +23,8 @@ struct Remembered {
     reading: PressureReading,
     /// The node's pressures then: while they stand still, no cgroup's can have moved.
     node: Pressures,
+    /// Of this cgroup's, CPU alone was read then.
+    cpu_only: bool,
 }
 
 /// Reads cgroups, one after another, into one buffer.
@@ -69,18 +71,22 @@ impl CgroupReader {
         let id = member.cgroup.id;
         let remembered = self.remembered.get(&id).copied();
         let reading = match remembered {
-            Some(Remembered { reading, .. }) if is_fresh(reading.at, now) => reading,
+            Some(Remembered { reading, cpu_only: false, .. }) if is_fresh(reading.at, now) => {
+                reading
+            }
             _ if member.dir.is_node() => node.pressure,
             last => {
-                let last = last.filter(|_| depth == Depth::Score);
-                let pressures = self.read_pressures(&member.dir, last, &node.pressure.pressures);
+                let stands = last.filter(|last| depth == Depth::Score && !last.cpu_only);
+                let cpu = last.filter(|last| is_fresh(last.reading.at, now));
+                let cpu = cpu.map(|last| last.reading.pressures.cpu);
+                let node = &node.pressure.pressures;
+                let pressures = self.read_pressures(&member.dir, stands, cpu, node);
                 let Ok(pressures) = pressures else {
                     self.remembered.remove(&id);
                     return None;
                 };
                 let reading = PressureReading { at: now, pressures };
-                let node = node.pressure.pressures;
-                self.remembered.insert(id, Remembered { reading, node });
+                self.remembered.insert(id, Remembered { reading, node: *node, cpu_only: false });
                 reading
             }
         };
@@ -94,12 +100,36 @@ impl CgroupReader {
         Some(CgroupSample { cgroup, workload: None, pressure: reading, stats })
     }
 
-    /// The three pressure files. With a `last` reading, memory and I/O are taken from it where the
+    /// Reads one cgroup's CPU pressure alone; `None` when it is gone.
+    pub(super) fn read_cpu_pressure(
+        &mut self,
+        member: &Node,
+        node: &NodeSample,
+        now: Instant,
+    ) -> Option<PressureReading> {
+        let id = member.cgroup.id;
+        match self.remembered.get(&id) {
+            Some(Remembered { reading, .. }) if is_fresh(reading.at, now) => return Some(*reading),
+            _ => {}
+        }
+        let Ok(cpu) = self.read_pressure(&member.dir, Resource::Cpu) else {
+            self.remembered.remove(&id);
+            return None;
+        };
+        let reading =
+            PressureReading { at: now, pressures: Pressures { cpu, ..Pressures::default() } };
+        let node = node.pressure.pressures;
+        self.remembered.insert(id, Remembered { reading, node, cpu_only: true });
+        Some(reading)
+    }
+
+    /// The three pressure files, without CPU's where it is told. With a `last` reading, memory and I/O are taken from it where the
     /// node's own totals have not moved since: then nobody waited, in any cgroup.
     fn read_pressures(
         &mut self,
         dir: &CgroupDir,
         last: Option<Remembered>,
+        cpu: Option<Option<Pressure>>,
         node: &Pressures,
     ) -> Result<Pressures, Gone> {
         // PSI is off on the whole node: no use asking each cgroup for three files.
@@ -113,9 +143,10 @@ impl CgroupReader {
                     && last.node.of(resource).is_some()
                     && last.node.of(resource) == node.of(resource)
             };
-            *pressures.slot(resource) = match last.filter(stood_still) {
-                Some(last) => last.reading.pressures.of(resource),
-                None => self.read_pressure(dir, resource)?,
+            *pressures.slot(resource) = match (last.filter(stood_still), cpu) {
+                (_, Some(cpu)) if resource == Resource::Cpu => cpu,
+                (Some(last), _) => last.reading.pressures.of(resource),
+                (None, _) => self.read_pressure(dir, resource)?,
             };
         }
         Ok(pressures)

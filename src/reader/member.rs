@@ -5,14 +5,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::bystander::pod_of;
 use super::cgroup::CgroupReader;
-use crate::cgroup_path::{Place, PodUid};
+use super::cpu_use::{Directories, read_cpu_stat, read_room, read_throttled};
+use crate::cgroup_path::PodUid;
 use crate::identity::Workload;
-use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::cgroup_tree::{CgroupId, Node};
-use crate::kernel::counters::{parse_cpu_stat, parse_cpu_stat_local, parse_memory_events};
+use crate::kernel::counters::parse_memory_events;
 use crate::kernel::limits::parse_io_max;
-use crate::sample::{Depth, MemberSample, NodeSample, Pressures, Throttled};
+use crate::sample::{CpuRoom, CpuUse, Depth, MemberSample, NodeSample, Pressures, Throttled};
 
 /// Who stalled for less between two ticks has not waited.
 const WAITED_US: u64 = 1_000;
@@ -35,6 +36,7 @@ pub(super) struct MemberReader {
 struct Known {
     pressures: Pressures,
     throttled: Option<Throttled>,
+    room: Option<CpuRoom>,
     memory_limit_hits: Option<u64>,
     has_io_max: Option<bool>,
 }
@@ -75,8 +77,7 @@ impl MemberReader {
                 cgroup: sample.cgroup,
                 workload,
                 pressure: sample.pressure,
-                cpu_usage_us: None,
-                throttled: None,
+                cpu: CpuUse::default(),
                 memory_limit_hits: None,
                 has_io_max: None,
             });
@@ -85,23 +86,23 @@ impl MemberReader {
         if samples.iter().any(|sample| self.waited_for_cpu(sample)) {
             self.somebody_waited_at = Some(now);
         }
-        let attentive = self
-            .somebody_waited_at
-            .is_some_and(|at| now.saturating_duration_since(at) < ATTENTIVE_FOR);
+        let attentive = self.is_attentive(now);
         for (sample, member) in samples.iter_mut().zip(nodes) {
-            let pod = match &member.cgroup.place {
-                Place::Pod(place) => pods.get(&place.uid).map(|pod| &pod.dir),
-                Place::Root | Place::Host | Place::MountUnit => None,
-            };
-            self.read_limits(reader, &member.dir, pod, attentive, sample);
+            let pod = pod_of(&member.cgroup.place, pods).map(|pod| &pod.dir);
+            self.read_limits(reader, Directories { own: &member.dir, pod }, attentive, sample);
         }
         let alive: HashSet<CgroupId> = samples.iter().map(|sample| sample.cgroup.id).collect();
         self.known.retain(|id, _| alive.contains(id));
         samples
     }
 
+    /// Whether somebody waited for CPU of late.
+    pub(super) fn is_attentive(&self, now: Instant) -> bool {
+        self.somebody_waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTIVE_FOR)
+    }
+
     fn waited_for_cpu(&self, sample: &MemberSample) -> bool {
-        let stalled = |pressures: &Pressures| pressures.cpu.and_then(|cpu| cpu.full_us);
+        let stalled = |pressures: &Pressures| pressures.cpu.and_then(|cpu| cpu.some_us);
         let before = self.known.get(&sample.cgroup.id).and_then(|known| stalled(&known.pressures));
         let now = stalled(&sample.pressure.pressures);
         before.zip(now).is_some_and(|(before, now)| now.abs_diff(before) >= WAITED_US)
@@ -111,36 +112,29 @@ impl MemberReader {
     fn read_limits(
         &mut self,
         reader: &mut CgroupReader,
-        dir: &CgroupDir,
-        pod: Option<&CgroupDir>,
+        dirs: Directories<'_>,
         attentive: bool,
         sample: &mut MemberSample,
     ) {
         let waited_for_cpu = self.waited_for_cpu(sample);
         let known = self.known.get(&sample.cgroup.id).copied();
         let pressures = sample.pressure.pressures;
-        let cpu = (attentive || known.is_none())
-            .then(|| reader.read_whole(dir, c"cpu.stat", parse_cpu_stat))
-            .flatten();
-        sample.cpu_usage_us = cpu.flatten().and_then(|stat| stat.usage_us);
-        sample.throttled = match known.filter(|_| !waited_for_cpu) {
-            Some(known) => known.throttled,
-            None => cpu.and_then(|cpu| {
-                let pod = pod.map(|pod| reader.read_whole(pod, c"cpu.stat", parse_cpu_stat));
-                let local = reader.read_whole(dir, c"cpu.stat.local", parse_cpu_stat_local)?;
-                Some(Throttled {
-                    container_us: cpu.and_then(|stat| stat.throttled_us).unwrap_or_default(),
-                    pod_us: match pod {
-                        Some(stat) => stat?.and_then(|stat| stat.throttled_us).unwrap_or_default(),
-                        None => 0,
-                    },
-                    here_or_above_us: local.flatten().unwrap_or_default(),
-                })
-            }),
+        let stat =
+            (attentive || known.is_none()).then(|| read_cpu_stat(reader, dirs.own)).flatten();
+        sample.cpu = CpuUse {
+            usage_us: stat.flatten().and_then(|stat| stat.usage_us),
+            throttled: match known.filter(|_| !waited_for_cpu) {
+                Some(known) => known.throttled,
+                None => stat.and_then(|stat| read_throttled(reader, dirs, stat)),
+            },
+            room: match known.filter(|_| !waited_for_cpu) {
+                Some(known) => known.room,
+                None => read_room(reader, dirs),
+            },
         };
         sample.memory_limit_hits = match known {
             Some(known) if known.pressures.memory == pressures.memory => known.memory_limit_hits,
-            _ => [Some(dir), pod].into_iter().flatten().try_fold(0_u64, |sum, dir| {
+            _ => [Some(dirs.own), dirs.pod].into_iter().flatten().try_fold(0_u64, |sum, dir| {
                 let events = reader.read_whole(dir, c"memory.events.local", parse_memory_events)?;
                 let hits = events.map_or(0, |events| {
                     events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
@@ -150,14 +144,14 @@ impl MemberReader {
         };
         sample.has_io_max = match known {
             Some(known) if known.pressures.io == pressures.io => known.has_io_max,
-            _ => [Some(dir), pod].into_iter().flatten().try_fold(false, |has, dir| {
+            _ => [Some(dirs.own), dirs.pod].into_iter().flatten().try_fold(false, |has, dir| {
                 let rows = reader.read_whole(dir, c"io.max", parse_io_max)?;
                 Some(has || rows.is_some_and(|rows| !rows.is_empty()))
             }),
         };
-        let (throttled, memory_limit_hits, has_io_max) =
-            (sample.throttled, sample.memory_limit_hits, sample.has_io_max);
-        let known = Known { pressures, throttled, memory_limit_hits, has_io_max };
+        let CpuUse { throttled, room, .. } = sample.cpu;
+        let (memory_limit_hits, has_io_max) = (sample.memory_limit_hits, sample.has_io_max);
+        let known = Known { pressures, throttled, room, memory_limit_hits, has_io_max };
         self.known.insert(sample.cgroup.id, known);
     }
 }

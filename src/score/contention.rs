@@ -27,10 +27,10 @@ pub struct Waiting {
 pub(super) fn cpu_waiting(member: &MemberRates) -> Option<Waiting> {
     let raw = member.pressure.cpu.full?;
     if raw.get() < NEGLIGIBLE {
-        let (none, demand) = (Ratio::ZERO, member.usage.unwrap_or(0.0));
+        let (none, demand) = (Ratio::ZERO, member.cpu.usage.unwrap_or(0.0));
         return Some(Waiting { raw, own_limit: none, left: none, contention: none, demand });
     }
-    let (usage, throttled) = (member.usage?, member.throttled?);
+    let (usage, throttled) = (member.cpu.usage?, member.cpu.throttled?);
     // Throttled time is summed over CPUs: over those on which it ran or would have run, and one at
     // the least, it is a share of time as `full` is.
     let own_limit = (throttled / (usage + throttled).max(1.0)).min(raw.get());

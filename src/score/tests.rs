@@ -3,7 +3,7 @@
 use super::*;
 use crate::cgroup_path::Place;
 use crate::identity::Vm;
-use crate::rates::{PressureRates, WaitShares};
+use crate::rates::{CpuRates, PressureRates, Room, WaitShares};
 use std::time::Instant;
 
 const TICK: Duration = Duration::from_secs(5);
@@ -41,8 +41,12 @@ fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRates {
             memory: nothing,
             io: nothing,
         },
-        usage: Some(usage),
-        throttled: Some(throttled),
+        cpu: CpuRates {
+            waits: WaitShares { some: ratio(full), full: ratio(full) },
+            usage: Some(usage),
+            throttled: Some(throttled),
+            room: Some(Room { quota: None, cpus: None, tasks: Some(8.0) }),
+        },
         own_memory_limit: Some(false),
         has_io_max: Some(false),
     }
@@ -142,7 +146,7 @@ fn what_cannot_be_told_is_absent() {
     assert_eq!(unknown(|rates| rates.members = None), (None, None, None));
     assert_eq!(unknown(|rates| rates.node.cpu = WaitShares::default()), (None, None, zero));
     let no_stat = |rates: &mut Rates| {
-        rates.members.iter_mut().flatten().for_each(|member| member.usage = None);
+        rates.members.iter_mut().flatten().for_each(|member| member.cpu.usage = None);
     };
     assert_eq!(unknown(no_stat), (None, None, zero));
     let no_limits = |rates: &mut Rates| {
@@ -159,7 +163,7 @@ fn what_cannot_be_told_is_absent() {
 #[test]
 fn one_container_that_does_not_read_costs_itself() {
     let mut unread = vm(2, 0.5, 1.0, 0.0);
-    unread.throttled = None;
+    unread.cpu.throttled = None;
     let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), unread]));
     assert!((score.score.unwrap().get() - 0.5).abs() < 1e-9);
     assert_eq!(score.members[1].waiting.cpu, None);

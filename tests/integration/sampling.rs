@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
+use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::rates::PressureRates;
+use psi_agent::rates::{PressureRates, rates_between};
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{Depth, Moment, Sample};
+use psi_agent::sample::{CgroupSample, CpuRoom, Depth, Moment, Sample};
 use psi_agent::sampler::Sampler;
 
 const EVERYTHING: Selection =
@@ -116,7 +117,7 @@ fn a_path_that_was_used_again_has_no_rate_across_its_two_lives() {
     fs::create_dir(&vm).unwrap();
     node.set_vm("cpu", 100);
     let after = reader.sample(moment(start, 5000), Depth::Score, None);
-    let rates = psi_agent::rates::rates_between(&before, &after);
+    let rates = rates_between(&before, &after);
     let cgroups = |sample: &Sample| -> Vec<_> {
         sample.members.iter().flatten().map(|member| member.cgroup.id).collect()
     };
@@ -163,8 +164,8 @@ fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
     let mut read = |seconds: u64| {
         let sample = reader.sample(moment(start, seconds * 1000), Depth::Score, None);
         let member = &sample.members.unwrap()[0];
-        let throttled = member.throttled.unwrap().container_us;
-        (member.cpu_usage_us, throttled, member.memory_limit_hits, member.has_io_max)
+        let throttled = member.cpu.throttled.unwrap().container_us;
+        (member.cpu.usage_us, throttled, member.memory_limit_hits, member.has_io_max)
     };
     assert_eq!(read(0), (Some(1000), 10, Some(3), Some(false)));
     // Nobody waited: neither the CPU's nor any limit's files are opened.
@@ -184,4 +185,79 @@ fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
     write("cpu.stat", "usage_usec 3000\n");
     assert_eq!(read(609).0, Some(3000));
     assert_eq!(read(611).0, None);
+}
+
+#[test]
+fn those_beside_the_vms_are_read_only_while_somebody_waits() {
+    let node = FakeNode::new("bystanders");
+    let system = |file: &str| node.0.join(format!("cgroup/system.slice/{file}"));
+    fs::create_dir_all(system("a.service")).unwrap();
+    let set_system = |total| {
+        for resource in ["cpu", "memory", "io"] {
+            node.set(&format!("cgroup/system.slice/{resource}.pressure"), total);
+        }
+    };
+    set_system(0);
+    fs::write(system("cpu.stat"), "usage_usec 1000\n").unwrap();
+    fs::write(system("pids.current"), "7\n").unwrap();
+    fs::write(system("cpuset.cpus.effective"), "0-3\n").unwrap();
+    let mut reader = node.reader();
+    let start = Instant::now();
+    let bystanders = |sample: &Sample| {
+        let all = sample.bystanders.as_ref()?;
+        // `/system.slice` alone: pods stand below `/kubepods`.
+        assert_eq!(all.len(), 1);
+        let stalled = all[0].pressure.pressures.cpu.unwrap().some_us;
+        Some((stalled.unwrap(), all[0].cpu.usage_us, all[0].cpu.room))
+    };
+    let mut tick = |seconds: u64| reader.sample(moment(start, seconds * 1000), Depth::Score, None);
+    node.set_vm("cpu", 1);
+    assert_eq!(bystanders(&tick(0)), None);
+    node.set_vm("cpu", 100_000);
+    // Without the node's total there is nothing to explain.
+    assert_eq!(bystanders(&tick(5)), None);
+    let schedstat = "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 5000 0\n";
+    fs::write(node.0.join("proc/schedstat"), schedstat).unwrap();
+    assert_eq!(bystanders(&tick(10)), Some((0, None, None)));
+    set_system(49_000);
+    assert_eq!(bystanders(&tick(15)), Some((49_000, None, None)));
+    set_system(99_000);
+    let room = CpuRoom { cpus: Some(4), tasks: Some(7), ..CpuRoom::default() };
+    assert_eq!(bystanders(&tick(20)), Some((99_000, Some(1000), Some(room))));
+    // A scrape within the second takes over what was read, and reads the rest.
+    set_system(100_000);
+    let scraped = reader.sample(moment(start, 20_500), Depth::Exported, None);
+    let path = |sample: &CgroupSample| &*sample.cgroup.path == "/system.slice";
+    let scraped = scraped.cgroups.into_iter().find(path).unwrap().pressure.pressures;
+    let some = |pressure: Option<Pressure>| pressure.unwrap().some_us.unwrap();
+    assert_eq!((some(scraped.cpu), some(scraped.memory)), (99_000, 100_000));
+    let mut tick = |seconds: u64| reader.sample(moment(start, seconds * 1000), Depth::Score, None);
+    assert_eq!(bystanders(&tick(79)), Some((100_000, Some(1000), Some(room))));
+    assert_eq!(bystanders(&tick(81)), Some((100_000, None, None)));
+    assert_eq!(bystanders(&tick(621)), None);
+}
+
+#[test]
+fn the_nodes_total_of_waiting_counts_for_a_score_and_by_the_second() {
+    let node = FakeNode::new("run-delay");
+    let set = |delay: u64| {
+        let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {delay} 0\n");
+        fs::write(node.0.join("proc/schedstat"), text).unwrap();
+    };
+    let mut reader = node.reader();
+    let start = Instant::now();
+    let mut read = |seconds: u64, depth| reader.sample(moment(start, seconds * 1000), depth, None);
+    set(1_000_000_000);
+    let before = read(0, Depth::Score);
+    set(11_000_000_000);
+    assert_eq!(read(2, Depth::Exported).node.run_delay_ns, None);
+    let after = read(5, Depth::Score);
+    let run_delay = |before, after| rates_between(before, after).run_delay;
+    assert_eq!(run_delay(&before, &after), Some(2.0));
+    // A CPU that went offline takes its delay along.
+    assert_eq!(run_delay(&after, &before), None);
+    // Of a part of the host nothing is told by the host's total.
+    fs::write(node.0.join("cgroup/cgroup.events"), "populated 1\n").unwrap();
+    let part = node.reader().sample(moment(start, 0), Depth::Score, None);
+    assert_eq!(part.node.run_delay_ns, None);
 }

@@ -8,7 +8,7 @@ use psi_agent::cgroup_path::Place;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::rates::{MemberRates, PressureRates, Rates, Ratio, WaitShares};
+use psi_agent::rates::{CpuRates, MemberRates, PressureRates, Rates, Ratio, Room, WaitShares};
 use psi_agent::sample::Moment;
 use psi_agent::score::{NodeScore, Scorer};
 
@@ -77,8 +77,12 @@ fn rates(contention: f64) -> Rates {
         workload: None,
         pressure,
         // Of one CPU that it wants all the time.
-        usage: Some(1.0 - contention),
-        throttled: Some(0.0),
+        cpu: CpuRates {
+            waits: share(contention),
+            usage: Some(1.0 - contention),
+            throttled: Some(0.0),
+            room: Some(Room::default()),
+        },
         own_memory_limit: Some(false),
         has_io_max: Some(false),
     };
