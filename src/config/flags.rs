@@ -27,10 +27,10 @@ pub(super) enum TypedCommand {
     /// itself is read every 5 s. q, Esc and Ctrl-C quit. Where stdout is no terminal, it looks
     /// twice, 2 s apart, prints one table and exits with 0.
     ///
-    /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU
-    /// is the share of time in which all its running tasks waited; LIMIT the part of it that its own
-    /// limit explains, NODE what is left; CPUS how many it uses; MEMORY and IO the shares of time in
-    /// which some task waited. A dash is what is not known, as most is at the first look.
+    /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU,
+    /// MEMORY and IO are the shares of time in which some task waited; LIMIT is the part of CPU that
+    /// its own limit explains, NODE the share of time in which it waited for each CPU of the node
+    /// that it wanted; CPUS how many it uses. A dash is what is not known, as most is at the first look.
     Top,
     /// Say whether this host has what the agent needs, and what to do where it does not
     Check,

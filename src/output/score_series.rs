@@ -113,7 +113,8 @@ fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
         text,
         Kind::Gauge,
         "psi_agent_vmi_wait_ratio",
-        "Share of time in which the VM waited for CPUs of the node, smoothed: its CPU ready.",
+        "Share of time in which the VM waited for each CPU of the node that it wanted, smoothed: \
+         its CPU ready.",
     );
     for VmSeries { labels, member, .. } in vms {
         gauge.write(&[labels], member.wait.map(Ratio::get));

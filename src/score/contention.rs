@@ -2,19 +2,20 @@
 
 use serde::Serialize;
 
+use super::calibration::Spread;
+use super::cpu_range::CpuRange;
 use crate::rates::{MemberRates, Ratio};
-
-/// Less than this share of its time is not worth a `cpu.stat`, which the reader then leaves out.
-const NEGLIGIBLE: f64 = 0.001;
 
 /// What a container waited for in one window, as shares of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Waiting {
-    /// The kernel's pressure: for CPU `full`, else `some`.
+    /// The kernel's pressure, `some`.
     pub raw: Ratio,
-    /// The part that its own limit or its pod's explains.
+    /// The part of it that its own limit or its pod's explains.
     pub own_limit: Ratio,
-    /// The part that the node explains. With memory, what neither explains is in no part.
+    /// What the node explains. With memory, what neither explains is in no part. With CPU it is
+    /// the share of time in which each CPU that it wanted was waited for, which can be more than
+    /// the raw pressure: that reads too little.
     pub left: Ratio,
     /// Share of what it wanted that it had to wait for because of the node.
     pub contention: Ratio,
@@ -22,27 +23,21 @@ pub struct Waiting {
     pub demand: f64,
 }
 
-/// CPU. `full` is an average over the CPUs on which the container wanted to run, so each of them
-/// ran it for at most the rest of the time, and all of them together for `usage`.
-pub(super) fn cpu_waiting(member: &MemberRates) -> Option<Waiting> {
-    let raw = member.pressure.cpu.full?;
-    if raw.get() < NEGLIGIBLE {
-        let (none, demand) = (Ratio::ZERO, member.cpu.usage.unwrap_or(0.0));
-        return Some(Waiting { raw, own_limit: none, left: none, contention: none, demand });
-    }
-    let (usage, throttled) = (member.cpu.usage?, member.cpu.throttled?);
-    // Throttled time is summed over CPUs: over those on which it ran or would have run, and one at
-    // the least, it is a share of time as `full` is.
-    let own_limit = (throttled / (usage + throttled).max(1.0)).min(raw.get());
-    let left = raw.get() - own_limit;
-    let ran = usage.min(1.0 - left);
-    let contention = if left > 0.0 { left / (left + ran) } else { 0.0 };
-    // What one CPU's worth of running had to wait for, all of them had.
-    let demand = if ran > 0.0 { usage * (left + ran) / ran } else { left };
+/// CPU: what is left of its range, at the spread that the node's own total tells.
+pub(super) fn cpu_waiting(
+    member: &MemberRates,
+    cpus: Option<u64>,
+    spread: Spread,
+) -> Option<Waiting> {
+    let raw = member.cpu.waits.some?;
+    let range = CpuRange::of(&member.cpu, cpus)?;
+    let waited = spread.waited(&range);
+    let demand = waited + range.usage;
+    let contention = if waited > 0.0 { waited / demand } else { 0.0 };
     Some(Waiting {
         raw,
-        own_limit: Ratio::of(own_limit, 1.0)?,
-        left: Ratio::of(left, 1.0)?,
+        own_limit: Ratio::of(range.own_limit, 1.0)?,
+        left: Ratio::of(waited, demand.max(1.0))?,
         contention: Ratio::of(contention, 1.0)?,
         demand,
     })

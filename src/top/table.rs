@@ -45,9 +45,9 @@ const MIN_NAME: usize = 20;
 const ROWS_WITH_LEGEND: usize = 16;
 
 const LEGEND: &str = "CONTENTION: share of what it wanted that it waited for, held back by the node. \
-                      CPU: raw, share of time in which all its running tasks waited; LIMIT: of \
-                      that, put down to its own limit; NODE: what is left. CPUS: used. MEMORY, IO: \
-                      raw, some task waited.";
+                      CPU: raw, share of time in which some task waited; LIMIT: of that, put down \
+                      to its own limit; NODE: because of the node, for each CPU that it wanted. CPUS: \
+                      used. MEMORY, IO: raw, some task waited.";
 
 /// The lines, no more and no longer than there is room for.
 pub(super) fn lines(shown: &Shown, size: Size) -> Vec<String> {
