@@ -1,5 +1,5 @@
-//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and its kind, `pids.max`,
-//! `io.max`. `max` is a word of its own, never a large or a negative number.
+//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and its
+//! kind, `pids.max`, `io.max`. `max` is a word of its own, never a large or a negative number.
 
 use super::io_stat::{Device, parse_device};
 use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};

@@ -27,6 +27,8 @@ pub(super) struct Spread(f64);
 struct Growth {
     least: f64,
     most: f64,
+    /// The logarithm of the share of `most` that `least` leaves: the search asks for it often.
+    left: f64,
 }
 
 /// What one window told.
@@ -124,7 +126,7 @@ impl Spread {
 
 impl Growth {
     fn of(range: &CpuRange, most: f64) -> Self {
-        Self { least: range.least, most }
+        Self { least: range.least, most, left: (-range.least / most).ln_1p() }
     }
 
     /// Each move goes anywhere, so also where it waited before: of the places that are left, each
@@ -133,7 +135,7 @@ impl Growth {
         if self.least >= self.most {
             return self.least;
         }
-        let untouched = (-self.least / self.most).ln_1p() * (1.0 + moves);
+        let untouched = self.left * (1.0 + moves);
         (-self.most * untouched.exp_m1()).clamp(self.least, self.most)
     }
 }
