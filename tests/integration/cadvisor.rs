@@ -12,16 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
-use crate::support::exposition::{Series, families, parse, value_of};
+use crate::support::exposition::{PRESSURE, Series, families, parse, value_of};
 
-const PRESSURE: [&str; 6] = [
-    "container_pressure_cpu_stalled_seconds_total",
-    "container_pressure_cpu_waiting_seconds_total",
-    "container_pressure_memory_stalled_seconds_total",
-    "container_pressure_memory_waiting_seconds_total",
-    "container_pressure_io_stalled_seconds_total",
-    "container_pressure_io_waiting_seconds_total",
-];
 const CPU: [&str; 3] = [
     "container_cpu_usage_seconds_total",
     "container_cpu_user_seconds_total",

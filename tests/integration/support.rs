@@ -45,3 +45,11 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> 
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// The end of a program's log, for whoever reads why a test failed.
+pub(crate) fn show_end_of_log(program: &str, log: &std::path::Path) {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let from = log.lines().count().saturating_sub(20);
+    let last: Vec<&str> = log.lines().skip(from).collect();
+    eprintln!("{program} said last:\n{}", last.join("\n"));
+}

@@ -4,16 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scene::Reading;
-use crate::support::exposition::{Series, parse};
+use crate::support::exposition::{PRESSURE, Series, parse};
 
-const FAMILIES: [&str; 6] = [
-    "container_pressure_cpu_stalled_seconds_total",
-    "container_pressure_cpu_waiting_seconds_total",
-    "container_pressure_memory_stalled_seconds_total",
-    "container_pressure_memory_waiting_seconds_total",
-    "container_pressure_io_stalled_seconds_total",
-    "container_pressure_io_waiting_seconds_total",
-];
 /// The kubelet stamps a sample when it has read all files of it, and the agent's reading may be up
 /// to a second older than the answer that it stands in.
 const SLACK_MS: u64 = 2_000;
@@ -31,7 +23,7 @@ pub(super) struct OfKubelet {
 impl OfKubelet {
     pub(super) fn parse(text: String) -> Self {
         let mut series = parse(&text);
-        series.retain(|series| FAMILIES.contains(&&*series.name) && is_compared(&series.labels));
+        series.retain(|series| PRESSURE.contains(&&*series.name) && is_compared(&series.labels));
         Self { text, series }
     }
 
@@ -44,7 +36,7 @@ impl OfKubelet {
     pub(super) fn check(&self, readings: &[Reading]) {
         let ours = readings.last().unwrap();
         let (mut above_zero, mut compared) = (0, 0);
-        for name in FAMILIES {
+        for name in PRESSURE {
             for kind in ["HELP", "TYPE"] {
                 let start = format!("# {kind} {name} ");
                 let said = |text: &str| {
@@ -67,7 +59,7 @@ impl OfKubelet {
             above_zero += usize::from(series.value > 0.0);
         }
         // Two VMs with two containers each and their pods, and the node, in six families.
-        assert_eq!(compared, 7 * FAMILIES.len());
+        assert_eq!(compared, 7 * PRESSURE.len());
         assert!(above_zero >= 7, "{above_zero} values above zero");
         eprintln!("{compared} values as the kubelet has them, {above_zero} of them above zero");
     }

@@ -322,10 +322,7 @@ impl Drop for Companion {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            let from = log.lines().count().saturating_sub(20);
-            let last: Vec<&str> = log.lines().skip(from).collect();
-            eprintln!("{} said last:\n{}", self.log.display(), last.join("\n"));
+            super::show_end_of_log(&self.log.display().to_string(), &self.log);
         }
     }
 }

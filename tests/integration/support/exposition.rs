@@ -2,6 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The families of pressure, as the kubelet and cAdvisor name them.
+pub(crate) const PRESSURE: [&str; 6] = [
+    "container_pressure_cpu_stalled_seconds_total",
+    "container_pressure_cpu_waiting_seconds_total",
+    "container_pressure_memory_stalled_seconds_total",
+    "container_pressure_memory_waiting_seconds_total",
+    "container_pressure_io_stalled_seconds_total",
+    "container_pressure_io_waiting_seconds_total",
+];
+
 /// One series and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {

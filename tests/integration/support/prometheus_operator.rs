@@ -85,10 +85,7 @@ impl Drop for Operator {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            let from = log.lines().count().saturating_sub(20);
-            let last: Vec<&str> = log.lines().skip(from).collect();
-            eprintln!("the Prometheus operator said last:\n{}", last.join("\n"));
+            super::show_end_of_log("the Prometheus operator", &self.log);
         }
         let _ = fs::remove_file(&self.log);
     }
