@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use crate::alone;
 use crate::load::{now, sleep_until};
-use crate::record::{Cgroup, Node, PodCounters, Point, Record, text, threads};
+use crate::node;
+use crate::process::{finish, report_of, start_load};
+use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
 use crate::scenario::{JUDGED_FROM, Load, Pod, SECONDS, Scenario};
+use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};
 
 const STEP: f64 = 5.0;
@@ -56,6 +60,12 @@ struct Running<'a> {
 }
 
 fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
+    let taskstats = if scenario.real_time { Some(Taskstats::open()?) } else { None };
+    node::set_up(&scenario)?;
+    let alone = match &taskstats {
+        Some(taskstats) => alone::run_all(&scenario, taskstats)?,
+        None => BTreeMap::new(),
+    };
     let mut pods = Vec::new();
     for pod in &scenario.pods {
         for name in pod.names() {
@@ -70,7 +80,8 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     let mut daemons = Vec::new();
     for daemon in &scenario.daemons {
         let cgroup = tree::system(&daemon.name)?;
-        let child = start_load(&cgroup, daemon.load, start, SECONDS, None)?;
+        let judged = (start + JUDGED_FROM, start + SECONDS);
+        let child = start_load(&cgroup, daemon.load, 0, judged, None)?;
         daemons.push((child, cgroup));
     }
     let (mut points, mut snapshots) = (Vec::new(), Vec::new());
@@ -78,7 +89,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     while at <= SECONDS {
         sleep_until(start + at);
         let changed = begin_and_end(&mut pods, at, start)?;
-        points.push(point(now() - start, &pods));
+        points.push(point(now() - start, &pods, taskstats.as_ref())?);
         if changed {
             tell_of(&pods, at)?;
         }
@@ -89,6 +100,9 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     }
     // The loads count to the very end, and write it down then.
     sleep_until(start + SECONDS + 0.5);
+    if scenario.real_time {
+        wait_for_reports(&pods)?;
+    }
     let missed = pods
         .iter()
         .filter_map(|running| {
@@ -103,21 +117,36 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         finish(child, &cgroup)?;
     }
     finish(agent, &agent_cgroup)?;
-    Ok(Record { kernel: kernel.to_owned(), scenario: scenario.clone(), points, missed, snapshots })
+    node::clean_up(&scenario)?;
+    let kernel = kernel.to_owned();
+    Ok(Record { kernel, scenario: scenario.clone(), points, missed, alone, snapshots })
+}
+
+/// Who sleeps for memory or a disk says what it did when that is over.
+fn wait_for_reports(pods: &[Running<'_>]) -> anyhow::Result<()> {
+    let silent = || pods.iter().find(|running| text(&report_of(&running.tree.name)).is_empty());
+    for _ in 0..200 {
+        if silent().is_none() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    silent().map_or(Ok(()), |running| bail!("{}: its load said nothing", running.tree.name))
 }
 
 /// Those whose time has come. Answers whether there was any.
 fn begin_and_end(pods: &mut [Running<'_>], at: f64, start: f64) -> anyhow::Result<bool> {
     let mut changed = false;
-    for running in pods {
+    for (number, running) in (0..).zip(pods) {
         let pod = running.pod;
+        let judged = (start + JUDGED_FROM, start + pod.to.min(SECONDS));
         if running.load.is_none() && !running.ended && pod.from <= at && at < pod.to {
             let report = report_of(&running.tree.name);
-            running.load =
-                Some(start_load(&running.tree.container, pod.load, start, pod.to, Some(&report))?);
+            let container = &running.tree.container;
+            running.load = Some(start_load(container, pod.load, number, judged, Some(&report))?);
             if let Some(console) = running.tree.console.as_ref().filter(|_| pod.busy_console) {
-                let writes = Load { threads: 1, duty: 1.0, burst_ms: 10.0 };
-                running.console = Some(start_load(console, writes, start, SECONDS, None)?);
+                let writes = Load { threads: 1, duty: 1.0, burst_ms: 10.0, memory: None, io: None };
+                running.console = Some(start_load(console, writes, 0, judged, None)?);
             }
             changed = true;
         }
@@ -138,36 +167,6 @@ fn end(running: &mut Running<'_>) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn finish(mut child: Child, cgroup: &Path) -> anyhow::Result<()> {
-    tree::remove(cgroup)?;
-    child.wait()?;
-    Ok(())
-}
-
-fn start_load(
-    cgroup: &Path,
-    load: Load,
-    start: f64,
-    to: f64,
-    report: Option<&Path>,
-) -> anyhow::Result<Child> {
-    if let Some(report) = report {
-        let _ = fs::remove_file(report);
-    }
-    let mut command = Command::new("/bin/psi-lab");
-    command.arg("load").arg(cgroup).arg("--load").arg(serde_json::to_string(&load)?);
-    command.arg("--from").arg((start + JUDGED_FROM).to_string());
-    command.arg("--until").arg((start + to.min(SECONDS)).to_string());
-    if let Some(report) = report {
-        command.arg("--report").arg(report);
-    }
-    command.spawn().context("psi-lab load")
-}
-
-fn report_of(pod: &str) -> PathBuf {
-    Path::new("/tmp").join(format!("{pod}.json"))
 }
 
 /// Tells the agent which pods there are, at once and whole.
@@ -211,16 +210,25 @@ fn snapshot() -> anyhow::Result<Value> {
     Ok(serde_json::from_str(body)?)
 }
 
-fn point(at: f64, pods: &[Running<'_>]) -> Point {
+fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow::Result<Point> {
     let there = pods.iter().filter(|running| running.load.is_some() && !running.ended);
-    let counters = |running: &Running<'_>| PodCounters {
-        pod: Cgroup::read(&running.tree.pod),
-        container: Cgroup::read(&running.tree.container),
-        threads: threads(&running.tree.container),
+    let counters = |running: &Running<'_>| {
+        let (pod, container) = (&running.tree.pod, &running.tree.container);
+        let mut counters = PodCounters {
+            pod: Cgroup::read(pod),
+            container: Cgroup::read(container),
+            threads: threads(container),
+            memory_io: None,
+            delays: BTreeMap::new(),
+        };
+        if let Some(taskstats) = taskstats {
+            counters.memory_io = Some(MemoryIo::of_container(container, pod));
+            counters.delays = delays(counters.threads.keys(), taskstats)?;
+        }
+        Ok((running.tree.name.clone(), counters))
     };
-    Point {
-        at,
-        node: Node::read(&tree::kubepods()),
-        pods: there.map(|running| (running.tree.name.clone(), counters(running))).collect(),
-    }
+    let kubepods = tree::kubepods();
+    let mut node = Node::read(&kubepods);
+    node.memory_io = taskstats.map(|_| MemoryIo::of_node(&kubepods));
+    Ok(Point { at, node, pods: there.map(counters).collect::<anyhow::Result<_>>()? })
 }

@@ -11,6 +11,7 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Load;
+use crate::{disk_load, memory_load};
 
 /// What all threads of a process say of the judged time, seconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Missed {
     pub had: f64,
     /// How long their bursts took, from when each was due.
     pub took: f64,
+    /// Pages that they touched, or operations on a disk that they did.
+    #[serde(default)]
+    pub work: f64,
 }
 
 /// Goes to a cgroup, works until it is killed, and writes what it missed between the two moments
@@ -28,23 +32,35 @@ pub struct Missed {
 pub fn work(
     cgroup: &Path,
     load: Load,
+    number: u32,
     judged: (f64, f64),
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
     let (done, all_missed) = mpsc::channel();
-    for number in 0..load.threads {
+    for thread in 0..load.threads {
         let done = done.clone();
+        let mut work = Work::new(judged, done.clone());
+        let place = number * load.threads + thread;
         // As QEMU names those that run a VM's CPUs.
-        thread::Builder::new()
-            .name(format!("CPU {number}/KVM"))
-            .spawn(move || run(load, number, judged, &done))?;
+        thread::Builder::new().name(format!("CPU {thread}/KVM")).spawn(move || {
+            let ended = match (load.memory, load.io) {
+                (Some(memory), _) => memory_load::touch(memory, place, &mut work),
+                (None, Some(io)) => disk_load::run(io, place, &mut work),
+                (None, None) => run(load, thread, judged, &done),
+            };
+            if let Err(error) = ended {
+                eprintln!("a load failed: {error:#}");
+                std::process::exit(1);
+            }
+        })?;
     }
     let mut sum = Missed::default();
     for missed in all_missed.iter().take(load.threads as usize) {
         sum.asked += missed.asked;
         sum.had += missed.had;
         sum.took += missed.took;
+        sum.work += missed.work;
     }
     if let Some(report) = report {
         fs::write(report, serde_json::to_string(&sum)?)?;
@@ -56,7 +72,12 @@ pub fn work(
 }
 
 /// Works for ever, and says what it missed when the judged time is over.
-fn run(load: Load, number: u32, (from, until): (f64, f64), done: &Sender<Missed>) {
+fn run(
+    load: Load,
+    number: u32,
+    (from, until): (f64, f64),
+    done: &Sender<Missed>,
+) -> anyhow::Result<()> {
     let burst = load.burst_ms / 1000.0;
     let period = burst / load.duty;
     let (mut missed, mut told) = (Missed::default(), false);
@@ -82,6 +103,39 @@ fn run(load: Load, number: u32, (from, until): (f64, f64), done: &Sender<Missed>
         }
         // What is missed is lost: a guest's clock does not wait.
         due = (due + period).max(at);
+    }
+}
+
+/// Counts what a thread does in the judged time, and says it when that is over.
+pub struct Work {
+    judged: (f64, f64),
+    done: Option<Sender<Missed>>,
+    work: f64,
+    due: f64,
+}
+
+impl Work {
+    fn new(judged: (f64, f64), done: Sender<Missed>) -> Self {
+        Self { judged, done: Some(done), work: 0.0, due: 0.0 }
+    }
+
+    /// So much was done just now.
+    pub fn add(&mut self, work: u32) {
+        let now = now();
+        if now >= self.judged.0 && now <= self.judged.1 {
+            self.work += f64::from(work);
+        }
+        if now > self.judged.1
+            && let Some(done) = self.done.take()
+        {
+            let _ = done.send(Missed { work: self.work, ..Missed::default() });
+        }
+    }
+
+    /// Waits until `work` more is due at so much a second. What is missed is lost.
+    pub fn pace(&mut self, work: u32, per_second: f64) {
+        self.due = (self.due + f64::from(work) / per_second).max(now());
+        sleep_until(self.due);
     }
 }
 

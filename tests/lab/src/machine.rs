@@ -12,7 +12,24 @@ use anyhow::{Context, bail, ensure};
 use crate::record::Record;
 use crate::scenario::Scenario;
 
-const RECORDS_BYTES: u64 = 256 << 20;
+/// A disk, empty at first.
+struct Disk {
+    serial: &'static str,
+    bytes: u64,
+    /// As QEMU's `-drive` has it. A speed that is set is one that a busy host keeps to.
+    speed: &'static str,
+}
+
+const RECORDS: Disk = Disk { serial: "records", bytes: 256 << 20, speed: "" };
+const DISKS: [Disk; 3] = [
+    Disk { serial: "swap", bytes: 2 << 30, speed: ",throttling.iops-total=4000" },
+    Disk { serial: "fast", bytes: 8 << 30, speed: ",throttling.iops-total=2000" },
+    Disk {
+        serial: "slow",
+        bytes: 1 << 30,
+        speed: ",throttling.iops-total=200,throttling.bps-total=20971520",
+    },
+];
 
 /// The guest's clock follows its instructions: a busy host delays it, but does not change what it
 /// measures, and its sleeps take no time. Linux 6.1 does not boot so.
@@ -33,11 +50,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Runs scenarios, which must want the same number of CPUs, in one boot.
+    /// Runs scenarios, which must want the same number of CPUs and the same clock, in one boot.
     pub fn run(&self, folder: &Path, scenarios: &[Scenario]) -> anyhow::Result<Vec<Record>> {
-        let vcpus = scenarios.first().context("no scenarios")?.vcpus;
-        let work = std::env::temp_dir().join(format!("psi-lab-{}-{vcpus}", std::process::id()));
-        let records = self.boot(&work, folder, scenarios, vcpus);
+        let work = std::env::temp_dir().join(format!("psi-lab-{}", std::process::id()));
+        let records = self.boot(&work, folder, scenarios);
         fs::remove_dir_all(&work)?;
         let records = records?;
         ensure!(
@@ -55,20 +71,26 @@ impl Machine {
         work: &Path,
         folder: &Path,
         scenarios: &[Scenario],
-        vcpus: u32,
     ) -> anyhow::Result<Vec<Record>> {
+        let Scenario { vcpus, real_time: with_disks, .. } =
+            scenarios.first().context("no scenarios")?;
         let initramfs = self.make_initramfs(work, folder, scenarios)?;
-        let disk = work.join("records");
-        File::create(&disk)?.set_len(RECORDS_BYTES)?;
-        let clock = if self.real_time { REAL_TIME } else { VIRTUAL_TIME };
+        let mut disks = attach(work, &RECORDS)?;
+        let mut boot = "console=ttyS0 psi=1 panic=-1 quiet".to_owned();
+        if *with_disks {
+            for disk in &DISKS {
+                disks.extend(attach(work, disk)?);
+            }
+            boot += " delayacct";
+        }
+        // Virtual time skips what a disk takes.
+        let clock = if self.real_time || *with_disks { REAL_TIME } else { VIRTUAL_TIME };
         let started = Instant::now();
         let output = Command::new("qemu-system-x86_64")
             .args(clock.split_whitespace().chain(MACHINE.split_whitespace()))
-            .args(["-smp", &vcpus.to_string(), "-serial", "stdio", "-drive"])
-            .arg(format!("if=none,id=records,format=raw,cache=unsafe,file={}", disk.display()))
-            .args(["-device", "nvme,drive=records,serial=records", "-append"])
-            .arg("console=ttyS0 psi=1 panic=-1 quiet")
-            .arg("-kernel")
+            .args(["-smp", &vcpus.to_string(), "-serial", "stdio"])
+            .args(disks)
+            .args(["-append", &boot, "-kernel"])
             .arg(&self.kernel)
             .arg("-initrd")
             .arg(&initramfs)
@@ -81,7 +103,7 @@ impl Machine {
             let complaint = String::from_utf8_lossy(&output.stderr);
             bail!("the guest did not come to its end: {console}{complaint}");
         }
-        let bytes = fs::read(&disk)?;
+        let bytes = fs::read(work.join(RECORDS.serial))?;
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
@@ -122,4 +144,18 @@ impl Machine {
         ensure!(status.success(), "cpio or gzip failed: {status}");
         Ok(packed)
     }
+}
+
+/// QEMU's arguments for a disk.
+fn attach(work: &Path, disk: &Disk) -> anyhow::Result<Vec<String>> {
+    let Disk { serial, bytes, speed } = disk;
+    let file = work.join(serial);
+    File::create(&file).and_then(|file| file.set_len(*bytes))?;
+    let file = file.display();
+    Ok(vec![
+        "-drive".to_owned(),
+        format!("if=none,id={serial},format=raw,cache=unsafe,file={file}{speed}"),
+        "-device".to_owned(),
+        format!("nvme,drive={serial},serial={serial}"),
+    ])
 }

@@ -2,14 +2,22 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
+mod aio;
+mod alone;
+mod disk_load;
+mod disks;
 mod guest;
 mod load;
 mod machine;
+mod memory_load;
+mod node;
+mod process;
 mod rates;
 mod record;
 mod rules;
 mod scenario;
 mod table;
+mod taskstats;
 mod tree;
 mod truth;
 
@@ -57,7 +65,7 @@ enum Command {
     Table { records: PathBuf },
     /// In the guest: run the scenarios of a folder, write records.
     #[command(hide = true)]
-    Guest { scenarios: PathBuf, records: PathBuf },
+    Guest { scenarios: PathBuf },
     /// In the guest: want to run, in a cgroup, for ever.
     #[command(hide = true)]
     Load {
@@ -65,6 +73,9 @@ enum Command {
         /// As in a scenario, as JSON.
         #[arg(long)]
         load: String,
+        /// Tells it from other loads of the node.
+        #[arg(long, default_value_t = 0)]
+        number: u32,
         /// The judged time, by the monotonic clock, seconds.
         #[arg(long)]
         from: f64,
@@ -94,27 +105,30 @@ fn main() -> anyhow::Result<()> {
             let all: Result<Vec<Record>, _> = text.lines().map(serde_json::from_str).collect();
             print_table(&all?)
         }
-        Command::Guest { scenarios, records } => {
+        Command::Guest { scenarios } => {
+            let records = disks::device("records")?;
             let mut file = OpenOptions::new()
                 .write(true)
                 .open(&records)
                 .with_context(|| records.display().to_string())?;
             guest::run_all(&scenarios, &mut file)
         }
-        Command::Load { cgroup, load, from, until, report } => {
-            load::work(&cgroup, serde_json::from_str(&load)?, (from, until), report.as_deref())
+        Command::Load { cgroup, load, number, from, until, report } => {
+            let (load, report) = (serde_json::from_str(&load)?, report.as_deref());
+            load::work(&cgroup, load, number, (from, until), report)
         }
     }
 }
 
-/// One boot for each number of CPUs.
+/// One boot for each number of CPUs, and for those in real time.
 fn run_matrix(machine: &Machine, folder: &Path, names: &[String]) -> anyhow::Result<Vec<Record>> {
-    let mut by_vcpus: BTreeMap<u32, Vec<Scenario>> = BTreeMap::new();
+    let mut boots: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in Scenario::read_all(folder, names)? {
-        by_vcpus.entry(scenario.vcpus).or_default().push(scenario);
+        let boot = (scenario.real_time, scenario.vcpus);
+        boots.entry(boot).or_default().push(scenario);
     }
     let mut records = Vec::new();
-    for scenarios in by_vcpus.values() {
+    for scenarios in boots.values() {
         records.extend(machine.run(folder, scenarios)?);
     }
     records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::Missed;
 use crate::scenario::Scenario;
+use crate::taskstats::{Delays, Taskstats};
 
 /// A scenario that was run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,8 +19,21 @@ pub struct Record {
     pub points: Vec<Point>,
     /// By pod: what its load says.
     pub missed: BTreeMap<String, Missed>,
+    /// By pod, without its copies: what its load does and waits when nobody else is there.
+    #[serde(default)]
+    pub alone: BTreeMap<String, Alone>,
     /// What the agent said, after each point but the first.
     pub snapshots: Vec<serde_json::Value>,
+}
+
+/// A load with its own limits on a node of its own.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Alone {
+    pub seconds: f64,
+    /// As in [`Missed`].
+    pub work: f64,
+    /// Of the thread that waited most.
+    pub delays: Delays,
 }
 
 /// The counters of one moment.
@@ -42,6 +56,9 @@ pub struct Node {
     pub run_delay_ns: Option<u64>,
     /// Of kubepods.
     pub kubepods: Pressures,
+    /// The whole node's, and how often kubepods' own limit was met; in real time.
+    #[serde(default)]
+    pub memory_io: Option<MemoryIo>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +68,22 @@ pub struct PodCounters {
     pub container: Cgroup,
     /// Threads of the container's processes, by id: run time and run delay, nanoseconds.
     pub threads: BTreeMap<u32, (u64, u64)>,
+    /// The container's, and how often its own limit or its pod's was met; in real time.
+    #[serde(default)]
+    pub memory_io: Option<MemoryIo>,
+    /// Of the same threads, in real time.
+    #[serde(default)]
+    pub delays: BTreeMap<u32, Delays>,
+}
+
+/// What estimators may look at, besides pressure.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct MemoryIo {
+    pub limit_hits: u64,
+    /// Pages that were looked at to free some: by kswapd, and by those who wanted one.
+    pub scanned: (u64, u64),
+    /// Operations by disk.
+    pub operations: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -99,6 +132,7 @@ impl Node {
             total,
             run_delay_ns: (!schedstat.is_empty()).then(|| delays.sum()),
             kubepods: Pressures::read(|resource| kubepods.join(format!("{resource}.pressure"))),
+            memory_io: None,
         }
     }
 }
@@ -117,6 +151,56 @@ impl Cgroup {
             throttled_here_or_above_us: local.get("throttled_usec").copied(),
         }
     }
+}
+
+impl MemoryIo {
+    /// The node's.
+    pub fn of_node(kubepods: &Path) -> Self {
+        let scanned = scanned(&text(Path::new("/proc/vmstat")));
+        let root = kubepods.parent().unwrap_or(kubepods);
+        Self { limit_hits: limit_hits(kubepods), scanned, operations: operations(root) }
+    }
+
+    /// A container's and its pod's.
+    pub fn of_container(container: &Path, pod: &Path) -> Self {
+        Self {
+            limit_hits: limit_hits(container) + limit_hits(pod),
+            scanned: scanned(&text(&container.join("memory.stat"))),
+            operations: operations(container),
+        }
+    }
+}
+
+/// What threads waited, as delay accounting has it.
+pub fn delays<'a>(
+    threads: impl Iterator<Item = &'a u32>,
+    taskstats: &Taskstats,
+) -> anyhow::Result<BTreeMap<u32, Delays>> {
+    let one = |thread: &u32| Ok(taskstats.of(*thread)?.map(|delays| (*thread, delays)));
+    threads.filter_map(|thread| one(thread).transpose()).collect()
+}
+
+fn limit_hits(cgroup: &Path) -> u64 {
+    let events = text(&cgroup.join("memory.events.local"));
+    let events = keyed(&events);
+    ["high", "max"].iter().filter_map(|kind| events.get(kind)).sum()
+}
+
+fn scanned(stat: &str) -> (u64, u64) {
+    let stat = keyed(stat);
+    let of = |key| stat.get(key).copied().unwrap_or_default();
+    (of("pgscan_kswapd"), of("pgscan_direct"))
+}
+
+fn operations(cgroup: &Path) -> BTreeMap<String, u64> {
+    let stat = text(&cgroup.join("io.stat"));
+    let disk = |line: &str| {
+        let (disk, counters) = line.split_once(' ')?;
+        let of =
+            |key| counters.split(' ').find_map(|counter| counter.strip_prefix(key)?.parse().ok());
+        Some((disk.to_owned(), of("rios=").unwrap_or(0) + of("wios=").unwrap_or(0)))
+    };
+    stat.lines().filter_map(disk).collect()
 }
 
 /// Run time and run delay of each thread of a cgroup's processes.

@@ -21,6 +21,17 @@ pub struct Scenario {
     pub about: String,
     /// CPUs of the node.
     pub vcpus: u32,
+    /// Memory or I/O is at work: it takes real time and the disks, and the second table is its own.
+    #[serde(default)]
+    pub real_time: bool,
+    /// Whether the node swaps, to a disk of its own.
+    #[serde(default)]
+    pub swap: bool,
+    /// Only own limits and disks that nobody else uses are at work: the score must be calm.
+    #[serde(default)]
+    pub nobody_short: bool,
+    /// `memory.max` of kubepods, MiB: what the node has for pods.
+    pub kubepods_mib: Option<u32>,
     /// Pods.
     #[serde(default, rename = "pod")]
     pub pods: Vec<Pod>,
@@ -46,6 +57,12 @@ pub struct Pod {
     pub container_cpus: Option<f64>,
     /// CPUs that the pod may use.
     pub pod_cpus: Option<f64>,
+    /// What memory the container may use.
+    pub container_memory: Option<MemoryLimit>,
+    /// What memory the pod may use.
+    pub pod_memory: Option<MemoryLimit>,
+    /// What the container may do on a disk.
+    pub io_max: Option<IoLimit>,
     /// `cpu.weight` of the pod.
     pub weight: Option<u64>,
     /// The pod's own CPUs, as `0-1`.
@@ -82,6 +99,73 @@ pub struct Load {
     pub duty: f64,
     #[serde(default = "ten")]
     pub burst_ms: f64,
+    /// Each thread touches memory instead.
+    pub memory: Option<Memory>,
+    /// Each thread does I/O instead.
+    pub io: Option<Io>,
+}
+
+/// A working set that each thread has of its own and touches again and again, in random order.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    pub mib: u32,
+    /// Page cache of the fast disk, read; otherwise anonymous and written.
+    #[serde(default)]
+    pub file: bool,
+    /// How much of it is touched in a second, where nothing holds the thread back.
+    pub mib_per_second: f64,
+}
+
+/// Blocks at random places of a disk, one after the other and as fast as they go.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Io {
+    pub disk: Disk,
+    pub how: How,
+    #[serde(default = "page")]
+    pub block_kib: u32,
+    /// Operations at once, with native AIO.
+    #[serde(default = "one")]
+    pub depth: u32,
+    /// At most so many operations of each thread in a second.
+    pub per_second: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// Past the page cache; the thread sleeps until it is done.
+    Read,
+    Write,
+    /// To the page cache; the kernel writes it back.
+    BufferedWrite,
+    /// Past the page cache with `io_submit`; the thread sleeps in `io_getevents`.
+    NativeAio,
+}
+
+/// The disks of a node in real time; `machine` says how fast they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Disk {
+    Fast,
+    Slow,
+}
+
+/// MiB.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLimit {
+    pub max: Option<u32>,
+    pub high: Option<u32>,
+}
+
+/// Reads in a second, and as many writes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IoLimit {
+    pub disk: Disk,
+    pub per_second: u32,
 }
 
 fn yes() -> bool {
@@ -92,6 +176,9 @@ fn one() -> u32 {
 }
 fn whole() -> f64 {
     1.0
+}
+fn page() -> u32 {
+    4
 }
 fn ten() -> f64 {
     10.0
@@ -113,7 +200,23 @@ impl Scenario {
                 "{}: duty is a share of time, burst_ms a time",
                 path.display()
             );
+            ensure!(
+                load.memory.is_none() || load.io.is_none(),
+                "{}: a load has memory or io, not both",
+                path.display()
+            );
+            ensure!(
+                scenario.real_time || (load.memory.is_none() && load.io.is_none()),
+                "{}: memory and io need real_time = true",
+                path.display()
+            );
         }
+        ensure!(
+            !scenario.real_time
+                || scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to == SECONDS),
+            "{}: in real time pods are there all the time",
+            path.display()
+        );
         Ok(scenario)
     }
 

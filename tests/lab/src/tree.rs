@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use cgroups_rs::fs::Cgroup;
+use cgroups_rs::fs::blkio::BlkIoController;
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::cpuset::CpuSetController;
 use cgroups_rs::fs::hierarchies::V2;
+use cgroups_rs::fs::memory::{MemController, SetMemory};
+use cgroups_rs::fs::{Cgroup, MaxValue};
 use serde_json::{Value, json};
 
-use crate::scenario::Pod;
+use crate::disks;
+use crate::scenario::{IoLimit, MemoryLimit, Pod};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const KUBEPODS: &str = "kubepods.slice/kubepods-burstable.slice";
@@ -36,6 +39,12 @@ pub fn kubepods() -> PathBuf {
     Path::new(MOUNT).join("kubepods.slice")
 }
 
+/// What all pods together may use, MiB; without it whatever there is.
+pub fn limit_kubepods(mib: Option<u32>) -> anyhow::Result<()> {
+    let (cgroup, _) = make("kubepods.slice")?;
+    limit_memory(&cgroup, Some(MemoryLimit { max: mib, high: None }))
+}
+
 /// One for what belongs to the system.
 pub fn system(name: &str) -> anyhow::Result<PathBuf> {
     make(&format!("system.slice/{name}.service")).map(|(_, path)| path)
@@ -48,6 +57,7 @@ impl PodTree {
             format!("{KUBEPODS}/kubepods-burstable-pod{}.slice", uid(number).replace('-', "_"));
         let (cgroup, path) = make(&slice)?;
         limit(&cgroup, pod.pod_cpus)?;
+        limit_memory(&cgroup, pod.pod_memory)?;
         if let Some(weight) = pod.weight {
             fs::write(path.join("cpu.weight"), weight.to_string()).context("cpu.weight")?;
         }
@@ -60,6 +70,8 @@ impl PodTree {
             |container: usize| format!("{slice}/cri-containerd-{}.scope", id(number, container));
         let (container, container_path) = make(&of(0))?;
         limit(&container, pod.container_cpus)?;
+        limit_memory(&container, pod.container_memory)?;
+        limit_io(&container, pod.io_max)?;
         let console = if pod.vm {
             let (console, path) = make(&of(1))?;
             limit(&console, Some(CONSOLE_CPUS))?;
@@ -154,6 +166,30 @@ fn limit(cgroup: &Cgroup, cpus: Option<f64>) -> anyhow::Result<()> {
     let quota = (cpus * PERIOD_US as f64).round() as i64;
     let cpu: &CpuController = cgroup.controller_of().context("no cpu controller")?;
     cpu.set_cfs_quota_and_period(Some(quota), Some(PERIOD_US))?;
+    Ok(())
+}
+
+fn limit_memory(cgroup: &Cgroup, limit: Option<MemoryLimit>) -> anyhow::Result<()> {
+    let Some(limit) = limit else {
+        return Ok(());
+    };
+    let bytes = |mib: Option<u32>| {
+        Some(mib.map_or(MaxValue::Max, |mib| MaxValue::Value(i64::from(mib) << 20)))
+    };
+    let memory: &MemController = cgroup.controller_of().context("no memory controller")?;
+    let (max, high) = (bytes(limit.max), bytes(limit.high));
+    memory.set_mem(SetMemory { low: None, high, min: None, max })?;
+    Ok(())
+}
+
+fn limit_io(cgroup: &Cgroup, limit: Option<IoLimit>) -> anyhow::Result<()> {
+    let Some(IoLimit { disk, per_second }) = limit else {
+        return Ok(());
+    };
+    let (major, minor) = disks::numbers(disks::name(disk))?;
+    let io: &BlkIoController = cgroup.controller_of().context("no io controller")?;
+    io.throttle_read_iops_for_device(major, minor, per_second.into())?;
+    io.throttle_write_iops_for_device(major, minor, per_second.into())?;
     Ok(())
 }
 

@@ -1,0 +1,66 @@
+//! Each load of a scenario alone on the node, with its own limits: what it does and waits then is
+//! its own doing, and what it waits beyond that beside others is the node's.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::load::{Missed, now, sleep_until};
+use crate::node;
+use crate::process::{report_of, start_load};
+use crate::record::{Alone, delays, text, threads};
+use crate::scenario::{Pod, Scenario};
+use crate::taskstats::{Delays, Taskstats};
+use crate::tree::PodTree;
+
+/// From when on it counts, when its working set is in memory, and until when, seconds.
+const FROM: f64 = 5.0;
+const UNTIL: f64 = 13.0;
+
+/// One after the other, one of several that are alike.
+pub fn run_all(
+    scenario: &Scenario,
+    taskstats: &Taskstats,
+) -> anyhow::Result<BTreeMap<String, Alone>> {
+    let mut all = BTreeMap::new();
+    for pod in &scenario.pods {
+        all.insert(pod.name.clone(), run(pod, taskstats).with_context(|| pod.name.clone())?);
+        node::forget_files()?;
+    }
+    Ok(all)
+}
+
+fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
+    let tree = PodTree::make(pod, "alone", 0)?;
+    let report = report_of("alone");
+    let start = now();
+    let judged = (start + FROM, start + UNTIL);
+    let mut child = start_load(&tree.container, pod.load, 0, judged, Some(&report))?;
+    sleep_until(judged.0);
+    let before = most(&tree.container, taskstats)?;
+    sleep_until(judged.1);
+    let after = most(&tree.container, taskstats)?;
+    // It writes down what it did when its next step ends.
+    for _ in 0..400 {
+        if !text(&report).is_empty() {
+            break;
+        }
+        sleep_until(now() + 0.05);
+    }
+    let said: Missed = serde_json::from_str(&text(&report)).context("the load said nothing")?;
+    tree.remove()?;
+    child.wait()?;
+    let delays = Delays {
+        memory_ns: after.memory_ns.saturating_sub(before.memory_ns),
+        io_ns: after.io_ns.saturating_sub(before.io_ns),
+    };
+    Ok(Alone { seconds: UNTIL - FROM, work: said.work, delays })
+}
+
+fn most(container: &Path, taskstats: &Taskstats) -> anyhow::Result<Delays> {
+    let threads = threads(container);
+    let all = delays(threads.keys(), taskstats)?;
+    let most = |of: fn(&Delays) -> u64| all.values().map(of).max().unwrap_or_default();
+    Ok(Delays { memory_ns: most(|delays| delays.memory_ns), io_ns: most(|delays| delays.io_ns) })
+}

@@ -1,0 +1,68 @@
+//! A thread that touches its working set again and again: memory of its own, or page cache.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+
+use anyhow::Context;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use crate::disks;
+use crate::load::Work;
+use crate::scenario::{Disk, Memory};
+
+const PAGE: usize = 4096;
+/// Pages between two looks at the clock.
+const AT_ONCE: u32 = 32;
+/// Without a divisor in common with any number of pages in MiB: a walk with it meets every page
+/// once, in an order that neither read-ahead nor the kernel's lists of old pages can guess.
+const STRIDE: usize = 15_485_863;
+/// Part of the fast disk for each thread.
+const REGION: u64 = 512 << 20;
+
+/// Works for ever. `place` tells it from other threads of the node.
+pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> {
+    let pages = (memory.mib as usize) << 20 >> 12;
+    let per_second = memory.mib_per_second * 256.0;
+    if memory.file {
+        let path = disks::device(disks::name(Disk::Fast))?;
+        let file = File::open(&path).with_context(|| path.display().to_string())?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?;
+        let region = REGION * u64::from(place);
+        let mut page = [0; PAGE];
+        again_and_again(pages, per_second, work, |number| {
+            let at = region + (number * PAGE) as u64;
+            file.read_exact_at(&mut page, at).with_context(|| format!("{}", path.display()))
+        })
+    } else {
+        let mut all = vec![0_u8; pages * PAGE];
+        again_and_again(pages, per_second, work, |number| {
+            // A page of zeros would be dropped where others are swapped out.
+            if let Some(byte) = black_box(&mut all).get_mut(number * PAGE) {
+                *byte = byte.wrapping_add(1).max(1);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn again_and_again(
+    pages: usize,
+    per_second: f64,
+    work: &mut Work,
+    mut touch: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (mut number, mut touched) = (0, 0);
+    loop {
+        for _ in 0..AT_ONCE {
+            touch(number)?;
+            number = (number + STRIDE) % pages;
+            touched += 1;
+        }
+        work.add(AT_ONCE);
+        // The first time it takes its memory as fast as it can.
+        if touched > pages {
+            work.pace(AT_ONCE, per_second);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a scenario asks of the node as a whole: swap, and what pods may use together.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::disks;
+use crate::scenario::Scenario;
+use crate::tree;
+
+/// Before anything runs.
+pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
+    if !scenario.real_time {
+        return Ok(());
+    }
+    // Huge pages come, go and are split in their own time.
+    set("/sys/kernel/mm/transparent_hugepage/enabled", "never")?;
+    // Otherwise what a VM wrote is written back long after its scenario.
+    set("/proc/sys/vm/dirty_background_bytes", "8388608")?;
+    set("/proc/sys/vm/dirty_bytes", "16777216")?;
+    tree::limit_kubepods(scenario.kubepods_mib)?;
+    if scenario.swap {
+        let swap = disks::device("swap")?;
+        run("mkswap", &swap)?;
+        run("swapon", &swap)?;
+    }
+    Ok(())
+}
+
+/// After all has ended: nothing of it is to be found by the next one.
+pub fn clean_up(scenario: &Scenario) -> anyhow::Result<()> {
+    if !scenario.real_time {
+        return Ok(());
+    }
+    if scenario.swap {
+        run("swapoff", &disks::device("swap")?)?;
+    }
+    forget_files()
+}
+
+/// Takes all files from memory.
+pub fn forget_files() -> anyhow::Result<()> {
+    nix::unistd::sync();
+    set("/proc/sys/vm/drop_caches", "3")
+}
+
+fn set(path: &str, value: &str) -> anyhow::Result<()> {
+    fs::write(path, value).with_context(|| path.to_owned())
+}
+
+fn run(program: &str, device: &Path) -> anyhow::Result<()> {
+    let output = Command::new(program).arg(device).output().with_context(|| program.to_owned())?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {complaint}", device.display());
+    Ok(())
+}
