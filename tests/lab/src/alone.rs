@@ -51,16 +51,12 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
     let said: Missed = serde_json::from_str(&text(&report)).context("the load said nothing")?;
     tree.remove()?;
     child.wait()?;
-    let delays = Delays {
-        memory_ns: after.memory_ns.saturating_sub(before.memory_ns),
-        io_ns: after.io_ns.saturating_sub(before.io_ns),
-    };
+    let delays = after.by(before, u64::saturating_sub);
     Ok(Alone { seconds: UNTIL - FROM, work: said.work, delays })
 }
 
 fn most(container: &Path, taskstats: &Taskstats) -> anyhow::Result<Delays> {
     let threads = threads(container);
     let all = delays(threads.keys(), taskstats)?;
-    let most = |of: fn(&Delays) -> u64| all.values().map(of).max().unwrap_or_default();
-    Ok(Delays { memory_ns: most(|delays| delays.memory_ns), io_ns: most(|delays| delays.io_ns) })
+    Ok(all.values().fold(Delays::default(), |most, one| most.by(*one, u64::max)))
 }

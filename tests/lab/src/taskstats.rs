@@ -9,13 +9,31 @@ use nix::sys::socket::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a thread has waited since it began, nanoseconds.
+/// What a thread has waited since it began, or between two moments, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Delays {
-    /// Looking for free pages, compacting them, and for pages that had been taken from it.
-    pub memory_ns: u64,
+    /// Looking for free pages, and moving others together to free large ones.
+    pub freepages: u64,
+    pub compact: u64,
+    /// For pages that had been taken from it and come back.
+    pub thrashing: u64,
+    /// Asking for pages in swap, those of `thrashing` among them.
+    pub swapin: u64,
     /// For block I/O, pages that come back from a disk among it.
-    pub io_ns: u64,
+    pub blkio: u64,
+}
+
+impl Delays {
+    /// Each of them from two.
+    pub fn by(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            freepages: of(self.freepages, other.freepages),
+            compact: of(self.compact, other.compact),
+            thrashing: of(self.thrashing, other.thrashing),
+            swapin: of(self.swapin, other.swapin),
+            blkio: of(self.blkio, other.blkio),
+        }
+    }
 }
 
 /// The generic netlink family that names others (`GENL_ID_CTRL`).
@@ -78,9 +96,11 @@ impl Taskstats {
             bytes.map(u64::from_ne_bytes).context("taskstats are too old")
         };
         Ok(Some(Delays {
-            // Where a page comes back that was taken, its swap-in is a part of the thrashing.
-            memory_ns: at(FREEPAGES)? + at(COMPACT)? + at(THRASHING)?.max(at(SWAPIN)?),
-            io_ns: at(BLKIO)?,
+            freepages: at(FREEPAGES)?,
+            compact: at(COMPACT)?,
+            thrashing: at(THRASHING)?,
+            swapin: at(SWAPIN)?,
+            blkio: at(BLKIO)?,
         }))
     }
 }
