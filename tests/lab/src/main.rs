@@ -20,6 +20,9 @@ mod table;
 mod taskstats;
 mod tree;
 mod truth;
+mod waits;
+mod waits_rules;
+mod waits_table;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -52,7 +55,7 @@ enum Command {
         /// The folder of scenarios.
         #[arg(long)]
         scenarios: PathBuf,
-        /// Let the guest's clock be the host's, as Linux 6.1 needs.
+        /// Let the guest's clock be the host's in all scenarios, as Linux 6.1 needs.
         #[arg(long)]
         real_time: bool,
         /// Where to keep the records, one a line.
@@ -136,11 +139,21 @@ fn run_matrix(machine: &Machine, folder: &Path, names: &[String]) -> anyhow::Res
 }
 
 fn print_table(records: &[Record]) -> anyhow::Result<()> {
-    let (table, wrong) = table::table(records);
     if let Some(record) = records.first() {
         println!("Linux {}\n", record.kernel);
     }
-    println!("{table}");
+    let (memory_and_io, cpu): (Vec<&Record>, Vec<&Record>) =
+        records.iter().partition(|record| record.scenario.real_time);
+    let mut wrong = Vec::new();
+    for (table, records) in
+        [(table::table as fn(&[&Record]) -> _, cpu), (waits_table::table, memory_and_io)]
+    {
+        if !records.is_empty() {
+            let (text, more) = table(&records);
+            println!("{text}");
+            wrong.extend(more);
+        }
+    }
     for one in &wrong {
         eprintln!("wrong: {one}");
     }

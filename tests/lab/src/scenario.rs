@@ -132,7 +132,7 @@ pub struct Io {
     pub per_second: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
     /// Past the page cache; the thread sleeps until it is done.

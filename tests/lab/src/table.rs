@@ -8,11 +8,11 @@ use crate::rules::RULES;
 use crate::truth;
 
 /// Below this share nobody is held back by the node...
-const CALM: f64 = 0.10;
+pub const CALM: f64 = 0.10;
 /// ...and above this one everybody would say so.
-const SHORT: f64 = 0.30;
+pub const SHORT: f64 = 0.30;
 /// A score says "short" from here on: in the middle of the two.
-const BETWEEN: f64 = 0.20;
+pub const BETWEEN: f64 = 0.20;
 
 /// Mean error and largest error that the score may have.
 pub const MEAN_ERROR: f64 = 0.05;
@@ -27,8 +27,8 @@ struct Line<'a> {
 }
 
 /// The table as Markdown, and what is wrong in it.
-pub fn table(records: &[Record]) -> (String, Vec<String>) {
-    let lines: Vec<Line<'_>> = records.iter().map(Line::of).collect();
+pub fn table(records: &[&Record]) -> (String, Vec<String>) {
+    let lines: Vec<Line<'_>> = records.iter().copied().map(Line::of).collect();
     let mut text = String::from("| scenario | vCPUs | truth | loads | score | error |");
     for rule in &RULES {
         let _ = write!(text, " {} |", rule.name);
@@ -120,7 +120,8 @@ fn summary(lines: &[Line<'_>], text: &mut String, wrong: &mut Vec<String>) {
     }
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
+/// None of nothing.
+pub fn mean(values: &[f64]) -> Option<f64> {
     let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
     Some(values.iter().sum::<f64>() / f64::from(count))
 }

@@ -1,0 +1,97 @@
+//! What VMs really waited for memory and for disks because of the node. No pressure file is looked
+//! at. Pure.
+//!
+//! The kernel's delay accounting says how long each thread slept for memory and in I/O; it counts
+//! tasks one by one, where pressure counts states of CPUs. A VM's wait is that of its thread that
+//! waited most, as a share of time: as many threads wait at once, more of them do not hold the VM
+//! back more, and idle ones beside it do not make it less. `some` is at least that.
+//!
+//! Whose fault it is follows from a second run, of each load alone on the same node, with the same
+//! limits: what a piece of work waits then is the load's own doing, or the disk's: its limit makes
+//! it wait, or the disk is as slow as it is. **Truth is what the VM waited beyond that**: its wait,
+//! less the work that it did times what one piece of it waits alone. So a VM that has a slow disk to
+//! itself is held back by nobody, which is what moving it elsewhere would show. A load that does not
+//! fit the node even alone would be taken for its own fault: there is no such scenario.
+//!
+//! I/O that the kernel does for want of memory counts as both, as it does in pressure.
+//!
+//! Delay accounting is blind where a thread waits for native AIO, for it does not sleep in I/O then.
+//! There the work that it lost stands in, which is the same number for a load that goes as fast as
+//! the disk lets it. It is blind to the sleep of those beyond `memory.high` too, which is always an
+//! own limit.
+
+use crate::rates::population;
+use crate::record::{Alone, PodCounters, Point, Record};
+use crate::scenario::{How, JUDGED_FROM, Pod, SECONDS};
+use crate::taskstats::Delays;
+use crate::truth::of_node;
+
+/// A resource, by what a thread waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    Memory,
+    Io,
+}
+
+/// The share of time that the node made its VMs wait: the upper quartile, all alike.
+pub fn by_delays(record: &Record, resource: Resource) -> f64 {
+    of_all(record, |name, pod| {
+        let alone = record.alone.get(&pod.name)?;
+        if resource == Resource::Io && pod.load.io.is_some_and(|io| io.how == How::NativeAio) {
+            return lost(record, name, alone);
+        }
+        let (before, after) = judged(record)?;
+        let wait = longest(before.pods.get(name)?, after.pods.get(name)?, resource);
+        let work = record.missed.get(name)?.work;
+        let own = if alone.work > 0.0 {
+            seconds(&alone.delays, resource) / alone.work * work
+        } else {
+            // It did nothing even alone.
+            wait
+        };
+        Some((wait - own) / (after.at - before.at))
+    })
+}
+
+/// The share of the work that its VMs do alone, and did not do here.
+pub fn by_loads(record: &Record) -> f64 {
+    of_all(record, |name, pod| lost(record, name, record.alone.get(&pod.name)?))
+}
+
+/// One number of a node's VMs, of those that have one.
+pub fn of_all(record: &Record, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
+    let all = population(record).into_iter();
+    let shares: Vec<_> =
+        all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), 1.0))).collect();
+    if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
+}
+
+/// The first and last point of the judged time.
+pub fn judged(record: &Record) -> Option<(&Point, &Point)> {
+    let first = record.points.iter().find(|point| point.at > JUDGED_FROM - 0.5)?;
+    Some((first, record.points.last()?))
+}
+
+fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
+    let wanted = alone.work / alone.seconds * (SECONDS - JUDGED_FROM);
+    (wanted > 0.0).then_some(1.0 - record.missed.get(name)?.work / wanted)
+}
+
+/// Of its threads the one that waited most, seconds.
+fn longest(before: &PodCounters, after: &PodCounters, resource: Resource) -> f64 {
+    let waits = after.delays.iter().map(|(thread, now)| {
+        let then = before.delays.get(thread).copied().unwrap_or_default();
+        seconds(&now.by(then, u64::saturating_sub), resource)
+    });
+    waits.fold(0.0, f64::max)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]
+fn seconds(delays: &Delays, resource: Resource) -> f64 {
+    let nanoseconds = match resource {
+        // Asking for a page that had been taken is a part of waiting for it.
+        Resource::Memory => delays.freepages + delays.compact + delays.thrashing.max(delays.swapin),
+        Resource::Io => delays.blkio,
+    };
+    nanoseconds as f64 / 1e9
+}

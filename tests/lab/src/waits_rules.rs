@@ -1,0 +1,72 @@
+//! What else could be said of memory and I/O from the same records: the node's own pressure, and
+//! estimators that look at more than the agent does. Pure.
+
+use crate::record::{MemoryIo, Pressures, Record};
+use crate::waits::{Resource, judged, of_all};
+
+/// `some` of the whole node.
+pub fn node_some(record: &Record, resource: Resource) -> f64 {
+    judged(record).map_or(0.0, |(before, after)| {
+        some(&before.node.pressure, &after.node.pressure, resource) / (after.at - before.at)
+    })
+}
+
+/// `some` of each VM, weighted by whose doing it can be: see [`by_scans`] and [`by_neighbours`].
+pub fn candidate(record: &Record, resource: Resource) -> f64 {
+    of_all(record, |name, _| {
+        let (before, after) = judged(record)?;
+        let node = (before.node.memory_io.as_ref()?, after.node.memory_io.as_ref()?);
+        let (before, after, seconds) =
+            (before.pods.get(name)?, after.pods.get(name)?, after.at - before.at);
+        let some = some(&before.container.pressure, &after.container.pressure, resource) / seconds;
+        let own = (before.memory_io.as_ref()?, after.memory_io.as_ref()?);
+        Some(match resource {
+            Resource::Memory => some * by_scans(node, own),
+            Resource::Io => some * by_neighbours(node, own),
+        })
+    })
+}
+
+/// Of a container that met no limit of its own all, where the node or kubepods is short; of one that
+/// did, as much as kswapd looked at of its pages, since only the node's shortage wakes that.
+fn by_scans(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
+    let scanned = |of: (&MemoryIo, &MemoryIo)| {
+        (more(of.0.scanned.0, of.1.scanned.0), more(of.0.scanned.1, of.1.scanned.1))
+    };
+    let (node_scanned, own_scanned) = (scanned(node), scanned(own));
+    let kubepods = node.1.limit_hits > node.0.limit_hits;
+    let short = node_scanned.0 + node_scanned.1 > 0.0 || kubepods;
+    let limited = own.1.limit_hits > own.0.limit_hits;
+    match (short, limited) {
+        (false, _) => 0.0,
+        (true, false) => 1.0,
+        (true, true) => own_scanned.0 / (own_scanned.0 + own_scanned.1).max(1.0),
+    }
+}
+
+/// The share that others have of the operations on the disks that it uses.
+fn by_neighbours(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
+    let (mut all, mut others) = (0.0, 0.0);
+    for (disk, now) in &own.1.operations {
+        let of = |counters: &MemoryIo| counters.operations.get(disk).copied().unwrap_or_default();
+        let mine = more(of(own.0), *now);
+        let everybody = more(of(node.0), of(node.1)).max(mine);
+        // A disk counts as much as it is used.
+        all += mine;
+        others += mine * (1.0 - mine / everybody.max(1.0));
+    }
+    if all > 0.0 { others / all } else { 0.0 }
+}
+
+fn some(before: &Pressures, after: &Pressures, resource: Resource) -> f64 {
+    let of = |pressures: &Pressures| match resource {
+        Resource::Memory => pressures.memory.0,
+        Resource::Io => pressures.io.0,
+    };
+    more(of(before), of(after)) / 1e6
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counters of half a minute are far below 2^52")]
+fn more(before: u64, after: u64) -> f64 {
+    after.saturating_sub(before) as f64
+}

@@ -1,0 +1,128 @@
+//! The table of memory and I/O: truth, the agent's score, and what others would say. Pure.
+
+use std::fmt::Write;
+
+use crate::record::Record;
+use crate::table::{BETWEEN, CALM, SHORT, mean};
+use crate::waits::{self, Resource};
+use crate::waits_rules::{candidate, node_some};
+
+/// What the score may be where only own limits and idle disks are at work.
+const NOBODY_SHORT: f64 = 0.05;
+/// Mean error that it may have.
+const MEAN_ERROR: f64 = 0.10;
+
+/// One resource in one scenario.
+struct Cell {
+    truth: f64,
+    score: Option<f64>,
+    node: f64,
+    candidate: f64,
+}
+
+/// The table as Markdown, and what is wrong in it.
+pub fn table(records: &[&Record]) -> (String, Vec<String>) {
+    let mut text = String::from(
+        "| scenario | work lost | memory: truth | score | error | node some | by scans \
+         | I/O: truth | score | error | node some | by neighbours |\n|---|",
+    );
+    text.push_str(&"---:|".repeat(11));
+    text.push('\n');
+    let (mut wrong, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
+    for record in records {
+        let name = &record.scenario.name;
+        let _ = write!(text, "| {name} | {:.3} |", waits::by_loads(record));
+        for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
+            let cell = Cell::of(record, resource);
+            let before = wrong.len();
+            cell.judge(record, resource, &mut wrong);
+            let mark = if wrong.len() > before { " ✗" } else { "" };
+            let _ = write!(text, " {}{mark} | {} |", cell.shown(), cell.rules());
+            cells.push(cell);
+        }
+        text.push('\n');
+    }
+    text.push('\n');
+    for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
+        summary(resource, cells, &mut text, &mut wrong);
+    }
+    (text, wrong)
+}
+
+impl Cell {
+    fn of(record: &Record, resource: Resource) -> Self {
+        // The first snapshots are from before the judged time.
+        let scores = record.snapshots.iter().skip(2);
+        let key = key(resource);
+        let told: Vec<f64> =
+            scores.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
+        Self {
+            truth: waits::by_delays(record, resource),
+            score: mean(&told),
+            node: node_some(record, resource),
+            candidate: candidate(record, resource),
+        }
+    }
+
+    fn error(&self) -> Option<f64> {
+        Some(self.score? - self.truth)
+    }
+
+    fn shown(&self) -> String {
+        match (self.score, self.error()) {
+            (Some(score), Some(error)) => format!("{:.3} | {score:.3} | {error:+.3}", self.truth),
+            _ => format!("{:.3} | – | –", self.truth),
+        }
+    }
+
+    fn rules(&self) -> String {
+        format!("{:.2} | {:.2}", self.node, self.candidate)
+    }
+
+    fn judge(&self, record: &Record, resource: Resource, wrong: &mut Vec<String>) {
+        let (truth, what) = (self.truth, format!("{}, {}", record.scenario.name, key(resource)));
+        if record.scenario.nobody_short && truth >= CALM {
+            wrong.push(format!(
+                "{what}: truth {truth:.3} where nobody is short: was this machine too busy to tell?"
+            ));
+        }
+        let Some(score) = self.score else {
+            // Of those that have a limit nothing is said: fair where nobody is held back.
+            if truth >= CALM {
+                wrong.push(format!("{what}: truth {truth:.3}, the agent has no score"));
+            }
+            return;
+        };
+        if record.scenario.nobody_short && score > NOBODY_SHORT {
+            wrong.push(format!("{what}: score {score:.3} where nobody is short"));
+        } else if truth > SHORT && score < BETWEEN || truth < CALM && score >= BETWEEN {
+            wrong.push(format!("{what}: truth {truth:.3}, score {score:.3}: wrong side"));
+        }
+    }
+}
+
+fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Vec<String>) {
+    let key = key(resource);
+    let absolute = |of: &dyn Fn(&Cell) -> Option<f64>| {
+        let all: Vec<f64> = cells.iter().filter_map(|cell| Some(of(cell)?.abs())).collect();
+        (mean(&all).unwrap_or(0.0), all.into_iter().fold(0.0, f64::max))
+    };
+    let (mean_error, largest) = absolute(&Cell::error);
+    let (node, _) = absolute(&|cell| Some(cell.node - cell.truth));
+    let (other, other_largest) = absolute(&|cell| Some(cell.candidate - cell.truth));
+    let _ = writeln!(
+        text,
+        "- {key}: mean error {mean_error:.3}, largest {largest:.3}; node some {node:.3}; \
+         the last column {other:.3}, largest {other_largest:.3}"
+    );
+    if mean_error > MEAN_ERROR {
+        wrong.push(format!("{key}: mean error {mean_error:.3}, more than {MEAN_ERROR}"));
+    }
+}
+
+fn key(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Memory => "memory",
+        Resource::Io => "io",
+    }
+}
