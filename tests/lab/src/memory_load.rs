@@ -27,8 +27,14 @@ pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> 
     if memory.file {
         let path = disks::device(disks::name(Disk::Fast))?;
         let file = File::open(&path).with_context(|| path.display().to_string())?;
-        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?;
         let region = REGION * u64::from(place);
+        // Page by page the first time would last longer than a scenario.
+        let mut mib = vec![0; 1 << 20];
+        for number in 0..u64::from(memory.mib) {
+            file.read_exact_at(&mut mib, region + (number << 20))
+                .with_context(|| path.display().to_string())?;
+        }
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?;
         let mut page = [0; PAGE];
         again_and_again(pages, per_second, work, |number| {
             let at = region + (number * PAGE) as u64;
@@ -36,13 +42,16 @@ pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> 
         })
     } else {
         let mut all = vec![0_u8; pages * PAGE];
-        again_and_again(pages, per_second, work, |number| {
-            // A page of zeros would be dropped where others are swapped out.
+        // A page of zeros would be dropped where others are swapped out.
+        let mut write = |number: usize| {
             if let Some(byte) = black_box(&mut all).get_mut(number * PAGE) {
                 *byte = byte.wrapping_add(1).max(1);
             }
             Ok(())
-        })
+        };
+        // It takes its memory as fast as it can.
+        (0..pages).try_for_each(&mut write)?;
+        again_and_again(pages, per_second, work, write)
     }
 }
 
@@ -52,17 +61,13 @@ fn again_and_again(
     work: &mut Work,
     mut touch: impl FnMut(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let (mut number, mut touched) = (0, 0);
+    let mut number = 0;
     loop {
         for _ in 0..AT_ONCE {
             touch(number)?;
             number = (number + STRIDE) % pages;
-            touched += 1;
         }
         work.add(AT_ONCE);
-        // The first time it takes its memory as fast as it can.
-        if touched > pages {
-            work.pace(AT_ONCE, per_second);
-        }
+        work.pace(AT_ONCE, per_second);
     }
 }

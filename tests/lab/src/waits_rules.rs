@@ -1,7 +1,7 @@
 //! What else could be said of memory and I/O from the same records: the node's own pressure, and
 //! estimators that look at more than the agent does. Pure.
 
-use crate::record::{MemoryIo, Pressures, Record};
+use crate::record::{MemoryIo, PodCounters, Pressures, Record};
 use crate::waits::{Resource, judged, of_all};
 
 /// `some` of the whole node.
@@ -22,7 +22,7 @@ pub fn candidate(record: &Record, resource: Resource) -> f64 {
         let own = (before.memory_io.as_ref()?, after.memory_io.as_ref()?);
         Some(match resource {
             Resource::Memory => some * by_scans(node, own),
-            Resource::Io => some * by_neighbours(node, own),
+            Resource::Io => some * by_neighbours(node, own, |disk| of_pods(record, disk)),
         })
     })
 }
@@ -45,17 +45,35 @@ fn by_scans(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
 }
 
 /// The share that others have of the operations on the disks that it uses.
-fn by_neighbours(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
+fn by_neighbours(
+    node: (&MemoryIo, &MemoryIo),
+    own: (&MemoryIo, &MemoryIo),
+    pods: impl Fn(&str) -> f64,
+) -> f64 {
     let (mut all, mut others) = (0.0, 0.0);
     for (disk, now) in &own.1.operations {
         let of = |counters: &MemoryIo| counters.operations.get(disk).copied().unwrap_or_default();
         let mine = more(of(own.0), *now);
-        let everybody = more(of(node.0), of(node.1)).max(mine);
+        // The node's are counted after the kernel merged some, and what it writes back is no pod's.
+        let everybody = more(of(node.0), of(node.1)).max(pods(disk));
         // A disk counts as much as it is used.
         all += mine;
         others += mine * (1.0 - mine / everybody.max(1.0));
     }
     if all > 0.0 { others / all } else { 0.0 }
+}
+
+/// Operations of all pods on a disk.
+fn of_pods(record: &Record, disk: &str) -> f64 {
+    let operations = |pod: &PodCounters| {
+        let all = pod.memory_io.as_ref().map(|counters| &counters.operations);
+        all.and_then(|all| all.get(disk)).copied().unwrap_or_default()
+    };
+    judged(record).map_or(0.0, |(before, after)| {
+        let pods = after.pods.iter();
+        pods.map(|(name, now)| more(before.pods.get(name).map_or(0, operations), operations(now)))
+            .sum()
+    })
 }
 
 fn some(before: &Pressures, after: &Pressures, resource: Resource) -> f64 {
