@@ -17,12 +17,13 @@
 //!
 //! Delay accounting is blind where a thread waits for native AIO, for it does not sleep in I/O then.
 //! There the work that it lost stands in, which is the same number for a load that goes as fast as
-//! the disk lets it. It is blind to the sleep of those beyond `memory.high` too, which is always an
+//! the disk lets it. Of such a load truth is never more than the work that it lost: who writes to the
+//! page cache waits now here, now there, and has done all its work. Delay accounting is blind to the sleep of those beyond `memory.high` too, which is always an
 //! own limit.
 
 use crate::rates::population;
 use crate::record::{Alone, PodCounters, Point, Record};
-use crate::scenario::{How, JUDGED_FROM, Pod, SECONDS};
+use crate::scenario::{How, Io, JUDGED_FROM, Pod, SECONDS};
 use crate::taskstats::Delays;
 use crate::truth::of_node;
 
@@ -37,9 +38,6 @@ pub enum Resource {
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        if resource == Resource::Io && pod.load.io.is_some_and(|io| io.how == How::NativeAio) {
-            return lost(record, name, alone);
-        }
         let (before, after) = judged(record)?;
         let wait = longest(before.pods.get(name)?, after.pods.get(name)?, resource);
         let work = record.missed.get(name)?.work;
@@ -49,7 +47,14 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
             // It did nothing even alone.
             wait
         };
-        Some((wait - own) / (after.at - before.at))
+        let waited = (wait - own) / (after.at - before.at);
+        Some(match pod.load.io {
+            Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
+                lost(record, name, alone)?
+            }
+            Some(Io { per_second: None, .. }) => waited.min(lost(record, name, alone)?),
+            Some(Io { per_second: Some(_), .. }) | None => waited,
+        })
     })
 }
 

@@ -11,9 +11,13 @@ pub fn node_some(record: &Record, resource: Resource) -> f64 {
     })
 }
 
-/// `some` of each VM, weighted by whose doing it can be: see [`by_scans`] and [`by_neighbours`].
+/// `some` of each VM, weighted by whose doing it can be: see [`by_scans`] and [`by_neighbours`]. Of
+/// one with an `io.max` nothing is said, as the agent has it.
 pub fn candidate(record: &Record, resource: Resource) -> f64 {
-    of_all(record, |name, _| {
+    of_all(record, |name, pod| {
+        if resource == Resource::Io && pod.io_max.is_some() {
+            return None;
+        }
         let (before, after) = judged(record)?;
         let node = (before.node.memory_io.as_ref()?, after.node.memory_io.as_ref()?);
         let (before, after, seconds) =
