@@ -84,6 +84,9 @@ pub struct MemoryIo {
     pub scanned: (u64, u64),
     /// Operations by disk.
     pub operations: BTreeMap<String, u64>,
+    /// Of the node: how long each disk had something to do, milliseconds.
+    #[serde(default)]
+    pub busy_ms: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -158,7 +161,8 @@ impl MemoryIo {
     pub fn of_node(kubepods: &Path) -> Self {
         let scanned = scanned(&text(Path::new("/proc/vmstat")));
         let root = kubepods.parent().unwrap_or(kubepods);
-        Self { limit_hits: limit_hits(kubepods), scanned, operations: operations(root) }
+        let busy_ms = busy(&text(Path::new("/proc/diskstats")));
+        Self { limit_hits: limit_hits(kubepods), scanned, operations: operations(root), busy_ms }
     }
 
     /// A container's and its pod's.
@@ -167,6 +171,7 @@ impl MemoryIo {
             limit_hits: limit_hits(container) + limit_hits(pod),
             scanned: scanned(&text(&container.join("memory.stat"))),
             operations: operations(container),
+            busy_ms: BTreeMap::new(),
         }
     }
 }
@@ -201,6 +206,16 @@ fn operations(cgroup: &Path) -> BTreeMap<String, u64> {
         Some((disk.to_owned(), of("rios=").unwrap_or(0) + of("wios=").unwrap_or(0)))
     };
     stat.lines().filter_map(disk).collect()
+}
+
+fn busy(diskstats: &str) -> BTreeMap<String, u64> {
+    let disk = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (major, minor) = (words.next()?, words.next()?);
+        // The name, and nine counters before it.
+        Some((format!("{major}:{minor}"), words.nth(10)?.parse().ok()?))
+    };
+    diskstats.lines().filter_map(disk).collect()
 }
 
 /// Run time and run delay of each thread of a cgroup's processes.

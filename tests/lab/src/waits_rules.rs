@@ -26,8 +26,27 @@ pub fn candidate(record: &Record, resource: Resource) -> f64 {
         let own = (before.memory_io.as_ref()?, after.memory_io.as_ref()?);
         Some(match resource {
             Resource::Memory => some * by_scans(node, own),
-            Resource::Io => some * by_neighbours(node, own, |disk| of_pods(record, disk)),
+            Resource::Io => some * by_neighbours(record, node, own, |_| 1.0),
         })
+    })
+}
+
+/// Without any pressure: the share of time in which a disk that it uses had something to do, times
+/// the share that others have of that.
+pub fn by_disks(record: &Record) -> f64 {
+    of_all(record, |name, pod| {
+        if pod.io_max.is_some() {
+            return None;
+        }
+        let (before, after) = judged(record)?;
+        let node = (before.node.memory_io.as_ref()?, after.node.memory_io.as_ref()?);
+        let own = (before.pods.get(name)?, after.pods.get(name)?);
+        let own = (own.0.memory_io.as_ref()?, own.1.memory_io.as_ref()?);
+        let seconds = after.at - before.at;
+        Some(by_neighbours(record, node, own, |disk| {
+            let busy = |counters: &MemoryIo| counters.busy_ms.get(disk).copied().unwrap_or(0);
+            (more(busy(node.0), busy(node.1)) / 1000.0 / seconds).min(1.0)
+        }))
     })
 }
 
@@ -48,21 +67,22 @@ fn by_scans(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
     }
 }
 
-/// The share that others have of the operations on the disks that it uses.
+/// The share that others have of the operations on the disks that it uses, each disk counted as much
+/// as it is used, times `weight` of the disk.
 fn by_neighbours(
+    record: &Record,
     node: (&MemoryIo, &MemoryIo),
     own: (&MemoryIo, &MemoryIo),
-    pods: impl Fn(&str) -> f64,
+    weight: impl Fn(&str) -> f64,
 ) -> f64 {
     let (mut all, mut others) = (0.0, 0.0);
     for (disk, now) in &own.1.operations {
         let of = |counters: &MemoryIo| counters.operations.get(disk).copied().unwrap_or_default();
         let mine = more(of(own.0), *now);
         // The node's are counted after the kernel merged some, and what it writes back is no pod's.
-        let everybody = more(of(node.0), of(node.1)).max(pods(disk));
-        // A disk counts as much as it is used.
+        let everybody = more(of(node.0), of(node.1)).max(of_pods(record, disk));
         all += mine;
-        others += mine * (1.0 - mine / everybody.max(1.0));
+        others += mine * (1.0 - mine / everybody.max(1.0)) * weight(disk);
     }
     if all > 0.0 { others / all } else { 0.0 }
 }

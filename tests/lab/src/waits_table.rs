@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::record::Record;
 use crate::table::{BETWEEN, CALM, SHORT, mean};
 use crate::waits::{self, Resource};
-use crate::waits_rules::{candidate, node_some};
+use crate::waits_rules::{by_disks, candidate, node_some};
 
 /// What the score may be where only own limits and idle disks are at work.
 const NOBODY_SHORT: f64 = 0.05;
@@ -24,9 +24,9 @@ struct Cell {
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let mut text = String::from(
         "| scenario | work lost | memory: truth | score | error | node some | by scans \
-         | I/O: truth | score | error | node some | by neighbours |\n|---|",
+         | I/O: truth | score | error | node some | by neighbours | by disks |\n|---|",
     );
-    text.push_str(&"---:|".repeat(11));
+    text.push_str(&"---:|".repeat(12));
     text.push('\n');
     let (mut wrong, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
@@ -40,7 +40,7 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             let _ = write!(text, " {}{mark} | {} |", cell.shown(), cell.rules());
             cells.push(cell);
         }
-        text.push('\n');
+        let _ = writeln!(text, " {:.2} |", by_disks(record));
     }
     text.push('\n');
     for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
@@ -113,7 +113,7 @@ fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Ve
     let _ = writeln!(
         text,
         "- {key}: mean error {mean_error:.3}, largest {largest:.3}; node some {node:.3}; \
-         the last column {other:.3}, largest {other_largest:.3}"
+         the column after it {other:.3}, largest {other_largest:.3}"
     );
     if mean_error > MEAN_ERROR {
         wrong.push(format!("{key}: mean error {mean_error:.3}, more than {MEAN_ERROR}"));
