@@ -16,7 +16,7 @@ pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where `tests/run` keeps what it builds and downloads: `$XDG_CACHE_HOME/psi-agent`.
@@ -34,6 +34,12 @@ pub(crate) fn built(name: &str, go_mod: &str, module: &str) -> PathBuf {
     cache_dir().join(format!("{name}-{version}"))
 }
 
+/// A file that docs/consumers tells users to copy.
+pub(crate) fn snippet(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/consumers/snippets");
+    std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
 /// Asks again and again until there is an answer; fails with `what` after `limit`.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -47,7 +53,7 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> 
 }
 
 /// The end of a program's log, for whoever reads why a test failed.
-pub(crate) fn show_end_of_log(program: &str, log: &std::path::Path) {
+pub(crate) fn show_end_of_log(program: &str, log: &Path) {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let from = log.lines().count().saturating_sub(20);
     let last: Vec<&str> = log.lines().skip(from).collect();
