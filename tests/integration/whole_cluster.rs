@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::agent::Agent;
-use crate::support::cluster::{Audited, Cluster};
+use crate::support::cluster::{Audited, Cluster, unplaced_vm};
 use crate::support::exposition::parse;
 use crate::support::staged_node::{StagedNode, agent_pod};
 use crate::support::wait_for;
@@ -73,34 +73,6 @@ impl Scene {
         wait_for(&what, limit, || (self.level("node-a").as_deref() == Some(level)).then_some(()));
     }
 
-    /// Where the scheduler puts six new pods.
-    fn place_pods(&self, prefix: &str) -> Vec<String> {
-        let pods: Vec<Value> = (0..6)
-            .map(|number| {
-                json!({
-                    "apiVersion": "v1", "kind": "Pod",
-                    "metadata": {
-                        "name": format!("{prefix}-{number}"), "namespace": "vms",
-                        "labels": {"placed": prefix},
-                    },
-                    "spec": {"containers": [{
-                        "name": "compute", "image": "launcher:v1",
-                        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
-                    }]},
-                })
-            })
-            .collect();
-        self.cluster.apply(&pods);
-        wait_for("six pods are placed", MINUTE, || {
-            let pods = self.cluster.get(&["pods", "-n", "vms", "-l", &format!("placed={prefix}")]);
-            let nodes = pods["items"].as_array().unwrap().iter();
-            let placed: Vec<String> = nodes
-                .filter_map(|pod| Some(pod["spec"]["nodeName"].as_str()?.to_owned()))
-                .collect();
-            (placed.len() == 6).then_some(placed)
-        })
-    }
-
     /// A new agent takes the place of the one on the first node, in a pod of its own.
     fn replace_agent(&self, old: Agent, signal: &str, pod: &str) -> Agent {
         old.signal(signal);
@@ -162,8 +134,7 @@ fn a_node_that_gets_short_is_marked_and_avoided_until_it_is_calm_again() {
     check_what_is_told_of_vms(&agent);
 
     // The scheduler, as it is by default, prefers the others.
-    let placed = scene.place_pods("while-high");
-    assert!(placed.iter().all(|node| node != "node-a"), "{placed:?}");
+    assert_eq!(scene.cluster.place(&unplaced_vm("while-high"), 6, ["node-a"]), [0]);
 
     // Neither a rolling update nor a crash changes what the Node says.
     let agent = scene.replace_agent(agent, "TERM", "psi-agent-rolled");
@@ -184,8 +155,7 @@ fn a_node_that_gets_short_is_marked_and_avoided_until_it_is_calm_again() {
     scene.nodes[0].own.kill_all();
     scene.wait_for_level("low", 4 * MINUTE);
     eprintln!("low again after {:?}", calmed.elapsed());
-    let placed = scene.place_pods("when-calm");
-    assert!(placed.iter().any(|node| node == "node-a"), "{placed:?}");
+    assert_ne!(scene.cluster.place(&unplaced_vm("when-calm"), 12, ["node-a"]), [0]);
 
     check_the_audit_log(&scene, started.elapsed());
     check_rights(&scene);

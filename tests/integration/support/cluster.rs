@@ -16,9 +16,11 @@ pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 pub(crate) use audit::Audited;
 use audit::audit_policy;
+pub(crate) use scheduler::{LAUNCHER, unplaced_vm};
 
 mod accounts;
 mod audit;
+mod scheduler;
 
 /// The control plane; it ends with the value.
 pub(crate) struct Cluster {
@@ -145,6 +147,19 @@ impl Cluster {
         self.kubectl(&["apply", "--validate=false", "-f", "-"], &list);
     }
 
+    /// Makes a resource known, and waits until the API server serves it.
+    pub(crate) fn define(&self, definition: &Value) {
+        // Some are too large for the annotation that applying would keep.
+        self.kubectl(&["create", "-f", "-"], &definition.to_string());
+        let name = definition["metadata"]["name"].as_str().unwrap();
+        wait_for(&format!("{name} is served"), Duration::from_secs(60), || {
+            let definition = self.get(&["customresourcedefinition", name]);
+            let conditions = definition["status"]["conditions"].as_array().cloned();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.find(|it| it["type"] == "Established" && it["status"] == "True").map(drop)
+        });
+    }
+
     /// Applies a kustomization of the project's.
     pub(crate) fn apply_folder(&self, folder: &str) -> String {
         self.kubectl(&["apply", "-k", of_project(folder).to_str().unwrap()], "")
@@ -164,19 +179,25 @@ impl Cluster {
 
     /// The base with components.
     pub(crate) fn render_with(&self, components: &[&str]) -> String {
-        // A kustomization names its parts relative to itself.
-        let folder = self.folder.join("rendered");
-        fs::create_dir_all(&folder).unwrap();
-        let up = "../".repeat(folder.components().count() - 1);
-        let path =
-            |of: &str| format!("{up}{}", of_project(of).strip_prefix("/").unwrap().display());
         let components: Vec<String> =
-            components.iter().map(|name| path(&format!("daemonset/components/{name}"))).collect();
+            components.iter().map(|name| format!("../components/{name}")).collect();
         let kustomization = json!({
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [path("daemonset/base")], "components": components,
+            "resources": ["../base"], "components": components,
         });
-        fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+        self.render(&kustomization.to_string())
+    }
+
+    /// A kustomization that stands in a folder beside the base.
+    pub(crate) fn render(&self, kustomization: &str) -> String {
+        let folder = self.folder.join("rendered");
+        fs::create_dir_all(&folder).unwrap();
+        // A kustomization names its parts relative to itself.
+        let up = "../".repeat(folder.components().count() - 1);
+        let beside =
+            format!("{up}{}/", of_project("daemonset").strip_prefix("/").unwrap().display());
+        fs::write(folder.join("kustomization.yaml"), kustomization.replace("../", &beside))
+            .unwrap();
         self.kubectl(&["kustomize", folder.to_str().unwrap()], "")
     }
 
@@ -314,6 +335,11 @@ impl Companion {
     /// What it has written to stdout by now.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap()
+    }
+
+    /// What it has logged by now.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
     }
 }
 
