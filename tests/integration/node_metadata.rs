@@ -1,0 +1,75 @@
+//! The published rules of scheduler-plugins' NodeMetadata, which is in none of its releases yet, on
+//! what agents write: how it reads an annotation, and what it makes of all Nodes' values.
+
+use psi_agent::contract::{Key, Prefix};
+use serde_json::{Value, json};
+
+use crate::support::snippet;
+
+/// What the plugin is told.
+pub(crate) struct Ranking {
+    key: String,
+}
+
+impl Ranking {
+    /// As docs/consumers tells it.
+    pub(crate) fn of_snippet() -> Self {
+        let configuration: Value = serde_saphyr::from_str(&snippet("node-metadata.yaml")).unwrap();
+        let profile = &configuration["profiles"][0];
+        let enabled = &profile["plugins"]["score"]["enabled"];
+        let plugin = &profile["pluginConfig"][0];
+        assert_eq!(
+            (&enabled[0]["name"], &plugin["name"]),
+            (&json!("NodeMetadata"), &json!("NodeMetadata"))
+        );
+        let mut args = plugin["args"].clone();
+        let key = args.as_object_mut().unwrap().remove("metadataKey").unwrap();
+        // What follows is written for these.
+        let rest = json!({
+            "metadataSource": "Annotation", "metadataType": "Number", "scoringStrategy": "Lowest",
+        });
+        assert_eq!(args, rest);
+        Self { key: key.as_str().unwrap().to_owned() }
+    }
+
+    /// From 1, the worst, to 100, the best, stretched between the Nodes that there are; 0 for a Node
+    /// that has no value.
+    pub(crate) fn rank(&self, nodes: &[Value]) -> Vec<i64> {
+        let values: Vec<Option<i64>> = nodes.iter().map(|node| self.value(node)).collect();
+        let known = || values.iter().flatten();
+        let (Some(least), Some(most)) = (known().min(), known().max()) else {
+            return vec![0; nodes.len()];
+        };
+        let rank = |value: &Option<i64>| match value {
+            None => 0,
+            Some(_) if least == most => 1,
+            Some(value) => (most - value) * 99 / (most - least) + 1,
+        };
+        values.iter().map(rank).collect()
+    }
+
+    /// A float that is cut off to an integer.
+    fn value(&self, node: &Value) -> Option<i64> {
+        let text = node["metadata"]["annotations"][&self.key].as_str()?;
+        #[allow(clippy::cast_possible_truncation)]
+        text.parse::<f64>().ok().map(|float| float as i64)
+    }
+}
+
+fn rank<const N: usize>(values: [&str; N]) -> Vec<i64> {
+    let key = Key::Score.of(&Prefix::default());
+    let nodes = values.map(|value| json!({"metadata": {"annotations": {&key: value}}}));
+    Ranking::of_snippet().rank(&nodes)
+}
+
+#[test]
+fn node_metadata_ranks_nodes_by_the_score() {
+    assert_eq!(rank(["0", "35", "100"]), [100, 65, 1]);
+    assert_eq!(rank(["20", "20"]), [1, 1]);
+    assert_eq!(rank(["0", "not a number"]), [1, 0]);
+    assert_eq!(rank(["", ""]), [0, 0]);
+    // Whatever they differ by is all there is: the reason why the agent writes steps of five.
+    assert_eq!(rank(["0", "5"]), [100, 1]);
+    // And why it writes no shares.
+    assert_eq!(rank(["0.37", "0.90"]), [1, 1]);
+}
