@@ -24,6 +24,7 @@ mod closed_doors;
 mod combinations;
 mod cost;
 mod dashboards;
+mod default_scheduler;
 mod descheduler;
 mod golden;
 mod http;
