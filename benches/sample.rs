@@ -103,7 +103,7 @@ impl Agent {
             containers: true,
             vms_only: false,
         };
-        let reader = Reader::new(proc, root, selection, Groups::default(), handles);
+        let reader = Reader::new(proc, root, false, selection, Groups::default(), handles);
         Self { reader, now: Instant::now() }
     }
 

@@ -112,6 +112,7 @@ impl Host {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
         });
-        Reader::new(self.proc, self.root, config.selection, config.groups(), handles)
+        let whole_node = !self.root.is_namespaced();
+        Reader::new(self.proc, self.root, whole_node, config.selection, config.groups(), handles)
     }
 }

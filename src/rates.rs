@@ -14,7 +14,7 @@ use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::sample::{
-    BystanderSample, CpuRoom, CpuUse, MemberSample, PressureReading, Sample, Throttled,
+    BystanderSample, CpuCounters, CpuRoom, CpuUse, MemberSample, PressureReading, Sample,
 };
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
@@ -154,9 +154,8 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         let before = earlier.members.iter().flatten();
         let before: HashMap<CgroupId, &MemberSample> =
             before.map(|member| (member.cgroup.id, member)).collect();
-        let rates = |member: &MemberSample| {
-            member_rates(before.get(&member.cgroup.id).copied(), member, window)
-        };
+        let rates =
+            |member: &MemberSample| member_rates(before.get(&member.cgroup.id).copied(), member);
         members.iter().map(rates).collect()
     });
     let cpu_share = |ticks: fn(&CpuTimes) -> u64| {
@@ -180,7 +179,7 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         reclaims: reclaims(earlier.node.reclaim, later.node.reclaim),
         cgroups: cgroups.collect(),
         members,
-        bystanders: bystanders(earlier, later, window),
+        bystanders: bystanders(earlier, later),
     }
 }
 
@@ -191,11 +190,7 @@ fn reclaims(before: Option<Reclaim>, after: Option<Reclaim>) -> Option<bool> {
 }
 
 /// Of a container that was not there before, all but what it is allowed is unknown.
-fn member_rates(
-    before: Option<&MemberSample>,
-    after: &MemberSample,
-    window: Duration,
-) -> MemberRates {
+fn member_rates(before: Option<&MemberSample>, after: &MemberSample) -> MemberRates {
     let limit_hits =
         before.and_then(|before| increase(before.memory_limit_hits?, after.memory_limit_hits?));
     let pressure =
@@ -204,33 +199,41 @@ fn member_rates(
         cgroup: Arc::clone(&after.cgroup),
         workload: after.workload.clone(),
         pressure,
-        cpu: cpu_rates(before.map(|before| &before.cpu), &after.cpu, pressure.cpu, window),
+        cpu: cpu_rates(&after.cpu, pressure.cpu),
         own_memory_limit: limit_hits.map(|hits| hits > 0.0),
         has_io_max: after.has_io_max,
     }
 }
 
-fn cpu_rates(
-    before: Option<&CpuUse>,
-    after: &CpuUse,
-    waits: WaitShares,
-    window: Duration,
-) -> CpuRates {
-    let usage = before.and_then(|before| increase(before.usage_us?, after.usage_us?));
-    let throttled = before.and_then(|before| {
-        let (before, after) = (before.throttled?, after.throttled?);
-        let more = |micros: fn(Throttled) -> u64| increase(micros(before), micros(after));
-        let own = more(|throttled| throttled.container_us)?;
-        let pod = more(|throttled| throttled.pod_us)?;
-        Some(own.max(pod).max(more(|throttled| throttled.here_or_above_us)?))
-    });
+/// Between its own last two readings, which are further apart for one that hardly waits.
+fn cpu_rates(cpu: &CpuUse, waits: WaitShares) -> CpuRates {
+    let (usage_us, throttled_us, window) = match (cpu.before, cpu.last) {
+        (Some(before), Some(last)) => (
+            before.usage_us.zip(last.usage_us).and_then(|(before, last)| increase(before, last)),
+            throttled_us(&before, &last),
+            last.at.saturating_duration_since(before.at),
+        ),
+        (_, _) => (None, None, Duration::ZERO),
+    };
     let cpus = |micros: f64| per_second(micros, window).map(|micros| micros / 1e6);
     CpuRates {
         waits,
-        usage: usage.and_then(cpus),
-        throttled: throttled.and_then(cpus),
-        room: after.room.map(room),
+        usage: usage_us.and_then(cpus),
+        throttled: throttled_us.and_then(cpus),
+        room: cpu.room.map(room),
     }
+}
+
+fn throttled_us(before: &CpuCounters, last: &CpuCounters) -> Option<f64> {
+    let (before, last) = (before.throttled?, last.throttled?);
+    let own = increase(before.container_us, last.container_us)?;
+    let here_or_above = increase(before.here_or_above_us, last.here_or_above_us)?;
+    // A pod that has its quota from now on tells of times long past.
+    let pod = match (before.pod_us, last.pod_us) {
+        (Some(before), Some(last)) => increase(before, last)?,
+        (_, _) => 0.0,
+    };
+    Some(own.max(pod).max(here_or_above))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs or tasks")]
@@ -244,20 +247,19 @@ fn room(room: CpuRoom) -> Room {
 }
 
 /// The bystanders of the later sample, where those who are on the node are the same in both.
-fn bystanders(earlier: &Sample, later: &Sample, window: Duration) -> Option<Vec<CpuRates>> {
-    let before: HashMap<CgroupId, &BystanderSample> =
-        earlier.bystanders.as_ref()?.iter().map(|one| (one.id, one)).collect();
-    let after = later.bystanders.as_ref()?;
-    let all = |sample: &Sample| -> BTreeSet<CgroupId> {
+fn bystanders(earlier: &Sample, later: &Sample) -> Option<Vec<CpuRates>> {
+    let all = |sample: &Sample| -> Option<BTreeSet<CgroupId>> {
         let members = sample.members.iter().flatten().map(|member| member.cgroup.id);
-        members.chain(sample.bystanders.iter().flatten().map(|one| one.id)).collect()
+        Some(members.chain(sample.bystanders.as_ref()?.iter().map(|one| one.id)).collect())
     };
-    let rates = |after: &BystanderSample| {
-        let before = before.get(&after.id)?;
-        let waits = pressure_rates(&before.pressure, &after.pressure).cpu;
-        Some(cpu_rates(Some(&before.cpu), &after.cpu, waits, window))
+    let rates = |one: &BystanderSample| {
+        Some(cpu_rates(&one.cpu, pressure_rates(&one.before?, &one.pressure).cpu))
     };
-    if all(earlier) == all(later) { after.iter().map(rates).collect() } else { None }
+    if all(earlier)? == all(later)? {
+        later.bystanders.as_ref()?.iter().map(rates).collect()
+    } else {
+        None
+    }
 }
 
 /// How much a second; `None` in a window that is too short.

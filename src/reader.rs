@@ -17,14 +17,19 @@ use crate::sample::{
     BystanderSample, CgroupSample, Depth, Matching, MemberSample, Moment, NodeSample,
     PressureReading, Pressures, Sample,
 };
+use attention::Attention;
 use bystander::BystanderReader;
 use cgroup::CgroupReader;
+use cpu_use::CpuUseReader;
 use member::MemberReader;
+use tick::Tick;
 
+mod attention;
 mod bystander;
 mod cgroup;
 mod cpu_use;
 mod member;
+mod tick;
 
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
 /// kernel's, and windows of less than a busy jiffy per CPU count nothing.
@@ -100,8 +105,11 @@ pub struct Reader {
     /// Whether cgroups can be told at all.
     tells_cgroups: bool,
     cgroups: CgroupReader,
+    attention: Attention,
+    cpu_use: CpuUseReader,
     members: MemberReader,
     bystanders: BystanderReader,
+    ticked_at: Option<Instant>,
     /// Whether the tree is the whole node's, as the node's own counters are.
     whole_node: bool,
     node_reading: Option<PressureReading>,
@@ -109,24 +117,28 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that has read nothing yet, and may keep so many directory handles.
+    /// A reader that has read nothing yet, and may keep so many directory handles. What the node
+    /// tells as a whole counts where the tree is the `whole_node`'s.
     #[must_use]
     pub fn new(
         proc: ProcRoot,
         root: Arc<CgroupRoot>,
+        whole_node: bool,
         selection: Selection,
         groups: Groups,
         handles: usize,
     ) -> Self {
-        let whole_node = !root.is_namespaced();
         Self {
             proc,
             tree: CgroupTree::new(root, selection.extent(), handles),
             selection,
             tells_cgroups: true,
             cgroups: CgroupReader::new(groups),
+            attention: Attention::default(),
+            cpu_use: CpuUseReader::default(),
             members: MemberReader::default(),
             bystanders: BystanderReader::default(),
+            ticked_at: None,
             whole_node,
             node_reading: None,
             devices: Arc::default(),
@@ -138,7 +150,7 @@ impl Reader {
     #[must_use]
     pub fn of_node_alone(proc: ProcRoot, root: Arc<CgroupRoot>) -> Self {
         let tree = CgroupTree::new(Arc::clone(&root), Extent::Root, 0);
-        let reader = Self::new(proc, root, Selection::NONE, Groups::default(), 0);
+        let reader = Self::new(proc, root, true, Selection::NONE, Groups::default(), 0);
         Self { tree, tells_cgroups: false, ..reader }
     }
 
@@ -257,15 +269,27 @@ impl Reader {
             }
         }
         let members = member::population(containers);
-        let members = self.members.read(&mut self.cgroups, members, &pods, node, now, gone);
-        if node.run_delay_ns.is_none() || !self.members.is_attentive(now) {
+        let mut tick = Tick {
+            reader: &mut self.cgroups,
+            cpu_use: &mut self.cpu_use,
+            pods: &pods,
+            node,
+            look: self.attention.look(node.run_delay_ns, now),
+            now,
+            last: self.ticked_at.replace(now),
+            gone,
+        };
+        let members = self.members.read(&mut tick, members);
+        let bystanders = if node.run_delay_ns.is_some() {
+            let ids = members.iter().map(|member| member.cgroup.id).collect();
+            let others = bystander::bystanders(self.tree.nodes(), &ids);
+            Some(self.bystanders.read(&mut tick, &others))
+        } else {
             self.bystanders.forget();
-            return (members, None);
-        }
-        let ids = members.iter().map(|member| member.cgroup.id).collect();
-        let others = bystander::bystanders(self.tree.nodes(), &ids);
-        let others = self.bystanders.read(&mut self.cgroups, &others, &pods, node, now, gone);
-        (members, Some(others))
+            None
+        };
+        self.cpu_use.forget_others(now);
+        (members, bystanders)
     }
 
     fn read_node(

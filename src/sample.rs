@@ -177,22 +177,36 @@ pub struct MemberSample {
 pub struct BystanderSample {
     /// Which.
     pub id: CgroupId,
-    /// Its CPU pressure, alone.
+    /// Its CPU pressure, alone, when it was last read.
     pub pressure: PressureReading,
+    /// And the time before; `None` of one that is new, or that began to wait at an unknown moment
+    /// in between.
+    pub before: Option<PressureReading>,
     /// Nothing of one that hardly waited of late.
     pub cpu: CpuUse,
 }
 
-/// What a container used of CPUs, and what held it back.
+/// What a container used of CPUs, and what held it back: its last two readings. Who hardly waits is
+/// not read at every tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuUse {
-    /// CPU time used, microseconds; `None` also where nobody on the node waited of late, so that
-    /// it was not read.
+    /// The last reading.
+    pub last: Option<CpuCounters>,
+    /// The one before it.
+    pub before: Option<CpuCounters>,
+    /// What it may use.
+    pub room: Option<CpuRoom>,
+}
+
+/// A container's counters of CPU time at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuCounters {
+    /// When they were read.
+    pub at: Instant,
+    /// CPU time used, microseconds.
     pub usage_us: Option<u64>,
     /// What its own quota took from it.
     pub throttled: Option<Throttled>,
-    /// What it may use.
-    pub room: Option<CpuRoom>,
 }
 
 /// What a container may use of the node's CPUs.
@@ -214,8 +228,8 @@ pub struct CpuRoom {
 pub struct Throttled {
     /// By the container's own quota.
     pub container_us: u64,
-    /// By its pod's quota.
-    pub pod_us: u64,
+    /// By its pod's quota; `None` where the pod has none.
+    pub pod_us: Option<u64>,
     /// By whichever level, as the container itself tells it since Linux 6.6.
     pub here_or_above_us: u64,
 }
@@ -236,8 +250,8 @@ pub struct Sample {
     /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is
     /// not yet known which they are.
     pub members: Option<Vec<MemberSample>>,
-    /// All others, at [`Depth::Score`]; `None` while nobody waits, or where the node does not tell
-    /// how much waiting there is in all.
+    /// All others, at [`Depth::Score`]; `None` where the node does not tell how much waiting there
+    /// is in all.
     pub bystanders: Option<Vec<BystanderSample>>,
     /// What could not be read.
     pub errors: Vec<ReadError>,

@@ -1,19 +1,13 @@
-//! Who is on the node besides those that the score is about. Read only while somebody waits, since
-//! they matter only for what of the node's waiting is theirs.
+//! Who is on the node besides those that the score is about: they matter only for what of the
+//! node's waiting is theirs.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
 
-use super::cgroup::CgroupReader;
-use super::cpu_use::{Directories, read_cpu_use};
-use crate::cgroup_path::{Level, Place, PodUid};
+use super::attention::{Look, Watched};
+use super::tick::Tick;
+use crate::cgroup_path::{Level, Place};
 use crate::kernel::cgroup_tree::{CgroupId, Node};
-use crate::sample::{BystanderSample, CpuUse, NodeSample, PressureReading};
-
-/// Who waited for this share of the time between two ticks...
-const WAITS: f64 = 0.01;
-/// ...has its CPU time read for so long: of others it can explain next to nothing.
-const ATTENTIVE_FOR: Duration = Duration::from_secs(60);
+use crate::sample::{BystanderSample, CpuUse, PressureReading};
 
 /// Reads bystanders, and keeps what they waited for.
 #[derive(Debug, Default)]
@@ -23,8 +17,8 @@ pub(super) struct BystanderReader {
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    pressure: PressureReading,
-    waited_at: Option<Instant>,
+    watched: Watched,
+    before: Option<PressureReading>,
 }
 
 /// Of all cgroups those that hold everything but the members: containers, and what stands highest
@@ -63,66 +57,55 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl BystanderReader {
-    /// Reads them. `pods` are the cgroups of their pods; the paths of those that are gone are added
-    /// to `gone`.
+    /// Reads those that may wait now, and tells of the others what was read last.
     pub(super) fn read(
         &mut self,
-        reader: &mut CgroupReader,
+        tick: &mut Tick<'_>,
         bystanders: &[&Node],
-        pods: &HashMap<&PodUid, &Node>,
-        node: &NodeSample,
-        now: Instant,
-        gone: &mut Vec<Box<str>>,
     ) -> Vec<BystanderSample> {
         let mut samples = Vec::with_capacity(bystanders.len());
         let mut known = HashMap::with_capacity(bystanders.len());
         for bystander in bystanders {
             let id = bystander.cgroup.id;
-            let Some(pressure) = reader.read_cpu_pressure(bystander, node, now) else {
-                gone.push(bystander.cgroup.path.clone());
+            let Some(now) = self.look_at(tick, bystander) else {
+                tick.gone.push(bystander.cgroup.path.clone());
                 continue;
             };
-            let before = self.known.get(&id);
-            let waited_at = match before {
-                Some(before) if waits(&before.pressure, &pressure) => Some(now),
-                before => before.and_then(|before| before.waited_at),
-            };
-            known.insert(id, Known { pressure, waited_at });
-            let of_interest =
-                waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTIVE_FOR);
-            let cpu = if of_interest {
-                let pod = pod_of(&bystander.cgroup.place, pods).map(|pod| &pod.dir);
-                read_cpu_use(reader, Directories { own: &bystander.dir, pod })
+            known.insert(id, now);
+            let Known { watched, before } = now;
+            let cpu = if watched.waited_lately(tick.now) {
+                tick.read_cpu_use(bystander, watched.stalled_us())
             } else {
                 CpuUse::default()
             };
-            samples.push(BystanderSample { id, pressure, cpu });
+            samples.push(BystanderSample { id, pressure: watched.pressure, before, cpu });
         }
         self.known = known;
         samples
     }
 
-    /// Nobody waits any more.
+    /// Its pressure of now, or the one that is known; `None` when it is gone.
+    fn look_at(&self, tick: &mut Tick<'_>, bystander: &Node) -> Option<Known> {
+        let known = self.known.get(&bystander.cgroup.id);
+        let lately = known.is_some_and(|known| known.watched.waited_lately(tick.now));
+        match known {
+            Some(known) if known.before.is_some() && !lately && tick.look == Look::WhoWaits => {
+                return Some(*known);
+            }
+            _ => {}
+        }
+        let pressure = tick.reader.read_cpu_pressure(bystander, tick.node, tick.now)?;
+        let watched = Watched::after(known.map(|known| &known.watched), pressure);
+        let before = known.map(|known| known.watched.pressure);
+        // Of one that was passed over and waits now nobody knows when it began to.
+        let before = before.filter(|before| !watched.waits() || tick.follows(before));
+        Some(Known { watched, before })
+    }
+
+    /// Nobody tells how much is waited on the node.
     pub(super) fn forget(&mut self) {
         self.known.clear();
     }
-}
-
-/// The cgroup of a container's pod.
-pub(super) fn pod_of<'a>(place: &Place, pods: &HashMap<&PodUid, &'a Node>) -> Option<&'a Node> {
-    match place {
-        Place::Pod(place) => pods.get(&place.uid).copied(),
-        Place::Root | Place::Host | Place::MountUnit => None,
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a stall between two ticks is far below 2^52 us")]
-fn waits(before: &PressureReading, after: &PressureReading) -> bool {
-    let some = |reading: &PressureReading| reading.pressures.cpu.and_then(|cpu| cpu.some_us);
-    let window_us = after.at.saturating_duration_since(before.at).as_secs_f64() * 1e6;
-    let stalled =
-        some(before).zip(some(after)).and_then(|(before, after)| after.checked_sub(before));
-    stalled.is_some_and(|stalled| stalled as f64 >= WAITS * window_us && stalled > 0)
 }
 
 #[cfg(test)]

@@ -3,23 +3,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use super::bystander::pod_of;
+use super::attention::{Look, Watched};
 use super::cgroup::CgroupReader;
-use super::cpu_use::{Directories, read_cpu_stat, read_room, read_throttled};
-use crate::cgroup_path::PodUid;
+use super::tick::Tick;
 use crate::identity::Workload;
+use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::kernel::counters::parse_memory_events;
 use crate::kernel::limits::parse_io_max;
-use crate::sample::{CpuRoom, CpuUse, Depth, MemberSample, NodeSample, Pressures, Throttled};
-
-/// Who stalled for less between two ticks has not waited.
-const WAITED_US: u64 = 1_000;
-
-/// For so long after somebody waited, everybody's CPU time is read.
-const ATTENTIVE_FOR: Duration = Duration::from_secs(600);
+use crate::kernel::pressure::Pressure;
+use crate::sample::{CgroupSample, Depth, MemberSample, Pressures};
 
 /// A container in the tree, and whose it is.
 pub(super) type Candidate<'a> = (&'a Node, Option<Arc<Workload>>);
@@ -28,15 +22,12 @@ pub(super) type Candidate<'a> = (&'a Node, Option<Arc<Workload>>);
 #[derive(Debug, Default)]
 pub(super) struct MemberReader {
     known: HashMap<CgroupId, Known>,
-    somebody_waited_at: Option<Instant>,
 }
 
 /// What the last tick found. A limit can have held nobody back who has not waited since.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    pressures: Pressures,
-    throttled: Option<Throttled>,
-    room: Option<CpuRoom>,
+    watched: Watched,
     memory_limit_hits: Option<u64>,
     has_io_max: Option<bool>,
 }
@@ -55,103 +46,80 @@ pub(super) fn population(containers: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
 }
 
 impl MemberReader {
-    /// Reads the members. `pods` are the cgroups of their pods; the paths of those that are gone
-    /// are added to `gone`.
+    /// Reads the members.
     pub(super) fn read(
         &mut self,
-        reader: &mut CgroupReader,
+        tick: &mut Tick<'_>,
         members: Vec<Candidate<'_>>,
-        pods: &HashMap<&PodUid, &Node>,
-        node: &NodeSample,
-        now: Instant,
-        gone: &mut Vec<Box<str>>,
     ) -> Vec<MemberSample> {
         let mut samples = Vec::with_capacity(members.len());
-        let mut nodes = Vec::with_capacity(members.len());
         for (member, workload) in members {
-            let Some(sample) = reader.read(member, node, now, Depth::Score) else {
-                gone.push(member.cgroup.path.clone());
+            let (reader, node) = (&mut *tick.reader, tick.node);
+            let Some(sample) = reader.read(member, node, tick.now, Depth::Score) else {
+                tick.gone.push(member.cgroup.path.clone());
                 continue;
             };
-            samples.push(MemberSample {
-                cgroup: sample.cgroup,
-                workload,
-                pressure: sample.pressure,
-                cpu: CpuUse::default(),
-                memory_limit_hits: None,
-                has_io_max: None,
-            });
-            nodes.push(member);
-        }
-        if samples.iter().any(|sample| self.waited_for_cpu(sample)) {
-            self.somebody_waited_at = Some(now);
-        }
-        let attentive = self.is_attentive(now);
-        for (sample, member) in samples.iter_mut().zip(nodes) {
-            let pod = pod_of(&member.cgroup.place, pods).map(|pod| &pod.dir);
-            self.read_limits(reader, Directories { own: &member.dir, pod }, attentive, sample);
+            samples.push(self.read_one(tick, member, CgroupSample { workload, ..sample }));
         }
         let alive: HashSet<CgroupId> = samples.iter().map(|sample| sample.cgroup.id).collect();
         self.known.retain(|id, _| alive.contains(id));
         samples
     }
 
-    /// Whether somebody waited for CPU of late.
-    pub(super) fn is_attentive(&self, now: Instant) -> bool {
-        self.somebody_waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTIVE_FOR)
+    /// What the container used, and what it was not allowed, beside its pressure.
+    fn read_one(&mut self, tick: &mut Tick<'_>, member: &Node, read: CgroupSample) -> MemberSample {
+        let id = member.cgroup.id;
+        let known = self.known.get(&id).copied();
+        let watched = Watched::after(known.as_ref().map(|known| &known.watched), read.pressure);
+        let closely = tick.look == Look::Everybody
+            || watched.waited_lately(tick.now)
+            || !tick.cpu_use.has_two(id);
+        let cpu = if closely {
+            tick.read_cpu_use(member, watched.stalled_us())
+        } else {
+            tick.cpu_use.kept(id, tick.now)
+        };
+        let pod = tick.pod_of(member).map(|pod| &pod.dir);
+        let dirs = [Some(&member.dir), pod];
+        let now = read.pressure.pressures;
+        let stood_still = |pressure: fn(&Pressures) -> Option<Pressure>| {
+            known.filter(|known| pressure(&known.watched.pressure.pressures) == pressure(&now))
+        };
+        let memory_limit_hits = match stood_still(|pressures| pressures.memory) {
+            Some(known) => known.memory_limit_hits,
+            None => memory_limit_hits(tick.reader, dirs),
+        };
+        let has_io_max = match stood_still(|pressures| pressures.io) {
+            Some(known) => known.has_io_max,
+            None => has_io_max(tick.reader, dirs),
+        };
+        self.known.insert(id, Known { watched, memory_limit_hits, has_io_max });
+        MemberSample {
+            cgroup: read.cgroup,
+            workload: read.workload,
+            pressure: read.pressure,
+            cpu,
+            memory_limit_hits,
+            has_io_max,
+        }
     }
+}
 
-    fn waited_for_cpu(&self, sample: &MemberSample) -> bool {
-        let stalled = |pressures: &Pressures| pressures.cpu.and_then(|cpu| cpu.some_us);
-        let before = self.known.get(&sample.cgroup.id).and_then(|known| stalled(&known.pressures));
-        let now = stalled(&sample.pressure.pressures);
-        before.zip(now).is_some_and(|(before, now)| now.abs_diff(before) >= WAITED_US)
-    }
+/// Times that a memory limit of the container's own or of its pod's made it reclaim.
+fn memory_limit_hits(reader: &mut CgroupReader, dirs: [Option<&CgroupDir>; 2]) -> Option<u64> {
+    dirs.into_iter().flatten().try_fold(0_u64, |sum, dir| {
+        let events = reader.read_whole(dir, c"memory.events.local", parse_memory_events)?;
+        let hits = events.map_or(0, |events| {
+            events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
+        });
+        Some(sum.saturating_add(hits))
+    })
+}
 
-    /// What the container used, and what it was not allowed.
-    fn read_limits(
-        &mut self,
-        reader: &mut CgroupReader,
-        dirs: Directories<'_>,
-        attentive: bool,
-        sample: &mut MemberSample,
-    ) {
-        let waited_for_cpu = self.waited_for_cpu(sample);
-        let known = self.known.get(&sample.cgroup.id).copied();
-        let pressures = sample.pressure.pressures;
-        let stat =
-            (attentive || known.is_none()).then(|| read_cpu_stat(reader, dirs.own)).flatten();
-        sample.cpu = CpuUse {
-            usage_us: stat.flatten().and_then(|stat| stat.usage_us),
-            throttled: match known.filter(|_| !waited_for_cpu) {
-                Some(known) => known.throttled,
-                None => stat.and_then(|stat| read_throttled(reader, dirs, stat)),
-            },
-            room: match known.filter(|_| !waited_for_cpu) {
-                Some(known) => known.room,
-                None => read_room(reader, dirs),
-            },
-        };
-        sample.memory_limit_hits = match known {
-            Some(known) if known.pressures.memory == pressures.memory => known.memory_limit_hits,
-            _ => [Some(dirs.own), dirs.pod].into_iter().flatten().try_fold(0_u64, |sum, dir| {
-                let events = reader.read_whole(dir, c"memory.events.local", parse_memory_events)?;
-                let hits = events.map_or(0, |events| {
-                    events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
-                });
-                Some(sum.saturating_add(hits))
-            }),
-        };
-        sample.has_io_max = match known {
-            Some(known) if known.pressures.io == pressures.io => known.has_io_max,
-            _ => [Some(dirs.own), dirs.pod].into_iter().flatten().try_fold(false, |has, dir| {
-                let rows = reader.read_whole(dir, c"io.max", parse_io_max)?;
-                Some(has || rows.is_some_and(|rows| !rows.is_empty()))
-            }),
-        };
-        let CpuUse { throttled, room, .. } = sample.cpu;
-        let (memory_limit_hits, has_io_max) = (sample.memory_limit_hits, sample.has_io_max);
-        let known = Known { pressures, throttled, room, memory_limit_hits, has_io_max };
-        self.known.insert(sample.cgroup.id, known);
-    }
+/// Whether the container or its pod has an `io.max`.
+fn has_io_max(reader: &mut CgroupReader, dirs: [Option<&CgroupDir>; 2]) -> Option<bool> {
+    dirs.into_iter().flatten().try_fold(false, |has, dir| {
+        let rows = reader.read_whole(dir, c"io.max", parse_io_max)?;
+        Some(has || rows.is_some_and(|rows| !rows.is_empty()))
+    })
 }

@@ -6,7 +6,7 @@
 
 use crate::rates::{CpuRates, Room};
 
-/// Less than this share of its time is not worth a `cpu.stat`, which the reader then leaves out.
+/// Who waits for less than this share of its time does not wait: what held it back is not read then.
 const NEGLIGIBLE: f64 = 0.001;
 
 /// A container that its limit holds back on this share of its CPUs has no room to spread out.

@@ -10,7 +10,9 @@ use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::{PressureRates, rates_between};
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CgroupSample, CpuRoom, Depth, Moment, Sample};
+use psi_agent::sample::{
+    BystanderSample, CgroupSample, CpuRoom, Depth, Moment, PressureReading, Sample,
+};
 use psi_agent::sampler::Sampler;
 
 const EVERYTHING: Selection =
@@ -49,7 +51,15 @@ impl FakeNode {
     fn reader(&self) -> Reader {
         let proc = ProcRoot::open(&self.0.join("proc")).unwrap();
         let root = CgroupRoot::open(&self.0.join("cgroup")).unwrap();
-        Reader::new(proc, root, EVERYTHING, Groups::default(), 100)
+        let whole_node = !root.is_namespaced();
+        Reader::new(proc, root, whole_node, EVERYTHING, Groups::default(), 100)
+    }
+
+    /// For how long the node's tasks waited for a CPU.
+    fn set_run_delay(&self, delay: Duration) {
+        let nanos = delay.as_nanos();
+        let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {nanos} 0\n");
+        fs::write(self.0.join("proc/schedstat"), text).unwrap();
     }
 }
 
@@ -152,6 +162,27 @@ fn refreshes_do_not_shorten_the_window_of_a_tick() {
 }
 
 #[test]
+fn who_waits_is_looked_at_at_every_tick_and_others_every_half_minute() {
+    let node = FakeNode::new("attention");
+    let mut reader = node.reader();
+    let start = Instant::now();
+    // The time of the last reading of `cpu.stat`, at each tick.
+    let mut read_at = |seconds: u64| {
+        let stat = format!("usage_usec {seconds}\n");
+        fs::write(node.0.join(format!("cgroup{VM}/cpu.stat")), stat).unwrap();
+        if seconds == 35 {
+            node.set_vm("cpu", 50_000);
+        }
+        let sample = reader.sample(moment(start, seconds * 1000), Depth::Score, None);
+        sample.members.unwrap()[0].cpu.last.unwrap().usage_us.unwrap()
+    };
+    let ticks = (0..=100).step_by(5);
+    let read: Vec<u64> = ticks.map(|seconds| seconds - read_at(seconds)).collect();
+    let (calm, waits) = ([0, 0, 5, 10, 15, 20, 0], [0; 12]);
+    assert_eq!(read, [&calm[..], &waits, &[5, 10]].concat());
+}
+
+#[test]
 fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
     let node = FakeNode::new("limits");
     let write = |file: &str, text: &str| {
@@ -164,31 +195,61 @@ fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
     let mut read = |seconds: u64| {
         let sample = reader.sample(moment(start, seconds * 1000), Depth::Score, None);
         let member = &sample.members.unwrap()[0];
-        let throttled = member.cpu.throttled.unwrap().container_us;
-        (member.cpu.usage_us, throttled, member.memory_limit_hits, member.has_io_max)
+        let cpu = member.cpu.last.unwrap();
+        let throttled = cpu.throttled.unwrap().container_us;
+        (cpu.usage_us, throttled, member.memory_limit_hits, member.has_io_max)
     };
     assert_eq!(read(0), (Some(1000), 10, Some(3), Some(false)));
-    // Nobody waited: neither the CPU's nor any limit's files are opened.
+    // Nobody waited: no limit's files are opened.
     write("cpu.stat", "usage_usec 2000\nnr_periods 1\nnr_throttled 1\nthrottled_usec 20\n");
     write("memory.events.local", "low 0\nhigh 1\nmax 7\noom 0\noom_kill 0\n");
     write("io.max", "8:0 rbps=1 wbps=max riops=max wiops=max\n");
     node.set_vm("cpu", 999);
-    assert_eq!(read(5), (None, 10, Some(3), Some(false)));
-    node.set_vm("cpu", 1999);
+    assert_eq!(read(5), (Some(2000), 10, Some(3), Some(false)));
+    node.set_vm("cpu", 50_999);
     assert_eq!(read(10), (Some(2000), 20, Some(3), Some(false)));
     for resource in ["memory", "io"] {
         node.set(&format!("proc/pressure/{resource}"), 5);
         node.set_vm(resource, 5);
     }
     assert_eq!(read(15), (Some(2000), 20, Some(8), Some(true)));
-    // For ten minutes everybody's CPU time is read.
-    write("cpu.stat", "usage_usec 3000\n");
-    assert_eq!(read(609).0, Some(3000));
-    assert_eq!(read(611).0, None);
 }
 
 #[test]
-fn those_beside_the_vms_are_read_only_while_somebody_waits() {
+fn limits_are_read_every_half_minute_and_a_pods_throttling_only_where_it_has_one() {
+    let node = FakeNode::new("rooms");
+    let pod = node.0.join("cgroup/kubepods/pod1");
+    fs::write(pod.join("cpu.max"), "max 100000\n").unwrap();
+    fs::write(pod.join("cpu.stat"), "throttled_usec 700000\n").unwrap();
+    let mut reader = node.reader();
+    let start = Instant::now();
+    let mut tick = |seconds: u64| {
+        node.set_vm("cpu", seconds * 100_000);
+        reader.sample(moment(start, seconds * 1000), Depth::Score, None)
+    };
+    let of_pod = |sample: &Sample| {
+        let cpu = sample.members.as_ref().unwrap()[0].cpu;
+        let quota = cpu.room.unwrap().pod_max.unwrap().cpus();
+        (quota, cpu.last.unwrap().throttled.unwrap().pod_us)
+    };
+    assert_eq!(of_pod(&tick(0)), (None, None));
+    fs::write(pod.join("cpu.max"), "50000 100000\n").unwrap();
+    assert_eq!(of_pod(&tick(5)), (None, None));
+    let mut before = tick(10);
+    for seconds in [15, 20, 25] {
+        before = tick(seconds);
+    }
+    let limited = tick(30);
+    assert_eq!(of_pod(&limited), (Some(0.5), Some(700_000)));
+    // What it took long before nobody looked is not told of now.
+    let throttled = |before, after| rates_between(before, after).members.unwrap()[0].cpu.throttled;
+    assert_eq!(throttled(&before, &limited), Some(0.0));
+    fs::write(pod.join("cpu.stat"), "throttled_usec 5700000\n").unwrap();
+    assert_eq!(throttled(&limited, &tick(35)), Some(1.0));
+}
+
+#[test]
+fn those_beside_the_vms_are_read_while_they_wait_or_the_node_waits_for_more() {
     let node = FakeNode::new("bystanders");
     let system = |file: &str| node.0.join(format!("cgroup/system.slice/{file}"));
     fs::create_dir_all(system("a.service")).unwrap();
@@ -203,53 +264,64 @@ fn those_beside_the_vms_are_read_only_while_somebody_waits() {
     fs::write(system("cpuset.cpus.effective"), "0-3\n").unwrap();
     let mut reader = node.reader();
     let start = Instant::now();
-    let bystanders = |sample: &Sample| {
-        let all = sample.bystanders.as_ref()?;
+    let stalled = |reading: PressureReading| reading.pressures.cpu.unwrap().some_us.unwrap();
+    let mut bystander = |seconds: u64| {
+        let sample = reader.sample(moment(start, seconds * 1000), Depth::Score, None);
         // `/system.slice` alone: pods stand below `/kubepods`.
-        assert_eq!(all.len(), 1);
-        let stalled = all[0].pressure.pressures.cpu.unwrap().some_us;
-        Some((stalled.unwrap(), all[0].cpu.usage_us, all[0].cpu.room))
+        let [one] = <[BystanderSample; 1]>::try_from(sample.bystanders?).unwrap();
+        let used = one.cpu.last.and_then(|counters| counters.usage_us);
+        Some((one.before.map(stalled), stalled(one.pressure), used, one.cpu.room))
     };
-    let mut tick = |seconds: u64| reader.sample(moment(start, seconds * 1000), Depth::Score, None);
-    node.set_vm("cpu", 1);
-    assert_eq!(bystanders(&tick(0)), None);
-    node.set_vm("cpu", 100_000);
     // Without the node's total there is nothing to explain.
-    assert_eq!(bystanders(&tick(5)), None);
-    let schedstat = "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 5000 0\n";
-    fs::write(node.0.join("proc/schedstat"), schedstat).unwrap();
-    assert_eq!(bystanders(&tick(10)), Some((0, None, None)));
+    assert_eq!(bystander(0), None);
+    node.set_run_delay(Duration::ZERO);
+    assert_eq!(bystander(5), Some((None, 0, None, None)));
     set_system(49_000);
-    assert_eq!(bystanders(&tick(15)), Some((49_000, None, None)));
-    set_system(99_000);
-    let room = CpuRoom { cpus: Some(4), tasks: Some(7), ..CpuRoom::default() };
-    assert_eq!(bystanders(&tick(20)), Some((99_000, Some(1000), Some(room))));
-    // A scrape within the second takes over what was read, and reads the rest.
-    set_system(100_000);
-    let scraped = reader.sample(moment(start, 20_500), Depth::Exported, None);
+    assert_eq!(bystander(10), Some((Some(0), 49_000, None, None)));
+    set_system(200_000);
+    assert_eq!(bystander(15), Some((Some(0), 49_000, None, None)));
+    // Somebody waits: it was this one, and nobody knows since when.
+    node.set_run_delay(Duration::from_secs(1));
+    let room = Some(CpuRoom { cpus: Some(4), tasks: Some(7), ..CpuRoom::default() });
+    assert_eq!(bystander(20), Some((None, 200_000, Some(1000), room)));
+    assert_eq!(bystander(25), Some((Some(200_000), 200_000, Some(1000), room)));
+    set_system(201_000);
+    assert_eq!(bystander(79), Some((Some(200_000), 201_000, Some(1000), room)));
+    assert_eq!(bystander(80), Some((Some(200_000), 201_000, None, None)));
+}
+
+#[test]
+fn a_scrape_takes_over_what_a_tick_read_within_the_second() {
+    let node = FakeNode::new("taken-over");
+    let set_system = |total| {
+        for resource in ["cpu", "memory", "io"] {
+            node.set(&format!("cgroup/system.slice/{resource}.pressure"), total);
+        }
+    };
+    fs::create_dir_all(node.0.join("cgroup/system.slice")).unwrap();
+    set_system(1);
+    node.set_run_delay(Duration::ZERO);
+    let mut reader = node.reader();
+    let start = Instant::now();
+    reader.sample(moment(start, 0), Depth::Score, None);
+    // Of a bystander a tick reads CPU alone.
+    set_system(2);
+    let scraped = reader.sample(moment(start, 500), Depth::Exported, None);
     let path = |sample: &CgroupSample| &*sample.cgroup.path == "/system.slice";
     let scraped = scraped.cgroups.into_iter().find(path).unwrap().pressure.pressures;
     let some = |pressure: Option<Pressure>| pressure.unwrap().some_us.unwrap();
-    assert_eq!((some(scraped.cpu), some(scraped.memory)), (99_000, 100_000));
-    let mut tick = |seconds: u64| reader.sample(moment(start, seconds * 1000), Depth::Score, None);
-    assert_eq!(bystanders(&tick(79)), Some((100_000, Some(1000), Some(room))));
-    assert_eq!(bystanders(&tick(81)), Some((100_000, None, None)));
-    assert_eq!(bystanders(&tick(621)), None);
+    assert_eq!((some(scraped.cpu), some(scraped.memory)), (1, 2));
 }
 
 #[test]
 fn the_nodes_total_of_waiting_counts_for_a_score_and_by_the_second() {
     let node = FakeNode::new("run-delay");
-    let set = |delay: u64| {
-        let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {delay} 0\n");
-        fs::write(node.0.join("proc/schedstat"), text).unwrap();
-    };
     let mut reader = node.reader();
     let start = Instant::now();
     let mut read = |seconds: u64, depth| reader.sample(moment(start, seconds * 1000), depth, None);
-    set(1_000_000_000);
+    node.set_run_delay(Duration::from_secs(1));
     let before = read(0, Depth::Score);
-    set(11_000_000_000);
+    node.set_run_delay(Duration::from_secs(11));
     assert_eq!(read(2, Depth::Exported).node.run_delay_ns, None);
     let after = read(5, Depth::Score);
     let run_delay = |before, after| rates_between(before, after).run_delay;
