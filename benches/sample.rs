@@ -3,6 +3,9 @@
 //! `cc`; makes idle cgroups of its own and removes them, so no other reader is disturbed.
 //! Run with `cargo bench --bench sample`.
 //!
+//! Then a tick, which reads next to nothing of whom nobody holds back: while nobody waits, and while
+//! two of 500 VMs do.
+//!
 //! Before each sample the caches are filled with something else, as they are on a node where other
 //! programs run between two ticks. Without that a kept file costs a third less to read.
 #![allow(
@@ -16,6 +19,7 @@
     reason = "a benchmark that cannot go on should say so at once"
 )]
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -32,9 +36,12 @@ use support::{cpu_time_of, judge, medians};
 #[path = "../tests/integration/support/cgroup.rs"]
 mod cgroup;
 mod support;
+mod tick;
 
 /// Each pod is three cgroups: its own and two containers'.
 const PODS: usize = 500;
+/// VMs that wait in the one of two ticks.
+const WAITING: usize = 2;
 /// A minute of passed time in ticks: one of them rescans the whole tree, as in production.
 const SAMPLES_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
@@ -42,14 +49,11 @@ const STEP: Duration = Duration::from_secs(5);
 const OTHER_WORK_BYTES: usize = 96 << 20;
 
 fn main() -> ExitCode {
-    let handles = spare_descriptors().unwrap();
+    let handles = spare_descriptors().unwrap() / 3;
     let own = cgroup::OwnCgroup::new("bench");
-    for pod in 0..PODS {
+    for vm in 0..PODS {
         for container in 0..2 {
-            own.make(&format!(
-                "kubepods.slice/kubepods-pod{pod:08}_0000_4000_8000_000000000000.slice/\
-                 cri-containerd-{container:064}.scope"
-            ));
+            own.make(&tick::cgroup_of(vm, container));
         }
     }
 
@@ -68,12 +72,13 @@ fn main() -> ExitCode {
     let mut openat = ReadLoop::start(&program, "openat", &directories);
     let mut pread = ReadLoop::start(&program, "pread", &directories);
     println!("A sample of {} cgroups:", directories.len());
-    let mut memory = vec![0u8; OTHER_WORK_BYTES];
+    let memory = RefCell::new(vec![0u8; OTHER_WORK_BYTES]);
+    let other_work = || memory.borrow_mut().iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
     let mut sample = || {
-        memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
+        other_work();
         cpu_time_of(|| drop(agent.sample()))
     };
-    let [agent, openat, pread] = medians(
+    let [sample, openat, pread] = medians(
         SAMPLES_A_ROUND,
         [
             ("agent", &mut sample),
@@ -81,8 +86,30 @@ fn main() -> ExitCode {
             ("C, pread on kept files", &mut || pread.sweep()),
         ],
     );
-    let times = |yardstick: Duration| agent.as_secs_f64() / yardstick.as_secs_f64();
-    judge(&[("agent / openat", times(openat), 1.2), ("agent / pread", times(pread), 3.0)])
+
+    println!("A tick of {PODS} VMs:");
+    let mut calm = tick::Node::new("bench-calm", PODS, 0, handles);
+    let mut waits = tick::Node::new("bench-waits", PODS, WAITING, handles);
+    let step = |node: &mut tick::Node| {
+        node.prepare();
+        other_work();
+        cpu_time_of(|| node.tick())
+    };
+    let [calm_tick, tick] = medians(
+        tick::TICKS_A_ROUND,
+        [
+            ("nobody waits", &mut || step(&mut calm)),
+            ("two wait for one CPU", &mut || step(&mut waits)),
+        ],
+    );
+    assert!((WAITING..PODS).contains(&waits.looked_at()), "nobody waits");
+    let times = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
+    judge(&[
+        ("sample / openat", times(sample, openat), 1.2),
+        ("sample / pread", times(sample, pread), 3.0),
+        ("calm tick / sample", times(calm_tick, sample), 0.25),
+        ("tick while two wait / calm tick", times(tick, calm_tick), 1.5),
+    ])
 }
 
 /// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young

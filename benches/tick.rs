@@ -1,0 +1,120 @@
+//! A tick of a node with 500 VMs, from the files to the score: calm, and while two of them wait.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use psi_agent::identity::pod::Pod;
+use psi_agent::identity::pod_index::PodIndex;
+use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
+use psi_agent::kernel::proc_root::ProcRoot;
+use psi_agent::rates::rates_between;
+use psi_agent::reader::{Groups, Reader, Selection};
+use psi_agent::sample::{Depth, Moment, Sample};
+use psi_agent::score::Scorer;
+use serde_json::json;
+
+use crate::cgroup::OwnCgroup;
+
+/// A minute of ticks: for so long one is looked at who waited once.
+pub(crate) const TICKS_A_ROUND: u32 = 12;
+const STEP: Duration = Duration::from_secs(5);
+const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
+/// In each tick's window those that wait do so for at least a hundredth of it.
+const WAIT: Duration = Duration::from_millis(250);
+
+/// A node's VMs, and the agent's thread that reads them.
+pub(crate) struct Node {
+    reader: Reader,
+    pods: PodIndex,
+    scorer: Scorer,
+    before: Option<Sample>,
+    now: Instant,
+    ticks: u32,
+    _own: OwnCgroup,
+}
+
+impl Node {
+    /// Its first so many VMs want a CPU that they share.
+    pub(crate) fn new(name: &str, vms: usize, waiting: usize, handles: usize) -> Self {
+        let mut own = OwnCgroup::new(name);
+        let pods: Vec<Pod> = (0..vms).map(|vm| make_vm(&own, vm)).collect();
+        for vm in 0..waiting {
+            own.spawn(&cgroup_of(vm, 0), SPIN);
+        }
+        let proc = ProcRoot::open(Path::new("/proc")).unwrap();
+        let root = CgroupRoot::open(&own.path).unwrap();
+        let selection = Selection {
+            everything: false,
+            root: true,
+            pods: true,
+            containers: true,
+            vms_only: true,
+        };
+        Self {
+            reader: Reader::new(proc, root, true, selection, Groups::default(), handles),
+            pods: PodIndex::of(&pods),
+            scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
+            before: None,
+            now: Instant::now(),
+            ticks: 0,
+            _own: own,
+        }
+    }
+
+    /// Lets those that want a CPU wait for it once a round, then ticks.
+    pub(crate) fn prepare(&mut self) {
+        if self.ticks.is_multiple_of(TICKS_A_ROUND) {
+            std::thread::sleep(WAIT);
+        }
+        self.ticks += 1;
+    }
+
+    /// One tick.
+    pub(crate) fn tick(&mut self) {
+        self.now += STEP;
+        let moment = Moment { at: self.now, unix_ms: 0 };
+        let sample = self.reader.sample(moment, Depth::Score, Some(&self.pods));
+        if let Some(before) = &self.before {
+            self.scorer.advance(moment, &rates_between(before, &sample));
+        }
+        self.before = Some(sample);
+    }
+
+    /// For how many VMs the last tick knows what they used in its own window.
+    pub(crate) fn looked_at(&self) -> usize {
+        let members = self.before.as_ref().unwrap().members.as_ref().unwrap();
+        let cpu = members.iter().filter_map(|member| member.cpu.last);
+        cpu.filter(|counters| counters.at == self.now).count()
+    }
+}
+
+/// A VM's cgroups, and what the API server would say of its pod.
+fn make_vm(own: &OwnCgroup, vm: usize) -> Pod {
+    let statuses = ["compute", "guest-console-log"].iter().zip(0..).map(|(name, container)| {
+        own.make(&cgroup_of(vm, container));
+        json!({"name": name, "containerID": format!("containerd://{}", id_of(container))})
+    });
+    let statuses: Vec<_> = statuses.collect();
+    let uid = format!("{vm:08}-0000-4000-8000-000000000000");
+    let pod = json!({
+        "metadata": {
+            "uid": uid, "namespace": "default", "name": format!("virt-launcher-{vm}"),
+            "labels": {"kubevirt.io": "virt-launcher"},
+            "annotations": {"kubevirt.io/domain": format!("vm-{vm}")},
+        },
+        "status": {"containerStatuses": statuses},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+/// The cgroup of one of a VM's containers.
+pub(crate) fn cgroup_of(vm: usize, container: usize) -> String {
+    format!(
+        "kubepods.slice/kubepods-pod{vm:08}_0000_4000_8000_000000000000.slice/cri-containerd-{}.scope",
+        id_of(container)
+    )
+}
+
+fn id_of(container: usize) -> String {
+    format!("{container:064}")
+}
