@@ -20,7 +20,7 @@ pub struct CpuStat {
     pub throttled_us: Option<u64>,
 }
 
-/// `memory.stat`, the part that is used. Bytes.
+/// `memory.stat`, the part that is used. Bytes, where nothing else is said.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStat {
     /// Anonymous memory.
@@ -29,6 +29,11 @@ pub struct MemoryStat {
     pub file: Option<u64>,
     /// Page cache not used of late, the first to go under reclaim.
     pub inactive_file: Option<u64>,
+    /// Pages that the node's background thread looked at to free memory: only the node's shortage
+    /// wakes it. Pages, not bytes.
+    pub pgscan_kswapd: Option<u64>,
+    /// Pages that tasks looked at that needed memory at once, for the node's sake or for a limit's.
+    pub pgscan_direct: Option<u64>,
 }
 
 /// `memory.events` (the cgroup and all below it) or `memory.events.local` (itself alone).
@@ -89,6 +94,8 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
             b"anon" => &mut stat.anon,
             b"file" => &mut stat.file,
             b"inactive_file" => &mut stat.inactive_file,
+            b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
+            b"pgscan_direct" => &mut stat.pgscan_direct,
             _ => return,
         };
         *slot = Some(value);
@@ -153,7 +160,8 @@ mod tests {
     #[test]
     fn unknown_keys_are_passed_over() {
         let stat = parse_memory_stat(b"anon 4096\nfile 8192\nsec_pagetables 0\n").unwrap();
-        assert_eq!(stat, MemoryStat { anon: Some(4096), file: Some(8192), inactive_file: None });
+        let expected = MemoryStat { anon: Some(4096), file: Some(8192), ..MemoryStat::default() };
+        assert_eq!(stat, expected);
         let events = parse_memory_events(b"low 0\nhigh 3\nmax 0\noom 1\noom_kill 2\n").unwrap();
         assert_eq!(events, MemoryEvents { high: Some(3), max: Some(0), oom_kill: Some(2) });
     }

@@ -1,5 +1,5 @@
 //! The node's own files, those that are read at every tick: `/proc/stat`, `/proc/schedstat`,
-//! `/proc/vmstat`, `/proc/meminfo`; and `/proc/diskstats` for the names of devices.
+//! `/proc/vmstat`, `/proc/meminfo`; and `/proc/diskstats` for block devices.
 
 use std::collections::BTreeMap;
 
@@ -195,13 +195,29 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, Malformed> {
 /// since a device without a name still has its counters.
 #[must_use]
 pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
+    of_devices(text, |stat| stat.name)
+}
+
+/// Reads `/proc/diskstats`: how many operations each block device was asked for since boot. Those
+/// that the kernel merged count too, as they do in a cgroup's `io.stat`. Lines that do not read are
+/// passed over.
+#[must_use]
+pub fn parse_disk_operations(text: &[u8]) -> BTreeMap<Device, u64> {
+    of_devices(text, |stat| {
+        [stat.reads, stat.merged, stat.writes, stat.writes_merged]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    })
+}
+
+fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> BTreeMap<Device, T> {
     let text = String::from_utf8_lossy(text);
     let stats = text.lines().filter_map(|line| DiskStat::from_line(line).ok());
     stats
         .filter_map(|stat| {
             let major = u32::try_from(stat.major).ok()?;
             let minor = u32::try_from(stat.minor).ok()?;
-            Some((Device { major, minor }, stat.name))
+            Some((Device { major, minor }, of(stat)))
         })
         .collect()
 }
@@ -253,6 +269,13 @@ mod tests {
     }
 
     #[test]
+    fn operations_of_a_disk_are_reads_and_writes_merged_ones_too() {
+        let operations =
+            parse_disk_operations(b" 254 0 vda 1 20 9 9 300 4000 9 9 9 9 9\nrubbish\n");
+        assert_eq!(operations, BTreeMap::from([(Device { major: 254, minor: 0 }, 4321)]));
+    }
+
+    #[test]
     fn schedstat_gives_the_run_delay_of_all_cpus() {
         let cpus = "cpu0 0 0 9 8 7 6 2700 500 3\ndomain0 03 1 2\ncpu1 0 0 0 0 0 0 0 41 0\n";
         let text = |version| format!("{version}timestamp 4294898432\n{cpus}");
@@ -274,7 +297,8 @@ mod tests {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
             let _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
-            let _ = (parse_device_names(&bytes), parse_schedstat(&bytes));
+            let _ = (parse_device_names(&bytes), parse_disk_operations(&bytes));
+            let _ = parse_schedstat(&bytes);
         }
     }
 }

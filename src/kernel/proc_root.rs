@@ -13,8 +13,8 @@ use nix::sys::stat::Mode;
 use super::cgroup_dir::Resource;
 use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, NodeMemory, Reclaim, parse_device_names, parse_meminfo, parse_proc_stat,
-    parse_schedstat, parse_vmstat,
+    CpuTimes, NodeMemory, Reclaim, parse_device_names, parse_disk_operations, parse_meminfo,
+    parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::text::Malformed;
@@ -113,6 +113,18 @@ impl ProcRoot {
     ) -> Result<BTreeMap<Device, String>, ReadError> {
         let names = self.read(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
         Ok(absent_is_none(names)?.unwrap_or_default())
+    }
+
+    /// `/proc/diskstats`: operations of block devices since boot; empty where there is no such file.
+    ///
+    /// # Errors
+    /// Anything but absence.
+    pub fn disk_operations(
+        &self,
+        buffer: &mut ReadBuffer,
+    ) -> Result<BTreeMap<Device, u64>, ReadError> {
+        let operations = self.read(c"diskstats", buffer, |text| Ok(parse_disk_operations(text)));
+        Ok(absent_is_none(operations)?.unwrap_or_default())
     }
 
     /// The kernel's release, such as `6.12.0`.

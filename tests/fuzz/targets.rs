@@ -15,7 +15,7 @@ use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
-    parse_device_names, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
+    parse_device_names, parse_disk_operations, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::output::compression::accepts_gzip;
@@ -29,7 +29,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 20] = targets! {
+static TARGETS: [(&str, Parse); 21] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_count,
@@ -37,6 +37,7 @@ static TARGETS: [(&str, Parse); 20] = targets! {
     cpu_stat: parse_cpu_stat,
     cpu_stat_local: parse_cpu_stat_local,
     device_names: parse_device_names,
+    disk_operations: parse_disk_operations,
     io_max: parse_io_max,
     io_stat: parse_io_stat,
     limit: parse_limit,
