@@ -1,7 +1,7 @@
 //! Two samples to shares of time. Pure: a counter that went back, or a window too short to mean
 //! anything, gives `None`, never a negative or an infinite rate.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,13 @@ use serde::{Serialize, Serializer};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+use crate::kernel::io_stat::Device;
 use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::sample::{
-    BystanderSample, CpuCounters, CpuRoom, CpuUse, MemberSample, PressureReading, Sample,
+    BystanderSample, CpuCounters, CpuRoom, CpuUse, DiskOperations, IoUse, MemberSample, MemoryUse,
+    NodeSample, PressureReading, Sample,
 };
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
@@ -87,7 +89,7 @@ pub struct Rates {
     pub run_delay: Option<f64>,
     /// Share of memory that programs could not get without swapping, at the later sample.
     pub memory_utilization: Option<Ratio>,
-    /// Whether the node itself looked for memory to free.
+    /// Whether the node itself looked for memory to free, or kubepods did within its limit.
     pub reclaims: Option<bool>,
     /// Cgroups that both samples have, with what could be told of them.
     pub cgroups: HashMap<CgroupId, PressureRates>,
@@ -134,10 +136,30 @@ pub struct MemberRates {
     pub pressure: PressureRates,
     /// What it did with CPUs.
     pub cpu: CpuRates,
-    /// Whether a memory limit of its own or of its pod made it reclaim.
-    pub own_memory_limit: Option<bool>,
+    /// What tells whose doing its waiting for memory is.
+    pub memory: MemoryRates,
+    /// What tells whose doing its waiting for disks is.
+    pub io: IoRates,
+}
+
+/// What tells whose doing it is that a container waits for memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MemoryRates {
+    /// Whether a limit of its own or of its pod made it reclaim.
+    pub own_limit: Option<bool>,
+    /// Of its pages that were looked at to free memory, the share that only the node's shortage can
+    /// have made somebody look at; `None` where nothing tells.
+    pub scanned_for_node: Option<Ratio>,
+}
+
+/// What tells whose doing it is that a container waits for disks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct IoRates {
     /// Whether it or its pod has an `io.max`.
-    pub has_io_max: Option<bool>,
+    pub has_max: Option<bool>,
+    /// Of the operations on the disks that it used, the share that others asked for; `None` where
+    /// nothing tells.
+    pub others: Option<Ratio>,
 }
 
 /// Compares two samples, the earlier first.
@@ -154,8 +176,10 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         let before = earlier.members.iter().flatten();
         let before: HashMap<CgroupId, &MemberSample> =
             before.map(|member| (member.cgroup.id, member)).collect();
-        let rates =
-            |member: &MemberSample| member_rates(before.get(&member.cgroup.id).copied(), member);
+        let disks = disk_operations(earlier, later);
+        let rates = |member: &MemberSample| {
+            member_rates(before.get(&member.cgroup.id).copied(), member, disks.as_ref())
+        };
         members.iter().map(rates).collect()
     });
     let cpu_share = |ticks: fn(&CpuTimes) -> u64| {
@@ -176,23 +200,49 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
             let (total, available) = (memory.total?, memory.available?);
             Ratio::of(increase(available, total)?, increase(0, total)?)
         }),
-        reclaims: reclaims(earlier.node.reclaim, later.node.reclaim),
+        reclaims: reclaims(&earlier.node, &later.node),
         cgroups: cgroups.collect(),
         members,
         bystanders: bystanders(earlier, later),
     }
 }
 
-fn reclaims(before: Option<Reclaim>, after: Option<Reclaim>) -> Option<bool> {
-    let (before, after) = (before?, after?);
-    let moved = |pages: fn(Reclaim) -> Option<u64>| Some(pages(after)? != pages(before)?);
-    Some(moved(|reclaim| reclaim.pgscan_kswapd)? || moved(|reclaim| reclaim.pgscan_direct)?)
+fn reclaims(before: &NodeSample, after: &NodeSample) -> Option<bool> {
+    let (reclaim_before, reclaim_after) = (before.reclaim?, after.reclaim?);
+    let moved =
+        |pages: fn(Reclaim) -> Option<u64>| Some(pages(reclaim_after)? != pages(reclaim_before)?);
+    let pods_limit = before.pods_limit_hits.zip(after.pods_limit_hits);
+    Some(
+        moved(|reclaim| reclaim.pgscan_kswapd)?
+            || moved(|reclaim| reclaim.pgscan_direct)?
+            || pods_limit.is_some_and(|(before, after)| before < after),
+    )
+}
+
+/// Operations of each disk between two samples.
+fn disk_operations(earlier: &Sample, later: &Sample) -> Option<BTreeMap<Device, f64>> {
+    let before = earlier.node.disk_operations.as_ref()?;
+    Some(more_operations(before, later.node.disk_operations.as_ref()?))
+}
+
+fn more_operations(
+    before: &BTreeMap<Device, u64>,
+    after: &BTreeMap<Device, u64>,
+) -> BTreeMap<Device, f64> {
+    let more = |(device, after): (&Device, &u64)| {
+        // A device that was not there before started from nothing.
+        let before = before.get(device).copied().unwrap_or_default();
+        Some((*device, increase(before, *after)?))
+    };
+    after.iter().filter_map(more).collect()
 }
 
 /// Of a container that was not there before, all but what it is allowed is unknown.
-fn member_rates(before: Option<&MemberSample>, after: &MemberSample) -> MemberRates {
-    let limit_hits =
-        before.and_then(|before| increase(before.memory_limit_hits?, after.memory_limit_hits?));
+fn member_rates(
+    before: Option<&MemberSample>,
+    after: &MemberSample,
+    disks: Option<&BTreeMap<Device, f64>>,
+) -> MemberRates {
     let pressure =
         before.map(|before| pressure_rates(&before.pressure, &after.pressure)).unwrap_or_default();
     MemberRates {
@@ -200,9 +250,42 @@ fn member_rates(before: Option<&MemberSample>, after: &MemberSample) -> MemberRa
         workload: after.workload.clone(),
         pressure,
         cpu: cpu_rates(&after.cpu, pressure.cpu),
-        own_memory_limit: limit_hits.map(|hits| hits > 0.0),
-        has_io_max: after.has_io_max,
+        memory: memory_rates(before.map(|before| &before.memory), &after.memory),
+        io: IoRates {
+            has_max: after.io.has_max,
+            others: before.and_then(|before| others(&before.io, &after.io, disks?)),
+        },
     }
+}
+
+fn memory_rates(before: Option<&MemoryUse>, after: &MemoryUse) -> MemoryRates {
+    let hits = before.and_then(|before| increase(before.limit_hits?, after.limit_hits?));
+    let scanned_for_node = before.and_then(|before| {
+        let (before, after) = (before.scanned?, after.scanned?);
+        let by_kswapd = increase(before.by_kswapd, after.by_kswapd)?;
+        Ratio::of(by_kswapd, by_kswapd + increase(before.directly, after.directly)?)
+    });
+    MemoryRates { own_limit: hits.map(|hits| hits > 0.0), scanned_for_node }
+}
+
+/// The share that others have of what disks were asked for, each disk counted as much as the
+/// container used it. A container that asked none for anything waits for none: its storage is
+/// elsewhere.
+fn others(before: &IoUse, after: &IoUse, disks: &BTreeMap<Device, f64>) -> Option<Ratio> {
+    let (before, after) = match (before.operations.as_ref()?, after.operations.as_ref()?) {
+        (DiskOperations::Counted(before), DiskOperations::Counted(after)) => (before, after),
+        (DiskOperations::Uncounted, _) | (_, DiskOperations::Uncounted) => {
+            return Ratio::of(1.0, 1.0);
+        }
+    };
+    let own = more_operations(before, after);
+    let all: f64 = own.values().sum();
+    let others = own.iter().map(|(device, own)| {
+        // The two were not read in the same moment.
+        let everybody = disks.get(device).copied().unwrap_or_default().max(*own);
+        own * (everybody - own) / everybody.max(1.0)
+    });
+    if all > 0.0 { Ratio::of(others.sum(), all) } else { Some(Ratio::ZERO) }
 }
 
 /// Between its own last two readings, which are further apart for one that hardly waits.
@@ -301,7 +384,7 @@ fn increase(before: u64, after: u64) -> Option<f64> {
 #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
     use super::*;
-    use crate::sample::Pressures;
+    use crate::sample::{Pressures, Scanned};
     use proptest::prelude::*;
     use std::time::Instant;
 
@@ -331,6 +414,49 @@ mod tests {
         assert_eq!(cpu_some(Some(9), None, window), None);
         assert_eq!(cpu_some(Some(0), Some(1), Duration::from_millis(500)), None);
         assert_eq!(cpu_some(Some(0), Some(1), Duration::ZERO), None);
+    }
+
+    fn counted(device: u32, operations: u64) -> IoUse {
+        let operations = BTreeMap::from([(Device { major: 8, minor: device }, operations)]);
+        IoUse { has_max: Some(false), operations: Some(DiskOperations::Counted(operations)) }
+    }
+
+    #[test]
+    fn others_have_what_is_left_of_the_disks_that_it_used() {
+        let disks = BTreeMap::from([(Device { major: 8, minor: 0 }, 400.0)]);
+        let others = |before: &IoUse, after: &IoUse| others(before, after, &disks).map(Ratio::get);
+        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_100)), Some(0.75));
+        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_500)), Some(0.0));
+        // Its storage is elsewhere, or on a disk of which the node tells nothing.
+        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_000)), Some(0.0));
+        assert_eq!(others(&counted(1, 1_000), &counted(1, 1_100)), Some(0.0));
+        // A disk that it did not use before.
+        let none =
+            IoUse { operations: Some(DiskOperations::Counted(BTreeMap::new())), ..counted(0, 0) };
+        assert_eq!(others(&none, &counted(0, 100)), Some(0.75));
+        // Nobody counts: then nothing can be taken off. Not read: nothing can be said.
+        let uncounted = IoUse { operations: Some(DiskOperations::Uncounted), ..counted(0, 0) };
+        assert_eq!(others(&uncounted, &uncounted), Some(1.0));
+        let unread = IoUse { operations: None, ..counted(0, 0) };
+        assert_eq!(others(&unread, &counted(0, 100)), None);
+    }
+
+    #[test]
+    fn what_kswapd_looked_at_was_for_the_node() {
+        let scanned = |by_kswapd, directly| MemoryUse {
+            limit_hits: Some(by_kswapd),
+            scanned: Some(Scanned { by_kswapd, directly }),
+        };
+        let rates = |before: MemoryUse, after: MemoryUse| memory_rates(Some(&before), &after);
+        let some = rates(scanned(0, 100), scanned(30, 190));
+        assert_eq!(
+            (some.own_limit, some.scanned_for_node.map(Ratio::get)),
+            (Some(true), Some(0.25))
+        );
+        let nothing = rates(scanned(7, 7), scanned(7, 7));
+        assert_eq!((nothing.own_limit, nothing.scanned_for_node), (Some(false), None));
+        let unread = MemoryUse { limit_hits: Some(0), scanned: None };
+        assert_eq!(rates(unread, scanned(30, 190)).scanned_for_node, None);
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent, Node};
 use crate::kernel::io_stat::Device;
+use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
@@ -18,10 +19,11 @@ use crate::sample::{
     PressureReading, Pressures, Sample,
 };
 use attention::Attention;
-use bystander::BystanderReader;
+use bystander::{BystanderReader, above_pods};
 use cgroup::CgroupReader;
 use cpu_use::CpuUseReader;
 use member::MemberReader;
+use stalls::read_limit_hits;
 use tick::Tick;
 
 mod attention;
@@ -29,6 +31,7 @@ mod bystander;
 mod cgroup;
 mod cpu_use;
 mod member;
+mod stalls;
 mod tick;
 
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
@@ -113,6 +116,8 @@ pub struct Reader {
     /// Whether the tree is the whole node's, as the node's own counters are.
     whole_node: bool,
     node_reading: Option<PressureReading>,
+    /// At the last tick: the node's memory pressure, and how often the limit of all pods was hit.
+    pods_limit: Option<(Option<Pressure>, Option<u64>)>,
     devices: Arc<BTreeMap<Device, String>>,
 }
 
@@ -141,6 +146,7 @@ impl Reader {
             ticked_at: None,
             whole_node,
             node_reading: None,
+            pods_limit: None,
             devices: Arc::default(),
         }
     }
@@ -165,7 +171,10 @@ impl Reader {
             let alive = self.tree.nodes().map(|node| node.cgroup.id).collect();
             self.cgroups.forget_all_but(&alive);
         }
-        let node = self.read_node(moment, depth, &mut errors);
+        let mut node = self.read_node(moment, depth, &mut errors);
+        if depth == Depth::Score {
+            node.pods_limit_hits = self.pods_limit_hits(node.pressure.pressures.memory);
+        }
         let mut matched = Matcher::default();
         let found: Vec<Found> = self
             .tree
@@ -292,6 +301,26 @@ impl Reader {
         (members, bystanders)
     }
 
+    /// How often the limits under which all pods stand made them reclaim, at this pressure of the
+    /// node: while it stands still, nobody waited for such a limit.
+    fn pods_limit_hits(&mut self, pressure: Option<Pressure>) -> Option<u64> {
+        let hits = match self.pods_limit {
+            Some((before, hits)) if before == pressure => hits,
+            _ => self.read_pods_limit_hits(),
+        };
+        self.pods_limit = Some((pressure, hits));
+        hits
+    }
+
+    fn read_pods_limit_hits(&mut self) -> Option<u64> {
+        let above = above_pods(self.tree.nodes());
+        let limited =
+            |node: &&Node| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
+        self.tree.nodes().filter(limited).try_fold(0_u64, |sum, node| {
+            Some(sum.saturating_add(read_limit_hits(&mut self.cgroups, &node.dir)?))
+        })
+    }
+
     fn read_node(
         &mut self,
         moment: Moment,
@@ -314,7 +343,11 @@ impl Reader {
             cpu_times: note(self.proc.cpu_times(buffer), errors).flatten(),
             run_delay_ns: run_delay.flatten().flatten(),
             reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
+            pods_limit_hits: None,
             memory: note(self.proc.memory(buffer), errors).flatten(),
+            disk_operations: (depth == Depth::Score)
+                .then(|| note(self.proc.disk_operations(buffer), errors))
+                .flatten(),
             devices: Arc::clone(&self.devices),
         }
     }

@@ -96,8 +96,14 @@ pub struct NodeSample {
     pub run_delay_ns: Option<u64>,
     /// What the node itself reclaims.
     pub reclaim: Option<Reclaim>,
+    /// Times that a limit of kubepods, or of a QoS class below it, made its pods reclaim: of memory
+    /// that pods may use there is too little then, which is the node's doing. `None` where it was
+    /// not asked for.
+    pub pods_limit_hits: Option<u64>,
     /// Memory and swap.
     pub memory: Option<NodeMemory>,
+    /// Reads and writes of each block device since boot; `None` where it was not asked for.
+    pub disk_operations: Option<BTreeMap<Device, u64>>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
 }
@@ -165,10 +171,48 @@ pub struct MemberSample {
     pub pressure: PressureReading,
     /// What it used of CPUs, and what held it back.
     pub cpu: CpuUse,
+    /// What tells whose doing it is when it waits for memory.
+    pub memory: MemoryUse,
+    /// What tells whose doing it is when it waits for a disk.
+    pub io: IoUse,
+}
+
+/// What tells whose doing it is when a container waits for memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
     /// Times that `memory.max` or `memory.high` of its own or of its pod made it reclaim.
-    pub memory_limit_hits: Option<u64>,
+    pub limit_hits: Option<u64>,
+    /// Pages of its that were looked at to free memory; `None` also where no limit was hit of late,
+    /// so that it was not read.
+    pub scanned: Option<Scanned>,
+}
+
+/// Pages that were looked at to free memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scanned {
+    /// By the node's background thread, which only the node's shortage wakes.
+    pub by_kswapd: u64,
+    /// By tasks that needed memory at once, for the node's sake or for a limit's.
+    pub directly: u64,
+}
+
+/// What tells whose doing it is when a container waits for a disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IoUse {
     /// Whether it or its pod has an `io.max`.
-    pub has_io_max: Option<bool>,
+    pub has_max: Option<bool>,
+    /// Operations that it asked for, by device; `None` also where it hardly waited of late, so that
+    /// they were not read.
+    pub operations: Option<DiskOperations>,
+}
+
+/// Reads and writes that a container asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskOperations {
+    /// By device, since it was made.
+    Counted(BTreeMap<Device, u64>),
+    /// Nobody counts: the io controller is off.
+    Uncounted,
 }
 
 /// Who is on the node besides members: other containers, and what runs outside pods. Their CPU time

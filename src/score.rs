@@ -31,7 +31,7 @@ use quantile::upper_quartile;
 use smoothing::Smoothed;
 
 /// What the values of this version are worked out from. A change of the estimator changes it.
-pub const BASIS: Basis = Basis::Psi(2);
+pub const BASIS: Basis = Basis::Psi(3);
 
 /// VMs that together want less than this share of the node's CPUs...
 const DEMAND_FLOOR_SHARE: f64 = 0.02;

@@ -147,7 +147,7 @@ mod tests {
         let expected = json!({"metadata": {"annotations": {
             "psi-agent.io/score": "40", "psi-agent.io/cpu": "40", "psi-agent.io/memory": "0",
             "psi-agent.io/io": null, "psi-agent.io/observed-at": "2026-01-02T03:04:05Z",
-            "psi-agent.io/basis": "psi/2",
+            "psi-agent.io/basis": "psi/3",
         }}});
         assert_eq!(patched(bare, Level::High, &Outputs::default()), expected);
     }

@@ -1,8 +1,9 @@
-//! Whom a tick looks at closely: who waits for CPU, at every tick; everybody else now and then, and
+//! Whom a tick looks at closely: who waits, at every tick; for CPU also everybody else now and then, and
 //! as soon as the node's own total says that somebody must have begun to wait.
 
 use std::time::{Duration, Instant};
 
+use crate::kernel::cgroup_dir::Resource;
 use crate::sample::PressureReading;
 
 /// Who waited for this share of the time between two readings...
@@ -63,25 +64,30 @@ fn cpus_between(before: (Instant, u64), after: (Instant, u64)) -> Option<f64> {
     (seconds > 0.0).then(|| ns as f64 / 1e9 / seconds)
 }
 
-/// A container's CPU pressure when it was last read, and when it was last seen to wait.
+/// A container's pressure when it was last read, and when it was last seen to wait for a resource.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watched {
     pub(super) pressure: PressureReading,
+    resource: Resource,
     waited_at: Option<Instant>,
 }
 
 impl Watched {
     /// After one more reading.
-    pub(super) fn after(before: Option<&Self>, pressure: PressureReading) -> Self {
-        let waits = before.is_some_and(|before| waits(&before.pressure, &pressure));
+    pub(super) fn after(
+        before: Option<&Self>,
+        pressure: PressureReading,
+        resource: Resource,
+    ) -> Self {
+        let waits = before.is_some_and(|before| waits(&before.pressure, &pressure, resource));
         let waited_at =
             if waits { Some(pressure.at) } else { before.and_then(|one| one.waited_at) };
-        Self { pressure, waited_at }
+        Self { pressure, resource, waited_at }
     }
 
     /// The total of its stalling, microseconds.
     pub(super) fn stalled_us(&self) -> Option<u64> {
-        stalled_us(&self.pressure)
+        stalled_us(&self.pressure, self.resource)
     }
 
     /// Whether it waited between its last two readings.
@@ -96,15 +102,15 @@ impl Watched {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a stall between two ticks is far below 2^52 us")]
-fn waits(before: &PressureReading, after: &PressureReading) -> bool {
+fn waits(before: &PressureReading, after: &PressureReading, resource: Resource) -> bool {
     let window_us = after.at.saturating_duration_since(before.at).as_secs_f64() * 1e6;
-    let more = stalled_us(before).zip(stalled_us(after));
+    let more = stalled_us(before, resource).zip(stalled_us(after, resource));
     let more = more.and_then(|(before, after)| after.checked_sub(before));
     more.is_some_and(|more| more as f64 >= WAITS * window_us && more > 0)
 }
 
-fn stalled_us(reading: &PressureReading) -> Option<u64> {
-    reading.pressures.cpu.and_then(|cpu| cpu.some_us)
+fn stalled_us(reading: &PressureReading, resource: Resource) -> Option<u64> {
+    reading.pressures.of(resource)?.some_us
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::attention::{Look, Watched};
 use super::tick::Tick;
 use crate::cgroup_path::{Level, Place};
+use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::sample::{BystanderSample, CpuUse, PressureReading};
 
@@ -27,14 +28,7 @@ pub(super) fn bystanders<'a>(
     nodes: impl Iterator<Item = &'a Node> + Clone,
     members: &HashSet<CgroupId>,
 ) -> Vec<&'a Node> {
-    let pods = nodes.clone().filter(|node| match &node.cgroup.place {
-        Place::Pod(pod) => pod.level == Level::Pod,
-        Place::Root | Place::Host | Place::MountUnit => false,
-    });
-    // Hundreds of pods stand in a handful of places.
-    let places: HashSet<&str> = pods.filter_map(|pod| ancestors(&pod.cgroup.path).last()).collect();
-    let above: HashSet<&str> =
-        places.into_iter().flat_map(|place| ancestors(place).chain([place])).collect();
+    let above = above_pods(nodes.clone());
     let stands_highest = |path: &'a str| {
         let mut higher = ancestors(path).filter(|path| *path != "/");
         !above.contains(path) && higher.all(|path| above.contains(path))
@@ -48,6 +42,17 @@ pub(super) fn bystanders<'a>(
             Place::Root | Place::MountUnit => false,
         })
         .collect()
+}
+
+/// The paths in which pods stand: the root, kubepods and its QoS classes.
+pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a Node>) -> HashSet<&'a str> {
+    let pods = nodes.filter(|node| match &node.cgroup.place {
+        Place::Pod(pod) => pod.level == Level::Pod,
+        Place::Root | Place::Host | Place::MountUnit => false,
+    });
+    // Hundreds of pods stand in a handful of places.
+    let places: HashSet<&str> = pods.filter_map(|pod| ancestors(&pod.cgroup.path).last()).collect();
+    places.into_iter().flat_map(|place| ancestors(place).chain([place])).collect()
 }
 
 /// The paths above a path, without itself.
@@ -95,7 +100,7 @@ impl BystanderReader {
             _ => {}
         }
         let pressure = tick.reader.read_cpu_pressure(bystander, tick.node, tick.now)?;
-        let watched = Watched::after(known.map(|known| &known.watched), pressure);
+        let watched = Watched::after(known.map(|known| &known.watched), pressure, Resource::Cpu);
         let before = known.map(|known| known.watched.pressure);
         // Of one that was passed over and waits now nobody knows when it began to.
         let before = before.filter(|before| !watched.waits() || tick.follows(before));

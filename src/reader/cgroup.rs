@@ -10,7 +10,7 @@ use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::kernel::counters::{
     count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
 };
-use crate::kernel::io_stat::parse_io_stat;
+use crate::kernel::io_stat::{IoCounters, parse_io_stat};
 use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::text::Malformed;
@@ -194,9 +194,7 @@ impl CgroupReader {
             stats.memory_peak = self.read_file(dir, c"memory.peak", parse_number);
         }
         if self.groups.io {
-            let io = self.read_file(dir, c"io.stat", |text| Ok(parse_io_stat(text)));
-            self.dropped_io_rows += io.as_ref().map_or(0, |io| io.dropped_rows);
-            stats.io = io.map(|io| io.devices);
+            stats.io = self.read_io_stat(dir).flatten();
         }
         if self.groups.processes {
             stats.processes = self.read_file(dir, c"cgroup.procs", count_processes);
@@ -212,6 +210,14 @@ impl CgroupReader {
             stats.io_max = self.read_file(dir, c"io.max", parse_io_max);
         }
         stats
+    }
+
+    /// `io.stat`, by device; the outer `None` is an error, which is noted, the inner one that the
+    /// kernel has no such file here.
+    pub(super) fn read_io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
+        let stat = self.read_whole(dir, c"io.stat", |text| Ok(parse_io_stat(text)))?;
+        self.dropped_io_rows += stat.as_ref().map_or(0, |stat| stat.dropped_rows);
+        Some(stat.map(|stat| stat.devices))
     }
 
     /// A file that is read whole; the outer `None` is an error, which is noted, the inner one that

@@ -6,6 +6,9 @@ use super::calibration::Spread;
 use super::cpu_range::CpuRange;
 use crate::rates::{MemberRates, Ratio};
 
+/// Of a container that waits for less it is not asked who else uses its disks.
+const IO_HARDLY: f64 = 0.01;
+
 /// What a container waited for in one window, as shares of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Waiting {
@@ -13,7 +16,7 @@ pub struct Waiting {
     pub raw: Ratio,
     /// The part of it that its own limit or its pod's explains.
     pub own_limit: Ratio,
-    /// What the node explains. With memory, what neither explains is in no part. With CPU it is
+    /// What the node explains. With memory and I/O, what neither explains is in no part. With CPU it is
     /// the share of time in which each CPU that it wanted was waited for, which can be more than
     /// the raw pressure: that reads too little.
     pub left: Ratio,
@@ -43,24 +46,38 @@ pub(super) fn cpu_waiting(
     })
 }
 
-/// Memory: it counts only while the node itself looks for memory, and no limit of the container's
-/// own made it wait.
+/// Memory: it counts only while the node itself looks for memory, or kubepods does. Of a container
+/// that met a limit of its own, as much as the node's background thread looked at of its pages.
 pub(super) fn memory_waiting(member: &MemberRates, node_reclaims: Option<bool>) -> Option<Waiting> {
     let raw = member.pressure.memory.some?;
     if raw == Ratio::ZERO {
         return Some(evenly(raw, Ratio::ZERO, Ratio::ZERO));
     }
-    Some(match (member.own_memory_limit?, node_reclaims?) {
-        (true, _) => evenly(raw, raw, Ratio::ZERO),
+    Some(match (member.memory.own_limit?, node_reclaims?) {
+        (true, true) => {
+            let for_node = member.memory.scanned_for_node.unwrap_or(Ratio::ZERO).get();
+            let part = |share: f64| Ratio::of(raw.get() * share, 1.0);
+            evenly(raw, part(1.0 - for_node)?, part(for_node)?)
+        }
+        (true, false) => evenly(raw, raw, Ratio::ZERO),
         (false, true) => evenly(raw, Ratio::ZERO, raw),
         (false, false) => evenly(raw, Ratio::ZERO, Ratio::ZERO),
     })
 }
 
-/// I/O: nothing is said of a container with an `io.max`, since its waiting may be all its own.
+/// I/O: as much of it as others have of the disks that it used, since a disk that a container has to
+/// itself is as slow as it is. Nothing is said of one with an `io.max`, whose waiting may be all its
+/// own.
 pub(super) fn io_waiting(member: &MemberRates) -> Option<Waiting> {
     let raw = member.pressure.io.some?;
-    (!member.has_io_max?).then(|| evenly(raw, Ratio::ZERO, raw))
+    if member.io.has_max? {
+        return None;
+    }
+    if raw.get() < IO_HARDLY {
+        return Some(evenly(raw, Ratio::ZERO, raw));
+    }
+    let left = Ratio::of(raw.get() * member.io.others?.get(), 1.0)?;
+    Some(evenly(raw, Ratio::ZERO, left))
 }
 
 /// Waiting of a resource of which nobody can tell how much was wanted: all count alike.

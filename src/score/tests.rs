@@ -3,7 +3,7 @@
 use super::*;
 use crate::cgroup_path::Place;
 use crate::identity::Vm;
-use crate::rates::{CpuRates, PressureRates, Room, WaitShares};
+use crate::rates::{CpuRates, IoRates, MemoryRates, PressureRates, Room, WaitShares};
 use std::time::Instant;
 
 const TICK: Duration = Duration::from_secs(5);
@@ -47,8 +47,8 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
             throttled: Some(throttled),
             room: Some(Room { quota: None, cpus: None, tasks: Some(8.0) }),
         },
-        own_memory_limit: Some(false),
-        has_io_max: Some(false),
+        memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
+        io: IoRates { has_max: Some(false), others: ratio(1.0) },
     }
 }
 
@@ -176,7 +176,7 @@ fn what_cannot_be_told_is_absent() {
     let no_limits = |rates: &mut Rates| {
         for member in rates.members.iter_mut().flatten() {
             member.pressure.memory.some = ratio(0.3);
-            member.own_memory_limit = None;
+            member.memory.own_limit = None;
         }
     };
     let (score, cpu, memory) = unknown(no_limits);
@@ -194,33 +194,46 @@ fn one_container_that_does_not_read_costs_itself() {
 }
 
 #[test]
-fn memory_counts_while_the_node_reclaims_and_no_own_limit_does() {
-    let memory = |reclaims, own_limit| {
+fn memory_counts_while_the_node_reclaims_and_as_far_as_no_own_limit_does() {
+    let memory = |reclaims, own_limit, scanned_for_node: Option<f64>| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.memory.some = ratio(0.3);
-        member.own_memory_limit = Some(own_limit);
+        let scanned_for_node = scanned_for_node.and_then(ratio);
+        member.memory = MemoryRates { own_limit: Some(own_limit), scanned_for_node };
         let score = settled(&Rates { reclaims: Some(reclaims), ..node(vec![member]) });
         let waited = score.members[0].waited.memory;
         (score.score.unwrap().get(), waited.node_s > 0.0, waited.own_limit_s > 0.0)
     };
-    assert_eq!(memory(false, false), (0.0, false, false));
-    assert_eq!(memory(false, true), (0.0, false, true));
-    assert_eq!(memory(true, true), (0.0, false, true));
-    let (score, node, own_limit) = memory(true, false);
+    assert_eq!(memory(false, false, None), (0.0, false, false));
+    assert_eq!(memory(false, true, None), (0.0, false, true));
+    assert_eq!(memory(false, true, Some(0.8)), (0.0, false, true));
+    // Nothing tells how much was for the node: nothing is put on it.
+    assert_eq!(memory(true, true, None), (0.0, false, true));
+    let (score, node, own_limit) = memory(true, true, Some(0.8));
+    assert!((score - 0.24).abs() < 1e-9 && node && own_limit);
+    let (score, node, own_limit) = memory(true, false, Some(0.8));
     assert!((score - 0.3).abs() < 1e-9 && node && !own_limit);
 }
 
 #[test]
 fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
-    let io = |has_io_max| {
+    let io = |some, has_max, others: Option<f64>| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
-        member.pressure.io.some = ratio(0.4);
-        member.has_io_max = Some(has_io_max);
-        settled(&node(vec![member]))
+        member.pressure.io.some = ratio(some);
+        member.io = IoRates { has_max: Some(has_max), others: others.and_then(ratio) };
+        let score = settled(&node(vec![member]));
+        assert_eq!(score.score, ratio(0.0));
+        score.contention.io.map(|contention| (contention.get() * 1e6).round() / 1e6)
     };
-    assert_eq!(io(false).score, ratio(0.0));
-    assert!((io(false).contention.io.unwrap().get() - 0.4).abs() < 1e-9);
-    assert_eq!(io(true).contention.io, None);
+    // Of a disk that others use too, as much as they use of it.
+    assert_eq!(io(0.4, false, Some(1.0)), Some(0.4));
+    assert_eq!(io(0.4, false, Some(0.25)), Some(0.1));
+    // A disk of its own is as slow as it is.
+    assert_eq!(io(0.4, false, Some(0.0)), Some(0.0));
+    // Nobody knows yet who else uses it, which matters where it waits for it at all.
+    assert_eq!(io(0.4, false, None), None);
+    assert_eq!(io(0.005, false, None), Some(0.005));
+    assert_eq!(io(0.4, true, Some(1.0)), None);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::rates::{PressureRates, rates_between};
+use psi_agent::rates::{PressureRates, Ratio, rates_between};
 use psi_agent::reader::{Groups, Reader, Selection};
 use psi_agent::sample::{
     BystanderSample, CgroupSample, CpuRoom, Depth, Moment, PressureReading, Sample,
@@ -197,7 +197,7 @@ fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
         let member = &sample.members.unwrap()[0];
         let cpu = member.cpu.last.unwrap();
         let throttled = cpu.throttled.unwrap().container_us;
-        (cpu.usage_us, throttled, member.memory_limit_hits, member.has_io_max)
+        (cpu.usage_us, throttled, member.memory.limit_hits, member.io.has_max)
     };
     assert_eq!(read(0), (Some(1000), 10, Some(3), Some(false)));
     // Nobody waited: no limit's files are opened.
@@ -213,6 +213,51 @@ fn what_a_limit_took_is_read_again_only_after_somebody_waited() {
         node.set_vm(resource, 5);
     }
     assert_eq!(read(15), (Some(2000), 20, Some(8), Some(true)));
+}
+
+#[test]
+fn whose_doing_a_wait_is_gets_read_where_somebody_waits() {
+    let node = FakeNode::new("whose-doing");
+    let write = |file: &str, text: &str| fs::write(node.0.join(file), text).unwrap();
+    let vm = |file: &str| format!("cgroup{VM}/{file}");
+    let limit_hits = |hits| format!("low 0\nhigh 0\nmax {hits}\noom 0\noom_kill 0\n");
+    let mut reader = node.reader();
+    let start = Instant::now();
+    let mut tick = |number: u64| {
+        // Memory and disk are waited for all the time from the first tick on.
+        for resource in ["memory", "io"] {
+            node.set(&format!("proc/pressure/{resource}"), number * 5_000_000);
+            node.set_vm(resource, number * 5_000_000);
+        }
+        write("proc/vmstat", "pgscan_kswapd 0\npgscan_direct 0\n");
+        write("proc/diskstats", &format!("8 0 sda {} 0 0 0 0 0 0 0 0 0 0\n", number * 400));
+        write(&vm("io.stat"), &format!("8:0 rbytes=1 wbytes=1 rios={} wios=0\n", number * 100));
+        write(
+            &vm("memory.stat"),
+            &format!("pgscan_kswapd {number}\npgscan_direct {}\n", number * 3),
+        );
+        reader.sample(moment(start, number * 5000), Depth::Score, None)
+    };
+    write(&vm("memory.events.local"), &limit_hits(1));
+    write("cgroup/kubepods/memory.events.local", &limit_hits(7));
+    let first = tick(1);
+    let member = &first.members.as_ref().unwrap()[0];
+    assert_eq!((member.memory.limit_hits, member.memory.scanned), (Some(1), None));
+    assert_eq!((first.node.pods_limit_hits, &member.io.operations), (Some(7), &None));
+
+    write(&vm("memory.events.local"), &limit_hits(2));
+    let second = tick(2);
+    let rates = rates_between(&first, &second);
+    let member = &rates.members.unwrap()[0];
+    assert_eq!((member.memory.own_limit, member.memory.scanned_for_node), (Some(true), None));
+    assert_eq!((rates.reclaims, member.io.others), (Some(false), None));
+
+    write("cgroup/kubepods/memory.events.local", &limit_hits(8));
+    let rates = rates_between(&second, &tick(3));
+    let member = &rates.members.unwrap()[0];
+    let share = |ratio: Option<Ratio>| ratio.map(Ratio::get);
+    assert_eq!(share(member.memory.scanned_for_node), Some(0.25));
+    assert_eq!((rates.reclaims, share(member.io.others)), (Some(true), Some(0.75)));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use psi_agent::cgroup_path::Place;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::rates::{CpuRates, MemberRates, PressureRates, Rates, Ratio, Room, WaitShares};
+use psi_agent::rates::{
+    CpuRates, IoRates, MemberRates, MemoryRates, PressureRates, Rates, Ratio, Room, WaitShares,
+};
 use psi_agent::sample::Moment;
 use psi_agent::score::{NodeScore, Scorer};
 
@@ -83,8 +85,8 @@ fn rates(contention: f64) -> Rates {
             throttled: Some(0.0),
             room: Some(Room::default()),
         },
-        own_memory_limit: Some(false),
-        has_io_max: Some(false),
+        memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
+        io: IoRates { has_max: Some(false), others: None },
     };
     Rates {
         window: TICK,

@@ -1,0 +1,114 @@
+//! What tells whose doing it is that a container waits for memory or for disks: read only where it
+//! waits, since `memory.stat` and `io.stat` cost as much as `cpu.stat`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::attention::Watched;
+use super::cgroup::CgroupReader;
+use super::tick::Tick;
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
+use crate::kernel::limits::parse_io_max;
+use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Scanned};
+
+/// Reads them, and keeps what cannot have changed since.
+#[derive(Debug, Default)]
+pub(super) struct StallReader {
+    known: HashMap<CgroupId, Known>,
+}
+
+/// What the last tick found. A limit can have held nobody back who has not waited since.
+#[derive(Debug)]
+struct Known {
+    for_disks: Watched,
+    memory: MemoryUse,
+    has_io_max: Option<bool>,
+}
+
+impl StallReader {
+    /// Reads what matters of a container, whose pressures are these now.
+    pub(super) fn read(
+        &mut self,
+        tick: &mut Tick<'_>,
+        member: &Node,
+        reading: &PressureReading,
+    ) -> (MemoryUse, IoUse) {
+        let known = self.known.get(&member.cgroup.id);
+        let dirs = [Some(&member.dir), tick.pod_of(member).map(|pod| &pod.dir)];
+        let stood_still = |resource| {
+            let before = |known: &&Known| known.for_disks.pressure.pressures.of(resource);
+            known.filter(|known| before(known) == reading.pressures.of(resource))
+        };
+        let memory = match stood_still(Resource::Memory) {
+            Some(known) => known.memory,
+            None => read_memory(tick.reader, dirs, known.map(|known| known.memory)),
+        };
+        let has_max = match stood_still(Resource::Io) {
+            Some(known) => known.has_io_max,
+            None => read_has_io_max(tick.reader, dirs),
+        };
+        let for_disks = Watched::after(known.map(|known| &known.for_disks), *reading, Resource::Io);
+        let waited_lately = for_disks.waited_lately(tick.now);
+        let operations = waited_lately.then(|| read_operations(tick.reader, &member.dir)).flatten();
+        self.known.insert(member.cgroup.id, Known { for_disks, memory, has_io_max: has_max });
+        (memory, IoUse { has_max, operations })
+    }
+
+    pub(super) fn forget_all_but(&mut self, alive: &HashSet<CgroupId>) {
+        self.known.retain(|id, _| alive.contains(id));
+    }
+}
+
+/// A container's directory, and its pod's.
+type Levels<'a> = [Option<&'a CgroupDir>; 2];
+
+/// How often a memory limit made this cgroup reclaim; zero where the memory controller is off.
+pub(super) fn read_limit_hits(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<u64> {
+    let events = reader.read_whole(dir, c"memory.events.local", parse_memory_events)?;
+    Some(events.map_or(0, |events| {
+        events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
+    }))
+}
+
+fn read_memory(
+    reader: &mut CgroupReader,
+    dirs: Levels<'_>,
+    before: Option<MemoryUse>,
+) -> MemoryUse {
+    let limit_hits = dirs
+        .into_iter()
+        .flatten()
+        .try_fold(0_u64, |sum, dir| Some(sum.saturating_add(read_limit_hits(reader, dir)?)));
+    let hit_a_limit = before.is_some_and(|before| {
+        before.scanned.is_some() || before.limit_hits.zip(limit_hits).is_some_and(|(a, b)| a < b)
+    });
+    let own = dirs.into_iter().flatten().next().filter(|_| hit_a_limit);
+    let scanned = own.and_then(|own| read_scanned(reader, own));
+    MemoryUse { limit_hits, scanned }
+}
+
+/// `None` too on kernels that do not tell who looked.
+fn read_scanned(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<Scanned> {
+    let stat = reader.read_whole(dir, c"memory.stat", parse_memory_stat)??;
+    Some(Scanned { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
+}
+
+fn read_has_io_max(reader: &mut CgroupReader, dirs: Levels<'_>) -> Option<bool> {
+    dirs.into_iter().flatten().try_fold(false, |has, dir| {
+        let rows = reader.read_whole(dir, c"io.max", parse_io_max)?;
+        Some(has || rows.is_some_and(|rows| !rows.is_empty()))
+    })
+}
+
+fn read_operations(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<DiskOperations> {
+    let Some(devices) = reader.read_io_stat(dir)? else {
+        return Some(DiskOperations::Uncounted);
+    };
+    let counted = devices.into_iter().fold(BTreeMap::new(), |mut counted, row| {
+        let operations: &mut u64 = counted.entry(row.device).or_default();
+        *operations = operations.saturating_add(row.reads).saturating_add(row.writes);
+        counted
+    });
+    Some(DiskOperations::Counted(counted))
+}
