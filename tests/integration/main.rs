@@ -47,6 +47,7 @@ mod real_cgroups;
 mod real_node;
 mod rules;
 mod sampling;
+mod scenarios;
 mod second_scheduler;
 mod snippets;
 mod support;

@@ -137,8 +137,8 @@ impl PodTree {
 pub fn remove(cgroup: &Path) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.kill"), "1")
         .with_context(|| cgroup.join("cgroup.kill").display().to_string())?;
-    // Those that were killed need a moment to go.
-    for _ in 0..200 {
+    // Those that were killed need a moment to go, and within a limit's few milliseconds a second.
+    for _ in 0..1500 {
         match fs::remove_dir(cgroup) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,0 +1,39 @@
+//! Scenarios of the lab, on a real kernel in virtual time, with the shipped binary beside them: is
+//! its score near what the VMs really waited for? `tests/lab/run` runs all of them.
+
+use std::process::Command;
+
+/// One of each kind: nobody short, own limits in all company, too few CPUs for all or for one,
+/// weights, what is no VM, and a node of eight CPUs.
+const CHOSEN: [&str; 14] = [
+    "idle",
+    "full-not-contended",
+    "throttled-alone",
+    "throttled-beside-full",
+    "throttled-beside-contended",
+    "limit-half-node",
+    "console-busy",
+    "contended-six",
+    "more-vcpus-than-node",
+    "huge-starved",
+    "dedicated-too-few",
+    "stress-beside",
+    "daemons",
+    "eight-cpus-half",
+];
+
+#[test]
+#[ignore = "needs QEMU, a Debian kernel and the static binary: tests/run prepares them; takes 3 min"]
+fn the_score_is_near_what_vms_waited_for() {
+    let output = Command::new("tests/lab/run")
+        .args(CHOSEN)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let [table, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    println!("{table}");
+    assert!(output.status.success(), "{table}\n{said}");
+    for scenario in CHOSEN {
+        assert!(table.contains(&format!("| {scenario} |")), "{scenario} is not in {table}");
+    }
+}
