@@ -15,6 +15,7 @@ pub(crate) mod staged_node;
 pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;
+pub(crate) mod written_files;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -5,13 +5,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::cgroup::OwnCgroup;
+use super::written_files::{Writer, replace, write_cgroup};
 
 const LOOP: &str = "sh -c 'while :; do :; done'";
 const MIB: u64 = 1 << 20;
@@ -29,7 +27,7 @@ const LOG_THROTTLED: f64 = 0.6;
 pub(crate) struct ShownNode {
     own: OwnCgroup,
     folder: PathBuf,
-    writer: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+    writer: Option<Writer>,
 }
 
 impl ShownNode {
@@ -103,31 +101,17 @@ impl ShownNode {
             fs::write(cgroup.join("cpu.max"), quota).unwrap();
         }
         write_memory(&vm, 700);
-        let start = Instant::now();
-        let write = move || {
-            let seconds = start.elapsed().as_secs_f64();
+        self.writer = Some(Writer::start(move |seconds| {
             let throttled = 1.0 - BATCH_CPUS;
-            write_cpu(&folder, &vm, seconds * BATCH_CPUS, seconds * throttled);
-            write_cpu(&folder, &log, seconds * 0.015, seconds * LOG_THROTTLED);
-        };
-        write();
-        let (ends, ended) = mpsc::channel::<()>();
-        let again = Duration::from_millis(100);
-        let writer = std::thread::spawn(move || {
-            while ended.recv_timeout(again) == Err(RecvTimeoutError::Timeout) {
-                write();
-            }
-        });
-        self.writer = Some((ends, writer));
+            write_cgroup(&folder, &vm, seconds * BATCH_CPUS, seconds * throttled);
+            write_cgroup(&folder, &log, seconds * 0.015, seconds * LOG_THROTTLED);
+        }));
     }
 }
 
 impl Drop for ShownNode {
     fn drop(&mut self) {
-        if let Some((ends, writer)) = self.writer.take() {
-            drop(ends);
-            let _ = writer.join();
-        }
+        drop(self.writer.take());
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -172,31 +156,4 @@ fn write_memory(cgroup: &Path, mib: u64) {
     for (file, mib) in [("memory.current", mib), ("memory.max", 2048)] {
         fs::write(cgroup.join(file), format!("{}\n", mib * MIB)).unwrap();
     }
-}
-
-/// Seconds used and throttled; who is throttled waits, with all of its tasks.
-fn write_cpu(folder: &Path, cgroup: &Path, used: f64, throttled: f64) {
-    let micros = |seconds: f64| Duration::from_secs_f64(seconds).as_micros();
-    let (used, throttled) = (micros(used), micros(throttled));
-    let stat = format!(
-        "usage_usec {used}\nuser_usec {used}\nsystem_usec 0\nnr_periods 1\nnr_throttled 1\n\
-         throttled_usec {throttled}\n"
-    );
-    replace(folder, &cgroup.join("cpu.stat"), &stat);
-    let pressure = |total: u128| {
-        ["some", "full"]
-            .map(|what| format!("{what} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"))
-            .concat()
-    };
-    replace(folder, &cgroup.join("cpu.pressure"), &pressure(throttled));
-    for resource in ["memory", "io"] {
-        replace(folder, &cgroup.join(format!("{resource}.pressure")), &pressure(0));
-    }
-}
-
-/// At once, so that nobody reads a half; made where nobody looks.
-fn replace(folder: &Path, path: &Path, text: &str) {
-    let new = folder.join(format!("new-{:?}", std::thread::current().id()));
-    fs::write(&new, text).unwrap();
-    fs::rename(new, path).unwrap();
 }

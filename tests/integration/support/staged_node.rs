@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 use super::agent::{Agent, BINARY};
 use super::cgroup::OwnCgroup;
 use super::cluster::Cluster;
+use super::written_files::{Writer, write_node};
 
 /// The node.
 pub(crate) struct StagedNode {
     pub(crate) name: &'static str,
     pub(crate) own: OwnCgroup,
     proc: PathBuf,
+    writer: Option<Writer>,
 }
 
 impl StagedNode {
@@ -31,7 +33,14 @@ impl StagedNode {
         for file in ["stat", "vmstat", "meminfo", "diskstats"] {
             symlink(format!("/proc/{file}"), proc.join(file)).unwrap();
         }
-        Self { name, own, proc }
+        Self { name, own, proc, writer: None }
+    }
+
+    /// From now on its CPUs are busy for this share of the time, whatever the host's are.
+    pub(crate) fn be_busy(&mut self, share: f64) {
+        let proc = self.proc.clone();
+        let write = move |seconds| write_node(&proc, &proc, share, seconds);
+        self.writer = Some(Writer::start(write));
     }
 
     /// Starts the agent of this node, as its pod of this name.
@@ -103,6 +112,7 @@ impl StagedNode {
 
 impl Drop for StagedNode {
     fn drop(&mut self) {
+        drop(self.writer.take());
         let _ = fs::remove_dir_all(&self.proc);
     }
 }
