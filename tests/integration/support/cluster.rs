@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::{cache_dir, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
-pub(crate) use audit::Audited;
 use audit::audit_policy;
+pub(crate) use audit::{Audited, Eviction};
 pub(crate) use scheduler::{LAUNCHER, unplaced_vm};
 
 mod accounts;

@@ -68,6 +68,11 @@ impl Prometheus {
         prometheus
     }
 
+    /// Where it serves: `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     fn get(&self, path: &str) -> Option<Answer> {
         get_from(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n")).ok()
     }

@@ -1,4 +1,4 @@
-//! What the agents did, by the API server's own audit log.
+//! What the agents did, and which evictions were asked for, by the API server's own audit log.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,31 @@ pub(crate) struct Audited {
     pub(crate) body: Value,
 }
 
+/// An eviction that somebody asked for.
+#[derive(Debug)]
+pub(crate) struct Eviction {
+    pub(crate) by: String,
+    pub(crate) pod: String,
+    /// 201 where it was granted.
+    pub(crate) code: u64,
+    pub(crate) reason: String,
+}
+
 impl Cluster {
+    /// All evictions that were asked for so far, by whomever.
+    pub(crate) fn evictions(&self) -> Vec<Eviction> {
+        let log = self.audit_log().into_iter();
+        let evictions = log.filter(|event| event["objectRef"]["subresource"] == "eviction");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let evictions = evictions.map(|event| Eviction {
+            by: text(&event["user"]["username"]),
+            pod: text(&event["objectRef"]["name"]),
+            code: event["responseStatus"]["code"].as_u64().unwrap(),
+            reason: text(&event["requestObject"]["metadata"]["annotations"]["reason"]),
+        });
+        evictions.collect()
+    }
+
     /// The audit log so far.
     fn audit_log(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
@@ -30,6 +54,7 @@ impl Cluster {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let log = self.audit_log();
         log.iter()
+            .filter(|event| event["objectRef"]["subresource"] != "eviction")
             .map(|event| (text(&event["objectRef"]["resource"]), text(&event["verb"])))
             .collect()
     }
@@ -72,11 +97,15 @@ impl Cluster {
     }
 }
 
-/// Whatever the agent's accounts ask, of Nodes with what they send; nothing else.
+/// Whatever the agent's accounts ask, of Nodes with what they send, and all evictions; nothing else.
 pub(super) fn audit_policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
         "rules": [
+            {
+                "level": "Request", "verbs": ["create"],
+                "resources": [{"group": "", "resources": ["pods/eviction"]}],
+            },
             {
                 "level": "Request", "userGroups": ["system:serviceaccounts:psi-agent"],
                 "resources": [{"group": "", "resources": ["nodes"]}],
