@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::agent::Agent;
-use crate::support::prometheus::{Prometheus, promtool, promtool_in_cluster};
+use crate::support::prometheus::{
+    Prometheus, promtool, promtool_in_cluster, running_agent, scrape_by_hand,
+};
 use crate::support::wait_for;
 
 /// Metrics that are not the agent's.
@@ -264,30 +266,16 @@ fn source_code(folder: &Path) -> String {
     texts.collect()
 }
 
-/// `scrape.yaml` with targets by hand, which say of themselves what Kubernetes would: Debian's
-/// Prometheus cannot ask Kubernetes.
-fn scrape_by_hand(address: &str) -> Value {
-    let pod = |node: &str, name: &str, port: &str, phase: &str| {
-        serde_json::json!({"targets": [address], "labels": {
-            "__meta_kubernetes_pod_label_app_kubernetes_io_name": name,
-            "__meta_kubernetes_pod_container_port_name": port,
-            "__meta_kubernetes_pod_phase": phase,
-            "__meta_kubernetes_pod_node_name": node,
-        }})
-    };
-    let mut scrape = yaml(SCRAPE);
-    scrape["global"] = serde_json::json!({"scrape_interval": "2s", "evaluation_interval": "2s"});
-    scrape["rule_files"] = serde_json::json!([path(RULES)]);
-    let job = scrape["scrape_configs"][0].as_object_mut().unwrap();
-    assert!(job.remove("kubernetes_sd_configs").is_some());
-    let targets = [
-        pod("node-a", "psi-agent", "metrics", "Running"),
-        pod("evicted", "psi-agent", "metrics", "Failed"),
-        pod("other-port", "psi-agent", "probes", "Running"),
-        pod("other-pod", "somebody", "metrics", "Running"),
-    ];
-    job.insert("static_configs".into(), targets.to_vec().into());
-    scrape
+/// A Prometheus with the rules, to which four pods are told at one address.
+fn configuration(address: &str) -> Value {
+    let [mut ended, mut port, mut pod] =
+        ["evicted", "other-port", "other-pod"].map(|node| running_agent(node, address));
+    ended["labels"]["__meta_kubernetes_pod_phase"] = "Failed".into();
+    port["labels"]["__meta_kubernetes_pod_container_port_name"] = "probes".into();
+    pod["labels"]["__meta_kubernetes_pod_label_app_kubernetes_io_name"] = "somebody".into();
+    let mut config = scrape_by_hand(&[running_agent("node-a", address), ended, port, pod]);
+    config["rule_files"] = serde_json::json!([path(RULES)]);
+    config
 }
 
 #[test]
@@ -313,7 +301,7 @@ fn prometheus_finds_the_agent_and_names_its_node() {
         "--pods-file",
         &root("pods.json"),
     ]);
-    let prometheus = Prometheus::start_with(&scrape_by_hand(&agent.address).to_string());
+    let prometheus = Prometheus::start_with(&configuration(&agent.address).to_string());
     let seconds = std::time::Duration::from_secs;
     wait_for("a target", seconds(30), || {
         prometheus.query("up{job=\"psi-agent\",instance=\"node-a\"} == 1")
