@@ -9,6 +9,7 @@ pub(crate) mod install_document;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
 pub(crate) mod real_node;
+pub(crate) mod replayed_node;
 pub(crate) mod short_node;
 pub(crate) mod shown_node;
 pub(crate) mod staged_node;

@@ -84,12 +84,7 @@ impl StagedNode {
     }
 
     fn start_on(&self, address: &str, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
-        let mut flags = vec!["--node-name", node, "--kubeconfig"];
-        flags.extend([kubeconfig.to_str().unwrap(), "--cgroup-root"]);
-        flags.extend([self.own.path.to_str().unwrap(), "--proc-root"]);
-        flags.push(self.proc.to_str().unwrap());
-        flags.extend(more);
-        Agent::start_at(address, Command::new(BINARY), &flags)
+        start_agent_on(address, node, kubeconfig, [&self.own.path, &self.proc], more)
     }
 
     /// A VM's pod as API server and kernel come to know it; answers the container's cgroup.
@@ -115,6 +110,21 @@ impl Drop for StagedNode {
         drop(self.writer.take());
         let _ = fs::remove_dir_all(&self.proc);
     }
+}
+
+/// Starts an agent of a node's that reads these cgroups and this `/proc`.
+pub(crate) fn start_agent_on(
+    address: &str,
+    node: &str,
+    kubeconfig: &Path,
+    [cgroups, proc]: [&PathBuf; 2],
+    more: &[&str],
+) -> Agent {
+    let mut flags = vec!["--node-name", node, "--kubeconfig"];
+    flags.extend([kubeconfig.to_str().unwrap(), "--cgroup-root"]);
+    flags.extend([cgroups.to_str().unwrap(), "--proc-root", proc.to_str().unwrap()]);
+    flags.extend(more);
+    Agent::start_at(address, Command::new(BINARY), &flags)
 }
 
 pub(crate) fn container_id(number: u32) -> String {
