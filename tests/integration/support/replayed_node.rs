@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::agent::Agent;
 use super::cluster::Cluster;
 use super::staged_node::start_agent_on;
-use super::written_files::{Writer, replace};
+use super::written_files::{Writer, replace, write_memory};
 
 const PERIOD_US: f64 = 100_000.0;
 
@@ -28,9 +28,8 @@ impl ReplayedNode {
         let folder = format!("psi-agent-test-{}-{scene}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         fs::create_dir_all(folder.join("proc/pressure")).unwrap();
-        for file in ["vmstat", "meminfo", "diskstats"] {
-            symlink(format!("/proc/{file}"), folder.join("proc").join(file)).unwrap();
-        }
+        symlink("/proc/diskstats", folder.join("proc/diskstats")).unwrap();
+        write_memory(&folder, &folder.join("proc"));
         let node = Self { name, folder, recording: Recording::read(recording), player: None };
         node.recording.write(0.0, &node.folder, None);
         node

@@ -95,12 +95,9 @@ impl StagedNode {
 
     /// The containers of a VM's pod that is there already.
     pub(crate) fn run_vm(&self, cluster: &Cluster, pod: &str, container: u32) -> String {
-        let uid = cluster.get(&["pod", pod, "-n", "vms"])["metadata"]["uid"].clone();
-        let uid = uid.as_str().unwrap().replace('-', "_");
-        let id = container_id(container);
-        let cgroup = format!("kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{id}.scope");
+        let cgroup = container_cgroup(cluster, pod, container);
         self.own.make(&cgroup);
-        cluster.set_status("vms", pod, &running(&id));
+        cluster.set_status("vms", pod, &running(&container_id(container)));
         cgroup
     }
 }
@@ -125,6 +122,14 @@ pub(crate) fn start_agent_on(
     flags.extend([cgroups.to_str().unwrap(), "--proc-root", proc.to_str().unwrap()]);
     flags.extend(more);
     Agent::start_at(address, Command::new(BINARY), &flags)
+}
+
+/// Where the kernel has a container of a VM's pod.
+pub(crate) fn container_cgroup(cluster: &Cluster, pod: &str, number: u32) -> String {
+    let uid = cluster.get(&["pod", pod, "-n", "vms"])["metadata"]["uid"].clone();
+    let uid = uid.as_str().unwrap().replace('-', "_");
+    let id = container_id(number);
+    format!("kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{id}.scope")
 }
 
 pub(crate) fn container_id(number: u32) -> String {

@@ -47,8 +47,15 @@ pub(crate) fn replace(folder: &Path, path: &Path, text: &str) {
     fs::rename(new, path).unwrap();
 }
 
-/// `stat`, `meminfo` and `vmstat` of a node of four CPUs that has been `busy` for a share of these
-/// seconds, and has most of its memory free.
+/// `meminfo` and `vmstat` of a node that has most of its memory free.
+pub(crate) fn write_memory(folder: &Path, proc: &Path) {
+    let memory =
+        "MemTotal:       16777216 kB\nMemFree:        15938355 kB\nMemAvailable:   15938355 kB\n";
+    replace(folder, &proc.join("meminfo"), memory);
+    replace(folder, &proc.join("vmstat"), "pgscan_kswapd 0\npgscan_direct 0\n");
+}
+
+/// The same, and `stat`, of a node of four CPUs that has been `busy` for a share of these seconds.
 pub(crate) fn write_node(folder: &Path, proc: &Path, busy: f64, seconds: f64) {
     let ticks = |share: f64| (seconds * TICKS * share).round();
     let of_cpu = |cpus: f64| {
@@ -56,10 +63,7 @@ pub(crate) fn write_node(folder: &Path, proc: &Path, busy: f64, seconds: f64) {
     };
     let each: String = (0..4).map(|cpu| format!("cpu{cpu} {}\n", of_cpu(1.0))).collect();
     replace(folder, &proc.join("stat"), &format!("cpu  {}\n{each}btime 1767225600\n", of_cpu(4.0)));
-    let memory =
-        "MemTotal:       16777216 kB\nMemFree:        15938355 kB\nMemAvailable:   15938355 kB\n";
-    replace(folder, &proc.join("meminfo"), memory);
-    replace(folder, &proc.join("vmstat"), "pgscan_kswapd 0\npgscan_direct 0\n");
+    write_memory(folder, proc);
 }
 
 /// A pressure file, after all its tasks have waited for so many seconds.
