@@ -95,11 +95,9 @@ fn faults(pages: &Files, snippets: &Files, tests: &str) -> Vec<String> {
 #[test]
 fn pages_show_the_snippets_that_tests_apply() {
     // This file's own names are examples.
-    let tests: String = files("tests/integration")
-        .into_iter()
-        .filter(|(name, _)| name != "snippets.rs")
-        .map(|(_, code)| code)
-        .collect();
+    let code = ["tests/integration", "tests/integration/support"].map(files).into_iter().flatten();
+    let tests: String =
+        code.filter(|(name, _)| name != "snippets.rs").map(|(_, code)| code).collect();
     let (pages, snippets) = (files("docs/consumers"), files("docs/consumers/snippets"));
     assert!(!snippets.is_empty());
     let faults = faults(&pages, &snippets, &tests);

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod browser;
 pub(crate) mod cgroup;
 pub(crate) mod cluster;
+pub(crate) mod descheduler;
 pub(crate) mod exposition;
 pub(crate) mod install_document;
 pub(crate) mod prometheus;
@@ -17,6 +18,7 @@ pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;
 pub(crate) mod written_files;
+pub(crate) mod written_node;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
