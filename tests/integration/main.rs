@@ -37,6 +37,7 @@ mod manifests;
 mod names;
 mod node_metadata;
 mod nodes_and_reap;
+mod openshift_descheduler;
 mod operator;
 mod page;
 mod plan;
