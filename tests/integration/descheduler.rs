@@ -32,7 +32,7 @@ const SCORE: &str = "instance:psi_agent_node_score:avg10m";
 const LOAD: &str = "instance:psi_agent_node_load:avg10m";
 const PLAIN_PRESSURE: &str = "rate(node_pressure_cpu_waiting_seconds_total[1m])";
 /// Between two cycles of a descheduler, in seconds.
-const INTERVAL: u32 = 4;
+const INTERVAL: u32 = 2;
 
 /// An idle node with a VM that its own limit holds back: a recording of a real kernel.
 const NOISY: &str = "noisy";
@@ -44,6 +44,8 @@ const SHORT: &str = "short";
 const WEB: &str = "web";
 const DB: &str = "db";
 const YOUNG: &str = "young";
+/// One that is added when these have gone.
+const LATE: &str = "late";
 const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
 /// All that have an agent.
 const WITH_AGENT: [&str; 5] = [NOISY, "busy", "calm", "hung", SHORT];
@@ -304,6 +306,15 @@ fn the_descheduler_evicts_from_the_node_that_is_short_and_from_no_other() {
     }
     let pods = evicted(&by_contention, &scene.cluster);
     assert!(pods.is_subset(&of_short), "{pods:?}");
+
+    // A soft taint on the only underused node is enough that nobody leaves.
+    scene.cluster.kubectl(&["taint", "node", "calm", "example.org/any=:PreferNoSchedule"], "");
+    add_vm(&scene.cluster, LATE, SHORT, 20, LONG_AGO);
+    let left = || evicted(&by_contention, &scene.cluster).contains(&pod_of(LATE));
+    wait_for_cycles(&by_contention, 2);
+    assert!(!left() && class(SHORT) == "overutilized");
+    scene.cluster.kubectl(&["taint", "node", "calm", "example.org/any-"], "");
+    wait_for("without the taint it leaves", MINUTE, || left().then_some(()));
     drop((by_contention, hung));
 
     // Without what the rules do about it, one node is enough that no other is judged right.
