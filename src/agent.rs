@@ -1,17 +1,14 @@
 //! `psi-agent run`: starts the sampling thread, the publisher and the HTTP server, and decides what
 //! is fatal.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 use crate::host::Host;
-use crate::output::connections::serve;
+use crate::output::connections::{listen, serve, until_stopped};
 use crate::output::http::Service;
 use crate::output::scrape::Scrapes;
 use crate::pod_source;
@@ -36,11 +33,10 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 }
 
 async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = until_stopped().context("cannot listen for signals")?;
     let host = Host::open(config)?;
     warn_of_missing_cgroup2(&host);
-    let listener = listen(config.listen_address, TcpListener::bind).await.with_context(|| {
+    let listener = listen(config.listen_address).await.with_context(|| {
         format!("cannot listen on {}: choose another --listen-address", config.listen_address)
     })?;
     let address = listener.local_addr().context("cannot tell the address")?;
@@ -66,12 +62,6 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let ticks = ticks::follow(sampler.clone(), first, scorer, scored, adopted, &scrapes);
     let service = Service::new(sampler, pods, scores, Arc::clone(&scrapes));
     let service = service.with_doors(config.doors.rules(), gate);
-    let stop = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
     tokio::select! {
         () = serve(listener, tls, service, stop) => {
             tracing::info!("Stopped");
@@ -79,18 +69,6 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         }
         ended = ticks => ended,
     }
-}
-
-/// On all addresses of a host without IPv6, those of IPv4 are meant.
-async fn listen<L, F: Future<Output = std::io::Result<L>>>(
-    address: SocketAddr,
-    bind: impl Fn(SocketAddr) -> F,
-) -> std::io::Result<L> {
-    let bound = bind(address).await;
-    if bound.is_ok() || address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        return bound;
-    }
-    bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await.or(bound)
 }
 
 /// A node like that is no reason to end, again and again: the agent stays, and says so.
@@ -114,37 +92,5 @@ fn describe(host: &Host) -> String {
         Some(_) => format!("{path} (cgroup v2)"),
         None if host.root.is_cgroup2() => format!("{path} (cgroup v2, as told)"),
         None => format!("{path} (no cgroupfs: a replay)"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::errno::Errno;
-    use std::io::Error;
-
-    /// Where it listens on a host that has no IPv6, or on which every port is taken.
-    async fn listened(address: &str, everything_is_taken: bool) -> Result<SocketAddr, Option<i32>> {
-        let bind = |address: SocketAddr| async move {
-            match address {
-                SocketAddr::V6(_) => Err(Error::from_raw_os_error(Errno::EAFNOSUPPORT as i32)),
-                SocketAddr::V4(_) if everything_is_taken => {
-                    Err(Error::from_raw_os_error(Errno::EADDRINUSE as i32))
-                }
-                SocketAddr::V4(_) => Ok(address),
-            }
-        };
-        let address = address.parse().unwrap();
-        listen(address, bind).await.map_err(|error| error.raw_os_error())
-    }
-
-    #[tokio::test]
-    async fn without_ipv6_all_addresses_are_those_of_ipv4() {
-        let ipv4 = "0.0.0.0:9942".parse().unwrap();
-        assert_eq!(listened("[::]:9942", false).await, Ok(ipv4));
-        let without = Err(Some(Errno::EAFNOSUPPORT as i32));
-        assert_eq!(listened("[::]:9942", true).await, without);
-        // One address that was named is that and no other.
-        assert_eq!(listened("[::1]:9942", false).await, without);
     }
 }

@@ -1,6 +1,6 @@
 //! What leaves the agent: Prometheus' words, people's page, HTTP. In: samples and rates.
 
-mod answer;
+pub(crate) mod answer;
 pub mod compression;
 pub mod connections;
 pub mod exposition;

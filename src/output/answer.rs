@@ -11,12 +11,12 @@ use super::compression::Gzip;
 use super::scrape::Scrape;
 
 /// A sentence.
-pub(super) fn text(status: StatusCode, body: &'static str) -> Response<Answer> {
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Answer> {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
 
 /// All of it at once.
-pub(super) fn whole(
+pub(crate) fn whole(
     status: StatusCode,
     content_type: &'static str,
     body: Bytes,
@@ -31,21 +31,21 @@ pub(super) fn whole(
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Whole(Option<Bytes>),
     Scrape(Option<Box<ScrapeAnswer>>),
 }
 
 /// What is left of a scrape's.
 #[derive(Debug)]
-pub(super) struct ScrapeAnswer {
+pub(crate) struct ScrapeAnswer {
     scrape: Scrape,
     gzip: Option<Gzip>,
 }
 
 impl ScrapeAnswer {
     /// All of it, packed or not.
-    pub(super) fn new(scrape: Scrape, gzip: bool) -> Self {
+    pub(crate) fn new(scrape: Scrape, gzip: bool) -> Self {
         Self { scrape, gzip: gzip.then(Gzip::default) }
     }
 

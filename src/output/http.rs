@@ -57,17 +57,6 @@ impl Service {
         Self { rules, gate, ..self }
     }
 
-    pub(super) async fn answer(
-        &self,
-        request: &Request<Incoming>,
-        visit: Visit,
-    ) -> Response<Answer> {
-        match self.admit(request, visit).await {
-            Ok(()) => self.answer_admitted(request).await,
-            Err(refused) => refused,
-        }
-    }
-
     /// Lets a visitor pass, or has the answer that says why not.
     async fn admit(
         &self,
@@ -212,6 +201,15 @@ impl Service {
             return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
         }
         text(StatusCode::OK, "ok\n")
+    }
+}
+
+impl super::connections::Service for Service {
+    async fn answer(&self, request: Request<Incoming>, visit: Visit) -> Response<Answer> {
+        match self.admit(&request, visit).await {
+            Ok(()) => self.answer_admitted(&request).await,
+            Err(refused) => refused,
+        }
     }
 }
 
