@@ -1,6 +1,7 @@
 //! The API server: how it is reached, and its Nodes as far as they concern the agent.
 
 pub mod call;
+pub mod node_watch;
 pub mod own_node;
 pub mod reviews;
 
@@ -94,6 +95,19 @@ async fn by_kubeconfig(path: &PathBuf) -> Result<Config, ClusterError> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(named)
 }
 
+/// A client for people, by kubectl's rules: the file that was named, else KUBECONFIG, else
+/// `~/.kube/config`, else the service account. Nothing is asked of the API server yet.
+///
+/// # Errors
+/// [`ClusterError`], each a sentence for people.
+pub async fn connect_as_kubectl(kubeconfig: Option<&PathBuf>) -> Result<Client, ClusterError> {
+    let config = match kubeconfig {
+        Some(path) => by_kubeconfig(path).await?,
+        None => Config::infer().await?,
+    };
+    Client::try_from(config).map_err(ClusterError::Client)
+}
+
 /// An event loop for a command that asks, waits and ends.
 ///
 /// # Errors
@@ -110,20 +124,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects by kubectl's rules: the file that was named, else KUBECONFIG, else
-    /// `~/.kube/config`, else the service account.
+    /// Connects as [`connect_as_kubectl`] does.
     ///
     /// # Errors
     /// [`ClusterError`], each a sentence for people.
     pub fn open(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
         let runtime = event_loop()?;
-        let client = runtime.block_on(async {
-            let config = match kubeconfig {
-                Some(path) => by_kubeconfig(path).await?,
-                None => Config::infer().await?,
-            };
-            Client::try_from(config).map_err(ClusterError::Client)
-        })?;
+        let client = runtime.block_on(connect_as_kubectl(kubeconfig))?;
         Ok(Self { client, runtime })
     }
 }

@@ -36,6 +36,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// Agents renew a value every five minutes: one this old has missed two times.
+pub const STALE_AFTER: Duration = Duration::from_secs(600);
+
 /// How far a node's clock may be ahead of the reader's.
 const CLOCK_SKEW: Duration = Duration::from_secs(30);
 

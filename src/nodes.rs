@@ -8,10 +8,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 
 use crate::cluster::{Connection, list_nodes};
-use crate::contract::{Freshness, NodePressure, Prefix};
-
-/// Agents renew a value every five minutes: one this old has missed two times.
-const STALE_AFTER: Duration = Duration::from_secs(600);
+use crate::contract::{Freshness, NodePressure, Prefix, STALE_AFTER};
 
 /// Lists the nodes on `out`, the most held back first, in lines of `width` columns where that is
 /// possible. What does not read is said below the table.
