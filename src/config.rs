@@ -1,7 +1,7 @@
 //! The command line and its environment twins, to what the program needs. The only reader of
 //! either.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -15,9 +15,11 @@ use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
 use crate::score::Counted;
+pub use bridge::Bridge;
 pub use doors::{Auth, Doors};
 use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
 
+mod bridge;
 mod doors;
 mod flags;
 
@@ -39,7 +41,7 @@ pub struct CommandLine {
 }
 
 /// What to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Serve until stopped.
     Run,
@@ -53,6 +55,24 @@ pub enum Command {
     Nodes,
     /// Clear nodes.
     Reap(Reap),
+    /// Serve what the cluster's nodes say.
+    Bridge(Bridge),
+}
+
+impl Command {
+    /// Where it listens, or asks, unless it is told.
+    fn default_address(&self) -> SocketAddr {
+        let port = match self {
+            Command::Bridge(_) => 9943,
+            Command::Run
+            | Command::Once
+            | Command::Top
+            | Command::Check
+            | Command::Nodes
+            | Command::Reap(_) => 9942,
+        };
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
 }
 
 /// Which cgroups are read.
@@ -89,10 +109,10 @@ pub enum Publish {
 }
 
 impl Publish {
-    fn of(typed: Option<Self>, pods: &PodSource, command: Command) -> Result<Self, ConfigError> {
+    fn of(typed: Option<Self>, pods: &PodSource, command: &Command) -> Result<Self, ConfigError> {
         let in_cluster = matches!(pods, PodSource::Cluster(_));
         match typed {
-            Some(Publish::On) if !in_cluster && command == Command::Run => {
+            Some(Publish::On) if !in_cluster && *command == Command::Run => {
                 Err(ConfigError::PublishWithoutCluster)
             }
             Some(publish) => Ok(publish),
@@ -246,6 +266,11 @@ pub enum ConfigError {
         "--auth kubernetes needs TLS, or tokens would go over the network for all to read: name a --tls-cert-file and a --tls-private-key-file"
     )]
     AuthWithoutTls,
+    /// `--auth kubernetes` of the bridge.
+    #[error(
+        "--auth kubernetes is not for the bridge: the schedulers that ask it show no tokens; see its network policy"
+    )]
+    AuthOfTheBridge,
 }
 
 impl TryFrom<CommandLine> for Config {
@@ -278,23 +303,23 @@ impl TryFrom<CommandLine> for Config {
         // What every pod has, and client libraries go by.
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let command = command.map_or(Command::Run, Command::from);
-        let pods = match command {
-            Command::Nodes | Command::Reap(_) => PodSource::Nobody,
+        let pods = match &command {
+            Command::Nodes | Command::Reap(_) | Command::Bridge(_) => PodSource::Nobody,
             Command::Run | Command::Once | Command::Top | Command::Check => {
                 PodSource::of(pods_file, kubeconfig.clone(), node_name, in_cluster)?
             }
         };
         let scope = Scope::of(scope, &pods)?;
-        let publish = Publish::of(publish, &pods, command)?;
+        let publish = Publish::of(publish, &pods, &command)?;
         let doors = Doors::of(tls_cert_file, tls_private_key_file, auth, page.into())?;
-        auth.check(&pods, doors.certificate.is_some(), command)?;
+        auth.check(&pods, doors.certificate.is_some(), &command)?;
         let level = |level| cgroup_levels.contains(&level);
         Ok(Config {
             pods,
             kubeconfig,
             prefix,
+            listen_address: listen_address.unwrap_or_else(|| command.default_address()),
             command,
-            listen_address,
             doors,
             proc_root,
             cgroup_root,

@@ -14,11 +14,12 @@
 //! - [`doors`]: who may look: paths, tokens, the certificate
 //! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
 //! - [`self_health`]: what the agent says of itself
-//! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`]: the commands
+//! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
 //!
 //! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
 
 pub mod agent;
+pub mod bridge;
 pub mod cgroup_path;
 pub mod check;
 pub mod cluster;

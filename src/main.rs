@@ -7,7 +7,7 @@ use clap::Parser;
 use jiff::Timestamp;
 use psi_agent::cluster::Connection;
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
-use psi_agent::{agent, check, nodes, once, reap, top};
+use psi_agent::{agent, bridge, check, nodes, once, reap, top};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     if config.command != Command::Top || !stderr().is_terminal() {
         start_logging(config.log);
     }
-    let outcome = match config.command {
+    let outcome = match &config.command {
         Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
@@ -52,9 +52,10 @@ fn main() -> ExitCode {
         }),
         Command::Reap(what) => connect(&config).and_then(|connection| {
             let now = Timestamp::now();
-            reap::reap(&connection, &config.prefix, what, now, &mut stdout().lock())?;
+            reap::reap(&connection, &config.prefix, *what, now, &mut stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
+        Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(stderr(), "psi-agent: {error:#}");

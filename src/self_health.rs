@@ -18,10 +18,11 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
 use crate::sample::Sample;
 use complaints::Complaints;
-use doors::Doors;
+use doors::{Certificates, Reviews};
 use publishes::Publishes;
 pub use view::{HealthView, PublishView, PublishedValue, Trouble};
 
+pub mod bridge;
 mod complaints;
 mod doors;
 mod publishes;
@@ -47,7 +48,8 @@ pub struct SelfHealth {
     pod_errors: IntCounter,
     troubles: Mutex<Troubles>,
     publishes: Publishes,
-    doors: Doors,
+    reviews: Reviews,
+    certificates: Certificates,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -113,7 +115,8 @@ impl SelfHealth {
                 "Cgroups whose series wait for their labels: pause containers, and what is new.",
             )?,
             publishes: Publishes::new(&registry)?,
-            doors: Doors::new(&registry)?,
+            reviews: Reviews::new(&registry)?,
+            certificates: Certificates::new(&registry)?,
             watches: gauge(
                 "psi_agent_watched_directories",
                 "Cgroup directories watched by inotify.",
@@ -234,22 +237,22 @@ impl SelfHealth {
 
     /// A token was asked about, or there were too many to ask.
     pub fn reviewed(&self, verdict: Verdict) {
-        self.doors.reviewed(verdict);
+        self.reviews.reviewed(verdict);
     }
 
     /// The API server did not say whose a token is: counted each time, said once until it does.
     pub fn not_reviewed(&self, error: &CallError) {
-        self.doors.not_reviewed(error);
+        self.reviews.not_reviewed(error);
     }
 
     /// The certificate's files read; perhaps what they say is new.
     pub fn certificate_reads(&self, is_new: bool) {
-        self.doors.certificate_reads(is_new);
+        self.certificates.read(is_new);
     }
 
     /// They do not: counted each time, said once until they do.
     pub fn certificate_does_not_read(&self, error: &dyn Display) {
-        self.doors.certificate_does_not_read(error);
+        self.certificates.do_not_read(error);
     }
 
     /// All of them as text.

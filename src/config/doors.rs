@@ -22,13 +22,14 @@ impl Auth {
         self,
         pods: &PodSource,
         has_tls: bool,
-        command: Command,
+        command: &Command,
     ) -> Result<(), ConfigError> {
         match (self, command) {
             (Auth::Kubernetes, Command::Run) if !has_tls => Err(ConfigError::AuthWithoutTls),
             (Auth::Kubernetes, Command::Run) if !matches!(pods, PodSource::Cluster(_)) => {
                 Err(ConfigError::AuthWithoutCluster)
             }
+            (Auth::Kubernetes, Command::Bridge(_)) => Err(ConfigError::AuthOfTheBridge),
             (Auth::Kubernetes | Auth::None, _) => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Auth, Command, Publish, Scope};
+use super::{Auth, Bridge, Command, Publish, Scope};
 use crate::contract::{Level, Prefix};
 use crate::doors::rules::Page;
 use crate::kernel::cgroup_dir::Resource;
@@ -49,6 +49,14 @@ pub(super) enum TypedCommand {
         #[arg(long, conflicts_with = "all")]
         force: bool,
     },
+    /// Serve what agents wrote on Nodes in the forms that deschedulers and schedulers poll: one for a
+    /// cluster
+    ///
+    /// GET and POST /api/v1/query answer as a Prometheus does, whatever the query says: each Node's
+    /// slow score, for the descheduler. GET /watcher answers as a load-watcher does, for Trimaran.
+    /// POST /prioritize is an extender of kube-scheduler's. A Node of which nothing is known gets the
+    /// average of the others.
+    Bridge(Bridge),
 }
 
 impl From<TypedCommand> for Command {
@@ -63,12 +71,13 @@ impl From<TypedCommand> for Command {
                 Command::Reap(Reap::OlderThan { age, force })
             }
             TypedCommand::Reap { older_than: None, .. } => Command::Reap(Reap::All),
+            TypedCommand::Bridge(bridge) => Command::Bridge(bridge),
         }
     }
 }
 
 /// `15m`, `1h30m`: more than nothing.
-fn parse_age(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
     let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
     let age = Duration::try_from(age).map_err(|_| "an age is not negative".to_owned())?;
     if age.is_zero() { Err("an age is more than nothing".into()) } else { Ok(age) }
@@ -77,14 +86,9 @@ fn parse_age(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 pub(super) struct Flags {
     /// Where to serve /metrics, /livez, /readyz and the page for people; where `top` asks
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_LISTEN_ADDRESS",
-        value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:9942"
-    )]
-    pub(super) listen_address: SocketAddr,
+    /// [default: 127.0.0.1:9942, of the bridge 127.0.0.1:9943]
+    #[arg(long, global = true, env = "PSI_AGENT_LISTEN_ADDRESS", value_name = "ADDRESS:PORT")]
+    pub(super) listen_address: Option<SocketAddr>,
 
     /// The certificate to serve TLS with, as PEM; read again when it changes
     #[arg(long, global = true, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]

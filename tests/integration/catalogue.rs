@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use psi_agent::bridge::table::Standing;
 use psi_agent::cgroup_path::Place;
 use psi_agent::contract::{Key, Prefix};
 use psi_agent::identity::{Vm, Workload};
@@ -17,6 +18,7 @@ use psi_agent::output::score_series::write_score;
 use psi_agent::rates::{PressureRates, Ratio};
 use psi_agent::sample::Moment;
 use psi_agent::score::{MemberScore, NodeScore, PerResource, Waited};
+use psi_agent::self_health::bridge::BridgeHealth;
 
 use crate::support::agent::BINARY;
 use crate::support::exposition::{Family, families, parse};
@@ -112,6 +114,12 @@ fn own_exposition() -> &'static str {
     })
 }
 
+/// What the bridge says of itself.
+fn exposition_of_the_bridge() -> String {
+    let health = BridgeHealth::new(&Standing::ALL.map(Standing::word)).unwrap();
+    String::from_utf8(health.render().unwrap()).unwrap()
+}
+
 /// Every family that the program can serve, with its own labels, from its own catalogue.
 fn served() -> BTreeMap<String, Family> {
     let mut all: BTreeMap<String, Family> = FAMILIES
@@ -137,6 +145,11 @@ fn served() -> BTreeMap<String, Family> {
         }
     }
     all.extend(own);
+    for (name, family) in families(&exposition_of_the_bridge()) {
+        // What both have is the same thing.
+        let before = all.insert(name.clone(), family.clone());
+        assert!(before.is_none_or(|before| before == family), "{name}");
+    }
     all
 }
 
@@ -217,8 +230,11 @@ fn every_value_of_a_closed_label_is_documented() {
         ("psi_agent_publishes_total", "result"),
         ("psi_agent_sample_duration_seconds", "reason"),
         ("psi_agent_vmi_wait_seconds_total", "cause"),
+        ("psi_agent_bridge_nodes", "standing"),
+        ("psi_agent_bridge_requests_total", "form"),
+        ("psi_agent_bridge_requests_total", "result"),
     ] {
-        let series = parse(own_exposition());
+        let series = parse(&format!("{}{}", own_exposition(), exposition_of_the_bridge()));
         let of_family = series.iter().filter(|series| series.name.starts_with(name));
         let values: BTreeSet<String> =
             of_family.map(|series| series.labels[label].clone()).collect();

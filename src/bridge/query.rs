@@ -1,0 +1,191 @@
+//! Prometheus' `/api/v1/query`, as far as a descheduler asks it: whatever the query says, the answer
+//! is each Node's slow score, now. Pure.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::table::Views;
+
+/// On top of the average, in points, as the recording rules have it: a descheduler cuts to whole
+/// percents, and takes a node at the average for an underused one.
+const ABOVE_AVERAGE: f64 = 1.5;
+
+/// How far from now a query's time may be: there is no history to look it up in.
+const NEARLY_NOW_S: f64 = 300.0;
+
+/// A query that Prometheus would not take either, or that is about another time.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BadQuery {
+    /// No expression.
+    #[error("the parameter query is missing or empty: send the form query=…&time=…")]
+    Missing,
+    /// A time that is none.
+    #[error("the parameter time is {0:?}, expected seconds since 1970 or a time in RFC 3339")]
+    Time(String),
+    /// Another time than now.
+    #[error("the parameter time is {0} s from now: the bridge keeps no history, ask Prometheus")]
+    NotNow(f64),
+}
+
+/// Looks whether a form (`query=…&time=…`) asks for something that can be told.
+///
+/// # Errors
+/// [`BadQuery`].
+pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
+    let value = |key: &str| {
+        form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
+    };
+    if value("query").is_none_or(|query| query.trim().is_empty()) {
+        return Err(BadQuery::Missing);
+    }
+    let Some(time) = value("time").filter(|time| !time.is_empty()) else {
+        return Ok(());
+    };
+    let seconds = time.parse::<f64>().ok().filter(|seconds| seconds.is_finite());
+    let dated = || Some(seconds_of(time.parse::<Timestamp>().ok()?));
+    let seconds = seconds.or_else(dated).ok_or_else(|| BadQuery::Time(time.into_owned()))?;
+    let away_s = seconds - seconds_of(now);
+    if away_s.abs() <= NEARLY_NOW_S { Ok(()) } else { Err(BadQuery::NotNow(away_s.round())) }
+}
+
+/// The instant vector; `None` where no Node is known.
+#[must_use]
+pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
+    let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
+    let time = seconds_of(now);
+    let samples = views.nodes.iter().map(|(name, view)| {
+        let points = view.slow.map_or(neutral, |slow| slow.score.mean);
+        json!({"metric": {"instance": name}, "value": [time, share(points)]})
+    });
+    let samples: Vec<Value> = samples.collect();
+    Some(json!({"status": "success", "data": {"resultType": "vector", "result": samples}}))
+}
+
+/// What is said in place of an answer, in Prometheus' form; `kind` is one of its error types.
+#[must_use]
+pub fn refusal(kind: &str, why: &str) -> Value {
+    json!({"status": "error", "errorType": kind, "error": why})
+}
+
+/// Points as a value from 0 to 1 that loses none of them to who cuts its hundredfold: 0.29 is less
+/// than that in binary, and would read as 28.
+fn share(points: f64) -> String {
+    let share = points / 100.0;
+    let nearest = format!("{share:.6}");
+    let cut = nearest.parse::<f64>().map(|value| (value * 100.0).trunc());
+    let text = match cut {
+        Ok(cut) if cut >= points.floor() => nearest,
+        Ok(_) | Err(_) => format!("{:.6}", share + 1e-6),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "milliseconds since 1970 stay below 2^52")]
+fn seconds_of(time: Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::table::tests::{NOW, views};
+    use proptest::prelude::*;
+
+    /// What the descheduler makes of a value.
+    #[allow(clippy::cast_possible_truncation, reason = "that is what it does")]
+    fn percent(value: &str) -> i64 {
+        (value.parse::<f64>().unwrap() * 100.0) as i64
+    }
+
+    #[test]
+    fn the_answer_is_an_instant_vector_by_instance() {
+        let expected = json!({"status": "success", "data": {"resultType": "vector", "result": [
+            {"metric": {"instance": "calm"}, "value": [1_767_225_600.0, "0"]},
+            {"metric": {"instance": "hot"}, "value": [1_767_225_600.0, "0.55"]},
+            {"metric": {"instance": "silent"}, "value": [1_767_225_600.0, "0.290001"]},
+        ]}});
+        let views = views(&[("hot", Some(55.0)), ("calm", Some(0.0)), ("silent", None)]);
+        assert_eq!(answer(&views, NOW.parse().unwrap()), Some(expected));
+        let nobody = self::views(&[("silent", None)]);
+        assert_eq!(answer(&nobody, NOW.parse().unwrap()), None);
+    }
+
+    #[test]
+    fn no_point_is_lost_to_who_cuts() {
+        for points in 0..=100 {
+            assert_eq!(percent(&share(f64::from(points))), i64::from(points));
+        }
+        // These would lose one as they are.
+        for (points, expected) in [(29.0, "0.290001"), (57.0, "0.570001"), (58.0, "0.580001")] {
+            assert_eq!(share(points), expected);
+        }
+        assert_eq!(
+            (share(0.0), share(100.0), share(28.5)),
+            ("0".into(), "1".into(), "0.285".into())
+        );
+    }
+
+    #[test]
+    fn a_neutral_node_is_neither_underused_nor_over() {
+        for known in [[0.0, 0.0, 60.0], [100.0, 100.0, 100.0], [5.0, 5.0, 10.0], [0.0, 0.0, 0.0]] {
+            let nodes = [("a", Some(known[0])), ("b", Some(known[1])), ("c", Some(known[2]))];
+            for silent in 1..4 {
+                let silent = ["x", "y", "z"].into_iter().take(silent).map(|name| (name, None));
+                let nodes: Vec<_> = nodes.into_iter().chain(silent).collect();
+                let answer = answer(&views(&nodes), NOW.parse().unwrap()).unwrap();
+                let result = answer["data"]["result"].as_array().unwrap();
+                let percents: Vec<(&str, i64)> = result
+                    .iter()
+                    .map(|it| {
+                        let value = it["value"][1].as_str().unwrap();
+                        (it["metric"]["instance"].as_str().unwrap(), percent(value))
+                    })
+                    .collect();
+                let sum: i64 = percents.iter().map(|(_, percent)| percent).sum();
+                #[allow(clippy::cast_precision_loss, reason = "small")]
+                let average = sum as f64 / percents.len() as f64;
+                for (name, percent) in percents.iter().filter(|(name, _)| *name >= "x") {
+                    #[allow(clippy::cast_precision_loss, reason = "small")]
+                    let percent = *percent as f64;
+                    assert!(percent > average || average >= 100.0, "{name} is under: {percents:?}");
+                    assert!(percent <= average + 10.0, "{name} is over: {percents:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_form_needs_a_query_and_a_time_that_is_now() {
+        let now = NOW.parse().unwrap();
+        for right in [
+            "query=anything&time=1767225600.25",
+            "query=max+by+%28instance%29+%28x%29",
+            "time=2026-01-01T00%3A04%3A59Z&query=x",
+            "query=x&time=&timeout=30s",
+        ] {
+            assert_eq!(check(right.as_bytes(), now), Ok(()), "{right}");
+        }
+        for missing in ["", "query=", "query=%20", "time=1767225600", "{\"query\":\"x\"}"] {
+            assert_eq!(check(missing.as_bytes(), now), Err(BadQuery::Missing), "{missing}");
+        }
+        let time = |time: &str| check(format!("query=x&time={time}").as_bytes(), now);
+        assert_eq!(time("NaN"), Err(BadQuery::Time("NaN".into())));
+        assert_eq!(time("yesterday"), Err(BadQuery::Time("yesterday".into())));
+        assert_eq!(time("1767222000"), Err(BadQuery::NotNow(-3600.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_form_is_taken_or_refused(form: Vec<u8>) {
+            let _ = check(&form, NOW.parse().unwrap());
+        }
+
+        #[test]
+        fn a_share_is_between_0_and_1_and_cut_to_the_point(points in 0.0_f64..=100.0) {
+            let points = (points * 10_000.0).round() / 10_000.0;
+            let text = share(points);
+            prop_assert!((0.0..=1.0).contains(&text.parse::<f64>().unwrap()), "{text}");
+            prop_assert_eq!(f64::from(i32::try_from(percent(&text)).unwrap()), points.floor());
+        }
+    }
+}

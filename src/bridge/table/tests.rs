@@ -1,0 +1,143 @@
+use super::*;
+use jiff::SignedDuration;
+use std::time::Duration;
+
+const REACH: Reach =
+    Reach { window: Duration::from_secs(600), stale_after: Duration::from_secs(600) };
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
+}
+
+/// The moment of the golden answers.
+pub(in crate::bridge) const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// Views of Nodes with this score, which is all CPU, or of which nothing is known.
+pub(in crate::bridge) fn views(nodes: &[(&str, Option<f64>)]) -> Views {
+    let slow = |mean| {
+        let steady = Slow { mean, deviation: 0.0 };
+        let memory = Slow { mean: 0.0, deviation: 0.0 };
+        SlowNode { score: steady, cpu: Some(steady), memory: Some(memory) }
+    };
+    let view = |points: Option<f64>| {
+        let standing = if points.is_some() { Standing::Known } else { Standing::Missing };
+        View { standing, slow: points.map(slow) }
+    };
+    let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, points)| points.map(slow)).collect();
+    let nodes = nodes.iter().map(|(name, points)| ((*name).to_owned(), view(*points)));
+    Views { nodes: nodes.collect(), neutral: average(&known) }
+}
+
+type Annotations = BTreeMap<String, String>;
+
+fn annotations(score: &str, seconds: i64, basis: &str) -> Annotations {
+    let observed_at = at(seconds).to_string();
+    let values =
+        [("score", score), ("cpu", score), ("observed-at", &observed_at), ("basis", basis)];
+    values.map(|(key, value)| (format!("psi-agent.io/{key}"), value.to_owned())).into()
+}
+
+fn table(nodes: &[(&str, Annotations)], now: i64) -> Table {
+    let mut table = Table::new(Prefix::default(), REACH);
+    let listed = nodes.iter().map(|(name, annotations)| ((*name).to_owned(), annotations.clone()));
+    table.replace(listed.collect(), at(now));
+    table
+}
+
+fn standing(table: &Table, name: &str, now: i64) -> Standing {
+    table.views(at(now)).unwrap().nodes[name].standing
+}
+
+#[test]
+fn a_node_of_which_nothing_is_known_gets_the_average_of_those_that_are() {
+    let table = table(
+        &[
+            ("hot", annotations("60", 0, "psi/2")),
+            ("calm", annotations("0", 0, "psi/2")),
+            ("cool", annotations("30", 0, "psi/2")),
+            ("old", annotations("100", -301, "psi/2")),
+            ("young", annotations("100", 200, "psi/2")),
+            ("empty", Annotations::new()),
+            ("odd", annotations("NaN", 0, "psi/2")),
+            ("ahead", annotations("100", 400, "psi/2")),
+            ("other", annotations("100", 0, "run-delay/1")),
+        ],
+        300,
+    );
+    let views = table.views(at(300)).unwrap();
+    let expected = [
+        ("hot", Standing::Known),
+        ("calm", Standing::Known),
+        ("cool", Standing::Known),
+        ("old", Standing::Stale),
+        ("young", Standing::New),
+        ("empty", Standing::Missing),
+        ("odd", Standing::Malformed),
+        ("ahead", Standing::Future),
+        ("other", Standing::OtherBasis),
+    ];
+    for (name, standing) in expected {
+        assert_eq!(views.nodes[name].standing, standing, "{name}");
+        let mean = views.of(name).unwrap().score.mean;
+        let own = [("hot", 60.0), ("calm", 0.0)].into_iter().find(|(known, _)| *known == name);
+        assert_eq!(mean, own.map_or(30.0, |(_, mean)| mean), "{name}");
+    }
+    assert_eq!(views.of("not-selected"), views.neutral);
+    assert_eq!(Standing::ALL.map(|standing| views.count(standing)), [3, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn nothing_is_known_where_no_node_is() {
+    let empty = table(&[], 0).views(at(0)).unwrap();
+    assert_eq!((empty.neutral, empty.of("any")), (None, None));
+    assert_eq!(Table::new(Prefix::default(), REACH).views(at(0)), None, "not listed yet");
+    let young = table(&[("a", annotations("40", 0, "psi/2"))], 10);
+    assert_eq!(young.views(at(10)).unwrap().of("a"), None);
+}
+
+#[test]
+fn where_two_bases_are_equally_many_none_compares() {
+    let halves = [("a", annotations("40", 0, "psi/2")), ("b", annotations("40", 0, "run-delay/1"))];
+    let mut table = table(&halves, 400);
+    assert_eq!(standing(&table, "a", 400), Standing::OtherBasis);
+    assert_eq!(table.views(at(400)).unwrap().neutral, None);
+    table.apply("c".into(), &annotations("40", 0, "psi/2"), at(400));
+    assert_eq!(standing(&table, "a", 400), Standing::Known);
+    assert_eq!(standing(&table, "b", 400), Standing::OtherBasis);
+    // Those that nobody renews have no say.
+    table.apply("d".into(), &annotations("40", -300, "run-delay/1"), at(400));
+    assert_eq!(standing(&table, "a", 400), Standing::Known);
+}
+
+#[test]
+fn a_node_that_changes_otherwise_or_is_listed_again_is_what_it_was() {
+    let mut table = table(&[("a", annotations("40", 0, "psi/2"))], 0);
+    table.apply("a".into(), &annotations("80", 300, "psi/2"), at(300));
+    let before = table.views(at(400));
+    let mut same = annotations("80", 300, "psi/2");
+    same.insert("other.io/key".into(), "changed".into());
+    table.apply("a".into(), &same, at(350));
+    table.replace(vec![("a".into(), same)], at(390));
+    assert_eq!(table.views(at(400)), before);
+}
+
+#[test]
+fn a_value_from_the_future_does_not_come_true_by_waiting() {
+    let mut table = table(&[("a", annotations("40", 120, "psi/2"))], 0);
+    assert_eq!(standing(&table, "a", 0), Standing::Future);
+    assert_eq!(standing(&table, "a", 500), Standing::Future);
+    table.apply("a".into(), &annotations("40", 180, "psi/2"), at(500));
+    assert_eq!(standing(&table, "a", 500), Standing::Known);
+}
+
+#[test]
+fn a_node_that_is_gone_leaves_nothing_behind() {
+    let mut table = table(&[("a", annotations("40", 0, "psi/2"))], 300);
+    table.remove("a");
+    assert!(table.views(at(300)).unwrap().nodes.is_empty());
+    // One of the same name is another one.
+    table.apply("a".into(), &annotations("80", 290, "psi/2"), at(300));
+    assert_eq!(standing(&table, "a", 300), Standing::New);
+    table.replace(Vec::new(), at(300));
+    assert!(table.views(at(300)).unwrap().nodes.is_empty());
+}

@@ -1,0 +1,166 @@
+//! load-watcher's document, which Trimaran's plugins take for what it says of utilisation: each
+//! Node's CPU and memory contention over the window, in percent. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::table::Views;
+use super::window::{Slow, SlowNode};
+
+/// Which Nodes a request (`host=…`) is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    /// All of them.
+    All,
+    /// One.
+    One(String),
+}
+
+impl Hosts {
+    /// What a URL's query asks for.
+    #[must_use]
+    pub fn of(query: Option<&str>) -> Self {
+        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        let mut hosts = pairs.filter(|(key, value)| key == "host" && !value.is_empty());
+        hosts.next().map_or(Self::All, |(_, host)| Self::One(host.into_owned()))
+    }
+}
+
+/// The document; `None` where there is no such Node. Where nothing at all is known it has no Node:
+/// Trimaran gives all the same score then, and after an error it would believe what it heard last.
+#[must_use]
+pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) -> Option<Value> {
+    let rollup = short(window);
+    let mut nodes = Map::new();
+    for name in views.nodes.keys() {
+        let is_wanted = match hosts {
+            Hosts::All => true,
+            Hosts::One(host) => host == name,
+        };
+        if let Some(node) = views.of(name).filter(|_| is_wanted) {
+            let metrics = metrics(&node, views.neutral, &rollup);
+            let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
+            nodes.insert(name.clone(), node);
+        }
+    }
+    if matches!(hosts, Hosts::One(_)) && nodes.is_empty() {
+        return None;
+    }
+    let begin = SignedDuration::try_from(window).ok().and_then(|it| now.checked_sub(it).ok());
+    Some(json!({
+        "timestamp": now.as_second(),
+        "window": {
+            "duration": rollup,
+            "start": begin.unwrap_or(now).as_second(),
+            "end": now.as_second(),
+        },
+        "source": "psi-agent",
+        "data": {"NodeMetricsMap": nodes},
+    }))
+}
+
+/// Of a resource that a Node does not tell, the others' average; none where nobody tells it.
+fn metrics(node: &SlowNode, neutral: Option<SlowNode>, rollup: &str) -> Vec<Value> {
+    let cpu = node.cpu.or_else(|| neutral?.cpu);
+    let memory = node.memory.or_else(|| neutral?.memory);
+    let of = |name: &str, kind: &str, slow: Option<Slow>| {
+        let operators = slow.map(|slow| [("AVG", slow.mean), ("STD", slow.deviation)]);
+        let metrics = operators.into_iter().flatten().map(|(operator, value)| {
+            json!({"name": name, "type": kind, "operator": operator, "rollup": rollup, "value": value})
+        });
+        metrics.collect::<Vec<_>>()
+    };
+    [of("psi_cpu", "CPU", cpu), of("psi_memory", "Memory", memory)].concat()
+}
+
+/// `10m`, `90s`.
+fn short(window: Duration) -> String {
+    match window.as_secs() {
+        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::table::tests::{NOW, views};
+
+    const WINDOW: Duration = Duration::from_secs(900);
+
+    fn told(views: &Views, hosts: &Hosts) -> Option<Value> {
+        document(views, hosts, NOW.parse().unwrap(), WINDOW)
+    }
+
+    /// What LoadVariationRiskBalancing makes of a Node: the lower of both resources' scores, with
+    /// margin and sensitivity 1, for a pod that asks for this share of the Node's CPUs.
+    fn risk_balanced(document: &Value, node: &str, requested: f64) -> f64 {
+        let metrics = document["data"]["NodeMetricsMap"][node]["metrics"].as_array().unwrap();
+        let of = |kind: &str, operator: &str| {
+            let is = |it: &&Value| it["type"] == kind && it["operator"] == operator;
+            metrics.iter().find(is).unwrap()["value"].as_f64().unwrap() / 100.0
+        };
+        let score = |kind, asked: f64| {
+            let mean = (of(kind, "AVG") + asked).clamp(0.0, 1.0);
+            (1.0 - f64::midpoint(mean, of(kind, "STD"))) * 100.0
+        };
+        f64::min(score("CPU", requested), score("Memory", 0.0))
+    }
+
+    #[test]
+    fn the_document_is_load_watchers() {
+        let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
+        if let Some(slow) = views.nodes.get_mut("hot").and_then(|view| view.slow.as_mut()) {
+            slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
+            slow.memory = Some(Slow { mean: 0.4, deviation: 0.1 });
+        }
+        let metric = |name: &str, kind: &str, operator: &str, value: f64| json!({"name": name, "type": kind, "operator": operator, "rollup": "15m", "value": value});
+        let expected = json!({
+            "timestamp": 1_767_225_600, "source": "psi-agent",
+            "window": {"duration": "15m", "start": 1_767_224_700, "end": 1_767_225_600},
+            "data": {"NodeMetricsMap": {"hot": {
+                "metrics": [
+                    metric("psi_cpu", "CPU", "AVG", 50.0), metric("psi_cpu", "CPU", "STD", 10.0),
+                    metric("psi_memory", "Memory", "AVG", 0.4),
+                    metric("psi_memory", "Memory", "STD", 0.1),
+                ],
+                "tags": {}, "metadata": {"dataCenter": ""},
+            }}},
+        });
+        let hot = told(&views, &Hosts::One("hot".into())).unwrap();
+        assert_eq!(hot, expected);
+        // Of 32 CPUs, one is asked for.
+        let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
+        assert_eq!((score * 10.0).round(), 684.0);
+        assert_eq!(told(&views, &Hosts::One("nobody".into())), None);
+    }
+
+    #[test]
+    fn a_node_of_which_nothing_is_known_scores_between_the_others() {
+        let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
+        let document = told(&views, &Hosts::All).unwrap();
+        let score = |node| risk_balanced(&document, node, 0.0);
+        assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
+    }
+
+    #[test]
+    fn where_nothing_is_known_no_node_is_named() {
+        let document = told(&views(&[("silent", None)]), &Hosts::All).unwrap();
+        assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
+    }
+
+    #[test]
+    fn one_host_is_asked_for_by_name() {
+        assert_eq!(Hosts::of(None), Hosts::All);
+        assert_eq!(Hosts::of(Some("host=")), Hosts::All);
+        assert_eq!(Hosts::of(Some("a=b&host=node%2Da")), Hosts::One("node-a".into()));
+    }
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!(short(Duration::from_secs(600)), "10m");
+        assert_eq!(short(Duration::from_secs(90)), "90s");
+    }
+}
