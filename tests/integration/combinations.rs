@@ -20,18 +20,25 @@ pub(crate) fn components() -> Vec<String> {
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
     // What closes the doors also changes what others bring.
     names.sort_by_key(|name| (name == "auth", name.clone()));
-    let known = ["label", "monitoring", "openshift", "taints", "auth"];
+    let known = ["bridge", "label", "monitoring", "openshift", "taints", "auth"];
     assert_eq!(names, known, "the tests of all combinations count on them");
     names
 }
 
-/// Every combination of them, also none.
+/// What one other component at most changes something of.
+const APART: &str = "bridge";
+
+/// Every combination of them, also none. The one that stands apart is in every second one, so that it
+/// is there and is not there whatever four of the others are in it.
 fn combinations(names: &[String]) -> Vec<Vec<&str>> {
     let mut all = vec![Vec::new()];
-    for name in names {
+    for name in names.iter().filter(|name| *name != APART) {
         let with: Vec<Vec<&str>> =
             all.iter().map(|before| [&before[..], &[name.as_str()]].concat()).collect();
         all.extend(with);
+    }
+    for odd in all.iter_mut().filter(|names| names.len() % 2 == 1) {
+        odd.insert(0, APART);
     }
     all
 }
@@ -76,6 +83,10 @@ fn check_combination(cluster: &Cluster, components: &[&str], before: &BTreeSet<S
     check_arguments(&daemonset["spec"]["template"]["spec"]["containers"][0]);
     let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", "psi-agent"]);
     check_arguments(&job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]);
+    if components.contains(&"bridge") {
+        let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", "psi-agent"]);
+        check_arguments(&bridge["spec"]["template"]["spec"]["containers"][0]);
+    }
     let made = everything(cluster).difference(before).count();
     assert!(made >= first.lines().count(), "{made} of {first}");
     // Waits for all of it, also for what is in the namespace; some of it goes with something else.

@@ -15,6 +15,7 @@
 
 mod architecture;
 mod bad_api_server;
+mod bridge;
 mod cadvisor;
 mod cardinality;
 mod catalogue;

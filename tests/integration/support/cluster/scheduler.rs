@@ -14,13 +14,24 @@ impl Cluster {
     /// Starts a kube-scheduler with this configuration, as whoever the kubeconfig says. Its place is
     /// all that is changed in the configuration.
     pub(crate) fn start_scheduler(&self, configuration: &str, kubeconfig: &Path) -> Companion {
+        let program = program(&self.programs, "kube-scheduler");
+        self.start_scheduler_of(&program, configuration, kubeconfig)
+    }
+
+    /// The same of another program, which knows more plugins.
+    pub(crate) fn start_scheduler_of(
+        &self,
+        program: &Path,
+        configuration: &str,
+        kubeconfig: &Path,
+    ) -> Companion {
         let name = format!("scheduler-{}", free_port());
         let file = |ending: &str| self.folder.join(format!("{name}.{ending}"));
         let mut configuration: Value = serde_saphyr::from_str(configuration).unwrap();
         configuration["clientConnection"]["kubeconfig"] = json!(kubeconfig);
         fs::write(file("json"), configuration.to_string()).unwrap();
         let (output, log) = (file("out"), file("log"));
-        let child = Command::new(program(&self.programs, "kube-scheduler"))
+        let child = Command::new(program)
             .arg(format!("--config={}", file("json").display()))
             .args(
                 ["authentication", "authorization"]
