@@ -64,6 +64,7 @@ pub struct BridgeHealth {
     requests: IntCounterVec,
     watch_errors: IntCounter,
     watch_in_trouble: AtomicBool,
+    nobody_known: AtomicBool,
     certificates: Certificates,
     process: ProcessMetrics,
 }
@@ -107,6 +108,7 @@ impl BridgeHealth {
             requests: registered(&registry, requests)?,
             watch_errors: registered(&registry, watch_errors)?,
             watch_in_trouble: AtomicBool::new(false),
+            nobody_known: AtomicBool::new(false),
             certificates: Certificates::new(&registry)?,
             process: ProcessMetrics::new(&registry)?,
             registry,
@@ -118,9 +120,27 @@ impl BridgeHealth {
         self.nodes.with_label_values(&[standing]).set(signed(count));
     }
 
-    /// A request came to this.
+    /// A request came to this: counted each time. That nobody is known is said once until somebody
+    /// is, since the descheduler's log has the status alone.
     pub fn asked(&self, form: Form, outcome: Outcome) {
         self.requests.with_label_values(&[form.word(), outcome.word()]).inc();
+        match (form, outcome) {
+            // load-watcher's document has an answer to that, too.
+            (Form::Watcher, _) | (_, Outcome::Refused) => {}
+            (Form::Query | Form::Prioritize, Outcome::Unknown) => {
+                if !self.nobody_known.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "No Node is known, so nobody is told a score: agents have written nothing \
+                         that is fresh, or not for half of --window yet; see `psi-agent nodes`"
+                    );
+                }
+            }
+            (Form::Query | Form::Prioritize, Outcome::Answered) => {
+                if self.nobody_known.swap(false, Ordering::Relaxed) {
+                    tracing::info!("Nodes are known again");
+                }
+            }
+        }
     }
 
     /// The Nodes were told: trouble is over.
