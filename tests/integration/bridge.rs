@@ -1,7 +1,7 @@
 //! `psi-agent bridge` on the Nodes of a real API server, with the rights of its component, and what
 //! real schedulers and a real descheduler do by its answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -11,11 +11,15 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use crate::descheduler::{LONG_AGO, add_vm, evicted, pod_of, wait_for_cycles};
 use crate::manifests::check_arguments;
 use crate::support::agent::{Agent, Answer, BINARY};
 use crate::support::cluster::{Cluster, Companion, unplaced_vm};
+use crate::support::descheduler::Descheduler;
 use crate::support::exposition::parse;
 use crate::support::{built, snippet, wait_for};
+
+mod size;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Half of the bridge's window in these tests is shorter: what was observed then is known at once.
@@ -133,7 +137,7 @@ fn exchange(bridge: &Agent, request: &str) -> Answer {
     Answer::parse(&bytes)
 }
 
-fn json(answer: &Answer) -> Value {
+fn answered(answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.text());
     serde_json::from_slice(&answer.body).unwrap()
 }
@@ -151,7 +155,7 @@ fn the_bridge_tells_of_every_node_in_three_forms() {
     assert!(why.contains("of no Node is the slow score known"), "{why}");
     let pod = r#"{"Pod":{},"Nodes":null,"NodeNames":["calm","hot","silent","elsewhere"]}"#;
     assert_eq!(post(&scene.bridge, "/prioritize", pod).status, 503);
-    let empty = json(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
+    let empty = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
     assert_eq!(empty["data"]["NodeMetricsMap"], json!({}));
 
     scene.write("calm", 0, A_WHILE);
@@ -179,12 +183,12 @@ fn the_bridge_tells_of_every_node_in_three_forms() {
         assert_eq!(scene.metric("psi_agent_bridge_nodes", &labels), count, "{standing}");
     }
 
-    let scores = json(&post(&scene.bridge, "/prioritize", pod));
+    let scores = answered(&post(&scene.bridge, "/prioritize", pod));
     let expected = [("calm", 10), ("hot", 4), ("silent", 7), ("elsewhere", 7)];
     assert_eq!(scores, json!(expected.map(|(host, score)| json!({"Host": host, "Score": score}))));
-    let document = json(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
+    let document = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
     assert_eq!(document["data"]["NodeMetricsMap"].as_object().unwrap().len(), nodes.len());
-    let hot = json(&scene.bridge.request("GET /watcher?host=hot HTTP/1.1\r\nHost: test\r\n"));
+    let hot = answered(&scene.bridge.request("GET /watcher?host=hot HTTP/1.1\r\nHost: test\r\n"));
     let metrics = &hot["data"]["NodeMetricsMap"]["hot"]["metrics"];
     assert_eq!((&metrics[0]["type"], &metrics[0]["value"]), (&json!("CPU"), &json!(60.0)));
 
@@ -296,8 +300,8 @@ fn schedulers_that_ask_the_bridge_place_vms_on_the_calm_node() {
     let by_name = here(&snippet("bridge-extender.yaml"), &scene.bridge);
     let whole = by_name.replace("nodeCacheCapable: true", "nodeCacheCapable: false");
     assert_ne!(by_name, whole);
-    let answered = [("form", "prioritize"), ("result", "answered")];
-    let asked = || scene.metric("psi_agent_bridge_requests_total", &answered);
+    let by_extender = [("form", "prioritize"), ("result", "answered")];
+    let asked = || scene.metric("psi_agent_bridge_requests_total", &by_extender);
     for (name, configuration) in [("by-name", by_name), ("whole", whole)] {
         let before = asked();
         let admin = scene.cluster.admin_kubeconfig();
@@ -322,6 +326,70 @@ fn start_trimaran(cluster: &Cluster, configuration: &str) -> Companion {
     let folder: PathBuf = built("scheduler-plugins", module, "sigs.k8s.io/scheduler-plugins");
     let program = folder.join("kube-scheduler");
     cluster.start_scheduler_of(&program, configuration, &cluster.admin_kubeconfig())
+}
+
+/// Whom the descheduler has evicted, once it has looked twice more.
+fn evicted_soon(descheduler: &Descheduler, cluster: &Cluster) -> BTreeSet<String> {
+    wait_for_cycles(descheduler, 2);
+    evicted(descheduler, cluster)
+}
+
+#[test]
+#[ignore = "needs root, the descheduler (tests/descheduler/build), etcd and a kube-apiserver \
+            (tests/kubernetes/build)"]
+fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
+    let scene = Scene::start("bridge-descheduler", &PLACES);
+    let cluster = &scene.cluster;
+    for (number, node) in (1..).zip(PLACES) {
+        add_vm(cluster, &format!("on-{node}"), node, number, LONG_AGO);
+    }
+    scene.write("calm", 0, A_WHILE);
+    scene.write("hot", 60, A_WHILE);
+    scene.wait_for_values(&[("calm", 0.0), ("hot", 0.6), ("silent", 0.315)]);
+    let policy = snippet("bridge-descheduler.yaml");
+    assert!(policy.contains(IN_CLUSTER), "{policy}");
+    let bridge = format!("http://{}", scene.bridge.address);
+    let descheduler = Descheduler::start(cluster, "bridge", &policy, &bridge, 2);
+    wait_for("an eviction", MINUTE, || descheduler.evictions(cluster).pop());
+    let first: BTreeSet<String> = [pod_of("on-hot")].into();
+    assert_eq!(evicted_soon(&descheduler, cluster), first);
+    for (node, class, percent) in
+        [("calm", "underutilized", 0), ("hot", "overutilized", 60), ("silent", "appropriate", 31)]
+    {
+        assert_eq!(descheduler.last_class(node), Some((class.to_owned(), percent)), "{node}");
+    }
+
+    // Its agent has died: what it said last counts no more.
+    scene.write("hot", 60, 1_200);
+    scene.wait_for_values(&[("calm", 0.0), ("hot", 0.015), ("silent", 0.015)]);
+    wait_for_cycles(&descheduler, 1);
+    add_vm(cluster, "new-on-hot", "hot", 4, LONG_AGO);
+    assert_eq!(evicted_soon(&descheduler, cluster), first);
+    // All have: nobody is compared with nobody.
+    scene.write("calm", 0, 1_200);
+    wait_for("the descheduler hears of it", MINUTE, || {
+        descheduler.log().contains("server error: 503").then_some(())
+    });
+    assert_eq!(evicted_soon(&descheduler, cluster), first);
+    // Said at the start, and now again.
+    assert_eq!(scene.bridge.log().matches("No Node is known").count(), 2);
+    // With an agent again, the same VM has to go.
+    scene.write("calm", 0, A_WHILE);
+    scene.write("hot", 60, A_WHILE);
+    let both: BTreeSet<String> = ["on-hot", "new-on-hot"].map(pod_of).into();
+    wait_for("another eviction", MINUTE, || (evicted(&descheduler, cluster) == both).then_some(()));
+}
+
+/// The policy for the bridge is the one for Prometheus, but for whom it asks.
+#[test]
+fn the_policy_differs_from_that_for_prometheus_in_whom_it_asks_alone() {
+    let lines = |name| snippet(name).lines().map(str::to_owned).collect::<Vec<_>>();
+    let (here, there) = (lines("bridge-descheduler.yaml"), lines("descheduler-contention.yaml"));
+    assert_eq!(here.len(), there.len());
+    let differ = here.iter().zip(&there).filter(|(here, there)| here != there);
+    let keys: Vec<&str> =
+        differ.map(|(line, _)| line.trim_start().split(':').next().unwrap()).collect();
+    assert_eq!(keys, ["url", "query"]);
 }
 
 #[test]

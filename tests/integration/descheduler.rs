@@ -24,7 +24,7 @@ const BY_LOAD: &str = "descheduler-load.yaml";
 const BY_TAINTS: &str = "descheduler-taints.yaml";
 
 const MINUTE: Duration = Duration::from_secs(60);
-const LONG_AGO: &str = "2020-01-01T00:00:00Z";
+pub(crate) const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 /// The nodes that the policies are about.
 const RUNS_VMS: &str = "kubevirt.io/schedulable=true";
 /// The slow views of nodes that have an agent, and what the kernel says of a node by itself.
@@ -227,12 +227,18 @@ fn vm_of(node: &str) -> String {
     format!("on-{node}")
 }
 
-fn pod_of(vm: &str) -> String {
+pub(crate) fn pod_of(vm: &str) -> String {
     format!("virt-launcher-{vm}")
 }
 
 /// Adds the pod of a VM that runs since then; answers its container's cgroup.
-fn add_vm(cluster: &Cluster, vm: &str, node: &str, container: u32, since: &str) -> String {
+pub(crate) fn add_vm(
+    cluster: &Cluster,
+    vm: &str,
+    node: &str,
+    container: u32,
+    since: &str,
+) -> String {
     cluster.apply(&[evictable(vm, node)]);
     let mut status = running(&container_id(container));
     status["startTime"] = json!(since);
@@ -241,7 +247,7 @@ fn add_vm(cluster: &Cluster, vm: &str, node: &str, container: u32, since: &str) 
 }
 
 /// The pods whose evictions a descheduler asked for, all of which were granted.
-fn evicted(descheduler: &Descheduler, cluster: &Cluster) -> BTreeSet<String> {
+pub(crate) fn evicted(descheduler: &Descheduler, cluster: &Cluster) -> BTreeSet<String> {
     let evictions = descheduler.evictions(cluster);
     let granted = evictions.iter().all(|eviction| eviction.code == 201);
     let explained = evictions.iter().all(|it| it.reason.starts_with("triggered by psi-agent/"));
@@ -249,7 +255,7 @@ fn evicted(descheduler: &Descheduler, cluster: &Cluster) -> BTreeSet<String> {
     evictions.into_iter().map(|eviction| eviction.pod).collect()
 }
 
-fn wait_for_cycles(descheduler: &Descheduler, more: usize) {
+pub(crate) fn wait_for_cycles(descheduler: &Descheduler, more: usize) {
     let enough = descheduler.cycles().len() + more;
     wait_for("more cycles", MINUTE, || (descheduler.cycles().len() >= enough).then_some(()));
 }
