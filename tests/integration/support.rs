@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 pub(crate) mod descheduler;
 pub(crate) mod exposition;
 pub(crate) mod install_document;
+pub(crate) mod kubevirt;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
 pub(crate) mod real_node;

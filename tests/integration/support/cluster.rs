@@ -360,12 +360,20 @@ fn start_api_server(
     port: u16,
     extent: Extent,
 ) -> Child {
-    // Where no controller makes the account that every pod would have.
-    let accounts = match extent {
-        Extent::ApiServer => "--disable-admission-plugins=ServiceAccount",
-        Extent::Whole => "--enable-admission-plugins=NodeRestriction",
-    };
     let file = |name: &str| folder.join(name).display().to_string();
+    let of_extent = match extent {
+        // Where no controller makes the account that every pod would have.
+        Extent::ApiServer => vec!["--disable-admission-plugins=ServiceAccount".to_owned()],
+        // Servers beside it, such as virt-api, ask it by whom others may be spoken for.
+        Extent::Whole => vec![
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            format!("--requestheader-client-ca-file={}", file("to-kubelet.crt")),
+            "--requestheader-allowed-names=front-proxy-client".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        ],
+    };
     Command::new(program(programs, "kube-apiserver"))
         .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
@@ -383,7 +391,7 @@ fn start_api_server(
         .arg("--kubelet-preferred-address-types=Hostname")
         .arg(format!("--audit-policy-file={}", file("audit-policy.json")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
-        .arg(accounts)
+        .args(of_extent)
         .stdout(Stdio::null())
         .stderr(fs::File::create(folder.join("apiserver.log")).unwrap())
         .spawn()
