@@ -9,11 +9,14 @@ use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use serde_json::{Value, json};
 
+use crate::support::agent::Agent;
 use crate::support::cluster::Companion;
+use crate::support::exposition::parse;
 use crate::support::kubevirt::{
     KubeVirt, MIGRATION, NODE_NAME, cgroup_of, label, name, node_of, now, virtual_machine,
 };
-use crate::support::wait_for;
+use crate::support::staged_node::{StagedNode, agent_pod};
+use crate::support::{snippet, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const CREATED_BY: &str = "kubevirt.io/created-by";
@@ -197,4 +200,63 @@ fn a_vm_from_another_cluster_counts_once_it_runs_here() {
     scene.expect_counted(&[&[]]);
     kubevirt.finish_migration("receiving", &target);
     scene.expect_counted(&[&[], &[&target]]);
+}
+
+/// The VMs of which an agent keeps a score.
+fn scored_vms(agent: &Agent) -> Vec<String> {
+    let series = parse(&agent.get("/metrics")).into_iter();
+    let infos = series.filter(|series| series.name == "psi_agent_vmi_info");
+    infos.map(|info| format!("{} in {}", info.labels["name"], info.labels["pod"])).collect()
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, etcd, tests/kubernetes/build and tests/kubevirt/build"]
+fn a_migration_goes_to_the_node_that_its_agent_calls_low() {
+    let scene = Scene::start("to-a-calm-node");
+    let kubevirt = &scene.kubevirt;
+    let source = kubevirt.start_vm(&virtual_machine("demo"));
+    let from = if node_of(&source) == "node-a" { "node-a" } else { "node-b" };
+    // It is the smallest, and has an agent; the other one would be the scheduler's choice.
+    kubevirt.add_node("node-c", 2);
+    kubevirt.cluster.apply_folder("daemonset/base");
+    let nodes = [from, "node-c"].map(|name| StagedNode::new("to-a-calm-node", name));
+    let [source_agent, target_agent] = nodes.each_ref().map(|node| {
+        let pod = format!("psi-agent-{}", node.name);
+        kubevirt.cluster.apply(&[agent_pod(&pod, node.name)]);
+        node.start_agent(&kubevirt.cluster, &pod, &["--label"])
+    });
+    nodes[0].own.make(&cgroup_of(&source));
+    wait_for("both agents call their node low", LIMIT, || {
+        let low = ["nodes", "-l", "psi-agent.io/pressure=low"];
+        let low = kubevirt.cluster.get(&low)["items"].as_array().unwrap().len();
+        (low == 2).then_some(())
+    });
+
+    let snippet = snippet("kubevirt-migration.yaml");
+    kubevirt.cluster.kubectl(&["apply", "-f", "-"], &snippet);
+    let job = "demo-to-a-calm-node";
+    let target = kubevirt.wait_for_target(job);
+    assert_eq!(target["spec"]["nodeSelector"]["psi-agent.io/pressure"], "low");
+    assert_eq!(node_of(&target), "node-c");
+
+    // The VM is the source's until it is handed over, and then the target's, too.
+    nodes[1].own.make(&cgroup_of(&target));
+    kubevirt.send_memory(job, &target);
+    let of = |pod: &Value| vec![format!("demo in {}", name(pod))];
+    let expect = |agent: &Agent, vms: Vec<String>| {
+        let what = format!("the agent at {} scores {vms:?}", agent.address);
+        wait_for(&what, LIMIT, || (scored_vms(agent) == vms).then_some(()));
+    };
+    expect(&source_agent, of(&source));
+    let path = format!("/{}", cgroup_of(&target));
+    wait_for("the target's agent knows the pod", LIMIT, || {
+        let series = parse(&target_agent.get("/metrics"));
+        series.iter().any(|series| series.labels.get("id") == Some(&path)).then_some(())
+    });
+    assert_eq!(scored_vms(&target_agent), Vec::<String>::new());
+    kubevirt.finish_migration(job, &target);
+    expect(&target_agent, of(&target));
+    kubevirt.end_pod(&source);
+    nodes[0].own.remove(&cgroup_of(&source));
+    expect(&source_agent, Vec::new());
 }
