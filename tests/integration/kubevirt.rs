@@ -236,8 +236,8 @@ fn a_migration_goes_to_the_node_that_its_agent_calls_low() {
     kubevirt.cluster.kubectl(&["apply", "-f", "-"], &snippet);
     let job = "demo-to-a-calm-node";
     let target = kubevirt.wait_for_target(job);
-    assert_eq!(target["spec"]["nodeSelector"]["psi-agent.io/pressure"], "low");
     assert_eq!(node_of(&target), "node-c");
+    assert_eq!(target["spec"]["nodeSelector"]["psi-agent.io/pressure"], "low");
 
     // The VM is the source's until it is handed over, and then the target's, too.
     nodes[1].own.make(&cgroup_of(&target));
@@ -259,4 +259,50 @@ fn a_migration_goes_to_the_node_that_its_agent_calls_low() {
     kubevirt.end_pod(&source);
     nodes[0].own.remove(&cgroup_of(&source));
     expect(&source_agent, Vec::new());
+}
+
+/// Asks for the eviction of a pod as `kubectl drain` does; answers whether it was granted, and what
+/// was said.
+fn evict(kubevirt: &KubeVirt, pod: &Value) -> (bool, String) {
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": name(pod), "namespace": "vms"},
+    });
+    let file = std::env::temp_dir().join(format!("psi-agent-evict-{}.json", name(pod)));
+    std::fs::write(&file, eviction.to_string()).unwrap();
+    let path = format!("/api/v1/namespaces/vms/pods/{}/eviction", name(pod));
+    let arguments = ["create", "--raw", &path, "-f", file.to_str().unwrap()];
+    let cluster = &kubevirt.cluster;
+    let answer = cluster.kubectl_as(&cluster.admin_kubeconfig(), &arguments);
+    std::fs::remove_file(&file).unwrap();
+    let said = [answer.stdout, answer.stderr].concat();
+    (answer.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+#[ignore = "needs etcd, tests/kubernetes/build and tests/kubevirt/build"]
+fn an_eviction_moves_a_vm_that_may_migrate_and_ends_one_without_an_eviction_strategy() {
+    let mut scene = Scene::start("evictions");
+    scene.kubevirt.start_api();
+    let kubevirt = &scene.kubevirt;
+    let moved = kubevirt.start_vm(&virtual_machine("demo"));
+    let (granted, said) = evict(kubevirt, &moved);
+    assert!(!granted && said.contains("Eviction triggered evacuation of VMI"), "{said}");
+    let start = Instant::now();
+    let job = wait_for("virt-controller makes a migration", LIMIT, || kubevirt.evacuation("demo"));
+    eprintln!("a migration {:?} after the eviction", start.elapsed());
+    let target = kubevirt.wait_for_target(&job);
+    assert_ne!(node_of(&target), node_of(&moved));
+
+    let mut fixed = virtual_machine("fixed");
+    fixed["spec"]["evictionStrategy"] = json!("None");
+    let ended = kubevirt.start_vm(&fixed);
+    let (granted, said) = evict(kubevirt, &ended);
+    assert!(granted, "{said}");
+    let pods = || kubevirt.cluster.get(&["pods", "-n", "vms"])["items"].clone();
+    let is_left =
+        |pod: &Value| name(pod) == name(&ended) && pod["metadata"]["deletionTimestamp"].is_null();
+    wait_for("the pod is to end", LIMIT, || {
+        (!pods().as_array().unwrap().iter().any(is_left)).then_some(())
+    });
 }

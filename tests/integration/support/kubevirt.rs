@@ -155,6 +155,17 @@ impl KubeVirt {
         self.wait_for_node_name(&pod, node_of(&pod))
     }
 
+    /// The migration that virt-controller made to bring a VM away.
+    pub(crate) fn evacuation(&self, vm: &str) -> Option<String> {
+        let migrations = self.cluster.get(&["vmim", "-n", "vms"]);
+        let mut migrations = migrations["items"].as_array().unwrap().iter();
+        let of_vm = |migration: &&Value| {
+            migration["spec"]["vmiName"] == vm
+                && name(migration).starts_with("kubevirt-evacuation-")
+        };
+        migrations.find(of_vm).map(|migration| name(migration).to_owned())
+    }
+
     /// The target's pod of a migration, once the scheduler has bound it.
     pub(crate) fn wait_for_target(&self, job: &str) -> Value {
         let uid = self.get("vmim", job)["metadata"]["uid"].clone();
