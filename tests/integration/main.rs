@@ -56,3 +56,4 @@ mod support;
 mod tls;
 mod top;
 mod whole_cluster;
+mod whole_loop;

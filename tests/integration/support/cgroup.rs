@@ -48,6 +48,14 @@ impl OwnCgroup {
         pid
     }
 
+    /// Ends one that was started.
+    pub(crate) fn kill(&mut self, pid: u32) {
+        let at = self.children.iter().position(|child| child.id() == pid);
+        let mut child = self.children.swap_remove(at.expect("started here"));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
     /// Ends all that was started.
     pub(crate) fn kill_all(&mut self) {
         for mut child in self.children.drain(..) {
