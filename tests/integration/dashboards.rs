@@ -1,5 +1,5 @@
 //! Every query of every panel of the dashboards, put to a real Prometheus that scraped real agents
-//! of two nodes: one whose VMs wait for its CPU, and one whose VM waits for itself alone.
+//! of two nodes: one whose VMs wait for its CPU, and one whose VM waits for its own limit alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use crate::support::agent::Agent;
 use crate::support::cluster::Cluster;
 use crate::support::prometheus::Prometheus;
-use crate::support::staged_node::{StagedNode, agent_pod};
+use crate::support::replayed_node::ReplayedNode;
+use crate::support::staged_node::{
+    StagedNode, agent_pod, container_cgroup, container_id, launcher, running,
+};
 use crate::support::{cache_dir, wait_for};
 
 /// Longer than the window of the rates in the panels, and than a score takes to be published.
@@ -21,24 +24,28 @@ const CALM: Duration = Duration::from_secs(30);
 const BUSY: Duration = Duration::from_secs(80);
 const LOOP: &str = "sh -c 'while :; do :; done'";
 
-/// VMs by node, and on which CPUs each one's loops run: on the first node two VMs share a CPU, on
-/// the second a VM's own threads do, and another one sleeps.
-const VMS: [(usize, &str, &[&str]); 4] =
-    [(0, "shop", &["1"]), (0, "mail", &["1"]), (1, "batch", &["0", "0"]), (1, "idle", &[])];
+/// VMs of the first node, and how many loops each runs on the CPU that they share.
+const VMS: [(&str, usize); 3] = [("shop", 1), ("mail", 1), ("idle", 0)];
+/// The VM of the second one, and how a real node with it fared: it uses most of the node, and waits
+/// for nothing but its own limit.
+const LIMITED_VM: (&str, &str) = ("batch", "limit-most-of-node");
 
 /// What stands for the kubelet's cAdvisor here, where this host's cgroup v2 has no such controller:
 /// limits, throttling, memory and I/O by container. Usage is real, from the agents.
-const LIMITED: [(&str, &str, &str); 3] = [
-    ("node-a", "shop", "compute"),
-    ("node-b", "batch", "compute"),
-    ("node-b", "batch", "guest-console-log"),
+/// The last are the CPUs that it may use, and those that it does not get because of that.
+const LIMITED: [(&str, &str, &str, f64, f64); 3] = [
+    ("node-a", "shop", "compute", 2.0, 0.0),
+    ("node-b", "batch", "compute", 3.25, 0.2),
+    ("node-b", "batch", "guest-console-log", 0.015, 0.6),
 ];
 
 struct Scene {
     // Agents end before the cluster that they talk to.
     _agents: [Agent; 2],
-    nodes: [StagedNode; 2],
+    short: StagedNode,
+    limited: ReplayedNode,
     cgroups: Vec<String>,
+    limited_cgroup: String,
     prometheus: Prometheus,
     _cluster: Cluster,
     since: SystemTime,
@@ -51,30 +58,46 @@ impl Scene {
         cluster.apply(&[
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}}),
         ]);
-        let nodes = ["node-a", "node-b"].map(|name| StagedNode::new("dashboards", name));
-        for node in &nodes {
-            cluster.add_node(node.name);
-            cluster.apply(&[agent_pod(&format!("psi-agent-{}", node.name), node.name)]);
+        for node in ["node-a", "node-b"] {
+            cluster.add_node(node);
+            cluster.apply(&[agent_pod(&format!("psi-agent-{node}"), node)]);
         }
-        let cgroups = (1..).zip(VMS);
+        let short = StagedNode::new("dashboards", "node-a");
+        let (vm, recording) = LIMITED_VM;
+        let limited = ReplayedNode::new("dashboards", "node-b", recording);
         let cgroups =
-            cgroups.map(|(number, (node, vm, _))| nodes[node].start_vm(&cluster, vm, number));
-        let cgroups = cgroups.collect();
-        let agents = nodes
-            .each_ref()
-            .map(|node| node.start_agent(&cluster, &format!("psi-agent-{}", node.name), &[]));
+            (1..).zip(VMS).map(|(number, (vm, _))| short.start_vm(&cluster, vm, number)).collect();
+        let (pod, id) = (format!("virt-launcher-{vm}"), container_id(99));
+        cluster.apply(&[launcher(vm, limited.name)]);
+        cluster.set_status("vms", &pod, &running(&id));
+        let limited_cgroup = container_cgroup(&cluster, &pod, 99);
+        let agents = [
+            short.start_agent(&cluster, "psi-agent-node-a", &[]),
+            limited.start_agent(&cluster, "psi-agent-node-b", &[]),
+        ];
         let prometheus = Prometheus::scraping(&scrape_configs(&agents, &stand_in_for_cadvisor()));
         let since = SystemTime::now();
-        Self { _agents: agents, nodes, cgroups, prometheus, _cluster: cluster, since }
+        let _agents = agents;
+        Self {
+            _agents,
+            short,
+            limited,
+            cgroups,
+            limited_cgroup,
+            prometheus,
+            _cluster: cluster,
+            since,
+        }
     }
 
     /// The VMs start to work.
     fn load(&mut self) {
-        for ((node, _, cpus), cgroup) in VMS.iter().zip(&self.cgroups) {
-            for cpu in *cpus {
-                self.nodes[*node].own.spawn(cgroup, &format!("taskset -c {cpu} {LOOP}"));
+        for ((_, loops), cgroup) in VMS.iter().zip(&self.cgroups) {
+            for _ in 0..*loops {
+                self.short.own.spawn(cgroup, &format!("taskset -c 1 {LOOP}"));
             }
         }
+        self.limited.start_vm(&self.limited_cgroup);
     }
 
     /// From the start until now, as a range of a query.
@@ -135,14 +158,13 @@ fn stand_in_for_cadvisor() -> String {
 
 fn exposition(seconds: f64) -> String {
     let mut text = String::new();
-    for (node, vm, container) in LIMITED {
+    for (node, vm, container, cpus, throttled) in LIMITED {
         let labels = format!(
             "node=\"{node}\",namespace=\"vms\",pod=\"virt-launcher-{vm}\",container=\"{container}\""
         );
-        let share = if container == "compute" { 0.02 } else { 0.6 };
         for (name, value) in [
-            ("container_cpu_cfs_throttled_seconds_total", share * seconds),
-            ("container_spec_cpu_quota", 200_000.0),
+            ("container_cpu_cfs_throttled_seconds_total", throttled * seconds),
+            ("container_spec_cpu_quota", cpus * 100_000.0),
             ("container_spec_cpu_period", 100_000.0),
             ("container_memory_working_set_bytes", 7e8 + 1e6 * seconds),
             ("container_spec_memory_limit_bytes", f64::from(1 << 30)),
@@ -228,6 +250,10 @@ fn every_panel_has_an_answer() {
         scene.prometheus.query(&format!("psi_agent_node_score{{instance=\"{node}\"}}")).unwrap()
     };
     assert!(score("node-a") > 0.3, "two VMs share a CPU: {}", score("node-a"));
+    // OpenShift's rule takes the node for short that its VM's own limit keeps from waiting less.
+    let rule = "rate(node_pressure_cpu_waiting_seconds_total{instance=\"node-b\"}[30s])";
+    let rule = scene.prometheus.query(rule).unwrap();
+    assert!(rule > 0.7 && score("node-b") < 0.1, "PSI {rule}, score {}", score("node-b"));
     let folder = cache_dir().join("dashboards");
     for (name, node) in [("cluster", ".*"), ("node-and-vm", "node-a")] {
         let dashboard = dashboard(name);
