@@ -35,6 +35,8 @@ use support::{cpu_time_of, judge, medians};
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
 #[path = "../tests/integration/support/cgroup.rs"]
 mod cgroup;
+#[path = "../tests/integration/support/host_proc.rs"]
+mod host_proc;
 mod support;
 mod tick;
 

@@ -1,6 +1,5 @@
 //! A tick of a node with 500 VMs, from the files to the score: calm, and while two of them wait.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use psi_agent::identity::pod::Pod;
@@ -14,6 +13,7 @@ use psi_agent::score::Scorer;
 use serde_json::json;
 
 use crate::cgroup::OwnCgroup;
+use crate::host_proc::HostProc;
 
 /// A minute of ticks: for so long one is looked at who waited once.
 pub(crate) const TICKS_A_ROUND: u32 = 12;
@@ -30,6 +30,7 @@ pub(crate) struct Node {
     before: Option<Sample>,
     now: Instant,
     ticks: u32,
+    _host_proc: HostProc,
     _own: OwnCgroup,
 }
 
@@ -41,7 +42,8 @@ impl Node {
         for vm in 0..waiting {
             own.spawn(&cgroup_of(vm, 0), SPIN);
         }
-        let proc = ProcRoot::open(Path::new("/proc")).unwrap();
+        let host_proc = HostProc::new(name);
+        let proc = ProcRoot::open(&host_proc.0).unwrap();
         let root = CgroupRoot::open(&own.path).unwrap();
         let selection = Selection {
             everything: false,
@@ -57,6 +59,7 @@ impl Node {
             before: None,
             now: Instant::now(),
             ticks: 0,
+            _host_proc: host_proc,
             _own: own,
         }
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::support::agent::Agent;
 use crate::support::cgroup::OwnCgroup;
 use crate::support::exposition::parse;
+use crate::support::host_proc::HostProc;
 use crate::support::staged_node::{container_id, launcher};
 use crate::support::virtual_machine::static_binary;
 
@@ -80,7 +81,9 @@ fn five_hundred_pods_cost_less_than_what_is_requested() {
     let pods = std::env::temp_dir().join(format!("psi-agent-{}-cost.json", std::process::id()));
     fs::write(&pods, make_pods(&own).to_string()).unwrap();
     // The host's whole tree: of a part of it the agent would not look at all that run there.
-    let flags = ["--families", "pressure", "--pods-file", pods.to_str().unwrap()];
+    let proc = HostProc::new("cost");
+    let flags = ["--families", "pressure", "--proc-root", proc.0.to_str().unwrap()];
+    let flags = [&flags[..], &["--pods-file", pods.to_str().unwrap()]].concat();
     let agent = Agent::start_by(Command::new(static_binary()), &flags);
     std::thread::sleep(MINUTE / 3);
     measure(&agent, "calm");

@@ -6,6 +6,7 @@ pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod descheduler;
 pub(crate) mod exposition;
+pub(crate) mod host_proc;
 pub(crate) mod install_document;
 pub(crate) mod kubevirt;
 pub(crate) mod prometheus;
