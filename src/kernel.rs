@@ -12,6 +12,8 @@ pub mod node_text;
 pub mod own_process;
 pub mod pressure;
 pub mod proc_root;
+pub mod process_dir;
+pub mod task_text;
 pub mod text;
 
 use std::ffi::CStr;
@@ -36,7 +38,7 @@ pub struct ReadError {
 /// What stands between us and a value. Told by errno, never by `ErrorKind`: ENODEV has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Situation {
-    /// ENOENT or ENODEV: the file, or the cgroup that it belongs to, is no more.
+    /// ENOENT, ENODEV or ESRCH: the file, or the cgroup or process that it is about, is no more.
     #[error("gone ({0})")]
     Vanished(Errno),
     /// EOPNOTSUPP: the kernel knows the file, but the feature is switched off.
@@ -73,7 +75,7 @@ impl Situation {
 
 impl From<Errno> for Situation {
     fn from(errno: Errno) -> Self {
-        if errno == Errno::ENOENT || errno == Errno::ENODEV {
+        if errno == Errno::ENOENT || errno == Errno::ENODEV || errno == Errno::ESRCH {
             Situation::Vanished(errno)
         } else if errno == Errno::EOPNOTSUPP {
             Situation::Unsupported(errno)
@@ -141,6 +143,7 @@ mod tests {
         for (errno, word) in [
             (Errno::ENOENT, "vanished"),
             (Errno::ENODEV, "vanished"),
+            (Errno::ESRCH, "vanished"),
             (Errno::EOPNOTSUPP, "unsupported"),
             (Errno::EACCES, "refused"),
             (Errno::EPERM, "refused"),

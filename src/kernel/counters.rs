@@ -1,7 +1,7 @@
 //! The flat keyed files of a cgroup: `cpu.stat`, `cpu.stat.local`, `memory.stat`,
 //! `memory.events`. A key that the kernel does not write is `None`.
 
-use super::text::{Malformed, lines, parse_keyed, parse_u64};
+use super::text::{Malformed, lines, malformed_file, parse_keyed, parse_u64};
 
 /// `cpu.stat`. Times are microseconds of CPU since the cgroup was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +45,20 @@ pub struct MemoryEvents {
     pub max: Option<u64>,
     /// Processes killed for want of memory.
     pub oom_kill: Option<u64>,
+}
+
+/// Reads `cgroup.events`: whether there are tasks in the cgroup or below it.
+///
+/// # Errors
+/// [`Malformed`] when a line is not a key and a number, or none says so.
+pub fn parse_populated(text: &[u8]) -> Result<bool, Malformed> {
+    let mut populated = None;
+    parse_keyed(text, |key, value| {
+        if key == b"populated" {
+            populated = Some(value != 0);
+        }
+    })?;
+    populated.ok_or(malformed_file("a line `populated`"))
 }
 
 /// Reads `cpu.stat`.

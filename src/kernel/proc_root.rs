@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -17,6 +18,7 @@ use super::node_text::{
     parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
+use super::process_dir::{ProcessDir, numbers};
 use super::text::Malformed;
 use super::{ReadBuffer, ReadError, Situation};
 
@@ -125,6 +127,28 @@ impl ProcRoot {
     ) -> Result<BTreeMap<Device, u64>, ReadError> {
         let operations = self.read(c"diskstats", buffer, |text| Ok(parse_disk_operations(text)));
         Ok(absent_is_none(operations)?.unwrap_or_default())
+    }
+
+    /// The numbers of all processes that this mount shows.
+    ///
+    /// # Errors
+    /// The errno that stopped the listing.
+    pub fn processes(&self) -> Result<Vec<u32>, ReadError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Dir::openat(&self.handle, ".", flags, Mode::empty())
+            .and_then(|mut dir| numbers(&mut dir))
+            .map_err(|errno| ReadError {
+                path: self.path.display().to_string(),
+                situation: errno.into(),
+            })
+    }
+
+    /// Opens the directory of a process.
+    ///
+    /// # Errors
+    /// [`Situation::Vanished`] where it has ended.
+    pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
+        ProcessDir::open(&self.handle, &self.path, id)
     }
 
     /// The kernel's release, such as `6.12.0`.
