@@ -17,6 +17,8 @@ use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::pod_source::read_now;
+use crate::reader::{SeenThreads, see_threads};
+use crate::sample::CpuSource;
 use crate::sampler::moment_now;
 
 /// How a finding is to be taken.
@@ -95,8 +97,13 @@ fn look(config: &Config) -> Vec<Finding> {
     };
     let mut buffer = ReadBuffer::default();
     let mut findings = vec![kernel(&host.proc, &mut buffer), cgroup_root(&host)];
-    let pressure = node_pressure(&host, &mut buffer);
+    let mut pressure = node_pressure(&host, &mut buffer);
     let psi_is_on = pressure.verdict != Verdict::Fail;
+    let by_threads = config.cpu_source == CpuSource::RunDelay;
+    if by_threads && !psi_is_on {
+        // CPU is scored without it.
+        pressure.verdict = Verdict::Warn;
+    }
     findings.push(pressure);
 
     if !host.node_alone {
@@ -108,6 +115,9 @@ fn look(config: &Config) -> Vec<Finding> {
         }
         findings.push(controllers(tree.root(), &mut buffer));
         findings.push(pods(&tree));
+        if by_threads {
+            findings.push(threads(&host.proc, &tree));
+        }
     }
     findings.extend(who_tells_of_pods(&config.pods));
     findings.extend(own_node(config));
@@ -288,6 +298,30 @@ fn pods(tree: &CgroupTree) -> Finding {
         }
     }
     Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
+}
+
+/// Whether the threads are to be seen that the run delay is told of.
+fn threads(proc: &ProcRoot, tree: &CgroupTree) -> Finding {
+    let about = "run delay";
+    let SeenThreads { containers, hidden, threads, error } =
+        see_threads(proc, tree, moment_now().at);
+    let text = match error {
+        Some(error) => error.to_string(),
+        None if hidden > 0 => {
+            format!("no process of {hidden} of {containers} containers is to be seen")
+        }
+        None => {
+            let text = format!("{threads} threads of {containers} containers are told");
+            return Finding::ok(about, text);
+        }
+    };
+    Finding::new(
+        Verdict::Fail,
+        about,
+        text,
+        "name a /proc of the host's own with --proc-root, mounted without hidepid; in a pod, mount \
+         it (daemonset/components/run-delay)",
+    )
 }
 
 /// Where names come from; nothing to say where the agent stands alone.

@@ -14,6 +14,7 @@ use crate::publish::level::Thresholds;
 use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
+use crate::sample::CpuSource;
 use crate::score::Counted;
 pub use bridge::Bridge;
 pub use doors::{Auth, Doors};
@@ -93,6 +94,17 @@ impl Scope {
             Some(Scope::VirtLauncher) if !knows_pods => Err(ConfigError::ScopeWithoutPods),
             Some(scope) => Ok(scope),
             None => Ok(if knows_pods { Scope::VirtLauncher } else { Scope::All }),
+        }
+    }
+
+    fn selection(self, levels: &[CgroupLevel]) -> Selection {
+        let level = |level| levels.contains(&level);
+        Selection {
+            everything: self == Scope::All,
+            root: level(CgroupLevel::Root),
+            pods: level(CgroupLevel::Pod),
+            containers: level(CgroupLevel::Container),
+            vms_only: self == Scope::VirtLauncher,
         }
     }
 }
@@ -192,6 +204,8 @@ pub struct Config {
     pub doors: Doors,
     /// The host's `/proc`.
     pub proc_root: PathBuf,
+    /// Where the CPU score has from for how long VMs waited.
+    pub cpu_source: CpuSource,
     /// The top of the cgroup2 tree, where one was named.
     pub cgroup_root: Option<PathBuf>,
     /// Who tells of pods.
@@ -288,6 +302,7 @@ impl TryFrom<CommandLine> for Config {
             auth,
             page,
             proc_root,
+            cpu_source,
             cgroup_root,
             scope,
             cgroup_levels,
@@ -313,7 +328,6 @@ impl TryFrom<CommandLine> for Config {
         let publish = Publish::of(publish, &pods, &command)?;
         let doors = Doors::of(tls_cert_file, tls_private_key_file, auth, page.into())?;
         auth.check(&pods, doors.certificate.is_some(), &command)?;
-        let level = |level| cgroup_levels.contains(&level);
         Ok(Config {
             pods,
             kubeconfig,
@@ -322,14 +336,9 @@ impl TryFrom<CommandLine> for Config {
             command,
             doors,
             proc_root,
+            cpu_source: cpu_source.into(),
             cgroup_root,
-            selection: Selection {
-                everything: scope == Scope::All,
-                root: level(CgroupLevel::Root),
-                pods: level(CgroupLevel::Pod),
-                containers: level(CgroupLevel::Container),
-                vms_only: scope == Scope::VirtLauncher,
-            },
+            selection: scope.selection(&cgroup_levels),
             families,
             counted: score_resources.into_iter().map(Resource::from).collect(),
             thresholds: levels,

@@ -10,6 +10,7 @@ use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::spare_descriptors;
 use crate::kernel::proc_root::ProcRoot;
 use crate::reader::Reader;
+use crate::sample::CpuSource;
 
 /// Why the host cannot be looked at. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +114,12 @@ impl Host {
             0
         });
         let whole_node = !self.root.is_namespaced();
+        // The other half is for directories of processes.
+        let handles = match config.cpu_source {
+            CpuSource::Psi => handles,
+            CpuSource::RunDelay => handles / 2,
+        };
         Reader::new(self.proc, self.root, whole_node, config.selection, config.groups(), handles)
+            .with_cpu_source(config.cpu_source)
     }
 }

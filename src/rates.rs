@@ -14,9 +14,10 @@ use crate::kernel::io_stat::Device;
 use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
+use crate::kernel::task_text::TaskTimes;
 use crate::sample::{
-    BystanderSample, CpuCounters, CpuRoom, CpuUse, DiskOperations, IoUse, MemberSample, MemoryUse,
-    NodeSample, PressureReading, Sample,
+    BystanderSample, CpuCounters, CpuRoom, CpuSource, CpuUse, DiskOperations, IoUse, MemberSample,
+    MemoryUse, NodeSample, PressureReading, Sample, ThreadTimes,
 };
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
@@ -93,6 +94,10 @@ pub struct Rates {
     pub reclaims: Option<bool>,
     /// Cgroups that both samples have, with what could be told of them.
     pub cgroups: HashMap<CgroupId, PressureRates>,
+    /// Where members' waiting for a CPU is from.
+    pub cpu_source: CpuSource,
+    /// Whether the kernel tells any pressure.
+    pub tells_pressure: bool,
     /// The containers that the score is about, of the later sample; `None` where it does not tell.
     pub members: Option<Vec<MemberRates>>,
     /// All others on the node, of the later sample; `None` where it does not tell, or somebody came
@@ -125,6 +130,15 @@ pub struct Room {
     pub tasks: Option<f64>,
 }
 
+/// What threads did between two samples, all together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ThreadRates {
+    /// CPUs that they ran on, on average.
+    pub ran: f64,
+    /// CPUs that they waited for: for each thread that waits all the time, 1.
+    pub delayed: f64,
+}
+
 /// A container that the score is about, between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemberRates {
@@ -136,6 +150,8 @@ pub struct MemberRates {
     pub pressure: PressureRates,
     /// What it did with CPUs.
     pub cpu: CpuRates,
+    /// What its threads did; `None` where they are not asked for, or were not seen in both samples.
+    pub threads: Option<ThreadRates>,
     /// What tells whose doing its waiting for memory is.
     pub memory: MemoryRates,
     /// What tells whose doing its waiting for disks is.
@@ -178,7 +194,7 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
             before.map(|member| (member.cgroup.id, member)).collect();
         let disks = disk_operations(earlier, later);
         let rates = |member: &MemberSample| {
-            member_rates(before.get(&member.cgroup.id).copied(), member, disks.as_ref())
+            member_rates(before.get(&member.cgroup.id).copied(), member, window, disks.as_ref())
         };
         members.iter().map(rates).collect()
     });
@@ -202,6 +218,8 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         }),
         reclaims: reclaims(&earlier.node, &later.node),
         cgroups: cgroups.collect(),
+        cpu_source: later.cpu_source,
+        tells_pressure: later.node.pressure.pressures.any(),
         members,
         bystanders: bystanders(earlier, later),
     }
@@ -241,6 +259,7 @@ fn more_operations(
 fn member_rates(
     before: Option<&MemberSample>,
     after: &MemberSample,
+    window: Duration,
     disks: Option<&BTreeMap<Device, f64>>,
 ) -> MemberRates {
     let pressure =
@@ -250,6 +269,9 @@ fn member_rates(
         workload: after.workload.clone(),
         pressure,
         cpu: cpu_rates(&after.cpu, pressure.cpu),
+        threads: before.and_then(|before| {
+            thread_rates(before.threads.as_deref()?, after.threads.as_deref()?, window)
+        }),
         memory: memory_rates(before.map(|before| &before.memory), &after.memory),
         io: IoRates {
             has_max: after.io.has_max,
@@ -286,6 +308,29 @@ fn others(before: &IoUse, after: &IoUse, disks: &BTreeMap<Device, f64>) -> Optio
         own * (everybody - own) / everybody.max(1.0)
     });
     if all > 0.0 { Ratio::of(others.sum(), all) } else { Some(Ratio::ZERO) }
+}
+
+/// Of threads that both samples have: one that is gone took along what it did, and what a new one
+/// did before it was found is not of this window.
+fn thread_rates(
+    before: &[ThreadTimes],
+    after: &[ThreadTimes],
+    window: Duration,
+) -> Option<ThreadRates> {
+    let before: HashMap<u32, TaskTimes> =
+        before.iter().map(|thread| (thread.id, thread.times)).collect();
+    let both = after.iter().filter_map(|thread| {
+        let before = before.get(&thread.id)?;
+        let ran = increase(before.run_ns, thread.times.run_ns)?;
+        Some((ran, increase(before.delay_ns, thread.times.delay_ns)?))
+    });
+    let (mut ran, mut delayed, mut threads) = (0.0, 0.0, 0);
+    for (more_ran, more_delayed) in both {
+        (ran, delayed, threads) = (ran + more_ran, delayed + more_delayed, threads + 1);
+    }
+    let cpus = |ns: f64| per_second(ns, window).map(|ns| ns / 1e9);
+    let is_known = threads > 0 || after.is_empty();
+    Some(ThreadRates { ran: cpus(ran)?, delayed: cpus(delayed)? }).filter(|_| is_known)
 }
 
 /// Between its own last two readings, which are further apart for one that hardly waits.
@@ -457,6 +502,28 @@ mod tests {
         assert_eq!((nothing.own_limit, nothing.scanned_for_node), (Some(false), None));
         let unread = MemoryUse { limit_hits: Some(0), scanned: None };
         assert_eq!(rates(unread, scanned(30, 190)).scanned_for_node, None);
+    }
+
+    fn thread(id: u32, run_ns: u64, delay_ns: u64) -> ThreadTimes {
+        ThreadTimes { id, times: TaskTimes { run_ns, delay_ns } }
+    }
+
+    #[test]
+    fn threads_count_that_are_in_both_samples() {
+        let window = Duration::from_secs(5);
+        let rates = |before: &[ThreadTimes], after: &[ThreadTimes]| {
+            let rates = thread_rates(before, after, window)?;
+            Some((rates.ran, rates.delayed))
+        };
+        let before = [thread(1, 0, 0), thread(2, 7, 7), thread(3, 9_000_000_000, 0)];
+        let after = [thread(1, 5_000_000_000, 2_500_000_000), thread(4, 8_000_000_000, 1)];
+        assert_eq!(rates(&before, &after), Some((1.0, 0.5)));
+        // A number that was used again is another thread.
+        let reused = [after[0], thread(3, 1, 1)];
+        assert_eq!(rates(&before, &reused), Some((1.0, 0.5)));
+        // Of new ones alone nothing is known, and who has none waits for nothing.
+        assert_eq!(rates(&before, &after[1..]), None);
+        assert_eq!(rates(&before, &[]), Some((0.0, 0.0)));
     }
 
     proptest! {

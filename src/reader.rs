@@ -15,7 +15,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
-    BystanderSample, CgroupSample, Depth, Matching, MemberSample, Moment, NodeSample,
+    BystanderSample, CgroupSample, CpuSource, Depth, Matching, MemberSample, Moment, NodeSample,
     PressureReading, Pressures, Sample,
 };
 use attention::Attention;
@@ -24,6 +24,8 @@ use cgroup::CgroupReader;
 use cpu_use::CpuUseReader;
 use member::MemberReader;
 use stalls::read_limit_hits;
+use threads::ThreadReader;
+pub use threads::{SeenThreads, see_threads};
 use tick::Tick;
 
 mod attention;
@@ -32,6 +34,7 @@ mod cgroup;
 mod cpu_use;
 mod member;
 mod stalls;
+mod threads;
 mod tick;
 
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
@@ -112,6 +115,8 @@ pub struct Reader {
     cpu_use: CpuUseReader,
     members: MemberReader,
     bystanders: BystanderReader,
+    /// With the run delay as source of the score.
+    threads: Option<ThreadReader>,
     ticked_at: Option<Instant>,
     /// Whether the tree is the whole node's, as the node's own counters are.
     whole_node: bool,
@@ -143,12 +148,23 @@ impl Reader {
             cpu_use: CpuUseReader::default(),
             members: MemberReader::default(),
             bystanders: BystanderReader::default(),
+            threads: None,
             ticked_at: None,
             whole_node,
             node_reading: None,
             pods_limit: None,
             devices: Arc::default(),
         }
+    }
+
+    /// The same with another source of how long containers waited for a CPU.
+    #[must_use]
+    pub fn with_cpu_source(self, source: CpuSource) -> Self {
+        let threads = match source {
+            CpuSource::Psi => None,
+            CpuSource::RunDelay => Some(ThreadReader::default()),
+        };
+        Self { threads, ..self }
     }
 
     /// A reader of the node alone, where there are no cgroups of v2: what its pods do is not known,
@@ -204,6 +220,7 @@ impl Reader {
         }
         let (mut more, dropped_io_rows) = self.cgroups.take_problems();
         errors.append(&mut more);
+        errors.extend(self.threads.iter_mut().flat_map(ThreadReader::take_errors));
         let tree = self.tree.health();
         Sample {
             moment,
@@ -212,12 +229,18 @@ impl Reader {
             cgroups,
             in_scope,
             members,
+            cpu_source: self.cpu_source(),
+            hidden_members: self.threads.as_ref().map_or(0, ThreadReader::hidden),
             bystanders,
             errors,
             dropped_io_rows,
             tree,
             matching,
         }
+    }
+
+    fn cpu_source(&self) -> CpuSource {
+        if self.threads.is_some() { CpuSource::RunDelay } else { CpuSource::Psi }
     }
 
     /// What of the tree is exported, and whose it is.
@@ -278,9 +301,14 @@ impl Reader {
             }
         }
         let members = member::population(containers);
+        if let Some(threads) = &mut self.threads {
+            let nodes: Vec<&Node> = members.iter().map(|(node, _)| *node).collect();
+            threads.follow(&self.proc, &nodes, &mut self.cgroups.buffer, now);
+        }
         let mut tick = Tick {
             reader: &mut self.cgroups,
             cpu_use: &mut self.cpu_use,
+            threads: self.threads.as_mut(),
             pods: &pods,
             node,
             look: self.attention.look(node.run_delay_ns, now),
@@ -334,8 +362,8 @@ impl Reader {
             pressures: read_node_pressures(&self.proc, self.tree.root(), buffer, errors),
         });
         self.node_reading = Some(pressure);
-        // Only a score asks for it, and others on the host are none of this tree's.
-        let wants_run_delay = depth == Depth::Score && self.whole_node;
+        // Only a score by pressure asks for it, and others on the host are none of this tree's.
+        let wants_run_delay = depth == Depth::Score && self.whole_node && self.threads.is_none();
         let run_delay = wants_run_delay.then(|| note(self.proc.run_delay(buffer), errors));
         NodeSample {
             pressure,

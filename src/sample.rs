@@ -14,6 +14,7 @@ use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::limits::{CpuMax, IoMax, Limit};
 use crate::kernel::node_text::{CpuTimes, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
+use crate::kernel::task_text::TaskTimes;
 
 /// A moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,16 @@ pub struct Moment {
     pub at: Instant,
     /// For people: milliseconds since the epoch.
     pub unix_ms: u64,
+}
+
+/// Where a tick has from for how long containers waited for a CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CpuSource {
+    /// Their pressure, which any node with PSI tells.
+    #[default]
+    Psi,
+    /// The run delay of their threads, which takes the host's `/proc`.
+    RunDelay,
 }
 
 /// How much a sample reads. Later ones include earlier ones.
@@ -171,6 +182,9 @@ pub struct MemberSample {
     pub pressure: PressureReading,
     /// What it used of CPUs, and what held it back.
     pub cpu: CpuUse,
+    /// Its virtual CPUs' threads, or all of its own where it has none; `None` where they are not
+    /// asked for, or not to be seen.
+    pub threads: Option<Vec<ThreadTimes>>,
     /// What tells whose doing it is when it waits for memory.
     pub memory: MemoryUse,
     /// What tells whose doing it is when it waits for a disk.
@@ -213,6 +227,15 @@ pub enum DiskOperations {
     Counted(BTreeMap<Device, u64>),
     /// Nobody counts: the io controller is off.
     Uncounted,
+}
+
+/// A thread, since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// Its number.
+    pub id: u32,
+    /// How long it ran and waited.
+    pub times: TaskTimes,
 }
 
 /// Who is on the node besides members: other containers, and what runs outside pods. Their CPU time
@@ -294,8 +317,12 @@ pub struct Sample {
     /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is
     /// not yet known which they are.
     pub members: Option<Vec<MemberSample>>,
+    /// Where the members' waiting for a CPU is from.
+    pub cpu_source: CpuSource,
+    /// Members with tasks of which no process is seen, with [`CpuSource::RunDelay`].
+    pub hidden_members: usize,
     /// All others, at [`Depth::Score`]; `None` where the node does not tell how much waiting there
-    /// is in all.
+    /// is in all, and where nobody asks.
     pub bystanders: Option<Vec<BystanderSample>>,
     /// What could not be read.
     pub errors: Vec<ReadError>,

@@ -10,6 +10,7 @@ mod calibration;
 mod contention;
 mod cpu_range;
 mod quantile;
+mod run_delay;
 mod smoothing;
 
 use std::collections::HashMap;
@@ -23,15 +24,22 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::rates::{MemberRates, PressureRates, Rates, Ratio};
-use crate::sample::Moment;
+use crate::sample::{CpuSource, Moment};
 use calibration::{Calibration, Spread};
 pub use contention::Waiting;
 use contention::{cpu_waiting, io_waiting, memory_waiting};
 use quantile::upper_quartile;
+use run_delay::run_delay_waiting;
 use smoothing::Smoothed;
 
 /// What the values of this version are worked out from. A change of the estimator changes it.
-pub const BASIS: Basis = Basis::Psi(3);
+#[must_use]
+pub fn basis(source: CpuSource) -> Basis {
+    match source {
+        CpuSource::Psi => Basis::Psi(3),
+        CpuSource::RunDelay => Basis::RunDelay(1),
+    }
+}
 
 /// VMs that together want less than this share of the node's CPUs...
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
@@ -75,6 +83,8 @@ impl<T> PerResource<T> {
 pub struct NodeScore {
     /// When the later sample was made.
     pub moment: Moment,
+    /// What it is worked out from.
+    pub basis: Basis,
     /// The largest contention of those resources that count; `None` while there is too little
     /// history, or one of them cannot be told.
     pub score: Option<Ratio>,
@@ -192,7 +202,8 @@ impl Scorer {
         let settled = self.contention.map(|smoothed| smoothed.settled());
         NodeScore {
             moment,
-            score: self.score(&settled),
+            basis: basis(rates.cpu_source),
+            score: self.score(&settled, rates),
             contention: settled,
             latest: contention.map(|value| value.and_then(|value| Ratio::of(value, 1.0))),
             steal: self.steal.now(),
@@ -203,10 +214,13 @@ impl Scorer {
         }
     }
 
-    /// Absent rather than wrong: a resource that cannot be told might be the largest.
-    fn score(&self, contention: &PerResource<Option<Ratio>>) -> Option<Ratio> {
-        let all: Option<Vec<Ratio>> =
-            self.counted.iter().map(|&resource| *contention.of(resource)).collect();
+    /// Absent rather than wrong: a resource that cannot be told might be the largest. Where PSI is
+    /// off no node tells it but of CPU.
+    fn score(&self, contention: &PerResource<Option<Ratio>>, rates: &Rates) -> Option<Ratio> {
+        let without_psi = rates.cpu_source == CpuSource::RunDelay && !rates.tells_pressure;
+        let counted =
+            self.counted.iter().filter(|resource| !without_psi || **resource == Resource::Cpu);
+        let all: Option<Vec<Ratio>> = counted.map(|&resource| *contention.of(resource)).collect();
         all?.into_iter().reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
     }
 
@@ -277,7 +291,10 @@ struct MemberWaiting<'a> {
 impl<'a> MemberWaiting<'a> {
     fn of(member: &'a MemberRates, rates: &Rates, spread: Spread) -> Self {
         let waiting = PerResource {
-            cpu: cpu_waiting(member, rates.cpus, spread),
+            cpu: match rates.cpu_source {
+                CpuSource::Psi => cpu_waiting(member, rates.cpus, spread),
+                CpuSource::RunDelay => run_delay_waiting(member, rates.cpus),
+            },
             memory: memory_waiting(member, rates.reclaims),
             io: io_waiting(member),
         };
@@ -297,10 +314,14 @@ fn node_contention(members: &[MemberWaiting<'_>], rates: &Rates) -> PerResource<
         let weighted = waiting.iter().map(|one| (one.contention.get(), one.demand)).collect();
         upper_quartile(weighted).unwrap_or(0.0)
     };
-    let cpu = told(Resource::Cpu, rates.node.cpu.some).filter(|waiting| {
-        // In the window in which somebody begins to wait nobody's CPU time is known yet.
-        waiting.len() == members.len() || members.iter().any(|one| one.member.cpu.usage.is_some())
-    });
+    let cpu = match rates.cpu_source {
+        CpuSource::Psi => told(Resource::Cpu, rates.node.cpu.some).filter(|waiting| {
+            // In the first window nobody's CPU time is known yet.
+            let known = || members.iter().any(|one| one.member.cpu.usage.is_some());
+            waiting.len() == members.len() || known()
+        }),
+        CpuSource::RunDelay => told(Resource::Cpu, Some(Ratio::ZERO)),
+    };
     let cpu = cpu.map(|waiting| {
         let demand: f64 = waiting.iter().map(|one| one.demand).sum();
         if demand < demand_floor(rates.cpus) {

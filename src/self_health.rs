@@ -56,6 +56,7 @@ pub struct SelfHealth {
     read_errors: IntCounterVec,
     cgroup2: IntGauge,
     pressure_supported: GaugeVec,
+    hidden: IntGauge,
     tick_seconds: Histogram,
     scrape_seconds: Histogram,
     process: ProcessMetrics,
@@ -135,6 +136,10 @@ impl SelfHealth {
                 "Whether there are cgroups of v2 to read (1) or not (0), and then no score either.",
             )?,
             pressure_supported: registered(&registry, pressure_supported)?,
+            hidden: gauge(
+                "psi_agent_hidden_containers",
+                "Containers with tasks of which no process is to be seen, so no run delay either.",
+            )?,
             tick_seconds: durations.with_label_values(&["tick"]),
             scrape_seconds: durations.with_label_values(&["scrape"]),
             process: ProcessMetrics::new(&registry)?,
@@ -176,6 +181,7 @@ impl SelfHealth {
             }
         }
         self.read_errors.with_label_values(&["malformed"]).inc_by(sample.dropped_io_rows);
+        self.hidden.set(signed(sample.hidden_members));
         for resource in Resource::ALL {
             let supported = sample.node.pressure.pressures.of(resource).is_some();
             let gauge = self.pressure_supported.with_label_values(&[resource.word()]);

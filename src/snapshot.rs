@@ -11,7 +11,7 @@ use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Rates, Ratio};
 use crate::sample::{CgroupSample, CgroupStats, Sample};
-use crate::score::{BASIS, MemberScore, NodeScore, PerResource, Waiting};
+use crate::score::{MemberScore, NodeScore, PerResource, Waiting};
 use crate::self_health::HealthView;
 
 /// The node and its cgroups at one moment.
@@ -23,8 +23,8 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// How long the rates were averaged over, seconds; absent until there are two samples.
     pub window_s: Option<f64>,
-    /// What the score is worked out from, such as `psi/3`.
-    pub basis: String,
+    /// What the score is worked out from, such as `psi/3`; absent before the first.
+    pub basis: Option<String>,
     /// When the newest window of the score ended, milliseconds since the epoch; absent before the
     /// first.
     pub scored_at_ms: Option<u64>,
@@ -216,7 +216,7 @@ impl<'a> Snapshot<'a> {
             version: env!("CARGO_PKG_VERSION"),
             observed_at_ms: sample.moment.unix_ms,
             window_s: rates.map(|rates| rates.window.as_secs_f64()),
-            basis: BASIS.to_string(),
+            basis: score.map(|score| score.basis.to_string()),
             scored_at_ms: score.map(|score| score.moment.unix_ms),
             agent,
             node: NodeView {

@@ -7,6 +7,7 @@ use tokio::sync::{oneshot, watch};
 use crate::contract::NodePressure;
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::scrape::Scrapes;
+use crate::sample::Sample;
 use crate::sampler::{Sampler, Tick};
 use crate::score::{NodeScore, Scorer};
 use crate::self_health::Reason;
@@ -22,9 +23,11 @@ pub(super) async fn follow(
 ) -> anyhow::Result<()> {
     let mut tick = first;
     let mut before = None;
+    let mut hidden_before = false;
     loop {
         scrapes.health().observe(&tick.sample, tick.took, Reason::Tick);
         say_what_is_supported(&tick, &mut before);
+        say_what_is_hidden(&tick.sample, &mut hidden_before);
         if let Ok(published) = adopted.try_recv() {
             scorer.adopt(&published);
         }
@@ -52,6 +55,24 @@ fn say_what_is_supported(tick: &Tick, before: &mut Option<Option<String>>) {
         ),
     }
     *before = Some(now);
+}
+
+/// Says when the threads of VMs are not to be seen, and when they are again.
+fn say_what_is_hidden(sample: &Sample, before: &mut bool) {
+    let containers = sample.hidden_members;
+    let is_hidden = containers > 0;
+    if is_hidden != *before {
+        if is_hidden {
+            tracing::warn!(
+                containers,
+                "No process of these is to be seen, so their run delay is not known: mount the \
+                 host's /proc and name it with --proc-root; `psi-agent check` says more"
+            );
+        } else {
+            tracing::info!("The processes of all containers are to be seen");
+        }
+        *before = is_hidden;
+    }
 }
 
 /// Resources whose pressure the node tells.

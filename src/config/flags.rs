@@ -13,6 +13,7 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
 use crate::publish::level::Thresholds;
 use crate::reap::Reap;
+use crate::sample::CpuSource;
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -116,6 +117,11 @@ pub(super) struct Flags {
         default_value = "/proc"
     )]
     pub(super) proc_root: PathBuf,
+
+    /// Where the CPU score has from for how long VMs waited: their pressure, or the run delay of
+    /// their threads, which takes a --proc-root that shows all of the host's processes
+    #[arg(long, global = true, env = "PSI_AGENT_CPU_SOURCE", value_enum, default_value_t = TypedCpuSource::Psi)]
+    pub(super) cpu_source: TypedCpuSource,
 
     /// The top of the cgroup2 tree [default: the mount that /proc/self/mountinfo shows]
     #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
@@ -225,6 +231,21 @@ impl From<TypedPage> for Page {
             TypedPage::Loopback => Page::Loopback,
             TypedPage::Anywhere => Page::Anywhere,
             TypedPage::Off => Page::Off,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TypedCpuSource {
+    Psi,
+    RunDelay,
+}
+
+impl From<TypedCpuSource> for CpuSource {
+    fn from(source: TypedCpuSource) -> Self {
+        match source {
+            TypedCpuSource::Psi => CpuSource::Psi,
+            TypedCpuSource::RunDelay => CpuSource::RunDelay,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::series::escape_into;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
-use crate::score::{BASIS, MemberScore, NodeScore, Waited};
+use crate::score::{MemberScore, NodeScore, Waited};
 
 /// Appends all series of a score.
 pub fn write_score(text: &mut String, score: &NodeScore) {
@@ -60,7 +60,7 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
         "psi_agent_score_info",
         "Always 1: what this agent's values are worked out from. Different bases do not compare.",
     );
-    info.write(&[&label("basis", &BASIS.to_string())], Some(1.0));
+    info.write(&[&label("basis", &score.basis.to_string())], Some(1.0));
     write_vms(text, &vms(score));
 }
 
@@ -193,6 +193,7 @@ impl<'a> Family<'a> {
 mod tests {
     use super::*;
     use crate::cgroup_path::Place;
+    use crate::contract::Basis;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     use crate::rates::PressureRates;
     use crate::sample::Moment;
@@ -235,6 +236,7 @@ mod tests {
         let mut text = String::new();
         let score = NodeScore {
             moment: Moment { at: Instant::now(), unix_ms: 0 },
+            basis: Basis::RunDelay(1),
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
             latest: PerResource::default(),
@@ -262,8 +264,8 @@ mod tests {
 
     #[test]
     fn the_basis_is_told_as_on_the_node() {
-        let line = format!("\npsi_agent_score_info{{basis=\"{BASIS}\"}} 1\n");
-        assert!(score(Vec::new()).contains(&line), "{line}");
+        let line = "\npsi_agent_score_info{basis=\"run-delay/1\"} 1\n";
+        assert!(score(Vec::new()).contains(line), "{line}");
     }
 
     #[test]

@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Statement;
 use crate::cluster::NodeKeys;
-use crate::contract::{Key, Level, Prefix};
-use crate::score::BASIS;
+use crate::contract::{Basis, Key, Level, Prefix};
 
 /// What is written on a Node besides annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,9 +38,10 @@ pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
     statement: &Statement,
+    basis: Basis,
     outputs: &Outputs,
 ) -> Value {
-    let mut metadata = json!({ "annotations": annotations(prefix, node, statement) });
+    let mut metadata = json!({ "annotations": annotations(prefix, node, statement, basis) });
     let mut patch = Map::new();
     let label = Key::Pressure.of(prefix);
     let labels = if outputs.label {
@@ -65,7 +65,12 @@ pub fn node_patch(
     Value::Object(patch)
 }
 
-fn annotations(prefix: &Prefix, node: &NodeKeys, statement: &Statement) -> Map<String, Value> {
+fn annotations(
+    prefix: &Prefix,
+    node: &NodeKeys,
+    statement: &Statement,
+    basis: Basis,
+) -> Map<String, Value> {
     let points = |points: u8| Some(points.to_string());
     let observed_at = i64::try_from(statement.observed_at_ms / 1000)
         .ok()
@@ -76,7 +81,7 @@ fn annotations(prefix: &Prefix, node: &NodeKeys, statement: &Statement) -> Map<S
         (Key::Memory, statement.each.memory.and_then(points)),
         (Key::Io, statement.each.io.and_then(points)),
         (Key::ObservedAt, observed_at.map(|at| at.to_string())),
-        (Key::Basis, Some(BASIS.to_string())),
+        (Key::Basis, Some(basis.to_string())),
     ];
     let written = wanted.into_iter().filter_map(|(key, value)| {
         let key = key.of(prefix);
@@ -137,7 +142,8 @@ mod tests {
     }
 
     fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
-        node_patch(&Prefix::default(), &node(node_value), &statement(level), outputs)
+        let (node, statement) = (node(node_value), statement(level));
+        node_patch(&Prefix::default(), &node, &statement, Basis::Psi(3), outputs)
     }
 
     #[test]

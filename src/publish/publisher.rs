@@ -16,7 +16,7 @@ use crate::cluster::NodeKeys;
 use crate::cluster::call::CallError;
 use crate::cluster::own_node::OwnNode;
 use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
-use crate::score::{BASIS, NodeScore, PerResource};
+use crate::score::{NodeScore, PerResource};
 
 /// A value that was written longer ago says nothing of now.
 const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
@@ -123,7 +123,7 @@ impl Publisher {
         let found = NodePressure::from_annotations(&self.settings.prefix, &keys.annotations);
         let (Some(now), Ok(Some(found))) = (now, found) else { return };
         let Freshness::Fresh { age } = found.freshness(now, ADOPTED_UNTIL) else { return };
-        if found.basis != BASIS {
+        if found.basis != score.basis {
             return;
         }
         let each = PerResource { cpu: found.cpu, memory: found.memory, io: found.io };
@@ -158,7 +158,7 @@ impl Publisher {
     ) {
         let Settings { prefix, outputs, dry_run, .. } = &self.settings;
         let patched = async {
-            let patch = node_patch(prefix, &node.look().await?, &statement, outputs);
+            let patch = node_patch(prefix, &node.look().await?, &statement, score.basis, outputs);
             if !dry_run {
                 node.patch(&patch).await?;
             }

@@ -64,35 +64,41 @@ fn cpus_between(before: (Instant, u64), after: (Instant, u64)) -> Option<f64> {
     (seconds > 0.0).then(|| ns as f64 / 1e9 / seconds)
 }
 
-/// A container's pressure when it was last read, and when it was last seen to wait for a resource.
+/// For how long a container had waited for something when that was last read, and when it was last
+/// seen to wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watched {
-    pub(super) pressure: PressureReading,
-    resource: Resource,
+    at: Instant,
+    waited_us: Option<u64>,
     waited_at: Option<Instant>,
 }
 
 impl Watched {
-    /// After one more reading.
-    pub(super) fn after(
-        before: Option<&Self>,
-        pressure: PressureReading,
-        resource: Resource,
-    ) -> Self {
-        let waits = before.is_some_and(|before| waits(&before.pressure, &pressure, resource));
-        let waited_at =
-            if waits { Some(pressure.at) } else { before.and_then(|one| one.waited_at) };
-        Self { pressure, resource, waited_at }
+    /// After one more reading: a total, microseconds.
+    pub(super) fn after(before: Option<&Self>, waited_us: Option<u64>, at: Instant) -> Self {
+        let now = Self { at, waited_us, waited_at: before.and_then(|before| before.waited_at) };
+        let waits = before.is_some_and(|before| waits(before, &now));
+        Self { waited_at: if waits { Some(at) } else { now.waited_at }, ..now }
     }
 
-    /// The total of its stalling, microseconds.
-    pub(super) fn stalled_us(&self) -> Option<u64> {
-        stalled_us(&self.pressure, self.resource)
+    /// The same by its pressure.
+    pub(super) fn after_stall(
+        before: Option<&Self>,
+        reading: &PressureReading,
+        resource: Resource,
+    ) -> Self {
+        let stalled_us = reading.pressures.of(resource).and_then(|pressure| pressure.some_us);
+        Self::after(before, stalled_us, reading.at)
+    }
+
+    /// The total, microseconds.
+    pub(super) fn waited_us(&self) -> Option<u64> {
+        self.waited_us
     }
 
     /// Whether it waited between its last two readings.
     pub(super) fn waits(&self) -> bool {
-        self.waited_at == Some(self.pressure.at)
+        self.waited_at == Some(self.at)
     }
 
     /// Whether it waited of late.
@@ -101,16 +107,12 @@ impl Watched {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a stall between two ticks is far below 2^52 us")]
-fn waits(before: &PressureReading, after: &PressureReading, resource: Resource) -> bool {
+#[allow(clippy::cast_precision_loss, reason = "a wait between two ticks is far below 2^52 us")]
+fn waits(before: &Watched, after: &Watched) -> bool {
     let window_us = after.at.saturating_duration_since(before.at).as_secs_f64() * 1e6;
-    let more = stalled_us(before, resource).zip(stalled_us(after, resource));
+    let more = before.waited_us.zip(after.waited_us);
     let more = more.and_then(|(before, after)| after.checked_sub(before));
     more.is_some_and(|more| more as f64 >= WAITS * window_us && more > 0)
-}
-
-fn stalled_us(reading: &PressureReading, resource: Resource) -> Option<u64> {
-    reading.pressures.of(resource)?.some_us
 }
 
 #[cfg(test)]

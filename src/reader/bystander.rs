@@ -19,6 +19,7 @@ pub(super) struct BystanderReader {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     watched: Watched,
+    pressure: PressureReading,
     before: Option<PressureReading>,
 }
 
@@ -77,13 +78,13 @@ impl BystanderReader {
                 continue;
             };
             known.insert(id, now);
-            let Known { watched, before } = now;
+            let Known { watched, pressure, before } = now;
             let cpu = if watched.waited_lately(tick.now) {
-                tick.read_cpu_use(bystander, watched.stalled_us())
+                tick.read_cpu_use(bystander, watched.waited_us())
             } else {
                 CpuUse::default()
             };
-            samples.push(BystanderSample { id, pressure: watched.pressure, before, cpu });
+            samples.push(BystanderSample { id, pressure, before, cpu });
         }
         self.known = known;
         samples
@@ -100,11 +101,12 @@ impl BystanderReader {
             _ => {}
         }
         let pressure = tick.reader.read_cpu_pressure(bystander, tick.node, tick.now)?;
-        let watched = Watched::after(known.map(|known| &known.watched), pressure, Resource::Cpu);
-        let before = known.map(|known| known.watched.pressure);
+        let watched =
+            Watched::after_stall(known.map(|known| &known.watched), &pressure, Resource::Cpu);
+        let before = known.map(|known| known.pressure);
         // Of one that was passed over and waits now nobody knows when it began to.
         let before = before.filter(|before| !watched.waits() || tick.follows(before));
-        Some(Known { watched, before })
+        Some(Known { watched, pressure, before })
     }
 
     /// Nobody tells how much is waited on the node.

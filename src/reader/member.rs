@@ -10,7 +10,7 @@ use super::tick::Tick;
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{CgroupId, Node};
-use crate::sample::{CgroupSample, Depth, MemberSample};
+use crate::sample::{CgroupSample, Depth, MemberSample, ThreadTimes};
 
 /// A container in the tree, and whose it is.
 pub(super) type Candidate<'a> = (&'a Node, Option<Arc<Workload>>);
@@ -60,12 +60,17 @@ impl MemberReader {
     /// What the container used, and what it was not allowed, beside its pressure.
     fn read_one(&mut self, tick: &mut Tick<'_>, member: &Node, read: CgroupSample) -> MemberSample {
         let id = member.cgroup.id;
-        let watched = Watched::after(self.known.get(&id), read.pressure, Resource::Cpu);
+        let before = self.known.get(&id);
+        let threads = tick.read_threads(id);
+        let watched = match tick.threads {
+            Some(_) => Watched::after(before, threads.as_deref().map(delay_us), tick.now),
+            None => Watched::after_stall(before, &read.pressure, Resource::Cpu),
+        };
         let closely = tick.look == Look::Everybody
             || watched.waited_lately(tick.now)
             || !tick.cpu_use.has_two(id);
         let cpu = if closely {
-            tick.read_cpu_use(member, watched.stalled_us())
+            tick.read_cpu_use(member, watched.waited_us())
         } else {
             tick.cpu_use.kept(id, tick.now)
         };
@@ -76,8 +81,14 @@ impl MemberReader {
             workload: read.workload,
             pressure: read.pressure,
             cpu,
+            threads,
             memory,
             io,
         }
     }
+}
+
+/// For how long all of them waited, microseconds.
+fn delay_us(threads: &[ThreadTimes]) -> u64 {
+    threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.times.delay_ns / 1000))
 }

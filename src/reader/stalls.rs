@@ -10,7 +10,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::parse_io_max;
-use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Scanned};
+use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Scanned};
 
 /// Reads them, and keeps what cannot have changed since.
 #[derive(Debug, Default)]
@@ -22,6 +22,7 @@ pub(super) struct StallReader {
 #[derive(Debug)]
 struct Known {
     for_disks: Watched,
+    pressures: Pressures,
     memory: MemoryUse,
     has_io_max: Option<bool>,
 }
@@ -37,7 +38,7 @@ impl StallReader {
         let known = self.known.get(&member.cgroup.id);
         let dirs = [Some(&member.dir), tick.pod_of(member).map(|pod| &pod.dir)];
         let stood_still = |resource| {
-            let before = |known: &&Known| known.for_disks.pressure.pressures.of(resource);
+            let before = |known: &&Known| known.pressures.of(resource);
             known.filter(|known| before(known) == reading.pressures.of(resource))
         };
         let memory = match stood_still(Resource::Memory) {
@@ -48,10 +49,13 @@ impl StallReader {
             Some(known) => known.has_io_max,
             None => read_has_io_max(tick.reader, dirs),
         };
-        let for_disks = Watched::after(known.map(|known| &known.for_disks), *reading, Resource::Io);
+        let before = known.map(|known| &known.for_disks);
+        let for_disks = Watched::after_stall(before, reading, Resource::Io);
         let waited_lately = for_disks.waited_lately(tick.now);
         let operations = waited_lately.then(|| read_operations(tick.reader, &member.dir)).flatten();
-        self.known.insert(member.cgroup.id, Known { for_disks, memory, has_io_max: has_max });
+        let pressures = reading.pressures;
+        let known = Known { for_disks, pressures, memory, has_io_max: has_max };
+        self.known.insert(member.cgroup.id, known);
         (memory, IoUse { has_max, operations })
     }
 

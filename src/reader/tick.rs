@@ -7,14 +7,17 @@ use super::attention::Look;
 use super::cgroup::CgroupReader;
 use super::cpu_use::{Container, CpuUseReader};
 use super::is_fresh;
+use super::threads::ThreadReader;
 use crate::cgroup_path::{Place, PodUid};
-use crate::kernel::cgroup_tree::Node;
-use crate::sample::{CpuUse, NodeSample, PressureReading};
+use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::sample::{CpuUse, NodeSample, PressureReading, ThreadTimes};
 
 /// One tick.
 pub(super) struct Tick<'a> {
     pub(super) reader: &'a mut CgroupReader,
     pub(super) cpu_use: &'a mut CpuUseReader,
+    /// With the run delay as source.
+    pub(super) threads: Option<&'a mut ThreadReader>,
     /// The cgroups of pods.
     pub(super) pods: &'a HashMap<&'a PodUid, &'a Node>,
     pub(super) node: &'a NodeSample,
@@ -33,6 +36,11 @@ impl<'a> Tick<'a> {
             Place::Pod(place) => self.pods.get(&place.uid).copied(),
             Place::Root | Place::Host | Place::MountUnit => None,
         }
+    }
+
+    /// How long a container's threads ran and waited.
+    pub(super) fn read_threads(&mut self, id: CgroupId) -> Option<Vec<ThreadTimes>> {
+        self.threads.as_mut()?.read(id, &mut self.reader.buffer)
     }
 
     /// Whether a reading was made for the tick before this one.

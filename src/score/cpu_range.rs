@@ -108,7 +108,7 @@ fn more_queued(least: f64, some: f64) -> f64 {
 
 /// On how many CPUs it may run.
 #[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs")]
-fn cpus_of(room: &Room, cpus: Option<u64>) -> f64 {
+pub(super) fn cpus_of(room: &Room, cpus: Option<u64>) -> f64 {
     let node = cpus.unwrap_or(1).max(1) as f64;
     room.cpus.map_or(node, |own| own.clamp(1.0, node))
 }

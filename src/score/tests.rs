@@ -3,7 +3,7 @@
 use super::*;
 use crate::cgroup_path::Place;
 use crate::identity::Vm;
-use crate::rates::{CpuRates, IoRates, MemoryRates, PressureRates, Room, WaitShares};
+use crate::rates::{CpuRates, IoRates, MemoryRates, PressureRates, Room, ThreadRates, WaitShares};
 use std::time::Instant;
 
 const TICK: Duration = Duration::from_secs(5);
@@ -47,6 +47,7 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
             throttled: Some(throttled),
             room: Some(Room { quota: None, cpus: None, tasks: Some(8.0) }),
         },
+        threads: None,
         memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
         io: IoRates { has_max: Some(false), others: ratio(1.0) },
     }
@@ -60,6 +61,7 @@ pub(super) fn node(members: Vec<MemberRates>) -> Rates {
         utilization: ratio(0.5),
         steal: ratio(0.0),
         cpus: Some(4),
+        tells_pressure: true,
         reclaims: Some(false),
         members: Some(members),
         ..Rates::default()
@@ -261,12 +263,35 @@ fn there_is_no_score_without_a_history_unless_one_was_taken_over() {
         memory: Some(0),
         io: None,
         observed_at: jiff::Timestamp::UNIX_EPOCH,
-        basis: BASIS,
+        basis: basis(CpuSource::Psi),
     });
     let first = heir.advance(moment(), &rates);
     let expected = 0.4 + 0.1 * (1.0 - (-5.0_f64 / 30.0).exp());
     assert!((first.score.unwrap().get() - expected).abs() < 1e-9);
     assert_eq!(first.contention.io, None);
+}
+
+#[test]
+fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
+    let with_threads = |threads| MemberRates { threads, ..vm(1, 0.9, 1.0, 0.0) };
+    let node = |threads, tells_pressure| Rates {
+        cpu_source: CpuSource::RunDelay,
+        tells_pressure,
+        ..node(vec![with_threads(threads)])
+    };
+    let half = Some(ThreadRates { ran: 1.0, delayed: 1.0 });
+    let score = settled(&node(half, true));
+    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(1), 0.5));
+    // Where PSI is off nobody tells of memory: the score is CPU's.
+    let mut without_psi = node(half, false);
+    without_psi.node = PressureRates::default();
+    without_psi.members.iter_mut().flatten().for_each(|vm| vm.pressure = PressureRates::default());
+    let score = settled(&without_psi);
+    assert_eq!((score.contention.memory, score.score.unwrap().get()), (None, 0.5));
+    // Threads that are not seen are not made up for by pressure, which is there.
+    let unseen = settled(&node(None, true));
+    assert_eq!((unseen.contention.cpu, unseen.score), (None, None));
+    assert!(unseen.contention.memory.is_some());
 }
 
 #[test]

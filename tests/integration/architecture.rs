@@ -39,10 +39,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nodes", &["cluster", "contract"]),
     (
         "config",
-        &["cluster", "contract", "doors", "kernel", "output", "publish", "reader", "reap", "score"],
+        &[
+            "cluster", "contract", "doors", "kernel", "output", "publish", "reader", "reap",
+            "sample", "score",
+        ],
     ),
     ("bridge", &["cluster", "config", "contract", "doors", "output", "sampler", "self_health"]),
-    ("host", &["config", "kernel", "reader"]),
+    ("host", &["config", "kernel", "reader", "sample"]),
     ("pod_source", &["cluster", "config", "identity", "output", "sampler"]),
     (
         "agent",
@@ -56,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "output",
             "pod_source",
             "publish",
+            "sample",
             "sampler",
             "score",
             "self_health",
@@ -79,7 +83,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "check",
-        &["cgroup_path", "cluster", "config", "doors", "host", "kernel", "pod_source", "sampler"],
+        &[
+            "cgroup_path",
+            "cluster",
+            "config",
+            "doors",
+            "host",
+            "kernel",
+            "pod_source",
+            "reader",
+            "sample",
+            "sampler",
+        ],
     ),
 ];
 

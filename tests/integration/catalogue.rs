@@ -16,8 +16,8 @@ use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::output::families::{FAMILIES, Source};
 use psi_agent::output::score_series::write_score;
 use psi_agent::rates::{PressureRates, Ratio};
-use psi_agent::sample::Moment;
-use psi_agent::score::{MemberScore, NodeScore, PerResource, Waited};
+use psi_agent::sample::{CpuSource, Moment};
+use psi_agent::score::{MemberScore, NodeScore, PerResource, Waited, basis};
 use psi_agent::self_health::bridge::BridgeHealth;
 
 use crate::support::agent::BINARY;
@@ -83,6 +83,7 @@ fn full_score() -> NodeScore {
     };
     NodeScore {
         moment: Moment { at: Instant::now(), unix_ms: 0 },
+        basis: basis(CpuSource::Psi),
         score: half,
         contention: each,
         latest: each,

@@ -48,6 +48,7 @@ mod publishing;
 mod real_cgroups;
 mod real_node;
 mod rules;
+mod run_delay;
 mod sampling;
 mod scenarios;
 mod second_scheduler;

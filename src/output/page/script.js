@@ -169,7 +169,7 @@ function showAges() {
   byId("tick").textContent = ago(seen.agent?.ticked_at_ms) + over(seen.agent?.tick_window_s);
   const pods = { true: "listed", false: "not listed yet" };
   byId("pods").textContent = pods[seen.agent?.pods_listed] ?? "nobody tells: see --node-name and --pods-file";
-  byId("scored").textContent = `${ago(seen.scored_at_ms)}, basis ${seen.basis}`;
+  byId("scored").textContent = `${ago(seen.scored_at_ms)}, basis ${seen.basis ?? "–"}`;
   byId("published").textContent = seen.agent ? publishWords(seen.agent.publish) : "–";
 }
 

@@ -85,6 +85,7 @@ fn rates(contention: f64) -> Rates {
             throttled: Some(0.0),
             room: Some(Room::default()),
         },
+        threads: None,
         memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
         io: IoRates { has_max: Some(false), others: None },
     };
@@ -92,6 +93,7 @@ fn rates(contention: f64) -> Rates {
         window: TICK,
         node: pressure,
         cpus: Some(4),
+        tells_pressure: true,
         reclaims: Some(false),
         members: Some(vec![member]),
         ..Rates::default()
