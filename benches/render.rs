@@ -24,7 +24,7 @@ use psi_agent::output::exposition::Exposition;
 use psi_agent::output::families::FamilyGroup;
 use psi_agent::output::series::LabelCache;
 use psi_agent::sample::{
-    CgroupSample, Depth, Moment, NodeSample, PressureReading, Pressures, Sample,
+    CgroupSample, CpuSource, Depth, Moment, NodeSample, PressureReading, Pressures, Sample,
 };
 use support::{cpu_time_of, judge, medians};
 
@@ -120,6 +120,8 @@ fn sample() -> Sample {
         cgroups: cgroups.collect(),
         in_scope: 0,
         members: None,
+        cpu_source: CpuSource::Psi,
+        hidden_members: 0,
         bystanders: None,
         errors: Vec::new(),
         dropped_io_rows: 0,

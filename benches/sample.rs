@@ -3,8 +3,8 @@
 //! `cc`; makes idle cgroups of its own and removes them, so no other reader is disturbed.
 //! Run with `cargo bench --bench sample`.
 //!
-//! Then a tick, which reads next to nothing of whom nobody holds back: while nobody waits, and while
-//! two of 500 VMs do.
+//! Then a tick, which reads next to nothing of whom nobody holds back: while nobody waits, while two
+//! of 500 VMs do, and by the run delay of all of their threads.
 //!
 //! Before each sample the caches are filled with something else, as they are on a node where other
 //! programs run between two ticks. Without that a kept file costs a third less to read.
@@ -29,7 +29,7 @@ use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::spare_descriptors;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{Depth, Moment, Sample};
+use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
 use support::{cpu_time_of, judge, medians};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
@@ -44,6 +44,8 @@ mod tick;
 const PODS: usize = 500;
 /// VMs that wait in the one of two ticks.
 const WAITING: usize = 2;
+/// Virtual CPUs of each VM whose run delay is read.
+const VCPUS: usize = 4;
 /// A minute of passed time in ticks: one of them rescans the whole tree, as in production.
 const SAMPLES_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
@@ -51,7 +53,23 @@ const STEP: Duration = Duration::from_secs(5);
 const OTHER_WORK_BYTES: usize = 96 << 20;
 
 fn main() -> ExitCode {
-    let handles = spare_descriptors().unwrap() / 3;
+    let handles = spare_descriptors().unwrap() / 4;
+    let mut memory = vec![0u8; OTHER_WORK_BYTES];
+    let mut other_work = || memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
+    let [sample, openat, pread] = measure_samples(handles, &mut other_work);
+    let [calm, waiting, run_delay] = measure_ticks(handles, &mut other_work);
+    let times = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
+    judge(&[
+        ("sample / openat", times(sample, openat), 1.2),
+        ("sample / pread", times(sample, pread), 3.0),
+        ("calm tick / sample", times(calm, sample), 0.25),
+        ("tick while two wait / calm tick", times(waiting, calm), 1.5),
+        ("tick by run delay / sample", times(run_delay, sample), 0.6),
+    ])
+}
+
+/// The agent's, and the same files' in C: opened each time, and kept open.
+fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] {
     let own = cgroup::OwnCgroup::new("bench");
     for vm in 0..PODS {
         for container in 0..2 {
@@ -70,48 +88,50 @@ fn main() -> ExitCode {
         .collect();
     assert_eq!(kept_pressure_files(), 0, "a kept file holds a buffer of the kernel's");
 
-    let program = compile_read_loop();
+    let program = compile("read_loop", &[]);
     let mut openat = ReadLoop::start(&program, "openat", &directories);
     let mut pread = ReadLoop::start(&program, "pread", &directories);
     println!("A sample of {} cgroups:", directories.len());
-    let memory = RefCell::new(vec![0u8; OTHER_WORK_BYTES]);
-    let other_work = || memory.borrow_mut().iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
     let mut sample = || {
         other_work();
         cpu_time_of(|| drop(agent.sample()))
     };
-    let [sample, openat, pread] = medians(
+    medians(
         SAMPLES_A_ROUND,
         [
             ("agent", &mut sample),
             ("C, openat + read + close", &mut || openat.sweep()),
             ("C, pread on kept files", &mut || pread.sweep()),
         ],
-    );
+    )
+}
 
+/// While nobody waits, while some do, and by the run delay of all virtual CPUs.
+fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] {
+    let mut calm = tick::Node::new("bench-calm", PODS, CpuSource::Psi, handles);
+    let mut waiting = tick::Node::new("bench-waits", PODS, CpuSource::Psi, handles);
+    waiting.start(WAITING, tick::SPIN);
+    let mut run_delay = tick::Node::new("bench-run-delay", PODS, CpuSource::RunDelay, handles);
+    let idle_vm = compile("idle_vm", &["-pthread"]);
+    run_delay.start(PODS, &format!("{} {VCPUS}", idle_vm.display()));
     println!("A tick of {PODS} VMs:");
-    let mut calm = tick::Node::new("bench-calm", PODS, 0, handles);
-    let mut waits = tick::Node::new("bench-waits", PODS, WAITING, handles);
+    let other_work = RefCell::new(other_work);
     let step = |node: &mut tick::Node| {
         node.prepare();
-        other_work();
+        other_work.borrow_mut()();
         cpu_time_of(|| node.tick())
     };
-    let [calm_tick, tick] = medians(
+    let medians = medians(
         tick::TICKS_A_ROUND,
         [
             ("nobody waits", &mut || step(&mut calm)),
-            ("two wait for one CPU", &mut || step(&mut waits)),
+            ("two wait for one CPU", &mut || step(&mut waiting)),
+            ("by run delay", &mut || step(&mut run_delay)),
         ],
     );
-    assert!((WAITING..PODS).contains(&waits.looked_at()), "nobody waits");
-    let times = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
-    judge(&[
-        ("sample / openat", times(sample, openat), 1.2),
-        ("sample / pread", times(sample, pread), 3.0),
-        ("calm tick / sample", times(calm_tick, sample), 0.25),
-        ("tick while two wait / calm tick", times(tick, calm_tick), 1.5),
-    ])
+    assert!((WAITING..PODS).contains(&waiting.looked_at()), "nobody waits");
+    assert_eq!(run_delay.threads(), PODS * VCPUS);
+    medians
 }
 
 /// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young
@@ -149,10 +169,12 @@ fn kept_pressure_files() -> usize {
     files.filter(|file| file.to_string_lossy().ends_with(".pressure")).count()
 }
 
-fn compile_read_loop() -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("read_loop");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/read_loop.c");
-    let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).status();
+/// One of the C programs beside this file.
+fn compile(name: &str, flags: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("benches/{name}.c"));
+    let mut cc = Command::new("cc");
+    let compiled = cc.args(["-O2", "-o"]).arg(&program).arg(source).args(flags).status();
     assert!(compiled.expect("this benchmark needs cc").success());
     program
 }

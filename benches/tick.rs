@@ -1,5 +1,7 @@
-//! A tick of a node with 500 VMs, from the files to the score: calm, and while two of them wait.
+//! A tick of a node with 500 VMs, from the files to the score: calm, while two of them wait, and by
+//! the run delay of 2,000 threads.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use psi_agent::identity::pod::Pod;
@@ -8,7 +10,7 @@ use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::rates_between;
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{Depth, Moment, Sample};
+use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
 use psi_agent::score::Scorer;
 use serde_json::json;
 
@@ -18,7 +20,8 @@ use crate::host_proc::HostProc;
 /// A minute of ticks: for so long one is looked at who waited once.
 pub(crate) const TICKS_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
-const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
+/// A VM that wants a CPU, the same as all others.
+pub(crate) const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
 /// In each tick's window those that wait do so for at least a hundredth of it.
 const WAIT: Duration = Duration::from_millis(250);
 
@@ -31,19 +34,19 @@ pub(crate) struct Node {
     now: Instant,
     ticks: u32,
     _host_proc: HostProc,
-    _own: OwnCgroup,
+    own: OwnCgroup,
 }
 
 impl Node {
-    /// Its first so many VMs want a CPU that they share.
-    pub(crate) fn new(name: &str, vms: usize, waiting: usize, handles: usize) -> Self {
-        let mut own = OwnCgroup::new(name);
+    /// VMs that do nothing.
+    pub(crate) fn new(name: &str, vms: usize, source: CpuSource, handles: usize) -> Self {
+        let own = OwnCgroup::new(name);
         let pods: Vec<Pod> = (0..vms).map(|vm| make_vm(&own, vm)).collect();
-        for vm in 0..waiting {
-            own.spawn(&cgroup_of(vm, 0), SPIN);
-        }
         let host_proc = HostProc::new(name);
-        let proc = ProcRoot::open(&host_proc.0).unwrap();
+        let proc = match source {
+            CpuSource::Psi => ProcRoot::open(&host_proc.0),
+            CpuSource::RunDelay => ProcRoot::open(Path::new("/proc")),
+        };
         let root = CgroupRoot::open(&own.path).unwrap();
         let selection = Selection {
             everything: false,
@@ -53,14 +56,22 @@ impl Node {
             vms_only: true,
         };
         Self {
-            reader: Reader::new(proc, root, true, selection, Groups::default(), handles),
+            reader: Reader::new(proc.unwrap(), root, true, selection, Groups::default(), handles)
+                .with_cpu_source(source),
             pods: PodIndex::of(&pods),
             scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
             before: None,
             now: Instant::now(),
             ticks: 0,
             _host_proc: host_proc,
-            _own: own,
+            own,
+        }
+    }
+
+    /// Lets so many of them do something.
+    pub(crate) fn start(&mut self, vms: usize, command: &str) {
+        for vm in 0..vms {
+            self.own.spawn(&cgroup_of(vm, 0), command);
         }
     }
 
@@ -81,6 +92,12 @@ impl Node {
             self.scorer.advance(moment, &rates_between(before, &sample));
         }
         self.before = Some(sample);
+    }
+
+    /// Of how many threads the last tick read the times.
+    pub(crate) fn threads(&self) -> usize {
+        let members = self.before.as_ref().unwrap().members.as_ref().unwrap();
+        members.iter().flat_map(|member| &member.threads).map(Vec::len).sum()
     }
 
     /// For how many VMs the last tick knows what they used in its own window.
