@@ -1,16 +1,16 @@
 //! What runs in the guest: scenario after scenario, with the agent beside it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use crate::agent::{Agent, Agents};
 use crate::alone;
 use crate::load::{now, sleep_until};
 use crate::node;
@@ -21,7 +21,6 @@ use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};
 
 const STEP: f64 = 5.0;
-const AGENT: &str = "127.0.0.1:9942";
 const PODS_FILE: &str = "/pods.json";
 
 /// Runs all scenarios of a folder and writes a record of each, one a line.
@@ -75,7 +74,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     }
     tell_of(&pods, 0.0)?;
     let agent_cgroup = tree::system("psi-agent")?;
-    let agent = start_agent(&agent_cgroup)?;
+    let agents = Agents::start(&scenario, &agent_cgroup, Path::new(PODS_FILE))?;
     let start = now() + 1.0;
     let mut daemons = Vec::new();
     for daemon in &scenario.daemons {
@@ -84,7 +83,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         let child = start_load(&cgroup, daemon.load, 0, judged, None)?;
         daemons.push((child, cgroup));
     }
-    let (mut points, mut snapshots) = (Vec::new(), Vec::new());
+    let (mut points, mut snapshots, mut by_run_delay) = (Vec::new(), Vec::new(), Vec::new());
     let mut at = 0.0;
     while at <= SECONDS {
         sleep_until(start + at);
@@ -94,7 +93,8 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
             tell_of(&pods, at)?;
         }
         if at > 0.0 {
-            snapshots.push(snapshot()?);
+            snapshots.push(agents.by_pressure.snapshot()?);
+            by_run_delay.extend(agents.by_run_delay.as_ref().map(Agent::snapshot).transpose()?);
         }
         at += STEP;
     }
@@ -116,10 +116,10 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     for (child, cgroup) in daemons {
         finish(child, &cgroup)?;
     }
-    finish(agent, &agent_cgroup)?;
+    agents.finish(&agent_cgroup)?;
     node::clean_up(&scenario)?;
-    let kernel = kernel.to_owned();
-    Ok(Record { kernel, scenario: scenario.clone(), points, missed, alone, snapshots })
+    let (kernel, scenario) = (kernel.to_owned(), scenario.clone());
+    Ok(Record { kernel, scenario, points, missed, alone, snapshots, by_run_delay })
 }
 
 /// Who sleeps for memory or a disk says what it did when that is over.
@@ -178,36 +178,6 @@ fn tell_of(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
     fs::write(&new, list.to_string())?;
     fs::rename(new, PODS_FILE)?;
     Ok(())
-}
-
-fn start_agent(cgroup: &Path) -> anyhow::Result<Child> {
-    let log = File::create("/tmp/agent.log")?;
-    let agent = Command::new("/bin/psi-agent")
-        .args(["--pods-file", PODS_FILE, "--listen-address", AGENT, "--families", "pressure"])
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .context("psi-agent")?;
-    fs::write(cgroup.join("cgroup.procs"), agent.id().to_string())?;
-    Ok(agent)
-}
-
-/// What the agent shows now.
-fn snapshot() -> anyhow::Result<Value> {
-    let mut stream = TcpStream::connect(AGENT).with_context(|| {
-        format!("the agent does not answer: {}", text(Path::new("/tmp/agent.log")))
-    })?;
-    stream.write_all(b"GET /snapshot.json HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        bail!("the agent's answer has no body: {answer}");
-    };
-    if !head.contains(" 200 ") {
-        bail!("the agent answered {answer}");
-    }
-    Ok(serde_json::from_str(body)?)
 }
 
 fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow::Result<Point> {

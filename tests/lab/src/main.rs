@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
+mod agent;
 mod aio;
 mod alone;
 mod disk_load;

@@ -24,6 +24,9 @@ pub struct Record {
     pub alone: BTreeMap<String, Alone>,
     /// What the agent said, after each point but the first.
     pub snapshots: Vec<serde_json::Value>,
+    /// The same of the agent that goes by run delay; empty where there was none.
+    #[serde(default)]
+    pub by_run_delay: Vec<serde_json::Value>,
 }
 
 /// A load with its own limits on a node of its own.

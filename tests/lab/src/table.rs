@@ -17,6 +17,9 @@ pub const BETWEEN: f64 = 0.20;
 /// Mean error and largest error that the score may have.
 pub const MEAN_ERROR: f64 = 0.05;
 pub const LARGEST_ERROR: f64 = 0.15;
+/// The same of the score by run delay.
+const MEAN_ERROR_BY_RUN_DELAY: f64 = 0.03;
+const LARGEST_ERROR_BY_RUN_DELAY: f64 = 0.08;
 
 /// One scenario's line.
 struct Line<'a> {
@@ -24,16 +27,19 @@ struct Line<'a> {
     delay: f64,
     loads: f64,
     score: Option<f64>,
+    by_run_delay: Option<f64>,
 }
 
 /// The table as Markdown, and what is wrong in it.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let lines: Vec<Line<'_>> = records.iter().copied().map(Line::of).collect();
-    let mut text = String::from("| scenario | vCPUs | truth | loads | score | error |");
+    let mut text = String::from(
+        "| scenario | vCPUs | truth | loads | score | error | score with run delay | its error |",
+    );
     for rule in &RULES {
         let _ = write!(text, " {} |", rule.name);
     }
-    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(5 + RULES.len()));
+    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(7 + RULES.len()));
     let mut wrong = Vec::new();
     for line in &lines {
         let _ = writeln!(text, "{}", line.row(&mut wrong));
@@ -44,38 +50,38 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
 
 impl<'a> Line<'a> {
     fn of(record: &'a Record) -> Self {
-        // The first snapshots are from before the judged time.
-        let scores = record.snapshots.iter().skip(2);
-        let told: Vec<f64> =
-            scores.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64()).collect();
         Self {
             record,
             delay: truth::by_run_delay(record),
             loads: truth::by_loads(record),
-            score: mean(&told),
+            score: score_in(&record.snapshots),
+            by_run_delay: score_in(&record.by_run_delay),
         }
     }
 
     fn row(&self, wrong: &mut Vec<String>) -> String {
         let scenario = &self.record.scenario;
         let (name, vcpus, delay, loads) = (&scenario.name, scenario.vcpus, self.delay, self.loads);
-        let (score, error) = match self.score {
-            Some(score) => {
-                let error = score - delay;
-                if is_wrong(delay, score, BETWEEN) {
-                    wrong.push(format!("{name}: truth {delay:.3}, score {score:.3}: wrong side"));
-                }
-                if error.abs() > LARGEST_ERROR {
-                    wrong.push(format!("{name}: truth {delay:.3}, score {score:.3}"));
-                }
-                (format!("{score:.3}"), format!("{error:+.3}"))
+        let mut row = format!("| {name} | {vcpus} | {delay:.3} | {loads:.3} |");
+        for (score, source, largest) in [
+            (self.score, "", LARGEST_ERROR),
+            (self.by_run_delay, " with run delay", LARGEST_ERROR_BY_RUN_DELAY),
+        ] {
+            let Some(score) = score else {
+                wrong.push(format!("{name}: the agent has no score{source}"));
+                row.push_str(" – | – |");
+                continue;
+            };
+            let error = score - delay;
+            let what = format!("{name}: truth {delay:.3}, score{source} {score:.3}");
+            if is_wrong(delay, score, BETWEEN) {
+                wrong.push(format!("{what}: wrong side"));
             }
-            None => {
-                wrong.push(format!("{name}: the agent has no score"));
-                ("–".into(), "–".into())
+            if error.abs() > largest {
+                wrong.push(what);
             }
-        };
-        let mut row = format!("| {name} | {vcpus} | {delay:.3} | {loads:.3} | {score} | {error} |");
+            let _ = write!(row, " {score:.3} | {error:+.3} |");
+        }
         for rule in &RULES {
             let value = (rule.value)(self.record);
             let mark = if is_wrong(delay, value, rule.short_from) { " ✗" } else { "" };
@@ -83,6 +89,15 @@ impl<'a> Line<'a> {
         }
         row
     }
+}
+
+/// The mean of what an agent told of the judged windows.
+fn score_in(snapshots: &[serde_json::Value]) -> Option<f64> {
+    // The first are from before the judged time.
+    let scores = snapshots.iter().skip(2);
+    let told: Vec<f64> =
+        scores.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64()).collect();
+    mean(&told)
 }
 
 /// On the wrong side of a threshold, where truth leaves no doubt.
@@ -98,6 +113,15 @@ fn summary(lines: &[Line<'_>], text: &mut String, wrong: &mut Vec<String>) {
     if mean_error > MEAN_ERROR {
         wrong.push(format!("mean error {mean_error:.3}, more than {MEAN_ERROR}"));
     }
+    let by_run_delay: Vec<f64> =
+        lines.iter().filter_map(|line| Some((line.by_run_delay? - line.delay).abs())).collect();
+    let mean_by_run_delay = mean(&by_run_delay).unwrap_or(0.0);
+    if mean_by_run_delay > MEAN_ERROR_BY_RUN_DELAY {
+        wrong.push(format!(
+            "mean error with run delay {mean_by_run_delay:.3}, more than {MEAN_ERROR_BY_RUN_DELAY}"
+        ));
+    }
+    let largest_by_run_delay = by_run_delay.into_iter().fold(0.0_f64, f64::max);
     let largest = |of: &dyn Fn(&(f64, f64)) -> Option<f64>| {
         scored.iter().filter_map(of).fold(0.0_f64, f64::max)
     };
@@ -108,7 +132,8 @@ fn summary(lines: &[Line<'_>], text: &mut String, wrong: &mut Vec<String>) {
         text,
         "\n{} scenarios. Mean error {mean_error:.3}, largest {largest_error:.3}. Where truth is \
          below {CALM}, the score is at most {calm:.3}; where it is above {SHORT}, at least \
-         {short:.3}. Wrong side of their thresholds:",
+         {short:.3}. With run delay: mean error {mean_by_run_delay:.3}, largest \
+         {largest_by_run_delay:.3}. Wrong side of their thresholds:",
         lines.len()
     );
     for rule in &RULES {
