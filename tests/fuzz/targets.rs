@@ -10,6 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use psi_agent::cgroup_path::Place;
 use psi_agent::kernel::counters::{
     count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
+    parse_populated,
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
@@ -18,6 +19,7 @@ use psi_agent::kernel::node_text::{
     parse_device_names, parse_disk_operations, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
+use psi_agent::kernel::task_text::{is_vcpu, parse_cgroup_path, parse_task_schedstat};
 use psi_agent::output::compression::accepts_gzip;
 
 type Parse = fn(&[u8]);
@@ -29,7 +31,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 21] = targets! {
+static TARGETS: [(&str, Parse); 25] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_count,
@@ -46,10 +48,14 @@ static TARGETS: [(&str, Parse); 21] = targets! {
     memory_stat: parse_memory_stat,
     mountinfo: cgroup2_of,
     number: parse_number,
+    populated: parse_populated,
     pressure: parse_pressure,
     proc_stat: parse_proc_stat,
+    process_cgroup: |bytes| parse_cgroup_path(bytes).map(drop),
     processes: count_processes,
     schedstat: parse_schedstat,
+    task_schedstat: parse_task_schedstat,
+    thread_name: is_vcpu,
     vmstat: parse_vmstat,
 };
 
