@@ -25,7 +25,9 @@ const CHOSEN: [&str; 14] = [
 #[test]
 #[ignore = "needs QEMU, a Debian kernel and the static binary: tests/run prepares them; takes 3 min"]
 fn the_score_is_near_what_vms_waited_for() {
-    let output = Command::new("tests/lab/run")
+    // In virtual time a slow machine changes nothing; what others measure meanwhile should not be it.
+    let output = Command::new("nice")
+        .args(["-n", "19", "tests/lab/run"])
         .args(CHOSEN)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
