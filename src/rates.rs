@@ -322,7 +322,10 @@ fn thread_rates(
     let both = after.iter().filter_map(|thread| {
         let before = before.get(&thread.id)?;
         let ran = increase(before.run_ns, thread.times.run_ns)?;
-        Some((ran, increase(before.delay_ns, thread.times.delay_ns)?))
+        let delayed = increase(before.delay_ns, thread.times.delay_ns)?;
+        // Nobody waits for longer than that: kernels were seen to count a sleep in.
+        let rest = (window.as_secs_f64() * 1e9 - ran).max(0.0);
+        Some((ran, delayed.min(rest)))
     });
     let (mut ran, mut delayed, mut threads) = (0.0, 0.0, 0);
     for (more_ran, more_delayed) in both {
@@ -516,11 +519,14 @@ mod tests {
             Some((rates.ran, rates.delayed))
         };
         let before = [thread(1, 0, 0), thread(2, 7, 7), thread(3, 9_000_000_000, 0)];
-        let after = [thread(1, 5_000_000_000, 2_500_000_000), thread(4, 8_000_000_000, 1)];
-        assert_eq!(rates(&before, &after), Some((1.0, 0.5)));
+        let after = [thread(1, 2_000_000_000, 2_500_000_000), thread(4, 8_000_000_000, 1)];
+        assert_eq!(rates(&before, &after), Some((0.4, 0.5)));
+        // More than the rest of the time nobody waits.
+        let slept = [thread(1, 1_000_000_000, 30_000_000_000)];
+        assert_eq!(rates(&before, &slept), Some((0.2, 0.8)));
         // A number that was used again is another thread.
         let reused = [after[0], thread(3, 1, 1)];
-        assert_eq!(rates(&before, &reused), Some((1.0, 0.5)));
+        assert_eq!(rates(&before, &reused), Some((0.4, 0.5)));
         // Of new ones alone nothing is known, and who has none waits for nothing.
         assert_eq!(rates(&before, &after[1..]), None);
         assert_eq!(rates(&before, &[]), Some((0.0, 0.0)));
