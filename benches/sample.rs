@@ -62,9 +62,9 @@ fn main() -> ExitCode {
     judge(&[
         ("sample / openat", times(sample, openat), 1.2),
         ("sample / pread", times(sample, pread), 3.0),
-        ("calm tick / sample", times(calm, sample), 0.25),
+        ("calm tick / sample", times(calm, sample), 0.4),
         ("tick while two wait / calm tick", times(waiting, calm), 1.5),
-        ("tick by run delay / sample", times(run_delay, sample), 0.6),
+        ("tick by run delay / sample", times(run_delay, sample), 0.8),
     ])
 }
 

@@ -1,7 +1,6 @@
 //! A tick of a node with 500 VMs, from the files to the score: calm, while two of them wait, and by
 //! the run delay of 2,000 threads.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use psi_agent::identity::pod::Pod;
@@ -33,7 +32,7 @@ pub(crate) struct Node {
     before: Option<Sample>,
     now: Instant,
     ticks: u32,
-    _host_proc: HostProc,
+    host_proc: HostProc,
     own: OwnCgroup,
 }
 
@@ -43,10 +42,7 @@ impl Node {
         let own = OwnCgroup::new(name);
         let pods: Vec<Pod> = (0..vms).map(|vm| make_vm(&own, vm)).collect();
         let host_proc = HostProc::new(name);
-        let proc = match source {
-            CpuSource::Psi => ProcRoot::open(&host_proc.0),
-            CpuSource::RunDelay => ProcRoot::open(Path::new("/proc")),
-        };
+        let proc = ProcRoot::open(&host_proc.0).unwrap();
         let root = CgroupRoot::open(&own.path).unwrap();
         let selection = Selection {
             everything: false,
@@ -56,14 +52,14 @@ impl Node {
             vms_only: true,
         };
         Self {
-            reader: Reader::new(proc.unwrap(), root, true, selection, Groups::default(), handles)
+            reader: Reader::new(proc, root, true, selection, Groups::default(), handles)
                 .with_cpu_source(source),
             pods: PodIndex::of(&pods),
             scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
             before: None,
             now: Instant::now(),
             ticks: 0,
-            _host_proc: host_proc,
+            host_proc,
             own,
         }
     }
@@ -71,7 +67,7 @@ impl Node {
     /// Lets so many of them do something.
     pub(crate) fn start(&mut self, vms: usize, command: &str) {
         for vm in 0..vms {
-            self.own.spawn(&cgroup_of(vm, 0), command);
+            self.host_proc.show(self.own.spawn(&cgroup_of(vm, 0), command));
         }
     }
 
