@@ -311,7 +311,7 @@ impl Reader {
             threads: self.threads.as_mut(),
             pods: &pods,
             node,
-            look: self.attention.look(node.run_delay_ns, now),
+            look: self.attention.look(node.run_delay_ns, self.members.somebody_waits(now), now),
             now,
             last: self.ticked_at.replace(now),
             gone,

@@ -1,5 +1,5 @@
-//! Whom a tick looks at closely: who waits, at every tick; for CPU also everybody else now and then, and
-//! as soon as the node's own total says that somebody must have begun to wait.
+//! Whom a tick looks at closely: who waits, at every tick; for CPU also everybody else now and then,
+//! and as soon as the node's own total says that somebody must have begun to wait.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ const ATTENTIVE_FOR: Duration = Duration::from_secs(60);
 
 /// At one of so many ticks everybody is looked at...
 const EVERYBODY_EVERY: u32 = 6;
+/// ...of so many while nobody waits, since the score is 0 then, whatever they use...
+const EVERYBODY_EVERY_CALM: u32 = 12;
 /// ...and once the node's waiting has grown by this share...
 const GROWN: f64 = 0.5;
 /// ...and by so many CPUs since then.
@@ -39,16 +41,23 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// Whom the tick of this moment looks at, given the node's run delay where it tells any.
-    pub(super) fn look(&mut self, run_delay_ns: Option<u64>, now: Instant) -> Look {
+    /// Whom the tick of this moment looks at, given the node's run delay where it tells any, and
+    /// whether anybody that the score is about waited of late.
+    pub(super) fn look(
+        &mut self,
+        run_delay_ns: Option<u64>,
+        somebody_waits: bool,
+        now: Instant,
+    ) -> Look {
         let this = run_delay_ns.map(|ns| (now, ns));
         let waited = self.last.zip(this).and_then(|(last, this)| cpus_between(last, this));
         self.last = this;
         let grown = waited.is_some_and(|waited| {
             self.waited.is_none_or(|then| waited > (then * (1.0 + GROWN)).max(then + GROWN_CPUS))
         });
-        let ticks = self.ticks.map_or(EVERYBODY_EVERY, |ticks| ticks + 1);
-        if grown || ticks >= EVERYBODY_EVERY {
+        let every = if somebody_waits { EVERYBODY_EVERY } else { EVERYBODY_EVERY_CALM };
+        let ticks = self.ticks.map_or(every, |ticks| ticks + 1);
+        if grown || ticks >= every {
             (self.ticks, self.waited) = (Some(0), waited);
             return Look::Everybody;
         }
@@ -122,13 +131,19 @@ mod tests {
 
     /// Whom ticks look at, given for how many CPUs' worth the node's tasks wait in each window.
     fn looks(waited: &[f64]) -> String {
+        looks_while(true, waited)
+    }
+
+    fn looks_while(somebody_waits: bool, waited: &[f64]) -> String {
         let start = Instant::now();
         let mut attention = Attention::default();
         let (mut looks, mut total_ns) = (String::new(), 0.0);
         for (tick, cpus) in (0u32..).zip(waited) {
             total_ns += cpus * 5e9;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
-            let look = attention.look(Some(total_ns as u64), start + tick * Duration::from_secs(5));
+            let total_ns = total_ns as u64;
+            let now = start + tick * Duration::from_secs(5);
+            let look = attention.look(Some(total_ns), somebody_waits, now);
             looks.push(if look == Look::Everybody { 'E' } else { '.' });
         }
         looks
@@ -137,8 +152,11 @@ mod tests {
     #[test]
     fn everybody_is_looked_at_twice_and_then_every_half_minute() {
         assert_eq!(looks(&[1.0; 15]), "EE.....E.....E.");
+        let calm = ["EE", &".".repeat(11), "E", &".".repeat(6)].concat();
+        assert_eq!(looks_while(false, &[1.0; 20]), calm, "while nobody waits every minute");
         let mut attention = Attention::default();
-        let unknown = [(); 8].map(|()| attention.look(None, Instant::now()) == Look::Everybody);
+        let unknown =
+            [(); 8].map(|()| attention.look(None, true, Instant::now()) == Look::Everybody);
         assert_eq!(unknown, [true, false, false, false, false, false, true, false]);
     }
 

@@ -76,7 +76,7 @@ impl CgroupReader {
             }
             _ if member.dir.is_node() => node.pressure,
             last => {
-                let stands = last.filter(|last| depth == Depth::Score && !last.cpu_only);
+                let stands = last.filter(|last| !last.cpu_only);
                 let cpu = last.filter(|last| is_fresh(last.reading.at, now));
                 let cpu = cpu.map(|last| last.reading.pressures.cpu);
                 let node = &node.pressure.pressures;
@@ -123,8 +123,9 @@ impl CgroupReader {
         Some(reading)
     }
 
-    /// The three pressure files, without CPU's where it is told. With a `last` reading, memory and I/O are taken from it where the
-    /// node's own totals have not moved since: then nobody waited, in any cgroup.
+    /// The three pressure files, without CPU's where it is told. With a `last` reading, memory and
+    /// I/O are taken from it where the node's own totals have not moved since: whoever waits in a
+    /// cgroup waits on the node. What is too short to move them is told when they move.
     fn read_pressures(
         &mut self,
         dir: &CgroupDir,

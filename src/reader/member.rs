@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::attention::{Look, Watched};
 use super::stalls::StallReader;
@@ -36,6 +37,11 @@ pub(super) fn population(containers: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
 }
 
 impl MemberReader {
+    /// Whether any of them waited of late, as far as the tick before knew.
+    pub(super) fn somebody_waits(&self, now: Instant) -> bool {
+        self.known.values().any(|watched| watched.waited_lately(now))
+    }
+
     /// Reads the members.
     pub(super) fn read(
         &mut self,

@@ -99,7 +99,7 @@ fn a_cgroup_is_read_at_most_once_a_second_whatever_the_reason() {
 }
 
 #[test]
-fn a_tick_reads_memory_only_after_the_nodes_own_moved_and_a_scrape_always_does() {
+fn memory_is_read_only_after_the_nodes_own_moved() {
     let node = FakeNode::new("standing-still");
     let mut reader = node.reader();
     let start = Instant::now();
@@ -113,7 +113,9 @@ fn a_tick_reads_memory_only_after_the_nodes_own_moved_and_a_scrape_always_does()
     assert_eq!(read(10, Depth::Score), (1, 2));
     node.set_vm("memory", 3);
     assert_eq!(read(15, Depth::Score), (1, 2));
-    assert_eq!(read(20, Depth::Exported), (1, 3));
+    assert_eq!(read(20, Depth::Exported), (1, 2));
+    node.set("proc/pressure/memory", 3);
+    assert_eq!(read(25, Depth::Exported), (1, 3));
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn who_waits_is_looked_at_at_every_tick_and_others_every_half_minute() {
     };
     let ticks = (0..=100).step_by(5);
     let read: Vec<u64> = ticks.map(|seconds| seconds - read_at(seconds)).collect();
-    let (calm, waits) = ([0, 0, 5, 10, 15, 20, 0], [0; 12]);
+    let (calm, waits) = ([0, 0, 5, 10, 15, 20, 25], [0; 12]);
     assert_eq!(read, [&calm[..], &waits, &[5, 10]].concat());
 }
 
