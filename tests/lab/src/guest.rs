@@ -192,7 +192,7 @@ fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow
             delays: BTreeMap::new(),
         };
         if let Some(taskstats) = taskstats {
-            counters.memory_io = Some(MemoryIo::of_container(container, pod));
+            counters.memory_io = Some(MemoryIo::of_container(container));
             counters.delays = delays(counters.threads.keys(), taskstats)?;
         }
         Ok((running.tree.name.clone(), counters))

@@ -71,7 +71,7 @@ pub struct PodCounters {
     pub container: Cgroup,
     /// Threads of the container's processes, by id: run time and run delay, nanoseconds.
     pub threads: BTreeMap<u32, (u64, u64)>,
-    /// The container's, and how often its own limit or its pod's was met; in real time.
+    /// The container's; in real time.
     #[serde(default)]
     pub memory_io: Option<MemoryIo>,
     /// Of the same threads, in real time.
@@ -79,12 +79,9 @@ pub struct PodCounters {
     pub delays: BTreeMap<u32, Delays>,
 }
 
-/// What estimators may look at, besides pressure.
+/// What disks did.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct MemoryIo {
-    pub limit_hits: u64,
-    /// Pages that were looked at to free some: by kswapd, and by those who wanted one.
-    pub scanned: (u64, u64),
     /// Operations by disk.
     pub operations: BTreeMap<String, u64>,
     /// Of the node: how long each disk had something to do, milliseconds.
@@ -162,20 +159,14 @@ impl Cgroup {
 impl MemoryIo {
     /// The node's.
     pub fn of_node(kubepods: &Path) -> Self {
-        let scanned = scanned(&text(Path::new("/proc/vmstat")));
         let root = kubepods.parent().unwrap_or(kubepods);
         let busy_ms = busy(&text(Path::new("/proc/diskstats")));
-        Self { limit_hits: limit_hits(kubepods), scanned, operations: operations(root), busy_ms }
+        Self { operations: operations(root), busy_ms }
     }
 
-    /// A container's and its pod's.
-    pub fn of_container(container: &Path, pod: &Path) -> Self {
-        Self {
-            limit_hits: limit_hits(container) + limit_hits(pod),
-            scanned: scanned(&text(&container.join("memory.stat"))),
-            operations: operations(container),
-            busy_ms: BTreeMap::new(),
-        }
+    /// A container's.
+    pub fn of_container(container: &Path) -> Self {
+        Self { operations: operations(container), busy_ms: BTreeMap::new() }
     }
 }
 
@@ -186,18 +177,6 @@ pub fn delays<'a>(
 ) -> anyhow::Result<BTreeMap<u32, Delays>> {
     let one = |thread: &u32| Ok(taskstats.of(*thread)?.map(|delays| (*thread, delays)));
     threads.filter_map(|thread| one(thread).transpose()).collect()
-}
-
-fn limit_hits(cgroup: &Path) -> u64 {
-    let events = text(&cgroup.join("memory.events.local"));
-    let events = keyed(&events);
-    ["high", "max"].iter().filter_map(|kind| events.get(kind)).sum()
-}
-
-fn scanned(stat: &str) -> (u64, u64) {
-    let stat = keyed(stat);
-    let of = |key| stat.get(key).copied().unwrap_or_default();
-    (of("pgscan_kswapd"), of("pgscan_direct"))
 }
 
 fn operations(cgroup: &Path) -> BTreeMap<String, u64> {

@@ -18,8 +18,8 @@
 //! Delay accounting is blind where a thread waits for native AIO, for it does not sleep in I/O then.
 //! There the work that it lost stands in, which is the same number for a load that goes as fast as
 //! the disk lets it. Of such a load truth is never more than the work that it lost: who writes to the
-//! page cache waits now here, now there, and has done all its work. Delay accounting is blind to the sleep of those beyond `memory.high` too, which is always an
-//! own limit.
+//! page cache waits now here, now there, and has done all its work. Delay accounting is blind to the
+//! sleep of those beyond `memory.high` too, which is always an own limit.
 
 use crate::rates::population;
 use crate::record::{Alone, PodCounters, Point, Record};

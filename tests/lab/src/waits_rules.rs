@@ -1,5 +1,5 @@
-//! What else could be said of memory and I/O from the same records: the node's own pressure, and
-//! estimators that look at more than the agent does. Pure.
+//! What else could be said of memory and I/O from the same records: the node's own pressure, and how
+//! busy its disks are for whom. Pure.
 
 use crate::record::{MemoryIo, PodCounters, Pressures, Record};
 use crate::waits::{Resource, judged, of_all};
@@ -8,26 +8,6 @@ use crate::waits::{Resource, judged, of_all};
 pub fn node_some(record: &Record, resource: Resource) -> f64 {
     judged(record).map_or(0.0, |(before, after)| {
         some(&before.node.pressure, &after.node.pressure, resource) / (after.at - before.at)
-    })
-}
-
-/// `some` of each VM, weighted by whose doing it can be: see [`by_scans`] and [`by_neighbours`]. Of
-/// one with an `io.max` nothing is said, as the agent has it.
-pub fn candidate(record: &Record, resource: Resource) -> f64 {
-    of_all(record, |name, pod| {
-        if resource == Resource::Io && pod.io_max.is_some() {
-            return None;
-        }
-        let (before, after) = judged(record)?;
-        let node = (before.node.memory_io.as_ref()?, after.node.memory_io.as_ref()?);
-        let (before, after, seconds) =
-            (before.pods.get(name)?, after.pods.get(name)?, after.at - before.at);
-        let some = some(&before.container.pressure, &after.container.pressure, resource) / seconds;
-        let own = (before.memory_io.as_ref()?, after.memory_io.as_ref()?);
-        Some(match resource {
-            Resource::Memory => some * by_scans(node, own),
-            Resource::Io => some * by_neighbours(record, node, own, |_| 1.0),
-        })
     })
 }
 
@@ -48,23 +28,6 @@ pub fn by_disks(record: &Record) -> f64 {
             (more(busy(node.0), busy(node.1)) / 1000.0 / seconds).min(1.0)
         }))
     })
-}
-
-/// Of a container that met no limit of its own all, where the node or kubepods is short; of one that
-/// did, as much as kswapd looked at of its pages, since only the node's shortage wakes that.
-fn by_scans(node: (&MemoryIo, &MemoryIo), own: (&MemoryIo, &MemoryIo)) -> f64 {
-    let scanned = |of: (&MemoryIo, &MemoryIo)| {
-        (more(of.0.scanned.0, of.1.scanned.0), more(of.0.scanned.1, of.1.scanned.1))
-    };
-    let (node_scanned, own_scanned) = (scanned(node), scanned(own));
-    let kubepods = node.1.limit_hits > node.0.limit_hits;
-    let short = node_scanned.0 + node_scanned.1 > 0.0 || kubepods;
-    let limited = own.1.limit_hits > own.0.limit_hits;
-    match (short, limited) {
-        (false, _) => 0.0,
-        (true, false) => 1.0,
-        (true, true) => own_scanned.0 / (own_scanned.0 + own_scanned.1).max(1.0),
-    }
 }
 
 /// The share that others have of the operations on the disks that it uses, each disk counted as much

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::record::Record;
 use crate::table::{BETWEEN, CALM, SHORT, mean};
 use crate::waits::{self, Resource};
-use crate::waits_rules::{by_disks, candidate, node_some};
+use crate::waits_rules::{by_disks, node_some};
 
 /// What the score may be where only own limits and idle disks are at work.
 const NOBODY_SHORT: f64 = 0.05;
@@ -19,16 +19,15 @@ struct Cell {
     truth: f64,
     score: Option<f64>,
     node: f64,
-    candidate: f64,
 }
 
 /// The table as Markdown, and what is wrong in it.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let mut text = String::from(
-        "| scenario | work lost | memory: truth | score | error | node some | by scans \
-         | I/O: truth | score | error | node some | by neighbours | by disks |\n|---|",
+        "| scenario | work lost | memory: truth | score | error | node some | I/O: truth | score \
+         | error | node some | by disks |\n|---|",
     );
-    text.push_str(&"---:|".repeat(12));
+    text.push_str(&"---:|".repeat(10));
     text.push('\n');
     let (mut wrong, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
@@ -39,7 +38,7 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             let before = wrong.len();
             cell.judge(record, resource, &mut wrong);
             let mark = if wrong.len() > before { " ✗" } else { "" };
-            let _ = write!(text, " {}{mark} | {} |", cell.shown(), cell.rules());
+            let _ = write!(text, " {}{mark} | {:.2} |", cell.shown(), cell.node);
             cells.push(cell);
         }
         let _ = writeln!(text, " {:.2} |", by_disks(record));
@@ -62,7 +61,6 @@ impl Cell {
             truth: waits::by_delays(record, resource),
             score: mean(&told),
             node: node_some(record, resource),
-            candidate: candidate(record, resource),
         }
     }
 
@@ -80,10 +78,6 @@ impl Cell {
             (Some(score), Some(error)) => format!("{:.3} | {score:.3} | {error:+.3}", self.truth),
             _ => format!("{:.3} | – | –", self.truth),
         }
-    }
-
-    fn rules(&self) -> String {
-        format!("{:.2} | {:.2}", self.node, self.candidate)
     }
 
     fn judge(&self, record: &Record, resource: Resource, wrong: &mut Vec<String>) {
@@ -117,11 +111,9 @@ fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Ve
     };
     let (mean_error, largest) = absolute(&Cell::error);
     let (node, _) = absolute(&|cell| Some(cell.node - cell.truth));
-    let (other, other_largest) = absolute(&|cell| Some(cell.candidate - cell.truth));
     let _ = writeln!(
         text,
-        "- {key}: mean error {mean_error:.3} over {} scenarios, largest {largest:.3}; node some {node:.3}; \
-         the column after it {other:.3}, largest {other_largest:.3}",
+        "- {key}: mean error {mean_error:.3} over {} scenarios, largest {largest:.3}; node some {node:.3}",
         cells.iter().filter(|cell| cell.tells()).count()
     );
     if mean_error > MEAN_ERROR {
