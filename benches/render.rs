@@ -9,6 +9,7 @@
     reason = "a benchmark that cannot go on should say so at once"
 )]
 
+use std::collections::HashSet;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -117,6 +118,8 @@ fn sample() -> Sample {
             disk_operations: None,
             devices: Arc::default(),
         },
+        beside: Vec::new(),
+        users: HashSet::new(),
         cgroups: cgroups.collect(),
         in_scope: 0,
         members: None,

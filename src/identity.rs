@@ -33,6 +33,8 @@ pub struct Workload {
     pub name: Box<str>,
     /// The container's image; empty for the pod itself.
     pub image: Box<str>,
+    /// CPUs that the container asked for, thousandths; `None` for the pod itself.
+    pub cpu_request: Option<u64>,
     /// The VM that the pod runs, if it is a virt-launcher.
     pub vm: Option<Arc<Vm>>,
 }

@@ -16,8 +16,8 @@ use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::task_text::TaskTimes;
 use crate::sample::{
-    BystanderSample, CpuCounters, CpuRoom, CpuSource, CpuUse, DiskOperations, IoUse, MemberSample,
-    MemoryUse, NodeSample, PressureReading, Sample, ThreadTimes,
+    BystanderSample, CgroupSample, CpuCounters, CpuRoom, CpuSource, CpuUse, DiskOperations, IoUse,
+    MemberSample, MemoryUse, NodeSample, PressureReading, Sample, ThreadTimes,
 };
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
@@ -182,8 +182,8 @@ pub struct IoRates {
 #[must_use]
 pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
     let before: HashMap<CgroupId, &PressureReading> =
-        earlier.cgroups.iter().map(|sample| (sample.cgroup.id, &sample.pressure)).collect();
-    let cgroups = later.cgroups.iter().filter_map(|sample| {
+        all_cgroups(earlier).map(|sample| (sample.cgroup.id, &sample.pressure)).collect();
+    let cgroups = all_cgroups(later).filter_map(|sample| {
         let before = before.get(&sample.cgroup.id)?;
         Some((sample.cgroup.id, pressure_rates(before, &sample.pressure)))
     });
@@ -235,6 +235,10 @@ fn reclaims(before: &NodeSample, after: &NodeSample) -> Option<bool> {
             || moved(|reclaim| reclaim.pgscan_direct)?
             || pods_limit.is_some_and(|(before, after)| before < after),
     )
+}
+
+fn all_cgroups(sample: &Sample) -> impl Iterator<Item = &CgroupSample> {
+    sample.cgroups.iter().chain(&sample.beside)
 }
 
 /// Operations of each disk between two samples.

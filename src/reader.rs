@@ -9,7 +9,7 @@ use crate::cgroup_path::{Level, Place, PodUid};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, Extent, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Extent, Node};
 use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
@@ -179,14 +179,7 @@ impl Reader {
     /// Reads the node and its cgroups. Where `pods` are told, a pod's or container's cgroup is
     /// passed over until it is known whose it is.
     pub fn sample(&mut self, moment: Moment, depth: Depth, pods: Option<&PodIndex>) -> Sample {
-        let rescanned = self.tree.follow(moment.at);
-        let mut errors = self.tree.take_errors();
-        if rescanned {
-            let names = self.proc.device_names(&mut self.cgroups.buffer);
-            self.devices = Arc::new(note(names, &mut errors).unwrap_or_default());
-            let alive = self.tree.nodes().map(|node| node.cgroup.id).collect();
-            self.cgroups.forget_all_but(&alive);
-        }
+        let mut errors = self.follow_tree(moment.at);
         let mut node = self.read_node(moment, depth, &mut errors);
         if depth == Depth::Score {
             node.pods_limit_hits = self.pods_limit_hits(node.pressure.pressures.memory);
@@ -201,18 +194,22 @@ impl Reader {
             })
             .collect();
         let matching = pods.map(|pods| matched.matching(pods));
+        let users = match depth {
+            Depth::Everything => bystander::users(self.tree.nodes()),
+            Depth::Score | Depth::Exported => HashSet::new(),
+        };
         let mut gone = Vec::new();
-        let (in_scope, cgroups, (members, bystanders)) = match depth {
+        let (in_scope, (cgroups, beside), (members, bystanders)) = match depth {
             Depth::Score => {
                 let known = self.tells_cgroups && pods.is_none_or(PodIndex::is_listed);
                 let scored = known.then(|| self.read_members(&found, &node, moment.at, &mut gone));
                 let (members, bystanders) = scored.unzip();
-                let in_scope = Self::in_scope(&self.tree, self.selection, &found).count();
-                (in_scope, Vec::new(), (members, bystanders.flatten()))
+                (self.count_in_scope(&found), Default::default(), (members, bystanders.flatten()))
             }
             Depth::Exported | Depth::Everything => {
-                let cgroups = self.read_cgroups(&found, &node, moment.at, depth, &mut gone);
-                (cgroups.len(), cgroups, (None, None))
+                let how = (&node, moment.at, depth);
+                let read = self.read_cgroups(&found, &users, how, &mut gone);
+                (read.0.len(), read, (None, None))
             }
         };
         for path in &gone {
@@ -227,6 +224,8 @@ impl Reader {
             depth,
             node,
             cgroups,
+            beside,
+            users,
             in_scope,
             members,
             cpu_source: self.cpu_source(),
@@ -239,40 +238,67 @@ impl Reader {
         }
     }
 
+    /// What went wrong with it; what is gone is forgotten.
+    fn follow_tree(&mut self, now: Instant) -> Vec<ReadError> {
+        let rescanned = self.tree.follow(now);
+        let mut errors = self.tree.take_errors();
+        if rescanned {
+            let names = self.proc.device_names(&mut self.cgroups.buffer);
+            self.devices = Arc::new(note(names, &mut errors).unwrap_or_default());
+            let alive = self.tree.nodes().map(|node| node.cgroup.id).collect();
+            self.cgroups.forget_all_but(&alive);
+        }
+        errors
+    }
+
     fn cpu_source(&self) -> CpuSource {
         if self.threads.is_some() { CpuSource::RunDelay } else { CpuSource::Psi }
     }
 
-    /// What of the tree is exported, and whose it is.
-    fn in_scope<'a>(
-        tree: &'a CgroupTree,
+    /// Whether it is exported.
+    fn is_in_scope(
         selection: Selection,
+        (member, workload): (&Node, Option<&Arc<Workload>>),
+    ) -> bool {
+        selection.includes(&member.cgroup.place, workload.map(|workload| &**workload))
+    }
+
+    /// All but the cgroups of pods of which nobody told yet, and whose they are.
+    fn known<'a>(
+        tree: &'a CgroupTree,
         found: &'a [Found],
     ) -> impl Iterator<Item = (&'a Node, Option<&'a Arc<Workload>>)> {
         let known = tree.nodes().zip(found).filter(|(_, found)| **found != Found::NotYet);
-        known.map(|(member, found)| (member, found.workload())).filter(move |(member, workload)| {
-            selection.includes(&member.cgroup.place, workload.map(|workload| &**workload))
-        })
+        known.map(|(member, found)| (member, found.workload()))
     }
 
+    fn count_in_scope(&self, found: &[Found]) -> usize {
+        let known = Self::known(&self.tree, found);
+        known.filter(|one| Self::is_in_scope(self.selection, *one)).count()
+    }
+
+    /// Cgroups in scope, and those of `users` that are not.
     fn read_cgroups(
         &mut self,
         found: &[Found],
-        node: &NodeSample,
-        now: Instant,
-        depth: Depth,
+        users: &HashSet<CgroupId>,
+        (node, now, depth): (&NodeSample, Instant, Depth),
         gone: &mut Vec<Box<str>>,
-    ) -> Vec<CgroupSample> {
-        let mut cgroups = Vec::with_capacity(self.tree.len());
-        for (member, workload) in Self::in_scope(&self.tree, self.selection, found) {
-            match self.cgroups.read(member, node, now, depth) {
-                Some(sample) => {
-                    cgroups.push(CgroupSample { workload: workload.cloned(), ..sample });
-                }
-                None => gone.push(member.cgroup.path.clone()),
+    ) -> (Vec<CgroupSample>, Vec<CgroupSample>) {
+        let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
+        for (member, workload) in Self::known(&self.tree, found) {
+            let in_scope = Self::is_in_scope(self.selection, (member, workload));
+            if !in_scope && !users.contains(&member.cgroup.id) {
+                continue;
             }
+            let Some(sample) = self.cgroups.read(member, node, now, depth) else {
+                gone.push(member.cgroup.path.clone());
+                continue;
+            };
+            let sample = CgroupSample { workload: workload.cloned(), ..sample };
+            if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
-        cgroups
+        (cgroups, beside)
     }
 
     fn read_members(

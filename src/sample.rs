@@ -1,7 +1,7 @@
 //! One reading of the node and its cgroups: raw counters in the kernel's words. `None` is what
 //! could not be read; it is never zero.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -312,6 +312,11 @@ pub struct Sample {
     pub node: NodeSample,
     /// Cgroups in scope, by path. Empty at [`Depth::Score`].
     pub cgroups: Vec<CgroupSample>,
+    /// Those of `users` that are not in scope.
+    pub beside: Vec<CgroupSample>,
+    /// Who uses the node, each once, at [`Depth::Everything`]: containers, and what stands highest
+    /// outside pods.
+    pub users: HashSet<CgroupId>,
     /// How many cgroups are in scope, read or not.
     pub in_scope: usize,
     /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is

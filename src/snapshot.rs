@@ -96,6 +96,11 @@ pub struct CgroupView<'a> {
     pub container: Option<&'a str>,
     /// The VM that the pod runs.
     pub vm: Option<&'a str>,
+    /// CPUs that the container asked for, where it is known.
+    pub cpu_request: Option<f64>,
+    /// Whether it is one of those that use the node, each of which stands for itself: a container,
+    /// or what stands highest outside pods.
+    pub is_user: bool,
     /// Whether this is the container that the VM itself runs in.
     pub is_vm: bool,
     /// Whether a migration made the pod, and its VM does not run here yet.
@@ -206,11 +211,13 @@ impl<'a> Snapshot<'a> {
         });
         let scored: HashMap<CgroupId, ScoredView> =
             score.into_iter().flat_map(|score| &score.members).map(scored_view).collect();
-        let cgroups = sample.cgroups.iter().map(|member| {
+        let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
             let id = &member.cgroup.id;
             let rates = rates.and_then(|rates| rates.cgroups.get(id));
             let scored = scored.get(id).copied();
-            CgroupView::new(member, rates.copied().unwrap_or_default(), scored)
+            let is_user = sample.users.contains(id);
+            let rates = rates.copied().unwrap_or_default();
+            CgroupView { is_user, ..CgroupView::new(member, rates, scored) }
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -271,6 +278,8 @@ impl<'a> CgroupView<'a> {
             pod: workload.map(|workload| &*workload.pod),
             container: workload.map(|workload| &*workload.container),
             vm: workload.and_then(|workload| Some(&*workload.vm.as_ref()?.name)),
+            cpu_request: workload.and_then(|workload| Some(float(workload.cpu_request?) / 1000.0)),
+            is_user: false,
             is_vm: workload.is_some_and(Workload::is_vm),
             awaits_handover: workload
                 .and_then(|workload| Some(workload.vm.as_ref()?.awaits_handover)),

@@ -1,5 +1,6 @@
-//! A pod as the API server tells it, cut down to what labels need: metadata and the statuses of
-//! containers. A full pod would take twice the agent's memory.
+//! A pod as the API server tells it, cut down to what labels need, and to what its containers asked
+//! for: metadata, requests and the statuses of containers. A full pod would take twice the agent's
+//! memory.
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,69 @@ pub struct Metadata {
 pub struct Spec {
     /// The node that it is bound to.
     pub node_name: String,
+    /// Containers.
+    pub containers: Vec<ContainerSpec>,
+    /// Init containers, sidecars among them.
+    pub init_containers: Vec<ContainerSpec>,
+}
+
+/// What a container asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerSpec {
+    /// Its name in the pod.
+    pub name: String,
+    /// Its requests and limits.
+    pub resources: Resources,
+}
+
+/// A container's requests; its limits are the kernel's to tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resources {
+    /// Quantities by resource, such as `cpu: 500m`.
+    pub requests: BTreeMap<String, Quantity>,
+}
+
+/// A number with a suffix. The API server writes a string; who writes pods by hand may not.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Quantity {
+    /// A whole number.
+    Number(u64),
+    /// As the API server has it.
+    Text(String),
+}
+
+impl Quantity {
+    /// Thousandths, rounded up as Kubernetes does; `None` where it is no quantity of CPUs.
+    #[must_use]
+    pub fn thousandths(&self) -> Option<u64> {
+        let text = match self {
+            Quantity::Number(number) => return number.checked_mul(1000),
+            Quantity::Text(text) => text,
+        };
+        let (number, scale) = match text.as_bytes().last()? {
+            b'n' => (text.strip_suffix('n')?, 1e-6),
+            b'u' => (text.strip_suffix('u')?, 1e-3),
+            b'm' => (text.strip_suffix('m')?, 1.0),
+            b'k' => (text.strip_suffix('k')?, 1e6),
+            _ => (text.as_str(), 1e3),
+        };
+        let thousandths = (number.parse::<f64>().ok()? * scale).ceil();
+        // Nobody has a thousand million CPUs, and a cast of that much is exact.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
+        (0.0..=1e12).contains(&thousandths).then_some(thousandths as u64)
+    }
+}
+
+impl Spec {
+    /// CPUs that a container asked for, thousandths.
+    #[must_use]
+    pub fn cpu_request(&self, container: &str) -> Option<u64> {
+        let mut all = self.containers.iter().chain(&self.init_containers);
+        all.find(|spec| spec.name == container)?.resources.requests.get("cpu")?.thousandths()
+    }
 }
 
 /// A pod's containers. All three lists count: KubeVirt's console log is an init container that
@@ -78,5 +142,34 @@ impl Status {
             &self.ephemeral_container_statuses,
         ];
         lists.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_kubernetes_writes_them() {
+        let spec = r#"{"containers": [{"name": "compute", "resources": {"requests": {"cpu": "250m"}}},
+            {"name": "whole", "resources": {"requests": {"cpu": 2}}}, {"name": "none"}],
+            "initContainers": [{"name": "console", "resources": {"requests": {"cpu": "0.0051"}}}]}"#;
+        let spec: Spec = serde_json::from_str(spec).unwrap();
+        let asked =
+            ["compute", "whole", "none", "console", "stranger"].map(|it| spec.cpu_request(it));
+        assert_eq!(asked, [Some(250), Some(2000), None, Some(6), None]);
+    }
+
+    #[test]
+    fn what_is_no_quantity_asks_for_nothing() {
+        let thousandths = |text: &str| Quantity::Text(text.into()).thousandths();
+        assert_eq!(
+            ["1k", "1e3", "1500000n", "10u"].map(thousandths),
+            [Some(1_000_000), Some(1_000_000), Some(2), Some(1)]
+        );
+        for text in ["", "m", "-1", "NaN", "inf", "1Gi", "1e99", "1 m", "ä"] {
+            assert_eq!(thousandths(text), None, "{text}");
+        }
+        assert_eq!(Quantity::Number(u64::MAX).thousandths(), None);
     }
 }

@@ -136,6 +136,7 @@ impl KnownPod {
             container: "".into(),
             name: "".into(),
             image: "".into(),
+            cpu_request: None,
             vm,
         };
         let containers = pod.status.containers().filter_map(|status| {
@@ -144,6 +145,7 @@ impl KnownPod {
                 container: status.name.as_str().into(),
                 name: runtime_name(runtime, id, status, &pod.metadata),
                 image: status.image.as_str().into(),
+                cpu_request: pod.spec.cpu_request(&status.name),
                 ..whole.clone()
             };
             Some((id.into(), Arc::new(workload)))

@@ -217,6 +217,7 @@ mod tests {
                 container: "compute".into(),
                 name: "".into(),
                 image: "".into(),
+                cpu_request: None,
                 vm: Some(Arc::new(vm)),
             })),
             usage: Some(1.0),

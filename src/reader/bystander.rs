@@ -45,6 +45,11 @@ pub(super) fn bystanders<'a>(
         .collect()
 }
 
+/// Who uses the node, each once: members and bystanders.
+pub(super) fn users<'a>(nodes: impl Iterator<Item = &'a Node> + Clone) -> HashSet<CgroupId> {
+    bystanders(nodes, &HashSet::new()).into_iter().map(|node| node.cgroup.id).collect()
+}
+
 /// The paths in which pods stand: the root, kubepods and its QoS classes.
 pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a Node>) -> HashSet<&'a str> {
     let pods = nodes.filter(|node| match &node.cgroup.place {

@@ -21,6 +21,7 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
         container: "compute".into(),
         name: "".into(),
         image: "".into(),
+        cpu_request: None,
         vm: Some(Arc::new(Vm {
             name: format!("vm-{number}").into(),
             uid: "".into(),

@@ -32,6 +32,19 @@ pub(super) struct Shown {
 /// The columns after the name, the most telling first: a narrow terminal goes without the last.
 const COLUMNS: [&str; 7] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
 
+/// The same of those that use the CPUs.
+const USER_COLUMNS: [&str; 3] = ["OVER", "CPUS", "ASKED"];
+
+/// What those are called, and how many are shown.
+const USER: &str = "USES THE CPUS";
+const MOST_USERS: usize = 5;
+
+/// Who uses less does not take anything from anybody.
+const USES: f64 = 0.01;
+
+/// Smaller terminals have no room for them.
+const ROWS_WITH_USERS: usize = 24;
+
 /// Numbers need no more: `100%`, `99.99`.
 const MIN_WIDTH: usize = 5;
 
@@ -47,7 +60,7 @@ const ROWS_WITH_LEGEND: usize = 16;
 const LEGEND: &str = "CONTENTION: share of what it wanted that it waited for, held back by the node. \
                       CPU: raw, share of time in which some task waited; LIMIT: of that, put down \
                       to its own limit; NODE: because of the node, for each CPU that it wanted. CPUS: \
-                      used. MEMORY, IO: raw, some task waited.";
+                      used. MEMORY, IO: raw, some task waited. OVER: CPUs used beyond those that were ASKED for.";
 
 /// The lines, no more and no longer than there is room for.
 pub(super) fn lines(shown: &Shown, size: Size) -> Vec<String> {
@@ -70,12 +83,14 @@ pub(super) fn lines(shown: &Shown, size: Size) -> Vec<String> {
     } else {
         Vec::new()
     };
-    // Below the head: the table's header, and, before a legend, an empty line.
-    let taken = lines.len() + 1 + if legend.is_empty() { 0 } else { legend.len() + 1 };
+    let users = if size.rows >= ROWS_WITH_USERS { users(view, size.columns) } else { Vec::new() };
+    // Below the head: the table's header, and, before what comes below it, an empty line each.
+    let below = [&users, &legend].into_iter().filter(|part| !part.is_empty());
+    let taken = lines.len() + 1 + below.clone().map(|part| part.len() + 1).sum::<usize>();
     lines.extend(table(view, size.columns, size.rows.saturating_sub(taken)));
-    if !legend.is_empty() {
+    for part in below {
         lines.push(String::new());
-        lines.extend(legend);
+        lines.extend_from_slice(part);
     }
     lines.truncate(size.rows);
     lines.into_iter().map(|line| line.chars().take(size.columns).collect()).collect()
@@ -118,15 +133,34 @@ fn table(view: &View, columns: usize, most: usize) -> Vec<String> {
         return vec!["No cgroups to show: see --scope.".into()];
     }
     let shown = if cgroups.len() <= most { most } else { most.saturating_sub(1) };
-    let rows: Vec<(String, [String; 7])> =
-        cgroups.iter().take(shown).map(|cgroup| (plain(&cgroup.name()), cells(cgroup))).collect();
-    let layout = Layout::of(&rows, kind, columns);
-    let mut lines = vec![layout.line(kind, &COLUMNS.map(str::to_owned))];
-    lines.extend(rows.iter().map(|(name, cells)| layout.line(name, cells)));
+    let rows = cgroups.iter().take(shown).map(|cgroup| (plain(&cgroup.name()), cells(cgroup)));
+    let mut lines = lay_out(kind, COLUMNS, &rows.collect::<Vec<_>>(), columns);
     if cgroups.len() > most {
         lines.push(format!("{} more", cgroups.len() - shown));
     }
     lines
+}
+
+/// Whose use of the CPUs may be what others wait for: those that use most beyond what they asked for.
+fn users(view: &View, columns: usize) -> Vec<String> {
+    let uses = |cgroup: &&Cgroup| cgroup.is_user && cgroup.usage() >= Some(USES);
+    let mut users: Vec<&Cgroup> = view.cgroups.iter().filter(uses).collect();
+    let use_of = |cgroup: &Cgroup| (cgroup.over().unwrap_or(0.0), cgroup.usage().unwrap_or(0.0));
+    users.sort_by(|a, b| {
+        let ((a_over, a_used), (b_over, b_used)) = (use_of(a), use_of(b));
+        b_over
+            .total_cmp(&a_over)
+            .then_with(|| b_used.total_cmp(&a_used))
+            .then_with(|| a.id.cmp(&b.id))
+    });
+    if users.is_empty() {
+        return Vec::new();
+    }
+    let rows = users.into_iter().take(MOST_USERS).map(|user| {
+        let cells = [user.over(), user.usage(), user.cpu_request].map(cpus);
+        (plain(&user.name()), cells)
+    });
+    lay_out(USER, USER_COLUMNS, &rows.collect::<Vec<_>>(), columns)
 }
 
 /// The VMs; on a node without any the containers, or where there are none either all cgroups. Those
@@ -160,13 +194,12 @@ fn cells(cgroup: &Cgroup) -> [String; 7] {
     let pressure = cgroup.pressure;
     let waiting = cgroup.scored.map(|scored| scored.waiting).unwrap_or_default();
     let raw = |waiting: Option<Waiting>| waiting.map(|waiting| waiting.raw);
-    let usage = cgroup.scored.and_then(|scored| scored.usage).or(cgroup.used);
     [
         percent(cgroup.contention()),
         percent(raw(waiting.cpu).or(pressure.cpu.full)),
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
         percent(waiting.cpu.map(|cpu| cpu.left)),
-        usage.map_or("-".into(), |cpus| format!("{cpus:.2}")),
+        cpus(cgroup.usage()),
         percent(raw(waiting.memory).or(pressure.memory.some)),
         percent(raw(waiting.io).or(pressure.io.some)),
     ]
@@ -178,13 +211,26 @@ struct Layout {
     columns: Vec<usize>,
 }
 
+/// A header, and rows of a name and its cells below it.
+fn lay_out<const N: usize>(
+    kind: &str,
+    headers: [&str; N],
+    rows: &[(String, [String; N])],
+    columns: usize,
+) -> Vec<String> {
+    let names = rows.iter().map(|(name, _)| name.as_str());
+    let layout = Layout::of(names.chain([kind]), &headers, columns);
+    let header = layout.line(kind, &headers.map(str::to_owned));
+    let rows = rows.iter().map(|(name, cells)| layout.line(name, cells));
+    [header].into_iter().chain(rows).collect()
+}
+
 impl Layout {
-    fn of(rows: &[(String, [String; 7])], kind: &str, columns: usize) -> Self {
-        let names = rows.iter().map(|(name, _)| name.len());
-        let wanted = names.chain([kind.len()]).max().unwrap_or_default();
+    fn of<'a>(names: impl Iterator<Item = &'a str>, headers: &[&str], columns: usize) -> Self {
+        let wanted = names.map(str::len).max().unwrap_or_default();
         let mut left = columns;
         let mut widths = Vec::new();
-        for header in COLUMNS {
+        for header in headers {
             let width = header.len().max(MIN_WIDTH);
             match left.checked_sub(GAP + width) {
                 Some(rest) if rest >= MIN_NAME.min(wanted) => {
@@ -197,7 +243,7 @@ impl Layout {
         Self { name: wanted.min(left), columns: widths }
     }
 
-    fn line(&self, name: &str, cells: &[String; 7]) -> String {
+    fn line(&self, name: &str, cells: &[String]) -> String {
         let mut line = format!("{:width$}", shorten(name, self.name), width = self.name);
         for (cell, &width) in cells.iter().zip(&self.columns) {
             let cell = if cell.len() <= width { cell } else { "?" };
@@ -217,6 +263,11 @@ fn shorten(name: &str, width: usize) -> String {
     let end = kept - kept / 2;
     let start = name.chars().take(kept / 2);
     start.chain("..".chars()).chain(name.chars().skip(length - end)).collect()
+}
+
+/// A number of CPUs; a dash is what is not known.
+fn cpus(cpus: Option<f64>) -> String {
+    cpus.map_or("-".into(), |cpus| format!("{cpus:.2}"))
 }
 
 /// A share of time; a dash is what is not known.

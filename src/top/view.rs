@@ -59,11 +59,14 @@ pub(super) struct Cgroup {
     pub(super) pod: Option<String>,
     pub(super) container: Option<String>,
     pub(super) vm: Option<String>,
+    #[serde(default)]
+    pub(super) is_user: bool,
     pub(super) is_vm: bool,
     pub(super) awaits_handover: Option<bool>,
     pub(super) pressure: Pressures,
     pub(super) scored: Option<Scored>,
     pub(super) cpu_seconds: Option<f64>,
+    pub(super) cpu_request: Option<f64>,
     /// CPUs used since the look before; no part of the snapshot.
     #[serde(skip)]
     pub(super) used: Option<f64>,
@@ -148,6 +151,16 @@ impl Agent {
 }
 
 impl Cgroup {
+    /// CPUs that it used beyond those that it asked for; all of them, where nobody knows of any.
+    pub(super) fn over(&self) -> Option<f64> {
+        Some((self.usage()? - self.cpu_request.unwrap_or(0.0)).max(0.0))
+    }
+
+    /// CPUs that it used: in the last tick where that is told, else since the look before.
+    pub(super) fn usage(&self) -> Option<f64> {
+        self.scored.and_then(|scored| scored.usage).or(self.used)
+    }
+
     /// Share of what it wanted that it had to wait for: the larger of CPU and memory, as on the
     /// page.
     pub(super) fn contention(&self) -> Option<f64> {

@@ -72,6 +72,7 @@ fn full_score() -> NodeScore {
             container: "compute".into(),
             name: "".into(),
             image: "".into(),
+            cpu_request: None,
             vm: Some(Arc::new(vm)),
         })),
         usage: Some(1.0),

@@ -11,7 +11,7 @@ use crate::support::browser::Browser;
 use crate::support::shown_node::ShownNode;
 
 /// What the page was given, and its texts, of the same moment.
-const SEEN: &str = "({seen, rows: Object.fromEntries(['vms', 'others'].map((id) => \
+const SEEN: &str = "({seen, rows: Object.fromEntries(['vms', 'others', 'users'].map((id) => \
     [id, [...byId(id).rows].map((row) => [...row.cells].map((cell) => cell.textContent))])), \
     score: byId('score').innerText, tile: byId('cpu').innerText})";
 
@@ -136,6 +136,7 @@ fn check_rows(scene: &mut Scene) {
     }
     let others = all["rows"]["others"].as_array().unwrap();
     assert!(others.iter().any(|row| row[0] == "shop/virt-launcher-batch-x/guest-console-log"));
+    check_users(&all);
     let node = &all["seen"]["node"];
     let points = all["score"].as_str().unwrap().parse::<f64>().unwrap();
     assert!((points - node["score"].as_f64().unwrap() * 100.0).abs() < 0.5 + 1e-9, "{points}");
@@ -146,6 +147,29 @@ fn check_rows(scene: &mut Scene) {
     let (some, full) = raw.strip_suffix(" full").unwrap().split_once(" some, ").unwrap();
     check_percent(some, &node["pressure"]["cpu"]["some"]);
     check_percent(full, &node["pressure"]["cpu"]["full"]);
+}
+
+/// Who uses the CPUs, be it a VM or not, and what of it was asked for.
+fn check_users(all: &Value) {
+    let rows = all["rows"]["users"].as_array().unwrap();
+    let told = |row: &Value| -> Vec<String> {
+        row.as_array().unwrap().iter().map(|cell| cell.as_str().unwrap().to_owned()).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(told).collect();
+    let row = |name: &str| {
+        let row = rows.iter().find(|row| row[0] == name);
+        row.unwrap_or_else(|| panic!("no {name} in {rows:#?}"))
+    };
+    assert_eq!(row("shop/report/count")[3], "0.050", "no VM, and out of the scope: {rows:#?}");
+    assert_eq!(row("shop/virt-launcher-batch-x/guest-console-log")[3], "–", "{rows:#?}");
+    for name in ["shop/web", "shop/db", "shop/batch"] {
+        let row = row(name);
+        let [over, used] = [1, 2].map(|cell| row[cell].parse::<f64>().unwrap());
+        assert!(row[3] == "0.25" && (over - (used - 0.25).max(0.0)).abs() < 0.011, "{row:?}");
+    }
+    let over: Vec<f64> = rows.iter().map(|row| row[1].parse().unwrap()).collect();
+    assert!(over.is_sorted_by(|a, b| a >= b), "{rows:#?}");
+    assert!(rows.iter().all(|row| row[0] != "shop/cache"), "it does nothing: {rows:#?}");
 }
 
 /// Who waits for the node and who for itself: the difference is to be seen.

@@ -49,10 +49,14 @@ impl FakeNode {
     }
 
     fn reader(&self) -> Reader {
+        self.reader_of(EVERYTHING)
+    }
+
+    fn reader_of(&self, selection: Selection) -> Reader {
         let proc = ProcRoot::open(&self.0.join("proc")).unwrap();
         let root = CgroupRoot::open(&self.0.join("cgroup")).unwrap();
         let whole_node = !root.is_namespaced();
-        Reader::new(proc, root, whole_node, EVERYTHING, Groups::default(), 100)
+        Reader::new(proc, root, whole_node, selection, Groups::default(), 100)
     }
 
     /// For how long the node's tasks waited for a CPU.
@@ -116,6 +120,30 @@ fn memory_is_read_only_after_the_nodes_own_moved() {
     assert_eq!(read(20, Depth::Exported), (1, 2));
     node.set("proc/pressure/memory", 3);
     assert_eq!(read(25, Depth::Exported), (1, 3));
+}
+
+#[test]
+fn people_see_who_uses_the_node_whatever_is_exported() {
+    let node = FakeNode::new("users");
+    for cgroup in ["system.slice/sshd.service", "user.slice"] {
+        fs::create_dir_all(node.0.join("cgroup").join(cgroup)).unwrap();
+    }
+    let vms = Selection { everything: false, containers: false, ..EVERYTHING };
+    let mut reader = node.reader_of(vms);
+    let start = Instant::now();
+    let mut read = |seconds: u64, depth| {
+        let sample = reader.sample(moment(start, seconds * 1000), depth, None);
+        let paths = |cgroups: &[CgroupSample]| -> Vec<String> {
+            cgroups.iter().map(|cgroup| cgroup.cgroup.path.to_string()).collect()
+        };
+        assert_eq!(sample.in_scope, sample.cgroups.len());
+        let users = sample.users.len();
+        (paths(&sample.cgroups), paths(&sample.beside), users)
+    };
+    let exported = vec!["/".to_owned(), "/kubepods/pod1".into()];
+    let beside = vec![VM.to_owned(), "/system.slice".into(), "/user.slice".into()];
+    assert_eq!(read(0, Depth::Exported), (exported.clone(), vec![], 0));
+    assert_eq!(read(5, Depth::Everything), (exported, beside, 3));
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
     let lines = terminal.wait_for("the table", has_table);
     assert!(lines[0].ends_with(&format!("at {}  q quits", agent.address)), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
-    assert!(lines.iter().any(|line| line.ends_with("some task waited.")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.ends_with("ASKED for.")), "{lines:#?}");
     assert_eq!(terminal.told("#{alternate_on} #{cursor_flag}"), "1 0");
 
     let first = lines[0].clone();

@@ -7,6 +7,9 @@ const ANSWER_WITHIN_MS = 12000;
 // Six ticks: the agent's own /livez says the same.
 const TICK_OVERDUE_MS = 30000;
 const MOST_ROWS = 200;
+const MOST_USERS = 8;
+// Who uses less does not take anything from anybody.
+const USES = 0.01;
 // A share of time or of what was wanted that is worth counting, as for the score.
 const MUCH = 0.1;
 
@@ -105,6 +108,16 @@ function scored(c) {
   const { cpu, memory, io } = c.scored?.contention ?? {};
   const own = (resource) => share("own", c.scored?.waiting[resource]?.own_limit);
   return [[share("node", cpu), share("node", memory), share("node", io)], pressures(c), [own("cpu"), own("memory")], ...usage(c)];
+}
+
+// CPUs used beyond those asked for; all of them, where nobody knows of any.
+const over = (c) => Math.max(0, used(c) - (c.cpu_request ?? 0));
+
+function showUsers(cgroups) {
+  const users = cgroups.filter((c) => c.is_user && (used(c) ?? 0) >= USES);
+  users.sort((a, b) => over(b) - over(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
+  const cells = (c) => [[cpus(over(c)), cpus(used(c)), cpus(c.cpu_request)], [share("raw", (c.scored?.pressure ?? c.pressure).cpu.some)]];
+  byId("users").replaceChildren(...users.slice(0, MOST_USERS).map((c) => row(c, cells(c))));
 }
 
 // The VMs; on a node without any the containers, or where there are none either all cgroups.
@@ -229,6 +242,7 @@ function show(snapshot) {
   const [title, vms, others] = split(snapshot.cgroups);
   showNode(snapshot, vms, title);
   fill("vms", "vms-title", title, vms, scored);
+  showUsers(snapshot.cgroups);
   fill("others", "others-title", "Other cgroups", others, (c) => [pressures(c), ...usage(c)]);
 }
 

@@ -63,6 +63,48 @@ fn the_vm_that_waits_most_comes_first() {
 }
 
 #[test]
+fn who_uses_the_cpus_is_told_where_there_is_room() {
+    let mut waits = vm("starved", 0.3);
+    waits["is_user"] = json!(true);
+    waits["cpu_request"] = json!(1.25);
+    let mut seen = shown(&[
+        waits,
+        cgroup("/system.slice", &json!({"level": "host", "is_user": true})),
+        cgroup(
+            "/kubepods/greedy",
+            &json!({"namespace": "n", "pod": "greedy", "container": "c",
+            "is_user": true, "cpu_request": 0.5}),
+        ),
+        cgroup(
+            "/kubepods/asked",
+            &json!({"namespace": "n", "pod": "asked", "container": "c",
+            "is_user": true, "cpu_request": 4.0}),
+        ),
+        cgroup(
+            "/kubepods/idle",
+            &json!({"namespace": "n", "pod": "idle", "container": "c",
+            "is_user": true}),
+        ),
+        cgroup("/kubepods", &json!({"level": "host", "is_user": false})),
+    ]);
+    for (cgroup, used) in seen.view.cgroups.iter_mut().skip(1).zip([0.125, 2.0, 3.0, 0.001, 9.0]) {
+        cgroup.used = Some(used);
+    }
+    let expected = [
+        "",
+        "USES THE CPUS   OVER   CPUS  ASKED",
+        "n/greedy/c      1.50   2.00   0.50",
+        "shop/starved    0.25   1.50   1.25",
+        "/system.slice   0.12   0.12      -",
+        "n/asked/c       0.00   3.00   4.00",
+    ];
+    assert_eq!(lines(&seen, Size::UNBOUNDED)[7..], expected);
+    let lines = lines(&seen, Size { columns: 100, rows: 24 });
+    assert_eq!(lines[7..13], expected);
+    assert!(lines[14].starts_with("CONTENTION: "), "{lines:#?}");
+}
+
+#[test]
 fn without_vms_the_containers_are_shown_and_without_them_whatever_there_is() {
     let root = cgroup("/", &json!({"level": "root"}));
     let host = cgroup("/housekeeping", &json!({"level": "host", "cpu_seconds": 5.0}));
@@ -132,7 +174,7 @@ fn what_does_not_fit_is_counted() {
     assert_eq!(seen.last().unwrap(), "6 more");
     let tall = lines(&shown(&many), Size { rows: 24, ..WIDE });
     assert!(tall.iter().any(|line| line.starts_with("shop/v8")), "{tall:#?}");
-    assert!(tall.last().unwrap().ends_with("some task waited."), "{tall:#?}");
+    assert!(tall.last().unwrap().ends_with("ASKED for."), "{tall:#?}");
     assert_eq!(lines(&shown(&many), Size::UNBOUNDED).len(), 15);
 }
 

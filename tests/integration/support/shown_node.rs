@@ -1,5 +1,5 @@
-//! A node to be looked at: VMs in real cgroups, with real tasks that wait for each other, and
-//! beside them one that its own limit holds back. This one's files are written as the kernel
+//! A node to be looked at: VMs in real cgroups, with real tasks that wait for each other and for a
+//! pod that runs none, and beside them one that its own limit holds back. This one's files are written as the kernel
 //! writes them, since the cgroup v2 of a host that has v1 too has no controller that would limit.
 
 use std::fs;
@@ -16,6 +16,10 @@ const MIB: u64 = 1 << 20;
 
 /// VMs in real cgroups: how many loops each has on the one CPU that they all share, and its memory.
 const REAL: [(&str, usize, u64); 3] = [("web", 1, 900), ("db", 1, 1400), ("cache", 0, 300)];
+
+/// What each VM asks for, and the pod that runs none and has a loop there too.
+const VM_ASKS: &str = "250m";
+const REPORT_ASKS: &str = "50m";
 
 /// What its quota leaves `shop/batch` of the one CPU that it wants all the time.
 const BATCH_CPUS: f64 = 0.4;
@@ -45,6 +49,7 @@ impl ShownNode {
             node.start_real(&container(number, 0), loops, mib);
         }
         node.tell(&["web", "db", "cache", "batch"]);
+        node.start_real(&container(5, 0), 1, 100);
         node.start_batch(&container(4, 0), &container(4, 1));
         node
     }
@@ -62,7 +67,8 @@ impl ShownNode {
 
     /// Tells the names of the VMs, by their pods.
     pub(crate) fn tell(&self, names: &[&str]) {
-        let pods: Vec<Value> = (1..).zip(names).map(|(number, name)| pod(number, name)).collect();
+        let vms = (1..).zip(names).map(|(number, name)| pod(number, name));
+        let pods: Vec<Value> = vms.chain([report()]).collect();
         self.tell_text(&json!({"items": pods}).to_string());
     }
 
@@ -137,9 +143,20 @@ fn pod(number: u32, name: &str) -> Value {
             "labels": {"kubevirt.io": "virt-launcher"},
             "annotations": {"kubevirt.io/domain": name},
         },
+        "spec": {"containers": [{"name": "compute", "resources": {"requests": {"cpu": VM_ASKS}}}]},
         "status": {"containerStatuses": [
             {"name": "compute", "image": "launcher:v1", "containerID": id(0)},
             {"name": "guest-console-log", "image": "launcher:v1", "containerID": id(1)},
+        ]},
+    })
+}
+
+fn report() -> Value {
+    json!({
+        "metadata": {"name": "report", "namespace": "shop", "uid": uid(5)},
+        "spec": {"containers": [{"name": "count", "resources": {"requests": {"cpu": REPORT_ASKS}}}]},
+        "status": {"containerStatuses": [
+            {"name": "count", "image": "report:v1", "containerID": format!("containerd://{}", container_id(5, 0))},
         ]},
     })
 }
