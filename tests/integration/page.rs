@@ -255,7 +255,7 @@ fn draw(browser: &mut Browser, name: &str) {
     decoder.stdin.take().unwrap().write_all(text).unwrap();
     assert!(decoder.wait().unwrap().success());
     let size = fs::metadata(&path).unwrap().len();
-    assert!(size < 150_000, "{path}: {size} bytes");
+    assert!(size < 200_000, "{path}: {size} bytes");
 }
 
 #[test]

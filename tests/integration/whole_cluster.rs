@@ -213,10 +213,17 @@ fn check_the_audit_log(scene: &Scene, time: Duration) {
     let writes = scene.writes("node-a");
     assert!(writes.iter().all(|write| write.code == 200));
     let levels = without_repeats(writes.iter().map(label));
-    assert_eq!(levels, ["low", "medium", "high", "medium", "low"]);
     let lists = writes.iter().filter_map(|write| write.body["spec"]["taints"].as_array());
-    // Up in two steps, the one that was taken away put back, down in two steps.
-    assert_eq!(lists.map(Vec::len).collect::<Vec<_>>(), [1, 2, 2, 1, 0]);
+    let lists: Vec<usize> = lists.map(Vec::len).collect();
+    // Up in two steps, or in one where others load the same CPU and both thresholds are passed in
+    // one tick; the one that was taken away put back; down in two steps.
+    if levels.get(1) == Some(&"medium") {
+        assert_eq!(levels, ["low", "medium", "high", "medium", "low"]);
+        assert_eq!(lists, [1, 2, 2, 1, 0]);
+    } else {
+        assert_eq!(levels, ["low", "high", "medium", "low"]);
+        assert_eq!(lists, [2, 2, 1, 0]);
+    }
     let heartbeats = usize::try_from(time.as_secs() / 300).unwrap() + 1;
     for node in ["node-b", "node-c"] {
         let writes = scene.writes(node);
