@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Level, Place, PodUid};
+use crate::cgroup_path::{Level, Place};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
@@ -15,14 +15,16 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
-    BystanderSample, CgroupSample, CpuSource, Depth, Matching, MemberSample, Moment, NodeSample,
+    BystanderSample, CgroupSample, CpuSource, Depth, MemberSample, Moment, NodeSample,
     PressureReading, Pressures, Sample,
 };
 use attention::Attention;
 use bystander::{BystanderReader, above_pods};
 use cgroup::CgroupReader;
 use cpu_use::CpuUseReader;
+use matching::{Found, Matcher};
 use member::MemberReader;
+pub use selection::{Groups, Selection};
 use stalls::read_limit_hits;
 use threads::ThreadReader;
 pub use threads::{SeenThreads, see_threads};
@@ -32,7 +34,9 @@ mod attention;
 mod bystander;
 mod cgroup;
 mod cpu_use;
+mod matching;
 mod member;
+mod selection;
 mod stalls;
 mod threads;
 mod tick;
@@ -40,67 +44,6 @@ mod tick;
 /// Nobody reads a cgroup's pressure more often than this: each reading closes a window of the
 /// kernel's, and windows of less than a busy jiffy per CPU count nothing.
 pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Which cgroups are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Selection {
-    /// Every cgroup, or the levels below only.
-    pub everything: bool,
-    /// The root cgroup.
-    pub root: bool,
-    /// Pods.
-    pub pods: bool,
-    /// Containers.
-    pub containers: bool,
-    /// Of pods and containers, those of VMs only.
-    pub vms_only: bool,
-}
-
-impl Selection {
-    /// No cgroup at all.
-    const NONE: Self =
-        Self { everything: false, root: false, pods: false, containers: false, vms_only: false };
-
-    /// Whether a cgroup at this place, whosever it is, is read.
-    fn includes(&self, place: &Place, workload: Option<&Workload>) -> bool {
-        self.includes_place(place)
-            && (!self.vms_only || workload.is_none_or(|workload| workload.vm.is_some()))
-    }
-
-    fn includes_place(&self, place: &Place) -> bool {
-        match place {
-            Place::MountUnit => false,
-            Place::Root => self.everything || self.root,
-            Place::Host => self.everything,
-            Place::Pod(pod) => match pod.level {
-                Level::Pod => self.everything || self.pods,
-                Level::Container(_) => self.everything || self.containers,
-                Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => {
-                    self.everything
-                }
-            },
-        }
-    }
-
-    fn extent(&self) -> Extent {
-        if self.everything { Extent::Everything } else { Extent::Pods }
-    }
-}
-
-/// Which groups of files are read besides pressure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Groups {
-    /// `cpu.stat`.
-    pub cpu: bool,
-    /// `memory.current`, `memory.stat` and their kind.
-    pub memory: bool,
-    /// `io.stat`.
-    pub io: bool,
-    /// `cgroup.procs`, `pids.*`.
-    pub processes: bool,
-    /// `cpu.max`, `cpu.weight`, `memory.max`.
-    pub spec: bool,
-}
 
 /// Reads samples.
 #[derive(Debug)]
@@ -403,55 +346,6 @@ impl Reader {
                 .then(|| note(self.proc.disk_operations(buffer), errors))
                 .flatten(),
             devices: Arc::clone(&self.devices),
-        }
-    }
-}
-
-/// Whose a cgroup is, where pods are told.
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
-    Known(Arc<Workload>),
-    /// A pod's or a container's, but nobody told of it yet.
-    NotYet,
-    /// Nobody's that has a name: the host's, or within a container.
-    Nobody,
-}
-
-impl Found {
-    fn workload(&self) -> Option<&Arc<Workload>> {
-        match self {
-            Found::Known(workload) => Some(workload),
-            Found::NotYet | Found::Nobody => None,
-        }
-    }
-}
-
-/// Matches cgroups with pods, and counts what does not match.
-#[derive(Debug, Default)]
-struct Matcher<'a> {
-    seen: HashSet<&'a PodUid>,
-    cgroups_without_pod: usize,
-}
-
-impl<'a> Matcher<'a> {
-    fn find(&mut self, pods: &PodIndex, place: &'a Place) -> Found {
-        let Place::Pod(pod) = place else { return Found::Nobody };
-        if let Some(workload) = pods.workload(pod) {
-            self.seen.insert(&pod.uid);
-            return Found::Known(Arc::clone(workload));
-        }
-        if matches!(pod.level, Level::Pod | Level::Container(_)) {
-            self.cgroups_without_pod += 1;
-            return Found::NotYet;
-        }
-        Found::Nobody
-    }
-
-    fn matching(&self, pods: &PodIndex) -> Matching {
-        Matching {
-            pods: pods.len(),
-            pods_without_cgroup: pods.len().saturating_sub(self.seen.len()),
-            cgroups_without_pod: self.cgroups_without_pod,
         }
     }
 }
