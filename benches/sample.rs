@@ -139,11 +139,19 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] 
 struct Agent {
     reader: Reader,
     now: Instant,
+    proc: PathBuf,
+    samples: u64,
 }
 
 impl Agent {
     fn new(root: &Path, handles: usize) -> Self {
-        let proc = ProcRoot::open(Path::new("/proc")).unwrap();
+        let proc = Path::new(env!("CARGO_TARGET_TMPDIR")).join("proc");
+        std::fs::create_dir_all(proc.join("pressure")).unwrap();
+        for file in ["stat", "vmstat", "meminfo", "diskstats", "pressure/cpu"] {
+            let _ = std::fs::remove_file(proc.join(file));
+            std::os::unix::fs::symlink(Path::new("/proc").join(file), proc.join(file)).unwrap();
+        }
+        let open = ProcRoot::open(&proc).unwrap();
         let root = CgroupRoot::open(root).unwrap();
         let selection = Selection {
             everything: true,
@@ -152,13 +160,21 @@ impl Agent {
             containers: true,
             vms_only: false,
         };
-        let reader = Reader::new(proc, root, false, selection, Groups::default(), handles);
-        Self { reader, now: Instant::now() }
+        let reader = Reader::new(open, root, false, selection, Groups::default(), handles);
+        Self { reader, now: Instant::now(), proc, samples: 0 }
     }
 
-    /// As for a scrape: a tick's sample would leave out memory and I/O on a node that is idle.
+    /// As for a scrape on a node that waits for memory and disks: on another no cgroup's files of
+    /// them are opened.
     fn sample(&mut self) -> Sample {
         self.now += STEP;
+        self.samples += 1;
+        for resource in ["memory", "io"] {
+            let total = self.samples;
+            let row = |what| format!("{what} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n");
+            let file = self.proc.join("pressure").join(resource);
+            std::fs::write(file, row("some") + &row("full")).unwrap();
+        }
         self.reader.sample(Moment { at: self.now, unix_ms: 0 }, Depth::Exported, None)
     }
 }
