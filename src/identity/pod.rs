@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -61,39 +62,27 @@ pub struct ContainerSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     /// Quantities by resource, such as `cpu: 500m`.
-    pub requests: BTreeMap<String, Quantity>,
+    pub requests: BTreeMap<String, Value>,
 }
 
-/// A number with a suffix. The API server writes a string; who writes pods by hand may not.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-pub enum Quantity {
-    /// A whole number.
-    Number(u64),
-    /// As the API server has it.
-    Text(String),
+/// Thousandths of a CPU, rounded up as Kubernetes does; `None` where it is no quantity of CPUs. The
+/// API server writes a string; who writes pods by hand may not, and loses no more than this by it.
+fn thousandths(quantity: &Value) -> Option<u64> {
+    let cpus = match quantity {
+        Value::Number(number) => return rounded(number.as_f64()? * 1e3),
+        Value::String(text) => text,
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    let suffixes = [("n", 1e-6), ("u", 1e-3), ("m", 1.0), ("k", 1e6), ("", 1e3)];
+    let scaled = |(suffix, scale)| Some((cpus.strip_suffix(suffix)?, scale));
+    let (number, scale): (&str, f64) = suffixes.into_iter().find_map(scaled)?;
+    rounded(number.parse::<f64>().ok()? * scale)
 }
 
-impl Quantity {
-    /// Thousandths, rounded up as Kubernetes does; `None` where it is no quantity of CPUs.
-    #[must_use]
-    pub fn thousandths(&self) -> Option<u64> {
-        let text = match self {
-            Quantity::Number(number) => return number.checked_mul(1000),
-            Quantity::Text(text) => text,
-        };
-        let (number, scale) = match text.as_bytes().last()? {
-            b'n' => (text.strip_suffix('n')?, 1e-6),
-            b'u' => (text.strip_suffix('u')?, 1e-3),
-            b'm' => (text.strip_suffix('m')?, 1.0),
-            b'k' => (text.strip_suffix('k')?, 1e6),
-            _ => (text.as_str(), 1e3),
-        };
-        let thousandths = (number.parse::<f64>().ok()? * scale).ceil();
-        // Nobody has a thousand million CPUs, and a cast of that much is exact.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
-        (0.0..=1e12).contains(&thousandths).then_some(thousandths as u64)
-    }
+/// Nobody has a thousand million CPUs, and a cast of that much is exact.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
+fn rounded(thousandths: f64) -> Option<u64> {
+    (0.0..=1e12).contains(&thousandths).then_some(thousandths.ceil() as u64)
 }
 
 impl Spec {
@@ -101,7 +90,7 @@ impl Spec {
     #[must_use]
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
         let mut all = self.containers.iter().chain(&self.init_containers);
-        all.find(|spec| spec.name == container)?.resources.requests.get("cpu")?.thousandths()
+        thousandths(all.find(|spec| spec.name == container)?.resources.requests.get("cpu")?)
     }
 }
 
@@ -162,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_asks_for_nothing() {
-        let thousandths = |text: &str| Quantity::Text(text.into()).thousandths();
+        let thousandths = |text: &str| thousandths(&Value::from(text));
         assert_eq!(
             ["1k", "1e3", "1500000n", "10u"].map(thousandths),
             [Some(1_000_000), Some(1_000_000), Some(2), Some(1)]
@@ -170,6 +159,9 @@ mod tests {
         for text in ["", "m", "-1", "NaN", "inf", "1Gi", "1e99", "1 m", "ä"] {
             assert_eq!(thousandths(text), None, "{text}");
         }
-        assert_eq!(Quantity::Number(u64::MAX).thousandths(), None);
+        for other in [Value::from(u64::MAX), Value::Null, Value::from(true)] {
+            assert_eq!(super::thousandths(&other), None, "{other}");
+        }
+        assert_eq!(super::thousandths(&Value::from(0.5)), Some(500));
     }
 }
