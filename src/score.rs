@@ -36,14 +36,15 @@ use smoothing::Smoothed;
 #[must_use]
 pub fn basis(source: CpuSource) -> Basis {
     match source {
-        CpuSource::Psi => Basis::Psi(3),
+        CpuSource::Psi => Basis::Psi(4),
         CpuSource::RunDelay => Basis::RunDelay(1),
     }
 }
 
 /// VMs that together want less than this share of the node's CPUs...
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
-/// ...and less than this many, want hardly anything: nobody is held back then.
+/// ...and less than this many, want hardly anything: nobody is held back then. From there on to twice
+/// as much contention comes to count, so that a little more of wanting decides little.
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
 /// A VM that has to wait for this share of what it wants is held back...
@@ -324,10 +325,8 @@ fn node_contention(members: &[MemberWaiting<'_>], rates: &Rates) -> PerResource<
     };
     let cpu = cpu.map(|waiting| {
         let demand: f64 = waiting.iter().map(|one| one.demand).sum();
-        if demand < demand_floor(rates.cpus) {
-            return 0.0;
-        }
-        quantile(waiting).max(steal_share(rates).unwrap_or(0.0))
+        let contention = quantile(waiting).max(steal_share(rates).unwrap_or(0.0));
+        contention * (demand / demand_floor(rates.cpus) - 1.0).clamp(0.0, 1.0)
     });
     PerResource {
         cpu,

@@ -1,10 +1,11 @@
 //! How far waiting is spread over CPUs, from the node's own total of it: `/proc/schedstat` counts
 //! each task's. Pure.
 //!
-//! The kernel moves threads from CPU to CPU, one container's like another's. The more often it does,
-//! the more places there are at which a container has waited, and the less of it its pressure shows.
-//! One number, the same for all, says how often: it is the one with which all together waited for as
-//! much as the node says.
+//! The kernel moves threads from CPU to CPU, one container's like another's, and rather those that
+//! wait than those that run. The more often it does, the more places there are at which a container has
+//! waited, and the less of it its pressure shows. One number, the same for all, says how often a thread
+//! is moved that waits all the time: it is the one with which all together waited for as much as the
+//! node says.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ const HALVINGS: u32 = 30;
 /// From here on everybody waits for the most that can be.
 const MOST: f64 = 1e6;
 
-/// How often each thread is moved in one of the kernel's windows, in effect.
+/// How often a thread that waits all the time is moved in one of the kernel's windows, in effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread(f64);
 
@@ -29,6 +30,8 @@ struct Growth {
     most: f64,
     /// The logarithm of the share of `most` that `least` leaves: the search asks for it often.
     left: f64,
+    /// The share of what it wants that it waits for, at the most: so often its threads are moved.
+    moved: f64,
 }
 
 /// What one window told.
@@ -126,7 +129,8 @@ impl Spread {
 
 impl Growth {
     fn of(range: &CpuRange, most: f64) -> Self {
-        Self { least: range.least, most, left: (-range.least / most).ln_1p() }
+        let moved = most / (most + range.usage).max(f64::MIN_POSITIVE);
+        Self { least: range.least, most, left: (-range.least / most).ln_1p(), moved }
     }
 
     /// Each move goes anywhere, so also where it waited before: of the places that are left, each
@@ -135,7 +139,7 @@ impl Growth {
         if self.least >= self.most {
             return self.least;
         }
-        let untouched = self.left * (1.0 + moves);
+        let untouched = self.left * (1.0 + moves * self.moved);
         (-self.most * untouched.exp_m1()).clamp(self.least, self.most)
     }
 }

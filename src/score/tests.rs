@@ -159,6 +159,9 @@ fn a_node_that_hardly_anybody_asks_anything_of_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
     assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02, 0.0)])), 0.0);
     assert!(cpu(&node(vec![vm(1, 0.2, 0.2, 0.0)])) > 0.4);
+    // A floor of 0.08 CPUs, and half as much again.
+    let little = cpu(&node(vec![vm(1, 0.06, 0.06, 0.0)]));
+    assert!((0.2..0.3).contains(&little), "{little}");
 }
 
 #[test]
