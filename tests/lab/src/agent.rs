@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::record::text;
+use crate::record::{Published, text};
 use crate::scenario::Scenario;
 use crate::tree;
 
@@ -71,6 +71,13 @@ impl Agent {
         Ok(Self { child, address, log: path })
     }
 
+    /// What it would have written on its Node, by its log. `start` is by the same clock.
+    pub fn published(&self, start: f64) -> anyhow::Result<Vec<Published>> {
+        let log = text(&self.log);
+        let lines = log.lines().filter(|line| line.contains("\"Would publish\""));
+        lines.map(|line| published(line, start).context(line.to_owned())).collect()
+    }
+
     /// What it shows now.
     pub fn snapshot(&self) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(self.address)
@@ -83,8 +90,26 @@ impl Agent {
             bail!("the agent's answer has no body: {answer}");
         };
         if !head.contains(" 200 ") {
-            bail!("the agent answered {answer}");
+            bail!("the agent answered {answer} and says {}", text(&self.log));
         }
         Ok(serde_json::from_str(body)?)
     }
+}
+
+fn published(line: &str, start: f64) -> Option<Published> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let fields = &line["fields"];
+    Some(Published {
+        at: time_of_day(line["timestamp"].as_str()?)? - start.rem_euclid(86_400.0),
+        score: u8::try_from(fields["score"].as_u64()?).ok()?,
+        level: fields["level"].as_str()?.to_owned(),
+    })
+}
+
+/// Of an RFC 3339 time in UTC, seconds. A guest's day is long enough for all of its scenarios.
+fn time_of_day(timestamp: &str) -> Option<f64> {
+    let (_, time) = timestamp.strip_suffix('Z')?.split_once('T')?;
+    let numbers: Vec<f64> = time.split(':').filter_map(|number| number.parse().ok()).collect();
+    let [hours, minutes, seconds] = numbers.as_slice() else { return None };
+    Some(hours * 3600.0 + minutes * 60.0 + seconds)
 }

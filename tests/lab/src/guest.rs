@@ -12,15 +12,14 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, Agents};
 use crate::alone;
-use crate::load::{now, sleep_until};
+use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, report_of, start_load};
 use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
-use crate::scenario::{JUDGED_FROM, Load, Pod, SECONDS, Scenario};
+use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};
 
-const STEP: f64 = 5.0;
 const PODS_FILE: &str = "/pods.json";
 
 /// Runs all scenarios of a folder and writes a record of each, one a line.
@@ -40,9 +39,9 @@ pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
 /// A kernel has some work of its own after it started.
 fn wait_for_calm() {
     for _ in 0..20 {
-        let before = Node::read(&tree::kubepods());
+        let before = Node::read(&tree::kubepods(), false);
         std::thread::sleep(Duration::from_secs(1));
-        let after = Node::read(&tree::kubepods());
+        let after = Node::read(&tree::kubepods(), false);
         if (after.busy - before.busy) * 50 < after.total - before.total {
             return;
         }
@@ -75,19 +74,19 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     tell_of(&pods, 0.0)?;
     let agent_cgroup = tree::system("psi-agent")?;
     let agents = Agents::start(&scenario, &agent_cgroup, Path::new(PODS_FILE))?;
-    let start = now() + 1.0;
+    let (start, start_of_day) = (now() + 1.0, clock() + 1.0);
     let mut daemons = Vec::new();
     for daemon in &scenario.daemons {
         let cgroup = tree::system(&daemon.name)?;
-        let judged = (start + JUDGED_FROM, start + SECONDS);
+        let judged = (start + JUDGED_FROM, start + scenario.seconds);
         let child = start_load(&cgroup, daemon.load, 0, judged, None)?;
         daemons.push((child, cgroup));
     }
     let (mut points, mut snapshots, mut by_run_delay) = (Vec::new(), Vec::new(), Vec::new());
     let mut at = 0.0;
-    while at <= SECONDS {
+    while at <= scenario.seconds {
         sleep_until(start + at);
-        let changed = begin_and_end(&mut pods, at, start)?;
+        let changed = begin_and_end(&mut pods, &scenario, at, start)?;
         points.push(point(now() - start, &pods, taskstats.as_ref())?);
         if changed {
             tell_of(&pods, at)?;
@@ -96,10 +95,10 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
             snapshots.push(agents.by_pressure.snapshot()?);
             by_run_delay.extend(agents.by_run_delay.as_ref().map(Agent::snapshot).transpose()?);
         }
-        at += STEP;
+        at += WINDOW;
     }
     // The loads count to the very end, and write it down then.
-    sleep_until(start + SECONDS + 0.5);
+    sleep_until(start + scenario.seconds + 0.5);
     if scenario.real_time {
         wait_for_reports(&pods)?;
     }
@@ -116,10 +115,11 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     for (child, cgroup) in daemons {
         finish(child, &cgroup)?;
     }
+    let published = agents.by_pressure.published(start_of_day)?;
     agents.finish(&agent_cgroup)?;
     node::clean_up(&scenario)?;
     let (kernel, scenario) = (kernel.to_owned(), scenario.clone());
-    Ok(Record { kernel, scenario, points, missed, alone, snapshots, by_run_delay })
+    Ok(Record { kernel, scenario, points, missed, alone, snapshots, by_run_delay, published })
 }
 
 /// Who sleeps for memory or a disk says what it did when that is over.
@@ -135,12 +135,18 @@ fn wait_for_reports(pods: &[Running<'_>]) -> anyhow::Result<()> {
 }
 
 /// Those whose time has come. Answers whether there was any.
-fn begin_and_end(pods: &mut [Running<'_>], at: f64, start: f64) -> anyhow::Result<bool> {
+fn begin_and_end(
+    pods: &mut [Running<'_>],
+    scenario: &Scenario,
+    at: f64,
+    start: f64,
+) -> anyhow::Result<bool> {
     let mut changed = false;
     for (number, running) in (0..).zip(pods) {
         let pod = running.pod;
-        let judged = (start + JUDGED_FROM, start + pod.to.min(SECONDS));
-        if running.load.is_none() && !running.ended && pod.from <= at && at < pod.to {
+        let ends = pod.ends(scenario);
+        let judged = (start + JUDGED_FROM, start + scenario.seconds);
+        if running.load.is_none() && !running.ended && pod.from <= at && at < ends {
             let report = report_of(&running.tree.name);
             let container = &running.tree.container;
             running.load = Some(start_load(container, pod.load, number, judged, Some(&report))?);
@@ -150,7 +156,7 @@ fn begin_and_end(pods: &mut [Running<'_>], at: f64, start: f64) -> anyhow::Resul
             }
             changed = true;
         }
-        if !running.ended && at >= pod.to && pod.to < SECONDS {
+        if !running.ended && at >= ends && ends < scenario.seconds {
             end(running)?;
             changed = true;
         }
@@ -185,8 +191,8 @@ fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow
     let counters = |running: &Running<'_>| {
         let (pod, container) = (&running.tree.pod, &running.tree.container);
         let mut counters = PodCounters {
-            pod: Cgroup::read(pod),
-            container: Cgroup::read(container),
+            pod: Cgroup::read(pod, taskstats.is_some()),
+            container: Cgroup::read(container, taskstats.is_some()),
             threads: threads(container),
             memory_io: None,
             delays: BTreeMap::new(),
@@ -198,7 +204,7 @@ fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow
         Ok((running.tree.name.clone(), counters))
     };
     let kubepods = tree::kubepods();
-    let mut node = Node::read(&kubepods);
+    let mut node = Node::read(&kubepods, taskstats.is_some());
     node.memory_io = taskstats.map(|_| MemoryIo::of_node(&kubepods));
     Ok(Point { at, node, pods: there.map(counters).collect::<anyhow::Result<_>>()? })
 }

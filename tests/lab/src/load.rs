@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -10,21 +12,38 @@ use anyhow::Context;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::Load;
+use crate::scenario::{Load, WINDOW};
 use crate::{disk_load, memory_load};
 
-/// What all threads of a process say of the judged time, seconds.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+/// What all threads of a process say of the judged time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Missed {
-    /// CPU time that they asked for: their duty.
-    pub asked: f64,
-    /// CPU time that they had.
-    pub had: f64,
-    /// How long their bursts took, from when each was due.
-    pub took: f64,
     /// Pages that they touched, or operations on a disk that they did.
     #[serde(default)]
     pub work: f64,
+    /// Of those that want to run, each five seconds.
+    #[serde(default)]
+    pub windows: Vec<Ran>,
+}
+
+/// CPU time that was had in a window, and how long that took from when it was due, seconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Ran {
+    pub had: f64,
+    pub took: f64,
+}
+
+/// The windows, as the threads of a process fill them. Without a lock: who is held back while it holds
+/// one would make others sleep, that are to want to run.
+struct Windows {
+    from: f64,
+    all: Vec<Nanoseconds>,
+}
+
+#[derive(Default)]
+struct Nanoseconds {
+    had: AtomicU64,
+    took: AtomicU64,
 }
 
 /// Goes to a cgroup, works until it is killed, and writes what it missed between the two moments
@@ -37,17 +56,17 @@ pub fn work(
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
-    let (done, all_missed) = mpsc::channel();
+    let windows = Arc::new(Windows::new(judged));
+    let (done, all_work) = mpsc::channel();
     for thread in 0..load.threads {
-        let done = done.clone();
-        let mut work = Work::new(judged, done.clone());
+        let (windows, mut work) = (windows.clone(), Work::new(judged, done.clone()));
         let place = number * load.threads + thread;
         // As QEMU names those that run a VM's CPUs.
         thread::Builder::new().name(format!("CPU {thread}/KVM")).spawn(move || {
             let ended = match (load.memory, load.io) {
                 (Some(memory), _) => memory_load::touch(memory, place, &mut work),
                 (None, Some(io)) => disk_load::run(io, place, &mut work),
-                (None, None) => run(load, thread, judged, &done),
+                (None, None) => run(load, thread, &windows),
             };
             if let Err(error) = ended {
                 eprintln!("a load failed: {error:#}");
@@ -55,32 +74,43 @@ pub fn work(
             }
         })?;
     }
-    let mut sum = Missed::default();
-    for missed in all_missed.iter().take(load.threads as usize) {
-        sum.asked += missed.asked;
-        sum.had += missed.had;
-        sum.took += missed.took;
-        sum.work += missed.work;
+    if load.memory.is_none() && load.io.is_none() {
+        return write_down(&windows, judged.1, report);
     }
+    let work = all_work.iter().take(load.threads as usize).sum();
+    tell(report, &Missed { work, windows: Vec::new() })?;
+    rest()
+}
+
+/// Again and again, for whoever ends this process need not ask it before.
+fn write_down(windows: &Windows, until: f64, report: Option<&Path>) -> anyhow::Result<()> {
+    while now() < until + 0.3 {
+        sleep_until(now() + 0.25);
+        tell(report, &Missed { work: 0.0, windows: windows.so_far() })?;
+    }
+    rest()
+}
+
+fn tell(report: Option<&Path>, missed: &Missed) -> anyhow::Result<()> {
     if let Some(report) = report {
-        fs::write(report, serde_json::to_string(&sum)?)?;
+        let new = report.with_extension("new");
+        fs::write(&new, serde_json::to_string(missed)?)?;
+        fs::rename(&new, report)?;
     }
-    // A process that ended would be one that waits for nothing.
+    Ok(())
+}
+
+/// A process that ended would be one that waits for nothing.
+fn rest() -> ! {
     loop {
         thread::sleep(Duration::from_secs(3600));
     }
 }
 
-/// Works for ever, and says what it missed when the judged time is over.
-fn run(
-    load: Load,
-    number: u32,
-    (from, until): (f64, f64),
-    done: &Sender<Missed>,
-) -> anyhow::Result<()> {
+/// Works for ever, and notes what that takes.
+fn run(load: Load, number: u32, windows: &Windows) -> ! {
     let burst = load.burst_ms / 1000.0;
     let period = burst / load.duty;
-    let (mut missed, mut told) = (Missed::default(), false);
     // Threads that all begin at once would queue behind each other for ever.
     let mut due = now() + period * f64::from(number) * 0.37 % period;
     loop {
@@ -90,32 +120,57 @@ fn run(
         while used < end {
             spin();
             let (now, used_now) = (now(), thread_time());
-            if at >= from && now <= until {
-                missed.took += now - at;
-                missed.had += used_now - used;
-            }
+            windows.add(at, now, used_now - used);
             (at, used) = (now, used_now);
-        }
-        if !told && at > until {
-            told = true;
-            missed.asked = load.duty * (until - from);
-            let _ = done.send(missed);
         }
         // What is missed is lost: a guest's clock does not wait.
         due = (due + period).max(at);
     }
 }
 
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a few minutes"
+)]
+impl Windows {
+    fn new((from, until): (f64, f64)) -> Self {
+        let count = ((until - from) / WINDOW).round().max(0.0) as usize;
+        Self { from, all: (0..count).map(|_| Nanoseconds::default()).collect() }
+    }
+
+    /// So much CPU time was had between two moments, rather at their end.
+    fn add(&self, since: f64, now: f64, had: f64) {
+        let add = |to: &AtomicU64, seconds: f64| to.fetch_add((seconds * 1e9) as u64, Relaxed);
+        let mut begin = self.from;
+        for ran in &self.all {
+            let end = begin + WINDOW;
+            add(&ran.took, (now.min(end) - since.max(begin)).max(0.0));
+            if begin <= now && now < end {
+                add(&ran.had, had);
+            }
+            begin = end;
+        }
+    }
+
+    fn so_far(&self) -> Vec<Ran> {
+        let seconds = |nanoseconds: &AtomicU64| nanoseconds.load(Relaxed) as f64 / 1e9;
+        let ran = |ran: &Nanoseconds| Ran { had: seconds(&ran.had), took: seconds(&ran.took) };
+        self.all.iter().map(ran).collect()
+    }
+}
+
 /// Counts what a thread does in the judged time, and says it when that is over.
 pub struct Work {
     judged: (f64, f64),
-    done: Option<Sender<Missed>>,
+    done: Option<Sender<f64>>,
     work: f64,
     due: f64,
 }
 
 impl Work {
-    fn new(judged: (f64, f64), done: Sender<Missed>) -> Self {
+    fn new(judged: (f64, f64), done: Sender<f64>) -> Self {
         Self { judged, done: Some(done), work: 0.0, due: 0.0 }
     }
 
@@ -128,7 +183,7 @@ impl Work {
         if now > self.judged.1
             && let Some(done) = self.done.take()
         {
-            let _ = done.send(Missed { work: self.work, ..Missed::default() });
+            let _ = done.send(self.work);
         }
     }
 
@@ -149,6 +204,11 @@ fn spin() {
 /// The monotonic clock, seconds.
 pub fn now() -> f64 {
     read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// The time of day, seconds since 1970.
+pub fn clock() -> f64 {
+    read(ClockId::CLOCK_REALTIME)
 }
 
 fn thread_time() -> f64 {

@@ -14,7 +14,9 @@ mod memory_load;
 mod node;
 mod process;
 mod rates;
+mod reactions;
 mod record;
+mod repeats;
 mod rules;
 mod scenario;
 mod table;
@@ -56,9 +58,9 @@ enum Command {
         /// The folder of scenarios.
         #[arg(long)]
         scenarios: PathBuf,
-        /// Let the guest's clock be the host's in all scenarios, as Linux 6.1 needs.
+        /// Boot with one CPU and bring up the others afterwards, as Linux 6.1 needs in virtual time.
         #[arg(long)]
-        real_time: bool,
+        late_cpus: bool,
         /// Where to keep the records, one a line.
         #[arg(long)]
         records: Option<PathBuf>,
@@ -67,6 +69,11 @@ enum Command {
     },
     /// Print the table of records that were kept.
     Table { records: PathBuf },
+    /// Print how far apart several runs are, by their records.
+    Repeats {
+        #[arg(required = true)]
+        records: Vec<PathBuf>,
+    },
     /// In the guest: run the scenarios of a folder, write records.
     #[command(hide = true)]
     Guest { scenarios: PathBuf },
@@ -93,21 +100,25 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match CommandLine::parse().command {
-        Command::Matrix { kernel, agent, scenarios, real_time, records, names } => {
-            let machine = Machine { kernel, agent, real_time };
-            let all = run_matrix(&machine, &scenarios, &names)?;
+        Command::Matrix { kernel, agent, scenarios, late_cpus, records, names } => {
+            let machine = Machine { kernel, agent, late_cpus };
+            let (all, failures) = run_matrix(&machine, &scenarios, &names)?;
             if let Some(records) = records {
                 let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
                 fs::write(&records, lines?.join("\n"))
                     .with_context(|| records.display().to_string())?;
             }
-            print_table(&all)
+            let table = print_table(&all);
+            complain(&failures)?;
+            table
         }
-        Command::Table { records } => {
-            let text =
-                fs::read_to_string(&records).with_context(|| records.display().to_string())?;
-            let all: Result<Vec<Record>, _> = text.lines().map(serde_json::from_str).collect();
-            print_table(&all?)
+        Command::Table { records } => print_table(&read_records(&records)?),
+        Command::Repeats { records } => {
+            let runs: anyhow::Result<Vec<_>> =
+                records.iter().map(|file| read_records(file)).collect();
+            let (text, wrong) = repeats::table(&runs?);
+            println!("{text}");
+            complain(&wrong)
         }
         Command::Guest { scenarios } => {
             let records = disks::device("records")?;
@@ -124,40 +135,60 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// One boot for each number of CPUs, and for those in real time.
-fn run_matrix(machine: &Machine, folder: &Path, names: &[String]) -> anyhow::Result<Vec<Record>> {
+/// One boot for each number of CPUs, and for those in real time. Beside the records, what failed.
+fn run_matrix(
+    machine: &Machine,
+    folder: &Path,
+    names: &[String],
+) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
     let mut boots: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in Scenario::read_all(folder, names)? {
         let boot = (scenario.real_time, scenario.vcpus);
         boots.entry(boot).or_default().push(scenario);
     }
-    let mut records = Vec::new();
+    let (mut records, mut failures) = (Vec::new(), Vec::new());
     for scenarios in boots.values() {
-        records.extend(machine.run(folder, scenarios)?);
+        let (done, failure) = machine.run(folder, scenarios)?;
+        records.extend(done);
+        failures.extend(failure);
     }
     records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
-    Ok(records)
+    Ok((records, failures))
 }
 
 fn print_table(records: &[Record]) -> anyhow::Result<()> {
     if let Some(record) = records.first() {
         println!("Linux {}\n", record.kernel);
     }
+    let (reactions, values): (Vec<&Record>, Vec<&Record>) =
+        records.iter().partition(|record| record.scenario.is_long());
     let (memory_and_io, cpu): (Vec<&Record>, Vec<&Record>) =
-        records.iter().partition(|record| record.scenario.real_time);
+        values.into_iter().partition(|record| record.scenario.real_time);
     let mut wrong = Vec::new();
-    for (table, records) in
-        [(table::table as fn(&[&Record]) -> _, cpu), (waits_table::table, memory_and_io)]
-    {
+    for (table, records) in [
+        (table::table as fn(&[&Record]) -> _, cpu),
+        (waits_table::table, memory_and_io),
+        (reactions::table, reactions),
+    ] {
         if !records.is_empty() {
             let (text, more) = table(&records);
             println!("{text}");
             wrong.extend(more);
         }
     }
-    for one in &wrong {
+    complain(&wrong)
+}
+
+fn complain(wrong: &[String]) -> anyhow::Result<()> {
+    for one in wrong {
         eprintln!("wrong: {one}");
     }
     anyhow::ensure!(wrong.is_empty(), "{} things are wrong", wrong.len());
     Ok(())
+}
+
+fn read_records(file: &Path) -> anyhow::Result<Vec<Record>> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let lines: Result<_, _> = text.lines().map(serde_json::from_str).collect();
+    lines.with_context(|| file.display().to_string())
 }

@@ -31,6 +31,8 @@ pub struct NodeRates {
 /// A judged part of a record: the node, and those pods that are there all the time, by name.
 #[derive(Debug)]
 pub struct Window<'a> {
+    /// When it ends, seconds since the start.
+    pub until: f64,
     pub node: NodeRates,
     pub pods: BTreeMap<&'a str, PodRates>,
 }
@@ -64,7 +66,8 @@ fn window<'a>(before: &'a Point, after: &'a Point) -> Window<'a> {
         let then = before.pods.get(name)?;
         Some((name.as_str(), pod_rates(then, now, seconds)))
     });
-    Window { node: node_rates(&before.node, &after.node, seconds), pods: pods.collect() }
+    let until = after.at;
+    Window { until, node: node_rates(&before.node, &after.node, seconds), pods: pods.collect() }
 }
 
 fn node_rates(before: &Node, after: &Node, seconds: f64) -> NodeRates {

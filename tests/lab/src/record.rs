@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::load::Missed;
-use crate::scenario::Scenario;
+use crate::scenario::{Beyond, Column, Scenario};
 use crate::taskstats::{Delays, Taskstats};
 
 /// A scenario that was run.
@@ -27,6 +27,19 @@ pub struct Record {
     /// The same of the agent that goes by run delay; empty where there was none.
     #[serde(default)]
     pub by_run_delay: Vec<serde_json::Value>,
+    /// What the agent by pressure would have written on its Node.
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// What a Node would have shown from a moment on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Published {
+    /// Seconds since the start.
+    pub at: f64,
+    /// 0 to 100.
+    pub score: u8,
+    pub level: String,
 }
 
 /// A load with its own limits on a node of its own.
@@ -108,16 +121,28 @@ pub struct Pressures {
     pub io: (u64, u64),
 }
 
+impl Record {
+    /// What its scenario says of a score that is known to be off on this kernel.
+    pub fn beyond(&self, column: Column) -> Option<&Beyond> {
+        self.scenario.beyond.iter().find(|beyond| {
+            let here = |series: &String| self.kernel.starts_with(&format!("{series}."));
+            beyond.column == column && beyond.kernels.iter().any(here)
+        })
+    }
+}
+
 impl Pressures {
-    /// `file` names the files: `{resource}.pressure` of a cgroup, or `/proc/pressure/{resource}`.
-    pub fn read(file: impl Fn(&str) -> std::path::PathBuf) -> Self {
+    /// `file` names the files: `{resource}.pressure` of a cgroup, or `/proc/pressure/{resource}`. What is
+    /// read for nothing is load, too, in an emulated CPU a great one: without `all` CPU is read alone.
+    fn read(all: bool, file: impl Fn(&str) -> PathBuf) -> Self {
         let of = |resource| pressure(&text(&file(resource)));
-        Self { cpu: of("cpu"), memory: of("memory"), io: of("io") }
+        let other = |resource| if all { of(resource) } else { (0, 0) };
+        Self { cpu: of("cpu"), memory: other("memory"), io: other("io") }
     }
 }
 
 impl Node {
-    pub fn read(kubepods: &Path) -> Self {
+    pub fn read(kubepods: &Path, all: bool) -> Self {
         let stat = text(Path::new("/proc/stat"));
         let ticks: Vec<u64> =
             stat.lines().next().unwrap_or("").split(' ').filter_map(|n| n.parse().ok()).collect();
@@ -130,23 +155,25 @@ impl Node {
             delay.unwrap_or_default()
         });
         Self {
-            pressure: Pressures::read(|resource| Path::new("/proc/pressure").join(resource)),
+            pressure: Pressures::read(all, |resource| Path::new("/proc/pressure").join(resource)),
             busy: total - idle,
             total,
             run_delay_ns: (!schedstat.is_empty()).then(|| delays.sum()),
-            kubepods: Pressures::read(|resource| kubepods.join(format!("{resource}.pressure"))),
+            kubepods: Pressures::read(all, |resource| {
+                kubepods.join(format!("{resource}.pressure"))
+            }),
             memory_io: None,
         }
     }
 }
 
 impl Cgroup {
-    pub fn read(path: &Path) -> Self {
+    pub fn read(path: &Path, all: bool) -> Self {
         let (stat, local) = (text(&path.join("cpu.stat")), text(&path.join("cpu.stat.local")));
         let (stat, local) = (keyed(&stat), keyed(&local));
         let of = |key| stat.get(key).copied().unwrap_or_default();
         Self {
-            pressure: Pressures::read(|resource| path.join(format!("{resource}.pressure"))),
+            pressure: Pressures::read(all, |resource| path.join(format!("{resource}.pressure"))),
             usage_us: of("usage_usec"),
             throttled_us: of("throttled_usec"),
             nr_periods: of("nr_periods"),

@@ -6,11 +6,13 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-/// Loads run for so long; the last two thirds are judged.
-pub const SECONDS: f64 = 30.0;
+/// Loads run for so long where nothing else is said; the last two thirds are judged.
+const SECONDS: f64 = 30.0;
 pub const JUDGED_FROM: f64 = 10.0;
+/// Between two looks at everything, and between two of the agent's.
+pub const WINDOW: f64 = 5.0;
 
-/// What runs on a node for [`SECONDS`].
+/// What runs on a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -21,6 +23,9 @@ pub struct Scenario {
     pub about: String,
     /// CPUs of the node.
     pub vcpus: u32,
+    /// For how long. What runs longer than most tells of the agent's reaction to what comes and goes.
+    #[serde(default = "seconds")]
+    pub seconds: f64,
     /// Memory or I/O is at work: it takes real time and the disks, and the second table is its own.
     #[serde(default)]
     pub real_time: bool,
@@ -32,12 +37,41 @@ pub struct Scenario {
     pub nobody_short: bool,
     /// `memory.max` of kubepods, MiB: what the node has for pods.
     pub kubepods_mib: Option<u32>,
+    /// Where the score is known to be further off than it should be, and why.
+    #[serde(default)]
+    pub beyond: Vec<Beyond>,
     /// Pods.
     #[serde(default, rename = "pod")]
     pub pods: Vec<Pod>,
     /// What runs outside pods, as system daemons do.
     #[serde(default, rename = "daemon")]
     pub daemons: Vec<Daemon>,
+}
+
+/// A bound that is out of the score's reach in a scenario, on some kernels; another one, wider, is
+/// kept in its place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beyond {
+    /// As they begin: `6.12`.
+    pub kernels: Vec<String>,
+    pub column: Column,
+    /// How far off the score may be instead, either way.
+    pub error: f64,
+    /// In a sentence; the argument is in docs/lab.md.
+    pub why: String,
+}
+
+/// A score of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Column {
+    /// CPU, by pressure.
+    Psi,
+    /// CPU, by run delay.
+    RunDelay,
+    Memory,
+    Io,
 }
 
 /// A pod, or several that are alike.
@@ -73,9 +107,8 @@ pub struct Pod {
     /// When it starts, seconds.
     #[serde(default)]
     pub from: f64,
-    /// When it ends, seconds.
-    #[serde(default = "the_end")]
-    pub to: f64,
+    /// When it ends, seconds; without it, with the scenario.
+    pub to: Option<f64>,
     /// A live migration made it, and its VM does not run here yet.
     #[serde(default)]
     pub arriving: bool,
@@ -183,7 +216,7 @@ fn page() -> u32 {
 fn ten() -> f64 {
     10.0
 }
-fn the_end() -> f64 {
+fn seconds() -> f64 {
     SECONDS
 }
 
@@ -213,7 +246,7 @@ impl Scenario {
         }
         ensure!(
             !scenario.real_time
-                || scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to == SECONDS),
+                || scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to.is_none()),
             "{}: in real time pods are there all the time",
             path.display()
         );
@@ -232,6 +265,11 @@ impl Scenario {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
+    /// Whether it is about the agent's reaction, and not about one value.
+    pub fn is_long(&self) -> bool {
+        self.seconds > SECONDS
+    }
+
     fn loads(&self) -> impl Iterator<Item = Load> + '_ {
         let pods = self.pods.iter().map(|pod| pod.load);
         pods.chain(self.daemons.iter().map(|daemon| daemon.load))
@@ -239,6 +277,11 @@ impl Scenario {
 }
 
 impl Pod {
+    /// When it ends in a scenario, seconds.
+    pub fn ends(&self, scenario: &Scenario) -> f64 {
+        self.to.unwrap_or(scenario.seconds)
+    }
+
     /// The names of its copies.
     pub fn names(&self) -> Vec<String> {
         match self.copies {

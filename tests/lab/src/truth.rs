@@ -1,12 +1,13 @@
 //! What VMs really waited for, from their threads' run delay and from what their loads say they
 //! missed; and one number of a node's VMs. No pressure file is looked at. Pure.
 
-use crate::load::Missed;
+use crate::load::Ran;
 use crate::rates::{PodRates, Window, population, windows};
 use crate::record::Record;
-use crate::scenario::{JUDGED_FROM, Pod, SECONDS};
+use crate::scenario::{JUDGED_FROM, Pod, WINDOW};
 
-/// VMs that want less than this in all, in CPUs or as a share of the node's, want nothing.
+/// VMs that want less than this in all, in CPUs or as a share of the node's, want nothing; from there
+/// to twice as much what they wait for comes to count.
 const LEAST_CPUS: f64 = 0.5;
 const LEAST_SHARE: f64 = 0.02;
 
@@ -15,28 +16,50 @@ pub type Weighted = (f64, f64);
 
 /// By run delay, on average of the judged windows.
 pub fn by_run_delay(record: &Record) -> f64 {
-    average(record, |window| {
-        let vms = population(record).into_iter();
-        let waits = vms.filter_map(|(name, pod)| {
-            window.pods.get(name.as_str()).map(|rates| waited(pod, rates, record.scenario.vcpus))
-        });
-        of_node(waits.collect(), record.scenario.vcpus)
-    })
+    average(record, |window| in_window(record, window))
 }
 
-/// By what the loads missed: of the time that their bursts took, the share without a CPU; of those
-/// that a quota holds back, of the work that it allows the share that was not done.
-pub fn by_loads(record: &Record) -> f64 {
+/// The same between two moments, of windows that lie wholly within them; none where none does.
+pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
+    let all = windows(record);
+    let within = all.iter().filter(|window| window.until > from + 5.5 && window.until < to + 0.5);
+    let shares: Vec<f64> = within.map(|window| in_window(record, window)).collect();
+    mean(&shares)
+}
+
+fn in_window(record: &Record, window: &Window<'_>) -> f64 {
     let vms = population(record).into_iter();
-    let waits = vms.filter_map(|(name, pod)| Some(missed(pod, record.missed.get(&name)?)));
+    let waits = vms.filter_map(|(name, pod)| {
+        window.pods.get(name.as_str()).map(|rates| waited(pod, rates, record.scenario.vcpus))
+    });
     of_node(waits.collect(), record.scenario.vcpus)
+}
+
+/// By what the loads missed, on average of the judged windows: of the time that their bursts took, the
+/// share without a CPU; of those that a quota holds back, of the work that it allows the share that was
+/// not done.
+pub fn by_loads(record: &Record) -> f64 {
+    let mut shares = Vec::new();
+    let (mut at, mut number) = (JUDGED_FROM, 0);
+    while at < record.scenario.seconds {
+        let there = population(record)
+            .into_iter()
+            .filter(|(_, pod)| pod.from <= at && at + WINDOW <= pod.ends(&record.scenario));
+        let waits = there.map(|(name, pod)| {
+            let ran = record.missed.get(&name).and_then(|missed| missed.windows.get(number));
+            missed(pod, ran.copied().unwrap_or_default())
+        });
+        shares.push(of_node(waits.collect(), record.scenario.vcpus));
+        at += WINDOW;
+        number += 1;
+    }
+    mean(&shares).unwrap_or_default()
 }
 
 /// Something of each judged window, on average.
 pub fn average(record: &Record, of: impl Fn(&Window<'_>) -> f64) -> f64 {
-    let windows = windows(record);
-    windows.iter().map(of).sum::<f64>()
-        / f64::from(u32::try_from(windows.len()).unwrap_or(1).max(1))
+    let values: Vec<f64> = windows(record).iter().map(of).collect();
+    mean(&values).unwrap_or_default()
 }
 
 /// Run delay less what its own quota explains: the time that it was throttled, for each thread
@@ -50,30 +73,34 @@ fn waited(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
     (if wanted > 0.0 { waited / wanted } else { 0.0 }, wanted)
 }
 
-fn missed(pod: &Pod, missed: &Missed) -> Weighted {
-    let seconds = pod.to.min(SECONDS) - pod.from.max(JUDGED_FROM);
-    let (had, wanted) = match pod.allowed() {
-        Some(allowed) => (missed.had, missed.asked.min(allowed * seconds)),
-        // Who was starved to the end has no burst that ended.
-        None => (missed.had, missed.took.max(missed.asked)),
+/// Who never had a CPU to say what it missed missed all.
+fn missed(pod: &Pod, Ran { had, took }: Ran) -> Weighted {
+    let asked = f64::from(pod.load.threads) * pod.load.duty * WINDOW;
+    let wanted = match pod.allowed() {
+        Some(allowed) => asked.min(allowed * WINDOW),
+        None => took.max(asked),
     };
-    if wanted <= 0.0 || seconds <= 0.0 {
+    if wanted <= 0.0 {
         return (0.0, 0.0);
     }
-    ((1.0 - had / wanted).max(0.0), wanted / seconds)
+    ((1.0 - had / wanted).max(0.0), wanted / WINDOW)
 }
 
 /// The smallest share that three quarters of what is wanted do not exceed.
 pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
-    if wanted < LEAST_CPUS.min(LEAST_SHARE * f64::from(vcpus)) {
-        return 0.0;
-    }
+    let counts = wanted / LEAST_CPUS.min(LEAST_SHARE * f64::from(vcpus)) - 1.0;
     waits.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let mut above = 0.0;
     let quartile = waits.iter().find(|(_, wants)| {
         above += wants;
         above > wanted / 4.0 * (1.0 + 1e-9)
     });
-    quartile.map_or(0.0, |(share, _)| *share)
+    quartile.map_or(0.0, |(share, _)| *share * counts.clamp(0.0, 1.0))
+}
+
+/// None of nothing.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
+    Some(values.iter().sum::<f64>() / f64::from(count))
 }

@@ -23,7 +23,7 @@
 
 use crate::rates::population;
 use crate::record::{Alone, PodCounters, Point, Record};
-use crate::scenario::{How, Io, JUDGED_FROM, Pod, SECONDS};
+use crate::scenario::{How, Io, JUDGED_FROM, Pod};
 use crate::taskstats::Delays;
 use crate::truth::of_node;
 
@@ -78,7 +78,7 @@ pub fn judged(record: &Record) -> Option<(&Point, &Point)> {
 }
 
 fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
-    let wanted = alone.work / alone.seconds * (SECONDS - JUDGED_FROM);
+    let wanted = alone.work / alone.seconds * (record.scenario.seconds - JUDGED_FROM);
     (wanted > 0.0).then_some(1.0 - record.missed.get(name)?.work / wanted)
 }
 

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use crate::record::Record;
-use crate::table::{BETWEEN, CALM, SHORT, mean};
+use crate::scenario::Column;
+use crate::table::{BETWEEN, CALM, SHORT, notes};
+use crate::truth::mean;
 use crate::waits::{self, Resource};
 use crate::waits_rules::{by_disks, node_some};
 
@@ -37,12 +39,17 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             let cell = Cell::of(record, resource);
             let before = wrong.len();
             cell.judge(record, resource, &mut wrong);
-            let mark = if wrong.len() > before { " ✗" } else { "" };
+            let mark = match record.beyond(column(resource)) {
+                _ if wrong.len() > before => " ✗",
+                Some(_) => " †",
+                None => "",
+            };
             let _ = write!(text, " {}{mark} | {:.2} |", cell.shown(), cell.node);
             cells.push(cell);
         }
         let _ = writeln!(text, " {:.2} |", by_disks(record));
     }
+    notes(records, &[Column::Memory, Column::Io], &mut text);
     text.push('\n');
     for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
         summary(resource, cells, &mut text, &mut wrong);
@@ -94,7 +101,11 @@ impl Cell {
             }
             return;
         };
-        if record.scenario.nobody_short && score > NOBODY_SHORT {
+        if let Some(beyond) = record.beyond(column(resource)) {
+            if (score - truth).abs() > beyond.error {
+                wrong.push(format!("{what}: truth {truth:.3}, score {score:.3}"));
+            }
+        } else if record.scenario.nobody_short && score > NOBODY_SHORT {
             wrong.push(format!("{what}: score {score:.3} where nobody is short"));
         } else if truth > SHORT && score < BETWEEN || truth < CALM && score >= BETWEEN {
             wrong.push(format!("{what}: truth {truth:.3}, score {score:.3}: wrong side"));
@@ -118,6 +129,13 @@ fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Ve
     );
     if mean_error > MEAN_ERROR {
         wrong.push(format!("{key}: mean error {mean_error:.3}, more than {MEAN_ERROR}"));
+    }
+}
+
+fn column(resource: Resource) -> Column {
+    match resource {
+        Resource::Memory => Column::Memory,
+        Resource::Io => Column::Io,
     }
 }
 

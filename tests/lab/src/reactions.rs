@@ -1,0 +1,126 @@
+//! The table of reactions: how long after VMs begin to wait, and after they cease to, the Node would
+//! say so. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use crate::record::{Published, Record};
+use crate::table::SHORT;
+use crate::truth;
+
+/// Waiting that is shorter than this must reach no level.
+const SHORT_SECONDS: f64 = 30.0;
+
+/// What is promised of a change, where truth reaches `from`: seconds.
+struct Promise {
+    what: &'static str,
+    from: f64,
+    within: f64,
+    /// After the crowd's end, and not its beginning.
+    after_the_end: bool,
+    holds: fn(&Published) -> bool,
+}
+
+const PROMISES: [Promise; 5] = [
+    Promise {
+        what: "changed value",
+        from: 0.3,
+        within: 15.0,
+        after_the_end: false,
+        holds: |shown| shown.score > 0,
+    },
+    Promise {
+        what: "medium",
+        from: 0.3,
+        within: 60.0,
+        after_the_end: false,
+        holds: |shown| shown.level != "low",
+    },
+    Promise {
+        what: "high",
+        from: 0.5,
+        within: 60.0,
+        after_the_end: false,
+        holds: |shown| shown.level == "high",
+    },
+    Promise {
+        what: "high left",
+        from: 0.5,
+        within: 90.0,
+        after_the_end: true,
+        holds: |shown| shown.level != "high",
+    },
+    Promise {
+        what: "low again",
+        from: 0.3,
+        within: 150.0,
+        after_the_end: true,
+        holds: |shown| shown.level == "low",
+    },
+];
+
+/// The table as Markdown, and what is wrong in it.
+pub fn table(records: &[&Record]) -> (String, Vec<String>) {
+    let mut text = String::from("| scenario | crowded, s | truth |");
+    for promise in &PROMISES {
+        let _ = write!(text, " {} (at most {} s) |", promise.what, promise.within);
+    }
+    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(2 + PROMISES.len()));
+    let mut wrong = Vec::new();
+    for record in records {
+        for (from, to) in crowds(record) {
+            row(record, (from, to), &mut text, &mut wrong);
+        }
+    }
+    (text, wrong)
+}
+
+/// When VMs come that are not there all the time, and when they go, seconds.
+fn crowds(record: &Record) -> Vec<(f64, f64)> {
+    let scenario = &record.scenario;
+    let mut all: Vec<(f64, f64)> = Vec::new();
+    for pod in scenario.pods.iter().filter(|pod| pod.from > 0.0) {
+        let crowd = (pod.from, pod.ends(scenario));
+        if !all.contains(&crowd) {
+            all.push(crowd);
+        }
+    }
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
+}
+
+fn row(record: &Record, (from, to): (f64, f64), text: &mut String, wrong: &mut Vec<String>) {
+    let name = &record.scenario.name;
+    let _ = write!(text, "| {name} | {from} to {to} |");
+    if to - from < SHORT_SECONDS {
+        let levels: BTreeSet<&str> =
+            record.published.iter().map(|shown| shown.level.as_str()).collect();
+        if levels.iter().any(|level| *level != "low") {
+            wrong.push(format!("{name}: waiting of {} s reached a level: {levels:?}", to - from));
+        }
+        let highest = record.published.iter().map(|shown| shown.score).max().unwrap_or(0);
+        let _ = writeln!(text, " – | no level, score at most {highest} | – | – | – | – |");
+        return;
+    }
+    let truth = truth::between(record, from, to).unwrap_or_default();
+    let _ = write!(text, " {truth:.3} |");
+    if truth < SHORT {
+        wrong.push(format!("{name}: truth {truth:.3}, nothing to react to"));
+    }
+    for promise in &PROMISES {
+        let since = if promise.after_the_end { to } else { from };
+        let mut later = record.published.iter().filter(|shown| shown.at > since);
+        let took = later.find(|shown| (promise.holds)(shown)).map(|shown| shown.at - since);
+        match took {
+            _ if truth < promise.from => text.push_str(" – |"),
+            Some(took) => {
+                let _ = write!(text, " {took:.0} |");
+            }
+            None => text.push_str(" never |"),
+        }
+        if truth >= promise.from && took.is_none_or(|took| took > promise.within) {
+            wrong.push(format!("{name}: {} after {took:?} s", promise.what));
+        }
+    }
+    text.push('\n');
+}
