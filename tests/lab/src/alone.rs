@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::load::{Missed, now, sleep_until};
+use crate::load::{now, sleep_until};
 use crate::node;
 use crate::process::{report_of, start_load};
 use crate::record::{Alone, delays, text, threads};
@@ -48,11 +48,11 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
         }
         sleep_until(now() + 0.05);
     }
-    let said: Missed = serde_json::from_str(&text(&report)).context("the load said nothing")?;
+    let work = text(&report).parse().context("the load said nothing")?;
     tree.remove()?;
     child.wait()?;
     let delays = after.by(before, u64::saturating_sub);
-    Ok(Alone { seconds: UNTIL - FROM, work: said.work, delays })
+    Ok(Alone { seconds: UNTIL - FROM, work, delays })
 }
 
 fn most(container: &Path, taskstats: &Taskstats) -> anyhow::Result<Delays> {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, Agents};
 use crate::alone;
 use crate::load::{clock, now, sleep_until};
+use crate::missed::{Missed, Windows};
 use crate::node;
 use crate::process::{finish, report_of, start_load};
 use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
@@ -97,18 +98,17 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         }
         at += WINDOW;
     }
-    // The loads count to the very end, and write it down then.
+    // The loads count to the very end.
     sleep_until(start + scenario.seconds + 0.5);
     if scenario.real_time {
         wait_for_reports(&pods)?;
     }
-    let missed = pods
-        .iter()
-        .filter_map(|running| {
-            let report = text(&report_of(&running.tree.name));
-            Some((running.tree.name.clone(), serde_json::from_str(&report).ok()?))
-        })
-        .collect::<BTreeMap<_, _>>();
+    let told = pods.iter().map(|running| {
+        let name = running.tree.name.clone();
+        let missed = missed(&running.pod.load, &name).with_context(|| name.clone())?;
+        Ok((name, missed))
+    });
+    let missed = told.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
     for running in &mut pods {
         end(running)?;
     }
@@ -120,6 +120,19 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     node::clean_up(&scenario)?;
     let (kernel, scenario) = (kernel.to_owned(), scenario.clone());
     Ok(Record { kernel, scenario, points, missed, alone, snapshots, by_run_delay, published })
+}
+
+/// What a pod's load says of itself.
+fn missed(load: &Load, name: &str) -> anyhow::Result<Missed> {
+    let report = report_of(name);
+    Ok(if load.memory.is_none() && load.io.is_none() {
+        Missed { work: 0.0, windows: Windows::read(&fs::read(report)?) }
+    } else {
+        Missed {
+            work: text(&report).parse().context("the load said nothing")?,
+            windows: Vec::new(),
+        }
+    })
 }
 
 /// Who sleeps for memory or a disk says what it did when that is over.

@@ -3,48 +3,16 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
-use serde::{Deserialize, Serialize};
 
-use crate::scenario::{Load, WINDOW};
+use crate::missed::Windows;
+use crate::scenario::Load;
 use crate::{disk_load, memory_load};
-
-/// What all threads of a process say of the judged time.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Missed {
-    /// Pages that they touched, or operations on a disk that they did.
-    #[serde(default)]
-    pub work: f64,
-    /// Of those that want to run, each five seconds.
-    #[serde(default)]
-    pub windows: Vec<Ran>,
-}
-
-/// CPU time that was had in a window, and how long that took from when it was due, seconds.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Ran {
-    pub had: f64,
-    pub took: f64,
-}
-
-/// The windows, as the threads of a process fill them. Without a lock: who is held back while it holds
-/// one would make others sleep, that are to want to run.
-struct Windows {
-    from: f64,
-    all: Vec<Nanoseconds>,
-}
-
-#[derive(Default)]
-struct Nanoseconds {
-    had: AtomicU64,
-    took: AtomicU64,
-}
 
 /// Goes to a cgroup, works until it is killed, and writes what it missed between the two moments
 /// of the monotonic clock.
@@ -56,7 +24,7 @@ pub fn work(
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
-    let windows = Arc::new(Windows::new(judged));
+    let windows = Arc::new(Windows::open(judged, report)?);
     let (done, all_work) = mpsc::channel();
     for thread in 0..load.threads {
         let (windows, mut work) = (windows.clone(), Work::new(judged, done.clone()));
@@ -74,34 +42,13 @@ pub fn work(
             }
         })?;
     }
-    if load.memory.is_none() && load.io.is_none() {
-        return write_down(&windows, judged.1, report);
+    if load.memory.is_some() || load.io.is_some() {
+        let work: f64 = all_work.iter().take(load.threads as usize).sum();
+        if let Some(report) = report {
+            fs::write(report, work.to_string())?;
+        }
     }
-    let work = all_work.iter().take(load.threads as usize).sum();
-    tell(report, &Missed { work, windows: Vec::new() })?;
-    rest()
-}
-
-/// Again and again, for whoever ends this process need not ask it before.
-fn write_down(windows: &Windows, until: f64, report: Option<&Path>) -> anyhow::Result<()> {
-    while now() < until + 0.3 {
-        sleep_until(now() + 0.25);
-        tell(report, &Missed { work: 0.0, windows: windows.so_far() })?;
-    }
-    rest()
-}
-
-fn tell(report: Option<&Path>, missed: &Missed) -> anyhow::Result<()> {
-    if let Some(report) = report {
-        let new = report.with_extension("new");
-        fs::write(&new, serde_json::to_string(missed)?)?;
-        fs::rename(&new, report)?;
-    }
-    Ok(())
-}
-
-/// A process that ended would be one that waits for nothing.
-fn rest() -> ! {
+    // A process that ended would be one that waits for nothing.
     loop {
         thread::sleep(Duration::from_secs(3600));
     }
@@ -125,39 +72,6 @@ fn run(load: Load, number: u32, windows: &Windows) -> ! {
         }
         // What is missed is lost: a guest's clock does not wait.
         due = (due + period).max(at);
-    }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "a few minutes"
-)]
-impl Windows {
-    fn new((from, until): (f64, f64)) -> Self {
-        let count = ((until - from) / WINDOW).round().max(0.0) as usize;
-        Self { from, all: (0..count).map(|_| Nanoseconds::default()).collect() }
-    }
-
-    /// So much CPU time was had between two moments, rather at their end.
-    fn add(&self, since: f64, now: f64, had: f64) {
-        let add = |to: &AtomicU64, seconds: f64| to.fetch_add((seconds * 1e9) as u64, Relaxed);
-        let mut begin = self.from;
-        for ran in &self.all {
-            let end = begin + WINDOW;
-            add(&ran.took, (now.min(end) - since.max(begin)).max(0.0));
-            if begin <= now && now < end {
-                add(&ran.had, had);
-            }
-            begin = end;
-        }
-    }
-
-    fn so_far(&self) -> Vec<Ran> {
-        let seconds = |nanoseconds: &AtomicU64| nanoseconds.load(Relaxed) as f64 / 1e9;
-        let ran = |ran: &Nanoseconds| Ran { had: seconds(&ran.had), took: seconds(&ran.took) };
-        self.all.iter().map(ran).collect()
     }
 }
 

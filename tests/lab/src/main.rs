@@ -11,6 +11,7 @@ mod guest;
 mod load;
 mod machine;
 mod memory_load;
+mod missed;
 mod node;
 mod process;
 mod rates;

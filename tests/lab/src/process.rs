@@ -33,7 +33,7 @@ pub fn start_load(
 
 /// Where a pod's load says what it missed.
 pub fn report_of(pod: &str) -> PathBuf {
-    Path::new("/tmp").join(format!("{pod}.json"))
+    Path::new("/tmp").join(format!("{pod}.missed"))
 }
 
 /// Ends a process and its cgroup.

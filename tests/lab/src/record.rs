@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::Missed;
+use crate::missed::Missed;
 use crate::scenario::{Beyond, Column, Scenario};
 use crate::taskstats::{Delays, Taskstats};
 

@@ -1,7 +1,7 @@
 //! What VMs really waited for, from their threads' run delay and from what their loads say they
 //! missed; and one number of a node's VMs. No pressure file is looked at. Pure.
 
-use crate::load::Ran;
+use crate::missed::Ran;
 use crate::rates::{PodRates, Window, population, windows};
 use crate::record::Record;
 use crate::scenario::{JUDGED_FROM, Pod, WINDOW};

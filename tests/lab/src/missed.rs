@@ -1,0 +1,97 @@
+//! What loads know of what they missed: those that want to run, window by window, in memory that they
+//! share with whoever asks. To write it down would be work that the scenario does not have, and that its
+//! limits would hold back.
+
+use std::fs::OpenOptions;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use anyhow::Context;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::WINDOW;
+
+/// What all threads of a process say of the judged time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Missed {
+    /// Pages that they touched, or operations on a disk that they did.
+    #[serde(default)]
+    pub work: f64,
+    /// Of those that want to run.
+    #[serde(default)]
+    pub windows: Vec<Ran>,
+}
+
+/// CPU time that was had in a window, and how long that took from when it was due, seconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Ran {
+    pub had: f64,
+    pub took: f64,
+}
+
+/// The windows, as the threads of a process fill them: of each two numbers of nanoseconds.
+pub struct Windows {
+    from: f64,
+    all: &'static [AtomicU64],
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a few minutes"
+)]
+impl Windows {
+    /// As a file that is mapped; without one nobody will ask.
+    pub fn open((from, until): (f64, f64), report: Option<&Path>) -> anyhow::Result<Self> {
+        let count = 2 * ((until - from) / WINDOW).round().max(0.0) as usize;
+        let (Some(report), Some(bytes)) = (report, NonZeroUsize::new(count * 8)) else {
+            return Ok(Self { from, all: &[] });
+        };
+        let name = || report.display().to_string();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).open(report);
+        let file = file.with_context(name)?;
+        file.set_len(bytes.get() as u64).with_context(name)?;
+        let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping that is never unmapped, as long as the file, which nobody shortens.
+        let all = unsafe {
+            let start = mmap(None, bytes, rights, MapFlags::MAP_SHARED, &file, 0)?;
+            std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), count)
+        };
+        Ok(Self { from, all })
+    }
+
+    /// So much CPU time was had between two moments, rather at their end.
+    pub fn add(&self, since: f64, now: f64, had: f64) {
+        let add = |to: &AtomicU64, seconds: f64| to.fetch_add((seconds * 1e9) as u64, Relaxed);
+        let mut begin = self.from;
+        for window in self.all.chunks_exact(2) {
+            let end = begin + WINDOW;
+            if let [ran, took] = window
+                && since < end
+                && begin <= now
+            {
+                add(took, now.min(end) - since.max(begin));
+                if now < end {
+                    add(ran, had);
+                }
+            }
+            begin = end;
+        }
+    }
+
+    /// What such a file holds by now.
+    pub fn read(file: &[u8]) -> Vec<Ran> {
+        let number = |bytes: &[u8]| {
+            bytes.try_into().map_or(0.0, |bytes| u64::from_ne_bytes(bytes) as f64 / 1e9)
+        };
+        let ran = |window: &[u8]| {
+            let (had, took) = window.split_at(8);
+            Ran { had: number(had), took: number(took) }
+        };
+        file.chunks_exact(16).map(ran).collect()
+    }
+}
