@@ -95,3 +95,23 @@ impl Windows {
         file.chunks_exact(16).map(ran).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_due_and_had_falls_to_the_windows_in_which_it_was() {
+        let report = std::env::temp_dir().join(format!("psi-lab-missed-{}", std::process::id()));
+        let windows = Windows::open((10.0, 20.0), Some(&report)).unwrap();
+        // Due before anybody counts, had at 11; then due at 13, and had after the window's end.
+        windows.add(9.0, 11.0, 0.5);
+        windows.add(13.0, 17.0, 1.0);
+        // After the end.
+        windows.add(21.0, 22.0, 1.0);
+        let all = Windows::read(&std::fs::read(&report).unwrap());
+        std::fs::remove_file(&report).unwrap();
+        let shown: Vec<(f64, f64)> = all.iter().map(|ran| (ran.had, ran.took)).collect();
+        assert_eq!(shown, [(0.5, 1.0 + 2.0), (1.0, 2.0)]);
+    }
+}

@@ -295,3 +295,21 @@ impl Pod {
         [self.container_cpus, self.pod_cpus].into_iter().flatten().reduce(f64::min)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_reads_and_says_why_where_it_excuses() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+        let all = Scenario::read_all(&folder, &[]).unwrap();
+        assert!(all.iter().filter(|scenario| !scenario.real_time).count() >= 40);
+        for scenario in &all {
+            assert!([2, 4, 8].contains(&scenario.vcpus), "{}", scenario.name);
+            for beyond in &scenario.beyond {
+                assert!(!beyond.why.is_empty() && beyond.error < 0.5, "{}", scenario.name);
+            }
+        }
+    }
+}

@@ -104,3 +104,31 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
     Some(values.iter().sum::<f64>() / f64::from(count))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_of_what_is_wanted_may_be_worse_off() {
+        assert_eq!(of_node(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.3);
+        assert_eq!(of_node(vec![(0.9, 1.1), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.9);
+        // Of 2 % of four CPUs nothing counts, of twice as much all.
+        assert_eq!(of_node(vec![(0.8, 0.08)], 4), 0.0);
+        assert!((of_node(vec![(0.8, 0.12)], 4) - 0.4).abs() < 1e-9);
+        assert_eq!(of_node(vec![(0.8, 0.16)], 4), 0.8);
+    }
+
+    #[test]
+    fn what_a_quota_forbids_is_not_missed() {
+        let pod: Pod =
+            serde_json::from_str(r#"{"name": "vm", "threads": 4, "container_cpus": 2.0}"#).unwrap();
+        let (share, wanted) = missed(&pod, Ran { had: 10.0, took: 20.0 });
+        assert_eq!((share, wanted), (0.0, 2.0));
+        let (share, _) = missed(&pod, Ran { had: 5.0, took: 20.0 });
+        assert_eq!(share, 0.5);
+        let free = Pod { container_cpus: None, ..pod };
+        assert_eq!(missed(&free, Ran { had: 10.0, took: 20.0 }), (0.5, 4.0));
+        assert_eq!(missed(&free, Ran::default()), (1.0, 4.0));
+    }
+}
