@@ -1,6 +1,9 @@
 //! Two samples to shares of time. Pure: a counter that went back, or a window too short to mean
 //! anything, gives `None`, never a negative or an infinite rate.
 
+mod cpu;
+mod disks;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +14,16 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::io_stat::Device;
-use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
-use crate::kernel::task_text::TaskTimes;
 use crate::sample::{
-    BystanderSample, CgroupSample, CpuCounters, CpuRoom, CpuSource, CpuUse, DiskOperations, IoUse,
-    MemberSample, MemoryUse, NodeSample, PressureReading, Sample, ThreadTimes,
+    BystanderSample, CgroupSample, CpuSource, MemberSample, MemoryUse, NodeSample, PressureReading,
+    Sample,
 };
+pub use cpu::{CpuRates, Room, ThreadRates};
+use cpu::{cpu_rates, thread_rates};
+pub use disks::IoRates;
+use disks::{disk_operations, others};
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
@@ -105,40 +110,6 @@ pub struct Rates {
     pub bystanders: Option<Vec<CpuRates>>,
 }
 
-/// What a container did with CPUs between two samples.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct CpuRates {
-    /// Shares of the window in which its tasks waited.
-    pub waits: WaitShares,
-    /// CPUs used on average.
-    pub usage: Option<f64>,
-    /// CPUs that it could not use on average because of a quota of its own or of its pod,
-    /// whichever level tells more.
-    pub throttled: Option<f64>,
-    /// What it may use, at the later sample.
-    pub room: Option<Room>,
-}
-
-/// What a container may use of the node's CPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Room {
-    /// CPUs that the tighter of its own and its pod's quota allows; `None` without any.
-    pub quota: Option<f64>,
-    /// On how many CPUs it may run; `None` where only the node's number bounds it.
-    pub cpus: Option<f64>,
-    /// Tasks in it; `None` where nobody counts.
-    pub tasks: Option<f64>,
-}
-
-/// What threads did between two samples, all together.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ThreadRates {
-    /// CPUs that they ran on, on average.
-    pub ran: f64,
-    /// CPUs that they waited for: for each thread that waits all the time, 1.
-    pub delayed: f64,
-}
-
 /// A container that the score is about, between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemberRates {
@@ -166,16 +137,6 @@ pub struct MemoryRates {
     /// Of its pages that were looked at to free memory, the share that only the node's shortage can
     /// have made somebody look at; `None` where nothing tells.
     pub scanned_for_node: Option<Ratio>,
-}
-
-/// What tells whose doing it is that a container waits for disks.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct IoRates {
-    /// Whether it or its pod has an `io.max`.
-    pub has_max: Option<bool>,
-    /// Of the operations on the disks that it used, the share that others asked for; `None` where
-    /// nothing tells.
-    pub others: Option<Ratio>,
 }
 
 /// Compares two samples, the earlier first.
@@ -241,24 +202,6 @@ fn all_cgroups(sample: &Sample) -> impl Iterator<Item = &CgroupSample> {
     sample.cgroups.iter().chain(&sample.beside)
 }
 
-/// Operations of each disk between two samples.
-fn disk_operations(earlier: &Sample, later: &Sample) -> Option<BTreeMap<Device, f64>> {
-    let before = earlier.node.disk_operations.as_ref()?;
-    Some(more_operations(before, later.node.disk_operations.as_ref()?))
-}
-
-fn more_operations(
-    before: &BTreeMap<Device, u64>,
-    after: &BTreeMap<Device, u64>,
-) -> BTreeMap<Device, f64> {
-    let more = |(device, after): (&Device, &u64)| {
-        // A device that was not there before started from nothing.
-        let before = before.get(device).copied().unwrap_or_default();
-        Some((*device, increase(before, *after)?))
-    };
-    after.iter().filter_map(more).collect()
-}
-
 /// Of a container that was not there before, all but what it is allowed is unknown.
 fn member_rates(
     before: Option<&MemberSample>,
@@ -292,93 +235,6 @@ fn memory_rates(before: Option<&MemoryUse>, after: &MemoryUse) -> MemoryRates {
         Ratio::of(by_kswapd, by_kswapd + increase(before.directly, after.directly)?)
     });
     MemoryRates { own_limit: hits.map(|hits| hits > 0.0), scanned_for_node }
-}
-
-/// The share that others have of what disks were asked for, each disk counted as much as the
-/// container used it. A container that asked none for anything waits for none: its storage is
-/// elsewhere.
-fn others(before: &IoUse, after: &IoUse, disks: &BTreeMap<Device, f64>) -> Option<Ratio> {
-    let (before, after) = match (before.operations.as_ref()?, after.operations.as_ref()?) {
-        (DiskOperations::Counted(before), DiskOperations::Counted(after)) => (before, after),
-        (DiskOperations::Uncounted, _) | (_, DiskOperations::Uncounted) => {
-            return Ratio::of(1.0, 1.0);
-        }
-    };
-    let own = more_operations(before, after);
-    let all: f64 = own.values().sum();
-    let others = own.iter().map(|(device, own)| {
-        // The two were not read in the same moment.
-        let everybody = disks.get(device).copied().unwrap_or_default().max(*own);
-        own * (everybody - own) / everybody.max(1.0)
-    });
-    if all > 0.0 { Ratio::of(others.sum(), all) } else { Some(Ratio::ZERO) }
-}
-
-/// Of threads that both samples have: one that is gone took along what it did, and what a new one
-/// did before it was found is not of this window.
-fn thread_rates(
-    before: &[ThreadTimes],
-    after: &[ThreadTimes],
-    window: Duration,
-) -> Option<ThreadRates> {
-    let before: HashMap<u32, TaskTimes> =
-        before.iter().map(|thread| (thread.id, thread.times)).collect();
-    let both = after.iter().filter_map(|thread| {
-        let before = before.get(&thread.id)?;
-        let ran = increase(before.run_ns, thread.times.run_ns)?;
-        let delayed = increase(before.delay_ns, thread.times.delay_ns)?;
-        // Nobody waits for longer than that: kernels were seen to count a sleep in.
-        let rest = (window.as_secs_f64() * 1e9 - ran).max(0.0);
-        Some((ran, delayed.min(rest)))
-    });
-    let (mut ran, mut delayed, mut threads) = (0.0, 0.0, 0);
-    for (more_ran, more_delayed) in both {
-        (ran, delayed, threads) = (ran + more_ran, delayed + more_delayed, threads + 1);
-    }
-    let cpus = |ns: f64| per_second(ns, window).map(|ns| ns / 1e9);
-    let is_known = threads > 0 || after.is_empty();
-    Some(ThreadRates { ran: cpus(ran)?, delayed: cpus(delayed)? }).filter(|_| is_known)
-}
-
-/// Between its own last two readings, which are further apart for one that hardly waits.
-fn cpu_rates(cpu: &CpuUse, waits: WaitShares) -> CpuRates {
-    let (usage_us, throttled_us, window) = match (cpu.before, cpu.last) {
-        (Some(before), Some(last)) => (
-            before.usage_us.zip(last.usage_us).and_then(|(before, last)| increase(before, last)),
-            throttled_us(&before, &last),
-            last.at.saturating_duration_since(before.at),
-        ),
-        (_, _) => (None, None, Duration::ZERO),
-    };
-    let cpus = |micros: f64| per_second(micros, window).map(|micros| micros / 1e6);
-    CpuRates {
-        waits,
-        usage: usage_us.and_then(cpus),
-        throttled: throttled_us.and_then(cpus),
-        room: cpu.room.map(room),
-    }
-}
-
-fn throttled_us(before: &CpuCounters, last: &CpuCounters) -> Option<f64> {
-    let (before, last) = (before.throttled?, last.throttled?);
-    let own = increase(before.container_us, last.container_us)?;
-    let here_or_above = increase(before.here_or_above_us, last.here_or_above_us)?;
-    // A pod that has its quota from now on tells of times long past.
-    let pod = match (before.pod_us, last.pod_us) {
-        (Some(before), Some(last)) => increase(before, last)?,
-        (_, _) => 0.0,
-    };
-    Some(own.max(pod).max(here_or_above))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs or tasks")]
-fn room(room: CpuRoom) -> Room {
-    let quotas = [room.container_max, room.pod_max].into_iter().flatten();
-    Room {
-        quota: quotas.filter_map(CpuMax::cpus).reduce(f64::min),
-        cpus: room.cpus.filter(|cpus| *cpus > 0).map(|cpus| cpus as f64),
-        tasks: room.tasks.map(|tasks| tasks as f64),
-    }
 }
 
 /// The bystanders of the later sample, where those who are on the node are the same in both.
@@ -468,31 +324,6 @@ mod tests {
         assert_eq!(cpu_some(Some(0), Some(1), Duration::ZERO), None);
     }
 
-    fn counted(device: u32, operations: u64) -> IoUse {
-        let operations = BTreeMap::from([(Device { major: 8, minor: device }, operations)]);
-        IoUse { has_max: Some(false), operations: Some(DiskOperations::Counted(operations)) }
-    }
-
-    #[test]
-    fn others_have_what_is_left_of_the_disks_that_it_used() {
-        let disks = BTreeMap::from([(Device { major: 8, minor: 0 }, 400.0)]);
-        let others = |before: &IoUse, after: &IoUse| others(before, after, &disks).map(Ratio::get);
-        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_100)), Some(0.75));
-        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_500)), Some(0.0));
-        // Its storage is elsewhere, or on a disk of which the node tells nothing.
-        assert_eq!(others(&counted(0, 1_000), &counted(0, 1_000)), Some(0.0));
-        assert_eq!(others(&counted(1, 1_000), &counted(1, 1_100)), Some(0.0));
-        // A disk that it did not use before.
-        let none =
-            IoUse { operations: Some(DiskOperations::Counted(BTreeMap::new())), ..counted(0, 0) };
-        assert_eq!(others(&none, &counted(0, 100)), Some(0.75));
-        // Nobody counts: then nothing can be taken off. Not read: nothing can be said.
-        let uncounted = IoUse { operations: Some(DiskOperations::Uncounted), ..counted(0, 0) };
-        assert_eq!(others(&uncounted, &uncounted), Some(1.0));
-        let unread = IoUse { operations: None, ..counted(0, 0) };
-        assert_eq!(others(&unread, &counted(0, 100)), None);
-    }
-
     #[test]
     fn what_kswapd_looked_at_was_for_the_node() {
         let scanned = |by_kswapd, directly| MemoryUse {
@@ -509,31 +340,6 @@ mod tests {
         assert_eq!((nothing.own_limit, nothing.scanned_for_node), (Some(false), None));
         let unread = MemoryUse { limit_hits: Some(0), scanned: None };
         assert_eq!(rates(unread, scanned(30, 190)).scanned_for_node, None);
-    }
-
-    fn thread(id: u32, run_ns: u64, delay_ns: u64) -> ThreadTimes {
-        ThreadTimes { id, times: TaskTimes { run_ns, delay_ns } }
-    }
-
-    #[test]
-    fn threads_count_that_are_in_both_samples() {
-        let window = Duration::from_secs(5);
-        let rates = |before: &[ThreadTimes], after: &[ThreadTimes]| {
-            let rates = thread_rates(before, after, window)?;
-            Some((rates.ran, rates.delayed))
-        };
-        let before = [thread(1, 0, 0), thread(2, 7, 7), thread(3, 9_000_000_000, 0)];
-        let after = [thread(1, 2_000_000_000, 2_500_000_000), thread(4, 8_000_000_000, 1)];
-        assert_eq!(rates(&before, &after), Some((0.4, 0.5)));
-        // More than the rest of the time nobody waits.
-        let slept = [thread(1, 1_000_000_000, 30_000_000_000)];
-        assert_eq!(rates(&before, &slept), Some((0.2, 0.8)));
-        // A number that was used again is another thread.
-        let reused = [after[0], thread(3, 1, 1)];
-        assert_eq!(rates(&before, &reused), Some((0.4, 0.5)));
-        // Of new ones alone nothing is known, and who has none waits for nothing.
-        assert_eq!(rates(&before, &after[1..]), None);
-        assert_eq!(rates(&before, &[]), Some((0.0, 0.0)));
     }
 
     proptest! {
