@@ -62,6 +62,8 @@ impl Agent {
             .arg("--pods-file")
             .arg(pods)
             .args(["--listen-address", address, "--families", "pressure", "--cpu-source", source])
+            // Where the level shows, it is published at once.
+            .arg("--label")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

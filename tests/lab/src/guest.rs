@@ -25,6 +25,8 @@ const PODS_FILE: &str = "/pods.json";
 
 /// Runs all scenarios of a folder and writes a record of each, one a line.
 pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
+    // A node's root cgroup has no processes but the kernel's own.
+    fs::write(tree::system("psi-lab")?.join("cgroup.procs"), "0").context("cgroup.procs")?;
     wait_for_calm();
     let kernel = text(Path::new("/proc/sys/kernel/osrelease")).trim().to_owned();
     for scenario in Scenario::read_all(folder, &[])? {
