@@ -42,7 +42,7 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
     sleep_until(judged.1);
     let after = most(&tree.container, taskstats)?;
     // It writes down what it did when its next step ends.
-    for _ in 0..400 {
+    for _ in 0..2000 {
         if !text(&report).is_empty() {
             break;
         }

@@ -140,7 +140,7 @@ fn missed(load: &Load, name: &str) -> anyhow::Result<Missed> {
 /// Who sleeps for memory or a disk says what it did when that is over.
 fn wait_for_reports(pods: &[Running<'_>]) -> anyhow::Result<()> {
     let silent = || pods.iter().find(|running| text(&report_of(&running.tree.name)).is_empty());
-    for _ in 0..200 {
+    for _ in 0..1000 {
         if silent().is_none() {
             return Ok(());
         }
