@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::load::{now, sleep_until};
 use crate::node;
-use crate::process::{report_of, start_load};
+use crate::process::{report_of, start_load, work_of};
 use crate::record::{Alone, delays, text, threads};
 use crate::scenario::{Pod, Scenario};
 use crate::taskstats::{Delays, Taskstats};
@@ -42,13 +42,14 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
     sleep_until(judged.1);
     let after = most(&tree.container, taskstats)?;
     // It writes down what it did when its next step ends.
-    for _ in 0..2000 {
+    for _ in 0..400 {
         if !text(&report).is_empty() {
             break;
         }
         sleep_until(now() + 0.05);
     }
-    let work = text(&report).parse().context("the load said nothing")?;
+    ensure!(child.try_wait()?.is_none(), "the load ended");
+    let work = work_of("alone")?;
     tree.remove()?;
     child.wait()?;
     let delays = after.by(before, u64::saturating_sub);

@@ -15,7 +15,7 @@ use crate::alone;
 use crate::load::{clock, now, sleep_until};
 use crate::missed::{Missed, Windows};
 use crate::node;
-use crate::process::{finish, report_of, start_load};
+use crate::process::{finish, report_of, start_load, work_of};
 use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
@@ -103,7 +103,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     // The loads count to the very end.
     sleep_until(start + scenario.seconds + 0.5);
     if scenario.real_time {
-        wait_for_reports(&pods)?;
+        wait_for_reports(&mut pods)?;
     }
     let told = pods.iter().map(|running| {
         let name = running.tree.name.clone();
@@ -130,23 +130,26 @@ fn missed(load: &Load, name: &str) -> anyhow::Result<Missed> {
     Ok(if load.memory.is_none() && load.io.is_none() {
         Missed { work: 0.0, windows: Windows::read(&fs::read(report)?) }
     } else {
-        Missed {
-            work: text(&report).parse().context("the load said nothing")?,
-            windows: Vec::new(),
-        }
+        Missed { work: work_of(name)?, windows: Vec::new() }
     })
 }
 
-/// Who sleeps for memory or a disk says what it did when that is over.
-fn wait_for_reports(pods: &[Running<'_>]) -> anyhow::Result<()> {
-    let silent = || pods.iter().find(|running| text(&report_of(&running.tree.name)).is_empty());
-    for _ in 0..1000 {
-        if silent().is_none() {
-            return Ok(());
+/// Who sleeps for memory or a disk says what it did when that is over: within a while, or not at all.
+fn wait_for_reports(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
+    for _ in 0..200 {
+        if pods.iter().all(|running| !text(&report_of(&running.tree.name)).is_empty()) {
+            break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    silent().map_or(Ok(()), |running| bail!("{}: its load said nothing", running.tree.name))
+    for running in pods {
+        if let Some(load) = &mut running.load
+            && let Some(status) = load.try_wait()?
+        {
+            bail!("{}: its load ended: {status}", running.tree.name);
+        }
+    }
+    Ok(())
 }
 
 /// Those whose time has come. Answers whether there was any.

@@ -36,6 +36,13 @@ pub fn report_of(pod: &str) -> PathBuf {
     Path::new("/tmp").join(format!("{pod}.missed"))
 }
 
+/// What a pod's load of memory or a disk did. One that sleeps too deep to say so, as beyond
+/// `memory.high`, did nothing.
+pub fn work_of(pod: &str) -> anyhow::Result<f64> {
+    let said = fs::read_to_string(report_of(pod)).unwrap_or_default();
+    if said.is_empty() { Ok(0.0) } else { said.parse().context(said) }
+}
+
 /// Ends a process and its cgroup.
 pub fn finish(mut child: Child, cgroup: &Path) -> anyhow::Result<()> {
     tree::remove(cgroup)?;
