@@ -127,7 +127,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
 /// What a pod's load says of itself.
 fn missed(load: &Load, name: &str) -> anyhow::Result<Missed> {
     let report = report_of(name);
-    Ok(if load.memory.is_none() && load.io.is_none() {
+    Ok(if load.wants_to_run() {
         Missed { work: 0.0, windows: Windows::read(&fs::read(report)?) }
     } else {
         Missed { work: work_of(name)?, windows: Vec::new() }

@@ -24,7 +24,7 @@ pub fn work(
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
-    let wants_to_run = load.memory.is_none() && load.io.is_none();
+    let wants_to_run = load.wants_to_run();
     let windows = Arc::new(Windows::open(judged, report.filter(|_| wants_to_run))?);
     let (done, all_work) = mpsc::channel();
     for thread in 0..load.threads {

@@ -239,7 +239,7 @@ impl Scenario {
                 path.display()
             );
             ensure!(
-                scenario.real_time || (load.memory.is_none() && load.io.is_none()),
+                scenario.real_time || load.wants_to_run(),
                 "{}: memory and io need real_time = true",
                 path.display()
             );
@@ -273,6 +273,13 @@ impl Scenario {
     fn loads(&self) -> impl Iterator<Item = Load> + '_ {
         let pods = self.pods.iter().map(|pod| pod.load);
         pods.chain(self.daemons.iter().map(|daemon| daemon.load))
+    }
+}
+
+impl Load {
+    /// Whether CPU time is what it wants, and neither memory nor a disk.
+    pub fn wants_to_run(&self) -> bool {
+        self.memory.is_none() && self.io.is_none()
     }
 }
 
