@@ -133,8 +133,7 @@ impl Worker {
                 Ok(request) => self.answer(request, requests),
                 Err(RecvTimeoutError::Timeout) => {
                     self.tick();
-                    // Ticks that a suspended machine missed are not made up for.
-                    due = (due + tick_interval).max(moment_now().at);
+                    due = due_after(due, moment_now().at, tick_interval);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -184,6 +183,13 @@ impl Worker {
     }
 }
 
+/// When the tick after the one that was due then, and has been made by `now`, is due. Ticks that a
+/// suspended machine missed are not made up for; and of a window that is much shorter than the
+/// others, who ran in it and who waited would be chance.
+fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
+    (due + tick_interval).max(now + tick_interval / 2)
+}
+
 /// Rates since the refresh before. One that came too soon after it has those of before.
 fn rates_since(before: Option<Refreshed>, sample: &Sample) -> Option<Arc<Rates>> {
     let before = before?;
@@ -192,4 +198,21 @@ fn rates_since(before: Option<Refreshed>, sample: &Sample) -> Option<Arc<Rates>>
         return before.rates;
     }
     (window <= MAX_REFRESH_WINDOW).then(|| Arc::new(rates_between(&before.sample, sample)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_tick_is_neither_made_up_for_nor_followed_at_once() {
+        let due = moment_now().at;
+        let after = |late: f64| {
+            let next = due_after(due, due + Duration::from_secs_f64(late), TICK_INTERVAL);
+            (next - due).as_secs_f64()
+        };
+        // One that was a little late changes nothing; one that was very late, all that come.
+        assert_eq!([0.0, 0.1, 2.5].map(after), [5.0; 3]);
+        assert_eq!([4.9, 60.0].map(after), [7.4, 62.5]);
+    }
 }
