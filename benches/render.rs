@@ -115,7 +115,7 @@ fn sample() -> Sample {
             reclaim: None,
             pods_limit_hits: None,
             memory: None,
-            disk_operations: None,
+            disks: None,
             devices: Arc::default(),
         },
         beside: Vec::new(),

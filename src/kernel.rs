@@ -25,6 +25,12 @@ use nix::sys::stat::Mode;
 
 use text::{Malformed, malformed_file};
 
+/// Bytes in a page of memory, in which the kernel counts here and there.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    procfs::page_size()
+}
+
 /// A file that could not be read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {situation}")]

@@ -23,7 +23,7 @@ use crate::sample::{
 pub use cpu::{CpuRates, Room, ThreadRates};
 use cpu::{cpu_rates, thread_rates};
 pub use disks::IoRates;
-use disks::{disk_operations, others};
+use disks::{DiskRates, disk_rates};
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
@@ -153,7 +153,7 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
         let before = earlier.members.iter().flatten();
         let before: HashMap<CgroupId, &MemberSample> =
             before.map(|member| (member.cgroup.id, member)).collect();
-        let disks = disk_operations(earlier, later);
+        let disks = disk_rates(earlier, later);
         let rates = |member: &MemberSample| {
             member_rates(before.get(&member.cgroup.id).copied(), member, window, disks.as_ref())
         };
@@ -207,7 +207,7 @@ fn member_rates(
     before: Option<&MemberSample>,
     after: &MemberSample,
     window: Duration,
-    disks: Option<&BTreeMap<Device, f64>>,
+    disks: Option<&BTreeMap<Device, DiskRates>>,
 ) -> MemberRates {
     let pressure =
         before.map(|before| pressure_rates(&before.pressure, &after.pressure)).unwrap_or_default();
@@ -220,10 +220,7 @@ fn member_rates(
             thread_rates(before.threads.as_deref()?, after.threads.as_deref()?, window)
         }),
         memory: memory_rates(before.map(|before| &before.memory), &after.memory),
-        io: IoRates {
-            has_max: after.io.has_max,
-            others: before.and_then(|before| others(&before.io, &after.io, disks?)),
-        },
+        io: IoRates::between(before.map(|before| &before.io), &after.io, disks, window),
     }
 }
 

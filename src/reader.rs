@@ -342,9 +342,7 @@ impl Reader {
             reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
             pods_limit_hits: None,
             memory: note(self.proc.memory(buffer), errors).flatten(),
-            disk_operations: (depth == Depth::Score)
-                .then(|| note(self.proc.disk_operations(buffer), errors))
-                .flatten(),
+            disks: (depth == Depth::Score).then(|| note(self.proc.disks(buffer), errors)).flatten(),
             devices: Arc::clone(&self.devices),
         }
     }

@@ -12,7 +12,7 @@ use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::limits::{CpuMax, IoMax, Limit};
-use crate::kernel::node_text::{CpuTimes, NodeMemory, Reclaim};
+use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::task_text::TaskTimes;
 
@@ -113,8 +113,8 @@ pub struct NodeSample {
     pub pods_limit_hits: Option<u64>,
     /// Memory and swap.
     pub memory: Option<NodeMemory>,
-    /// Reads and writes of each block device since boot; `None` where it was not asked for.
-    pub disk_operations: Option<BTreeMap<Device, u64>>,
+    /// What each block device did since boot; `None` where it was not asked for.
+    pub disks: Option<BTreeMap<Device, DiskCounters>>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
 }
@@ -218,13 +218,16 @@ pub struct IoUse {
     /// Operations that it asked for, by device; `None` also where it hardly waited of late, so that
     /// they were not read.
     pub operations: Option<DiskOperations>,
+    /// Bytes of its own memory that came back from swap since it was made; `None` also where it hardly
+    /// waited of late, or the node freed no memory.
+    pub swapped_in_bytes: Option<u64>,
 }
 
-/// Reads and writes that a container asked for.
+/// What a container asked disks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskOperations {
     /// By device, since it was made.
-    Counted(BTreeMap<Device, u64>),
+    Counted(BTreeMap<Device, IoCounters>),
     /// Nobody counts: the io controller is off.
     Uncounted,
 }

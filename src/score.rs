@@ -296,8 +296,8 @@ impl<'a> MemberWaiting<'a> {
                 CpuSource::Psi => cpu_waiting(member, rates.cpus, spread),
                 CpuSource::RunDelay => run_delay_waiting(member, rates.cpus),
             },
-            memory: memory_waiting(member, rates.reclaims),
-            io: io_waiting(member),
+            memory: memory_waiting(member, rates.reclaims, rates.cpus),
+            io: io_waiting(member, rates.cpus),
         };
         Self { member, waiting }
     }

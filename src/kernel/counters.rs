@@ -34,6 +34,8 @@ pub struct MemoryStat {
     pub pgscan_kswapd: Option<u64>,
     /// Pages that tasks looked at that needed memory at once, for the node's sake or for a limit's.
     pub pgscan_direct: Option<u64>,
+    /// Pages of its own memory that were taken and came back from swap.
+    pub workingset_refault_anon: Option<u64>,
 }
 
 /// `memory.events` (the cgroup and all below it) or `memory.events.local` (itself alone).
@@ -110,6 +112,7 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
             b"inactive_file" => &mut stat.inactive_file,
             b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
             b"pgscan_direct" => &mut stat.pgscan_direct,
+            b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
             _ => return,
         };
         *slot = Some(value);

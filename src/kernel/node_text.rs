@@ -198,15 +198,31 @@ pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
     of_devices(text, |stat| stat.name)
 }
 
-/// Reads `/proc/diskstats`: how many operations each block device was asked for since boot. Those
-/// that the kernel merged count too, as they do in a cgroup's `io.stat`. Lines that do not read are
-/// passed over.
+/// What a block device did since boot. A cgroup's `io.stat` counts operations before the kernel merges
+/// them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskCounters {
+    /// Reads completed.
+    pub reads: u64,
+    /// Reads that were merged into others.
+    pub reads_merged: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Writes that were merged into others.
+    pub writes_merged: u64,
+    /// How long reads took from when they were asked for, milliseconds: of several at once the sum.
+    pub reading_ms: u64,
+}
+
+/// Reads `/proc/diskstats`. Lines that do not read are passed over.
 #[must_use]
-pub fn parse_disk_operations(text: &[u8]) -> BTreeMap<Device, u64> {
-    of_devices(text, |stat| {
-        [stat.reads, stat.merged, stat.writes, stat.writes_merged]
-            .into_iter()
-            .fold(0, u64::saturating_add)
+pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
+    of_devices(text, |stat| DiskCounters {
+        reads: stat.reads,
+        reads_merged: stat.merged,
+        writes: stat.writes,
+        writes_merged: stat.writes_merged,
+        reading_ms: stat.time_reading,
     })
 }
 
@@ -269,10 +285,16 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_a_disk_are_reads_and_writes_merged_ones_too() {
-        let operations =
-            parse_disk_operations(b" 254 0 vda 1 20 9 9 300 4000 9 9 9 9 9\nrubbish\n");
-        assert_eq!(operations, BTreeMap::from([(Device { major: 254, minor: 0 }, 4321)]));
+    fn a_disk_has_counters() {
+        let disks = parse_disk_counters(b" 254 0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n");
+        let vda = DiskCounters {
+            reads: 1,
+            reads_merged: 20,
+            writes: 300,
+            writes_merged: 4000,
+            reading_ms: 7,
+        };
+        assert_eq!(disks, BTreeMap::from([(Device { major: 254, minor: 0 }, vda)]));
     }
 
     #[test]
@@ -297,7 +319,7 @@ mod tests {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
             let _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
-            let _ = (parse_device_names(&bytes), parse_disk_operations(&bytes));
+            let _ = (parse_device_names(&bytes), parse_disk_counters(&bytes));
             let _ = parse_schedstat(&bytes);
         }
     }

@@ -14,8 +14,8 @@ use nix::sys::stat::Mode;
 use super::cgroup_dir::Resource;
 use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, NodeMemory, Reclaim, parse_device_names, parse_disk_operations, parse_meminfo,
-    parse_proc_stat, parse_schedstat, parse_vmstat,
+    CpuTimes, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
+    parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, numbers};
@@ -117,16 +117,16 @@ impl ProcRoot {
         Ok(absent_is_none(names)?.unwrap_or_default())
     }
 
-    /// `/proc/diskstats`: operations of block devices since boot; empty where there is no such file.
+    /// `/proc/diskstats`: what block devices did since boot; empty where there is no such file.
     ///
     /// # Errors
     /// Anything but absence.
-    pub fn disk_operations(
+    pub fn disks(
         &self,
         buffer: &mut ReadBuffer,
-    ) -> Result<BTreeMap<Device, u64>, ReadError> {
-        let operations = self.read(c"diskstats", buffer, |text| Ok(parse_disk_operations(text)));
-        Ok(absent_is_none(operations)?.unwrap_or_default())
+    ) -> Result<BTreeMap<Device, DiskCounters>, ReadError> {
+        let disks = self.read(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
+        Ok(absent_is_none(disks)?.unwrap_or_default())
     }
 
     /// The numbers of all processes that this mount shows.

@@ -1,9 +1,11 @@
-//! Who asks a node's disks for how much. Pure.
+//! Who asks a node's disks for how much, and how long that takes. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::{Ratio, increase};
-use crate::kernel::io_stat::Device;
+use super::{Ratio, increase, per_second};
+use crate::kernel::io_stat::{Device, IoCounters};
+use crate::kernel::node_text::DiskCounters;
 use crate::sample::{DiskOperations, IoUse, Sample};
 
 /// What tells whose doing it is that a container waits for disks.
@@ -14,46 +16,139 @@ pub struct IoRates {
     /// Of the operations on the disks that it used, the share that others asked for; `None` where
     /// nothing tells.
     pub others: Option<Ratio>,
+    /// How many reads of its were under way on average: what it waited for them, if somebody did for
+    /// each. `None` where nothing tells.
+    pub reading: Option<f64>,
+    /// Of the bytes that it read, the share that came back from swap; `None` where nothing tells.
+    pub swapped_in: Option<Ratio>,
 }
 
-/// Operations of each disk between two samples.
-pub(super) fn disk_operations(earlier: &Sample, later: &Sample) -> Option<BTreeMap<Device, f64>> {
-    let before = earlier.node.disk_operations.as_ref()?;
-    Some(more_operations(before, later.node.disk_operations.as_ref()?))
+/// What a disk did between two samples.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DiskRates {
+    reads: Operations,
+    writes: Operations,
+    reading_s: f64,
 }
 
-fn more_operations(
-    before: &BTreeMap<Device, u64>,
-    after: &BTreeMap<Device, u64>,
-) -> BTreeMap<Device, f64> {
-    let more = |(device, after): (&Device, &u64)| {
+/// Operations of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Operations {
+    completed: f64,
+    /// As they were asked for, before some were merged.
+    asked: f64,
+}
+
+/// What each disk did between two samples.
+pub(super) fn disk_rates(earlier: &Sample, later: &Sample) -> Option<BTreeMap<Device, DiskRates>> {
+    let (before, after) = (earlier.node.disks.as_ref()?, later.node.disks.as_ref()?);
+    let more = |(device, after): (&Device, &DiskCounters)| {
         // A device that was not there before started from nothing.
         let before = before.get(device).copied().unwrap_or_default();
-        Some((*device, increase(before, *after)?))
+        let more = |of: fn(&DiskCounters) -> u64| increase(of(&before), of(after));
+        let operations = |completed, merged| {
+            let completed = more(completed)?;
+            Some(Operations { completed, asked: completed + more(merged)? })
+        };
+        let rates = DiskRates {
+            reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
+            writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
+            reading_s: more(|disk| disk.reading_ms)? / 1000.0,
+        };
+        Some((*device, rates))
     };
-    after.iter().filter_map(more).collect()
+    Some(after.iter().filter_map(more).collect())
+}
+
+impl Operations {
+    /// So many that were asked for, as a share of all of them.
+    fn share(self, asked: f64) -> f64 {
+        // The two were not read in the same moment.
+        asked / self.asked.max(asked).max(1.0)
+    }
+}
+
+/// What a container did on a disk between two samples.
+struct Use {
+    reads: f64,
+    writes: f64,
+    read_bytes: f64,
+    disk: DiskRates,
+}
+
+impl IoRates {
+    pub(super) fn between(
+        before: Option<&IoUse>,
+        after: &IoUse,
+        disks: Option<&BTreeMap<Device, DiskRates>>,
+        window: Duration,
+    ) -> Self {
+        let unknown = Self { has_max: after.has_max, ..Self::default() };
+        let (Some(before), Some(disks)) = (before, disks) else {
+            return unknown;
+        };
+        match (&before.operations, &after.operations) {
+            (Some(DiskOperations::Counted(earlier)), Some(DiskOperations::Counted(later))) => {
+                let uses = uses(earlier, later, disks);
+                let read: f64 = uses.iter().map(|one| one.read_bytes).sum();
+                let swapped_in = before.swapped_in_bytes.zip(after.swapped_in_bytes);
+                Self {
+                    others: others(&uses),
+                    reading: per_second(uses.iter().map(Use::reading_s).sum(), window),
+                    swapped_in: swapped_in.and_then(|(before, after)| {
+                        Ratio::of(increase(before, after)?, read.max(1.0))
+                    }),
+                    ..unknown
+                }
+            }
+            (Some(_), Some(_)) => Self { others: Ratio::of(1.0, 1.0), ..unknown },
+            _ => unknown,
+        }
+    }
+}
+
+fn uses(
+    before: &BTreeMap<Device, IoCounters>,
+    after: &BTreeMap<Device, IoCounters>,
+    disks: &BTreeMap<Device, DiskRates>,
+) -> Vec<Use> {
+    let one = |(device, after): (&Device, &IoCounters)| {
+        let more = |of: fn(&IoCounters) -> u64| {
+            increase(before.get(device).map(of).unwrap_or_default(), of(after))
+        };
+        Some(Use {
+            reads: more(|io| io.reads)?,
+            writes: more(|io| io.writes)?,
+            read_bytes: more(|io| io.read_bytes)?,
+            disk: disks.get(device).copied().unwrap_or_default(),
+        })
+    };
+    after.iter().filter_map(one).collect()
+}
+
+impl Use {
+    /// How long its own reads took: each as long as the disk's reads did on average.
+    fn reading_s(&self) -> f64 {
+        self.disk.reading_s * self.disk.reads.share(self.reads)
+    }
+
+    /// What the disk did for it, and for all: completed operations, of which a merged one is a part.
+    fn completed(&self) -> (f64, f64) {
+        let DiskRates { reads, writes, .. } = &self.disk;
+        let own = reads.completed * reads.share(self.reads)
+            + writes.completed * writes.share(self.writes);
+        (own, reads.completed + writes.completed)
+    }
 }
 
 /// The share that others have of what disks were asked for, each disk counted as much as the
 /// container used it. A container that asked none for anything waits for none: its storage is
 /// elsewhere.
-pub(super) fn others(
-    before: &IoUse,
-    after: &IoUse,
-    disks: &BTreeMap<Device, f64>,
-) -> Option<Ratio> {
-    let (before, after) = match (before.operations.as_ref()?, after.operations.as_ref()?) {
-        (DiskOperations::Counted(before), DiskOperations::Counted(after)) => (before, after),
-        (DiskOperations::Uncounted, _) | (_, DiskOperations::Uncounted) => {
-            return Ratio::of(1.0, 1.0);
-        }
-    };
-    let own = more_operations(before, after);
-    let all: f64 = own.values().sum();
-    let others = own.iter().map(|(device, own)| {
-        // The two were not read in the same moment.
-        let everybody = disks.get(device).copied().unwrap_or_default().max(*own);
-        own * (everybody - own) / everybody.max(1.0)
+fn others(uses: &[Use]) -> Option<Ratio> {
+    let all: f64 = uses.iter().map(|one| one.completed().0).sum();
+    let others = uses.iter().map(|one| {
+        let (own, everybody) = one.completed();
+        own * (everybody - own).max(0.0) / everybody.max(1.0)
     });
     if all > 0.0 { Ratio::of(others.sum(), all) } else { Some(Ratio::ZERO) }
 }
@@ -62,15 +157,39 @@ pub(super) fn others(
 mod tests {
     use super::*;
 
-    fn counted(device: u32, operations: u64) -> IoUse {
-        let operations = BTreeMap::from([(Device { major: 8, minor: device }, operations)]);
-        IoUse { has_max: Some(false), operations: Some(DiskOperations::Counted(operations)) }
+    const WINDOW: Duration = Duration::from_secs(5);
+
+    fn device(minor: u32) -> Device {
+        Device { major: 8, minor }
+    }
+
+    /// Half of it reads of 4 KiB.
+    fn counted(minor: u32, operations: u64) -> IoUse {
+        let (reads, device) = (operations / 2, device(minor));
+        let io = IoCounters {
+            device,
+            reads,
+            writes: operations - reads,
+            read_bytes: 4096 * reads,
+            written_bytes: 0,
+        };
+        IoUse {
+            has_max: Some(false),
+            operations: Some(DiskOperations::Counted(BTreeMap::from([(device, io)]))),
+            swapped_in_bytes: None,
+        }
+    }
+
+    fn rates(before: &IoUse, after: &IoUse) -> IoRates {
+        // Each read took 10 ms.
+        let operations = Operations { completed: 200.0, asked: 200.0 };
+        let disk = DiskRates { reads: operations, writes: operations, reading_s: 2.0 };
+        IoRates::between(Some(before), after, Some(&BTreeMap::from([(device(0), disk)])), WINDOW)
     }
 
     #[test]
     fn others_have_what_is_left_of_the_disks_that_it_used() {
-        let disks = BTreeMap::from([(Device { major: 8, minor: 0 }, 400.0)]);
-        let others = |before: &IoUse, after: &IoUse| others(before, after, &disks).map(Ratio::get);
+        let others = |before: &IoUse, after: &IoUse| rates(before, after).others.map(Ratio::get);
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_100)), Some(0.75));
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_500)), Some(0.0));
         // Its storage is elsewhere, or on a disk of which the node tells nothing.
@@ -85,5 +204,44 @@ mod tests {
         assert_eq!(others(&uncounted, &uncounted), Some(1.0));
         let unread = IoUse { operations: None, ..counted(0, 0) };
         assert_eq!(others(&unread, &counted(0, 100)), None);
+    }
+
+    #[test]
+    fn what_is_merged_is_one_operation_of_a_disk() {
+        // As measured: a reader beside one that writes to the page cache, both of the same disk time.
+        let disk = DiskRates {
+            reads: Operations { completed: 98.0, asked: 98.0 },
+            writes: Operations { completed: 102.0, asked: 1_625.0 },
+            reading_s: 0.9,
+        };
+        let of = |reads, writes| {
+            let one = Use { reads, writes, read_bytes: 0.0, disk };
+            (others(&[one]).unwrap().get() * 1e3).round() / 1e3
+        };
+        assert_eq!((of(98.0, 0.0), of(0.0, 1_625.0)), (0.51, 0.49));
+    }
+
+    #[test]
+    fn its_reads_take_as_long_as_the_disks_do() {
+        let reading = |before: u64, after| rates(&counted(0, before), &counted(0, after)).reading;
+        // Fifty of 10 ms in five seconds.
+        assert_eq!(reading(1_000, 1_100), Some(0.1));
+        assert_eq!(reading(1_000, 1_000), Some(0.0));
+        // Never more than the disk's.
+        assert_eq!(reading(1_000, 9_000), Some(0.4));
+        assert_eq!(rates(&counted(1, 0), &counted(1, 100)).reading, Some(0.0));
+    }
+
+    #[test]
+    fn what_came_back_from_swap_is_a_share_of_what_was_read() {
+        let share = |before: Option<u64>, after: Option<u64>| {
+            let with = |swapped_in_bytes, io| IoUse { swapped_in_bytes, ..io };
+            let (before, after) = (with(before, counted(0, 0)), with(after, counted(0, 100)));
+            rates(&before, &after).swapped_in.map(Ratio::get)
+        };
+        assert_eq!(share(Some(7), Some(7 + 25 * 4096)), Some(0.5));
+        assert_eq!(share(Some(7), Some(7 + 90 * 4096)), Some(1.0));
+        assert_eq!(share(None, Some(7)), None);
+        assert_eq!(share(Some(7), Some(6)), None);
     }
 }

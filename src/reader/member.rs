@@ -59,7 +59,7 @@ impl MemberReader {
         }
         let alive: HashSet<CgroupId> = samples.iter().map(|sample| sample.cgroup.id).collect();
         self.known.retain(|id, _| alive.contains(id));
-        self.stalls.forget_all_but(&alive);
+        self.stalls.end(tick, &alive);
         samples
     }
 

@@ -1,7 +1,7 @@
 //! What tells whose doing it is that a container waits for memory or for disks: read only where it
 //! waits, since `memory.stat` and `io.stat` cost as much as `cpu.stat`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use super::attention::Watched;
 use super::cgroup::CgroupReader;
@@ -10,12 +10,22 @@ use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::parse_io_max;
+use crate::kernel::node_text::Reclaim;
+use crate::kernel::page_bytes;
 use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Scanned};
 
 /// Reads them, and keeps what cannot have changed since.
 #[derive(Debug, Default)]
 pub(super) struct StallReader {
     known: HashMap<CgroupId, Known>,
+    /// What the node had looked at to free memory at the tick before, for itself or for all pods' limit.
+    freed: Option<Freed>,
+}
+
+type Freed = (Reclaim, Option<u64>);
+
+fn freed(tick: &Tick<'_>) -> Option<Freed> {
+    Some((tick.node.reclaim?, tick.node.pods_limit_hits))
 }
 
 /// What the last tick found. A limit can have held nobody back who has not waited since.
@@ -53,13 +63,19 @@ impl StallReader {
         let for_disks = Watched::after_stall(before, reading, Resource::Io);
         let waited_lately = for_disks.waited_lately(tick.now);
         let operations = waited_lately.then(|| read_operations(tick.reader, &member.dir)).flatten();
+        let frees_memory = self.freed.is_some() && self.freed != freed(tick);
+        let swapped_in_bytes = (waited_lately && frees_memory)
+            .then(|| read_swapped_in(tick.reader, &member.dir))
+            .flatten();
         let pressures = reading.pressures;
         let known = Known { for_disks, pressures, memory, has_io_max: has_max };
         self.known.insert(member.cgroup.id, known);
-        (memory, IoUse { has_max, operations })
+        (memory, IoUse { has_max, operations, swapped_in_bytes })
     }
 
-    pub(super) fn forget_all_but(&mut self, alive: &HashSet<CgroupId>) {
+    /// After the last container of a tick: keeps those that are left.
+    pub(super) fn end(&mut self, tick: &Tick<'_>, alive: &HashSet<CgroupId>) {
+        self.freed = freed(tick);
         self.known.retain(|id, _| alive.contains(id));
     }
 }
@@ -109,10 +125,10 @@ fn read_operations(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<DiskOpe
     let Some(devices) = reader.read_io_stat(dir)? else {
         return Some(DiskOperations::Uncounted);
     };
-    let counted = devices.into_iter().fold(BTreeMap::new(), |mut counted, row| {
-        let operations: &mut u64 = counted.entry(row.device).or_default();
-        *operations = operations.saturating_add(row.reads).saturating_add(row.writes);
-        counted
-    });
-    Some(DiskOperations::Counted(counted))
+    Some(DiskOperations::Counted(devices.into_iter().map(|row| (row.device, row)).collect()))
+}
+
+fn read_swapped_in(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<u64> {
+    let stat = reader.read_whole(dir, c"memory.stat", parse_memory_stat)??;
+    Some(stat.workingset_refault_anon?.saturating_mul(page_bytes()))
 }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::calibration::Spread;
-use super::cpu_range::CpuRange;
-use crate::rates::{MemberRates, Ratio};
+use super::cpu_range::{CpuRange, cpus_of};
+use crate::rates::{MemberRates, Ratio, Room};
 
 /// Of a container that waits for less it is not asked who else uses its disks.
 const IO_HARDLY: f64 = 0.01;
@@ -17,8 +17,8 @@ pub struct Waiting {
     /// The part of it that its own limit or its pod's explains.
     pub own_limit: Ratio,
     /// What the node explains. With memory and I/O, what neither explains is in no part. With CPU it is
-    /// the share of time in which each CPU that it wanted was waited for, which can be more than
-    /// the raw pressure: that reads too little.
+    /// the share of time in which each CPU that it wanted was waited for. It can be more than the raw
+    /// pressure, which reads too little; with I/O too.
     pub left: Ratio,
     /// Share of what it wanted that it had to wait for because of the node.
     pub contention: Ratio,
@@ -47,28 +47,55 @@ pub(super) fn cpu_waiting(
 }
 
 /// Memory: it counts only while the node itself looks for memory, or kubepods does. Of a container
-/// that met a limit of its own, as much as the node's background thread looked at of its pages.
-pub(super) fn memory_waiting(member: &MemberRates, node_reclaims: Option<bool>) -> Option<Waiting> {
+/// that met a limit of its own, as much as the node's background thread looked at of its pages. What it
+/// waits for pages in swap counts, too, whether the kernel calls that a stall or not.
+pub(super) fn memory_waiting(
+    member: &MemberRates,
+    node_reclaims: Option<bool>,
+    cpus: Option<u64>,
+) -> Option<Waiting> {
     let raw = member.pressure.memory.some?;
+    let swapping = swapping(member, cpus);
     if raw == Ratio::ZERO {
-        return Some(evenly(raw, Ratio::ZERO, Ratio::ZERO));
+        return Some(evenly(raw, Ratio::ZERO, swapping));
     }
-    Some(match (member.memory.own_limit?, node_reclaims?) {
+    let part = |share: f64| Ratio::of(raw.get() * share, 1.0);
+    let (own_limit, left) = match (member.memory.own_limit?, node_reclaims?) {
         (true, true) => {
-            let for_node = member.memory.scanned_for_node.unwrap_or(Ratio::ZERO).get();
-            let part = |share: f64| Ratio::of(raw.get() * share, 1.0);
-            evenly(raw, part(1.0 - for_node)?, part(for_node)?)
+            let for_node = taken_by_node(member);
+            (part(1.0 - for_node)?, part(for_node)?)
         }
-        (true, false) => evenly(raw, raw, Ratio::ZERO),
-        (false, true) => evenly(raw, Ratio::ZERO, raw),
-        (false, false) => evenly(raw, Ratio::ZERO, Ratio::ZERO),
-    })
+        (true, false) => (raw, Ratio::ZERO),
+        (false, true) => (Ratio::ZERO, raw),
+        (false, false) => (Ratio::ZERO, Ratio::ZERO),
+    };
+    Some(evenly(raw, own_limit, if swapping > left { swapping } else { left }))
+}
+
+/// Of the pages that were taken from it, the share that the node's shortage took, and no limit.
+fn taken_by_node(member: &MemberRates) -> f64 {
+    match member.memory.own_limit {
+        Some(false) => 1.0,
+        Some(true) => member.memory.scanned_for_node.map_or(0.0, Ratio::get),
+        None => 0.0,
+    }
+}
+
+/// What it waited for pages of its own that the node had put into swap.
+fn swapping(member: &MemberRates, cpus: Option<u64>) -> Ratio {
+    let waited = waited_for_disks(member, cpus).unwrap_or(0.0);
+    Ratio::of(waited * swapped_in(member), 1.0).unwrap_or(Ratio::ZERO)
+}
+
+/// The share of such pages of what it read.
+fn swapped_in(member: &MemberRates) -> f64 {
+    member.io.swapped_in.map_or(0.0, Ratio::get) * taken_by_node(member)
 }
 
 /// I/O: as much of it as others have of the disks that it used, since a disk that a container has to
-/// itself is as slow as it is. Nothing is said of one with an `io.max`, whose waiting may be all its
-/// own.
-pub(super) fn io_waiting(member: &MemberRates) -> Option<Waiting> {
+/// itself is as slow as it is; and whole what it reads back from swap that the node put there. Nothing is
+/// said of one with an `io.max`, whose waiting may be all its own.
+pub(super) fn io_waiting(member: &MemberRates, cpus: Option<u64>) -> Option<Waiting> {
     let raw = member.pressure.io.some?;
     if member.io.has_max? {
         return None;
@@ -76,8 +103,19 @@ pub(super) fn io_waiting(member: &MemberRates) -> Option<Waiting> {
     if raw.get() < IO_HARDLY {
         return Some(evenly(raw, Ratio::ZERO, raw));
     }
-    let left = Ratio::of(raw.get() * member.io.others?.get(), 1.0)?;
+    let others = member.io.others?.get();
+    let waited = waited_for_disks(member, cpus)?;
+    let swap = swapped_in(member);
+    let left = Ratio::of(waited * (swap + (1.0 - swap) * others), 1.0)?;
     Some(evenly(raw, Ratio::ZERO, left))
+}
+
+/// Pressure is an average over CPUs here, too: of one that sleeps on each in turn it tells a part. What
+/// reads took tells the rest, if somebody waited for them.
+fn waited_for_disks(member: &MemberRates, cpus: Option<u64>) -> Option<f64> {
+    let raw = member.pressure.io.some?.get();
+    let most = raw * cpus_of(&Room::default(), cpus);
+    Some(member.io.reading.unwrap_or(0.0).min(most).clamp(raw, 1.0))
 }
 
 /// Waiting of a resource of which nobody can tell how much was wanted: all count alike.

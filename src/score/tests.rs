@@ -50,7 +50,7 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
         },
         threads: None,
         memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
-        io: IoRates { has_max: Some(false), others: ratio(1.0) },
+        io: IoRates { has_max: Some(false), others: ratio(1.0), ..IoRates::default() },
     }
 }
 
@@ -226,7 +226,8 @@ fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
     let io = |some, has_max, others: Option<f64>| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.io.some = ratio(some);
-        member.io = IoRates { has_max: Some(has_max), others: others.and_then(ratio) };
+        let others = others.and_then(ratio);
+        member.io = IoRates { has_max: Some(has_max), others, ..IoRates::default() };
         let score = settled(&node(vec![member]));
         assert_eq!(score.score, ratio(0.0));
         score.contention.io.map(|contention| (contention.get() * 1e6).round() / 1e6)
@@ -240,6 +241,48 @@ fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
     assert_eq!(io(0.4, false, None), None);
     assert_eq!(io(0.005, false, None), Some(0.005));
     assert_eq!(io(0.4, true, Some(1.0)), None);
+}
+
+#[test]
+fn io_is_what_reads_took_and_whole_what_was_in_swap() {
+    let io = |some, reading, swapped_in, own_limit| {
+        let mut member = vm(1, 0.0, 1.0, 0.0);
+        member.pressure.io.some = ratio(some);
+        member.memory.own_limit = Some(own_limit);
+        let (has_max, others) = (Some(false), ratio(0.5));
+        let (reading, swapped_in) = (Some(reading), ratio(swapped_in));
+        member.io = IoRates { has_max, others, reading, swapped_in };
+        let score = settled(&node(vec![member]));
+        (score.contention.io.unwrap().get() * 1e6).round() / 1e6
+    };
+    // As measured on two CPUs: of a thread that slept for .7 pressure tells the half.
+    assert_eq!(io(0.4, 0.7, 0.0, false), 0.35);
+    // Reads that nobody waits for do not make it less, nor more than it can have been.
+    assert_eq!(io(0.4, 0.1, 0.0, false), 0.2);
+    assert_eq!(io(0.4, 30.0, 0.0, false), 0.5);
+    assert_eq!(io(0.02, 30.0, 0.0, false), 0.04);
+    // What the node put into swap it would not have to read; what its own limit did, it would.
+    assert_eq!(io(0.4, 0.7, 1.0, false), 0.7);
+    assert_eq!(io(0.4, 0.7, 0.5, false), 0.525);
+    assert_eq!(io(0.4, 0.7, 1.0, true), 0.35);
+}
+
+#[test]
+fn what_comes_back_from_swap_is_waiting_for_memory() {
+    let memory = |stalled, own_limit, swapped_in| {
+        let mut member = vm(1, 0.0, 1.0, 0.0);
+        (member.pressure.memory.some, member.pressure.io.some) = (ratio(stalled), ratio(0.2));
+        member.memory.own_limit = Some(own_limit);
+        let (reading, swapped_in) = (Some(0.4), ratio(swapped_in));
+        member.io = IoRates { reading, swapped_in, ..member.io };
+        let score = settled(&Rates { reclaims: Some(true), ..node(vec![member]) });
+        (score.contention.memory.unwrap().get() * 1e6).round() / 1e6
+    };
+    // As measured on Linux 6.1, which calls none of it a stall.
+    assert_eq!(memory(0.0, false, 1.0), 0.4);
+    assert_eq!(memory(0.3, false, 0.5), 0.3);
+    // What its own limit put there is its own.
+    assert_eq!(memory(0.0, true, 1.0), 0.0);
 }
 
 #[test]

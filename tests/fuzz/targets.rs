@@ -16,7 +16,7 @@ use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
-    parse_device_names, parse_disk_operations, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
+    parse_device_names, parse_disk_counters, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{is_vcpu, parse_cgroup_path, parse_task_schedstat};
@@ -39,7 +39,7 @@ static TARGETS: [(&str, Parse); 25] = targets! {
     cpu_stat: parse_cpu_stat,
     cpu_stat_local: parse_cpu_stat_local,
     device_names: parse_device_names,
-    disk_operations: parse_disk_operations,
+    disk_counters: parse_disk_counters,
     io_max: parse_io_max,
     io_stat: parse_io_stat,
     limit: parse_limit,

@@ -87,7 +87,7 @@ fn rates(contention: f64) -> Rates {
         },
         threads: None,
         memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
-        io: IoRates { has_max: Some(false), others: None },
+        io: IoRates { has_max: Some(false), ..IoRates::default() },
     };
     Rates {
         window: TICK,
