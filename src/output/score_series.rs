@@ -237,7 +237,7 @@ mod tests {
         let mut text = String::new();
         let score = NodeScore {
             moment: Moment { at: Instant::now(), unix_ms: 0 },
-            basis: Basis::RunDelay(1),
+            basis: Basis::RunDelay(2),
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
             latest: PerResource::default(),
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_basis_is_told_as_on_the_node() {
-        let line = "\npsi_agent_score_info{basis=\"run-delay/1\"} 1\n";
+        let line = "\npsi_agent_score_info{basis=\"run-delay/2\"} 1\n";
         assert!(score(Vec::new()).contains(line), "{line}");
     }
 

@@ -28,8 +28,15 @@ pub(super) struct CpuRange {
     pub(super) usage: f64,
     /// The share of time that its own limit explains.
     pub(super) own_limit: f64,
-    /// For how much its own limit made its threads wait, in CPUs: about, and rather too much.
-    pub(super) own_delay: f64,
+    /// For how much its own limit made its threads wait besides.
+    pub(super) own_delay: OwnDelay,
+}
+
+/// In CPUs, and rather too much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct OwnDelay {
+    pub(super) least: f64,
+    pub(super) most: f64,
 }
 
 impl CpuRange {
@@ -58,6 +65,22 @@ impl CpuRange {
         let left = room.quota.map_or(f64::INFINITY, |quota| (quota - usage).max(0.0));
         let by_node = if least > 0.0 { (left / least).min(1.0) } else { 1.0 };
         let own_limit = raw - some * by_node;
+        // What waits without effect, since the limit would hold it back anyway, waits all the same.
+        let in_vain = queued * (1.0 - by_node);
+        let own_delay = if throttled <= 0.0 && by_node >= 1.0 {
+            OwnDelay::NONE
+        } else if usage + throttled < CROWDED * cpus {
+            // Throttled time counts once for each CPU, and who is held back waits on one at the least.
+            // There are CPUs to spare: on how many it waits is as unknown as of all other waiting.
+            let least = throttled.max(own_limit).max(in_vain);
+            let most = tasks.unwrap_or(least);
+            OwnDelay { least: least.min(most), most }
+        } else {
+            // Else any number of tasks waits behind each other.
+            let all =
+                tasks.map_or(f64::INFINITY, |tasks| tasks * (1.0 - (1.0 - own_limit).powi(2)));
+            OwnDelay::known(all.max(in_vain))
+        };
         Some(Self {
             least: least.min(left),
             spread: spread.min(left),
@@ -67,16 +90,7 @@ impl CpuRange {
                 .min(left),
             usage,
             own_limit,
-            // What waits without effect, since the limit would hold it back anyway, waits all the same.
-            own_delay: (queued * (1.0 - by_node)).max(if throttled <= 0.0 && by_node >= 1.0 {
-                0.0
-            } else if usage + throttled < CROWDED * cpus {
-                // With CPUs to spare each task that is held back has one of its own.
-                throttled
-            } else {
-                // Else any number waits behind each other, and a CPU's throttled time counts once.
-                tasks.map_or(f64::INFINITY, |tasks| tasks * (1.0 - (1.0 - own_limit).powi(2)))
-            }),
+            own_delay,
         })
     }
 
@@ -96,8 +110,16 @@ impl CpuRange {
             more: 0.0,
             usage,
             own_limit: 0.0,
-            own_delay: 0.0,
+            own_delay: OwnDelay::NONE,
         }
+    }
+}
+
+impl OwnDelay {
+    const NONE: Self = Self::known(0.0);
+
+    const fn known(delay: f64) -> Self {
+        Self { least: delay, most: delay }
     }
 }
 
@@ -176,10 +198,22 @@ mod tests {
         // were not throttled, and waited for 14.4.
         let build = range(0.95, 0.55, 1.63, 0.0, Room { quota: Some(2.0), ..tasks(17.0) });
         assert!(build.queued < 0.38, "{build:?}");
-        assert!((12.0..14.4).contains(&build.own_delay), "{build:?}");
+        assert!((12.0..14.4).contains(&build.own_delay.least), "{build:?}");
+        assert!((14.4..15.4).contains(&build.own_delay.most), "{build:?}");
         // One that has room below its limit waits for the node.
         let roomy = range(0.3, 0.3, 0.7, 0.0, Room { quota: Some(2.0), ..tasks(2.0) });
-        assert_eq!(roomy.own_delay, 0.0);
+        assert_eq!(roomy.own_delay, OwnDelay::NONE);
+    }
+
+    #[test]
+    fn tasks_behind_a_limit_wait_on_more_cpus_than_throttled_time_says() {
+        // As measured: two threads with half a CPU of four waited for 1.5.
+        let limited = range(0.52, 0.52, 0.49, 0.54, Room { quota: Some(0.5), ..tasks(2.0) });
+        assert!(limited.queued < 0.02, "{limited:?}");
+        assert_eq!(limited.own_delay, OwnDelay { least: 0.54, most: 1.51 });
+        // More than there are cannot wait.
+        let alone = range(0.9, 0.9, 0.5, 0.9, Room { quota: Some(0.5), ..tasks(1.0) });
+        assert_eq!(alone.own_delay, OwnDelay::known(0.5));
     }
 
     #[test]
@@ -210,7 +244,8 @@ mod tests {
             let room = Room { quota, cpus, tasks: Some(count) };
             let low = range(some, some * part, usage, throttled, room);
             prop_assert!(0.0 <= low.least && low.least <= low.spread && low.spread <= low.queued);
-            prop_assert!(low.queued.is_finite() && low.own_delay.is_finite());
+            prop_assert!(low.queued.is_finite() && low.own_delay.most.is_finite());
+            prop_assert!(low.own_delay.least <= low.own_delay.most);
             prop_assert!((0.0..=1.0).contains(&low.own_limit), "{:?}", low);
             let stalled = some + (1.0 - some) * more;
             let high = range(stalled, some * part, usage, throttled, room);

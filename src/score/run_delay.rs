@@ -30,10 +30,13 @@ pub(super) fn run_delay_waiting(member: &MemberRates, cpus: Option<u64>) -> Opti
 }
 
 /// For how long its own limit made its threads wait: while a CPU is throttled, as many wait there as
-/// queue on one of its CPUs on average, and one at the least.
+/// queue on one of its CPUs on average, and one at the least. It runs on none that is throttled; Linux
+/// 7.2 counts some of that time, too.
 fn own_delay(member: &MemberRates, threads: ThreadRates, cpus: Option<u64>) -> Option<f64> {
     let throttled = member.cpu.throttled?;
-    let queued = (threads.ran + threads.delayed) / cpus_of(&member.cpu.room?, cpus);
+    let cpus = cpus_of(&member.cpu.room?, cpus);
+    let throttled = throttled.min((cpus - threads.ran).max(0.0));
+    let queued = (threads.ran + threads.delayed) / cpus;
     Some((throttled * queued.max(1.0)).min(threads.delayed))
 }
 
@@ -86,7 +89,12 @@ mod tests {
         let (contention, demand) = waiting(&member(0.2, 0.8, 0.8, Some(0.2)));
         assert!(contention < 1e-9 && (demand - 0.2).abs() < 1e-9, "{contention} {demand}");
         // Eight threads on four CPUs: two wait behind each throttled one.
-        assert_eq!(waiting(&member(1.0, 7.0, 3.5, None)).0, 0.0);
+        assert_eq!(waiting(&member(0.5, 7.0, 3.5, None)), (0.4375 / 0.9375, 0.9375));
+        // As measured on two CPUs of Linux 7.2: it got 0.36 of a CPU less than its limit allows, and more
+        // was counted as throttled than it left of the CPUs.
+        let fills = member(1.64, 2.38, 1.05, Some(2.0));
+        let waiting_there = run_delay_waiting(&fills, Some(2)).unwrap();
+        assert!((waiting_there.contention.get() - 0.18).abs() < 1e-9, "{waiting_there:?}");
         // Who gets all that its limit allows is not held back, however its threads queue...
         assert_eq!(waiting(&member(2.0, 2.0, 0.0, Some(2.0))).0, 0.0);
         // ...and who gets half of it is.

@@ -328,7 +328,7 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
     };
     let half = Some(ThreadRates { ran: 1.0, delayed: 1.0 });
     let score = settled(&node(half, true));
-    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(1), 0.5));
+    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(2), 0.5));
     // Where PSI is off nobody tells of memory: the score is CPU's.
     let mut without_psi = node(half, false);
     without_psi.node = PressureRates::default();

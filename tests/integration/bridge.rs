@@ -162,7 +162,7 @@ fn the_bridge_tells_of_every_node_in_three_forms() {
     scene.write("hot", 60, A_WHILE);
     scene.write("stale", 100, 1_200);
     scene.write_with("odd", 100, A_WHILE, &[("score", "NaN")]);
-    scene.write_with("other", 100, A_WHILE, &[("basis", "run-delay/1")]);
+    scene.write_with("other", 100, A_WHILE, &[("basis", "run-delay/2")]);
     scene.write("ahead", 100, -120);
     // No VMs run there.
     scene.cluster.add_node("elsewhere");

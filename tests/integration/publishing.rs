@@ -175,7 +175,7 @@ async fn the_life_of_the_annotations_from_the_first_to_the_last() {
     for key in [Key::Score, Key::Cpu, Key::Memory, Key::Io] {
         assert_eq!(annotation(&first[0], key), "0");
     }
-    assert_eq!(annotation(&first[0], Key::Basis), "psi/4");
+    assert_eq!(annotation(&first[0], Key::Basis), "psi/6");
     let calm = scene.pass(60 * MINUTE, 0.0).await;
     assert_eq!(calm.len(), 12);
 
@@ -261,7 +261,7 @@ async fn what_was_taken_away_comes_back_and_what_is_switched_off_goes() {
     assert_eq!(scene.api_node()["metadata"]["labels"].get("psi-agent.io/pressure"), None);
 
     // A value of another kind or too old a one is not gone on from.
-    let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=run-delay/1"];
+    let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=run-delay/2"];
     scene.cluster.kubectl(&basis, "");
     scene.restart(everything(), false);
     assert!(scene.pass(25, 0.0).await.is_empty());

@@ -60,7 +60,7 @@ fn a_node_of_which_nothing_is_known_gets_the_average_of_those_that_are() {
             ("empty", Annotations::new()),
             ("odd", annotations("NaN", 0, "psi/2")),
             ("ahead", annotations("100", 400, "psi/2")),
-            ("other", annotations("100", 0, "run-delay/1")),
+            ("other", annotations("100", 0, "run-delay/2")),
         ],
         300,
     );
@@ -97,7 +97,7 @@ fn nothing_is_known_where_no_node_is() {
 
 #[test]
 fn where_two_bases_are_equally_many_none_compares() {
-    let halves = [("a", annotations("40", 0, "psi/2")), ("b", annotations("40", 0, "run-delay/1"))];
+    let halves = [("a", annotations("40", 0, "psi/2")), ("b", annotations("40", 0, "run-delay/2"))];
     let mut table = table(&halves, 400);
     assert_eq!(standing(&table, "a", 400), Standing::OtherBasis);
     assert_eq!(table.views(at(400)).unwrap().neutral, None);
@@ -105,7 +105,7 @@ fn where_two_bases_are_equally_many_none_compares() {
     assert_eq!(standing(&table, "a", 400), Standing::Known);
     assert_eq!(standing(&table, "b", 400), Standing::OtherBasis);
     // Those that nobody renews have no say.
-    table.apply("d".into(), &annotations("40", -300, "run-delay/1"), at(400));
+    table.apply("d".into(), &annotations("40", -300, "run-delay/2"), at(400));
     assert_eq!(standing(&table, "a", 400), Standing::Known);
 }
 
