@@ -14,9 +14,10 @@ use crate::scenario::{Pod, Scenario};
 use crate::taskstats::{Delays, Taskstats};
 use crate::tree::PodTree;
 
-/// From when on it counts, when its working set is in memory, and until when, seconds.
-const FROM: f64 = 5.0;
-const UNTIL: f64 = 13.0;
+/// From when on it counts, and until when, seconds: as late as beside others, since at first what is swapped
+/// lies side by side on the disk, and comes back faster.
+const FROM: f64 = 10.0;
+const UNTIL: f64 = 20.0;
 
 /// One after the other, one of several that are alike.
 pub fn run_all(

@@ -1,6 +1,7 @@
 //! A process that wants to run: threads that work and sleep, and that know what they missed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -56,14 +57,23 @@ pub fn work(
 }
 
 /// Works for ever, and notes what that takes.
-fn run(load: Load, number: u32, windows: &Windows) -> ! {
+fn run(load: Load, number: u32, windows: &Windows) -> anyhow::Result<()> {
+    let waited = RunDelay::open()?;
     let burst = load.burst_ms / 1000.0;
     let period = burst / load.duty;
     // Threads that all begin at once would queue behind each other for ever.
     let mut due = now() + period * f64::from(number) * 0.37 % period;
+    let mut used = thread_time();
     loop {
-        sleep_until(due);
-        let (mut at, mut used) = (due, thread_time());
+        if due > now() {
+            let before = waited.seconds()?;
+            used = thread_time();
+            sleep_until(due);
+            // It waited for a CPU, as the kernel counts that, it ran, or nobody had woken it yet.
+            let (waited, ran) = (waited.seconds()? - before, thread_time() - used);
+            windows.add_late(due, (now() - due - waited - ran).max(0.0));
+        }
+        let mut at = due;
         let end = used + burst;
         while used < end {
             spin();
@@ -73,6 +83,25 @@ fn run(load: Load, number: u32, windows: &Windows) -> ! {
         }
         // What is missed is lost: a guest's clock does not wait.
         due = (due + period).max(at);
+    }
+}
+
+/// How long this thread was ready to run, and did not.
+struct RunDelay(File);
+
+impl RunDelay {
+    const PATH: &str = "/proc/thread-self/schedstat";
+
+    fn open() -> anyhow::Result<Self> {
+        File::open(Self::PATH).map(Self).context(Self::PATH)
+    }
+
+    fn seconds(&self) -> anyhow::Result<f64> {
+        let mut text = [0; 64];
+        let length = self.0.read_at(&mut text, 0).context(Self::PATH)?;
+        let text = std::str::from_utf8(text.get(..length).unwrap_or_default())?;
+        let delay = text.split(' ').nth(1).and_then(|number| number.parse::<f64>().ok());
+        Ok(delay.context(Self::PATH)? / 1e9)
     }
 }
 

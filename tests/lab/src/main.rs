@@ -30,9 +30,12 @@ mod waits_table;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread::{self, available_parallelism};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Parser, Subcommand};
 
 use machine::Machine;
@@ -136,7 +139,9 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// One boot for each number of CPUs, and for those in real time. Beside the records, what failed.
+/// One boot for each number of CPUs, and for those in real time. Beside the records, what failed. In
+/// virtual time a boot takes one of this machine's CPUs, and does not mind others beside it; in real time
+/// it runs alone.
 fn run_matrix(
     machine: &Machine,
     folder: &Path,
@@ -148,10 +153,29 @@ fn run_matrix(
         boots.entry(boot).or_default().push(scenario);
     }
     let (mut records, mut failures) = (Vec::new(), Vec::new());
-    for scenarios in boots.values() {
-        let (done, failure) = machine.run(folder, scenarios)?;
-        records.extend(done);
-        failures.extend(failure);
+    let (in_real_time, mut in_virtual_time): (Vec<_>, Vec<_>) =
+        boots.into_iter().partition(|((real_time, _), _)| *real_time);
+    // The longest begin first.
+    in_virtual_time.sort_by_key(|(_, scenarios)| std::cmp::Reverse(scenarios.len()));
+    let at_once = available_parallelism().map_or(1, NonZero::get);
+    for (boots, at_once) in [(in_virtual_time, at_once), (in_real_time, 1)] {
+        let next = Mutex::new(boots.into_iter());
+        let run_next = || {
+            let boot = next.lock().ok()?.next();
+            boot.map(|(_, scenarios)| machine.run(folder, &scenarios))
+        };
+        thread::scope(|scope| {
+            let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
+            let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(some)).collect();
+            for run in runs {
+                for outcome in run.join().map_err(|_| anyhow!("a boot's thread panicked"))? {
+                    let (done, failure) = outcome?;
+                    records.extend(done);
+                    failures.extend(failure);
+                }
+            }
+            anyhow::Ok(())
+        })?;
     }
     records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     Ok((records, failures))

@@ -29,13 +29,19 @@ pub struct Missed {
 pub struct Ran {
     pub had: f64,
     pub took: f64,
+    /// A part of what it took: the timer had not fired yet, so that no CPU was waited for.
+    #[serde(default)]
+    pub late: f64,
 }
 
-/// The windows, as the threads of a process fill them: of each two numbers of nanoseconds.
+/// The windows, as the threads of a process fill them: of each some numbers of nanoseconds.
 pub struct Windows {
     from: f64,
     all: &'static [AtomicU64],
 }
+
+/// Those of [`Ran`].
+const NUMBERS: usize = 3;
 
 #[allow(
     clippy::cast_possible_truncation,
@@ -46,7 +52,7 @@ pub struct Windows {
 impl Windows {
     /// As a file that is mapped; without one nobody will ask.
     pub fn open((from, until): (f64, f64), report: Option<&Path>) -> anyhow::Result<Self> {
-        let count = 2 * ((until - from) / WINDOW).round().max(0.0) as usize;
+        let count = NUMBERS * ((until - from) / WINDOW).round().max(0.0) as usize;
         let (Some(report), Some(bytes)) = (report, NonZeroUsize::new(count * 8)) else {
             return Ok(Self { from, all: &[] });
         };
@@ -66,18 +72,26 @@ impl Windows {
 
     /// So much CPU time was had between two moments, rather at their end.
     pub fn add(&self, since: f64, now: f64, had: f64) {
-        let add = |to: &AtomicU64, seconds: f64| to.fetch_add((seconds * 1e9) as u64, Relaxed);
+        self.each(since, now, |[ran, took, _], within, ends_here| {
+            count(took, within);
+            if ends_here {
+                count(ran, had);
+            }
+        });
+    }
+
+    /// It was due at a moment, and the timer fired so much later.
+    pub fn add_late(&self, due: f64, late: f64) {
+        self.each(due, due + late, |[_, _, counted], within, _| count(counted, within));
+    }
+
+    /// The windows between two moments: how much of that is in each, and whether it ends there.
+    fn each(&self, since: f64, now: f64, add: impl Fn(&[AtomicU64; NUMBERS], f64, bool)) {
         let mut begin = self.from;
-        for window in self.all.chunks_exact(2) {
+        for window in self.all.as_chunks().0 {
             let end = begin + WINDOW;
-            if let [ran, took] = window
-                && since < end
-                && begin <= now
-            {
-                add(took, now.min(end) - since.max(begin));
-                if now < end {
-                    add(ran, had);
-                }
+            if since < end && begin <= now {
+                add(window, now.min(end) - since.max(begin), now < end);
             }
             begin = end;
         }
@@ -89,11 +103,17 @@ impl Windows {
             bytes.try_into().map_or(0.0, |bytes| u64::from_ne_bytes(bytes) as f64 / 1e9)
         };
         let ran = |window: &[u8]| {
-            let (had, took) = window.split_at(8);
-            Ran { had: number(had), took: number(took) }
+            let mut numbers = window.chunks(8).map(number);
+            let mut next = || numbers.next().unwrap_or_default();
+            Ran { had: next(), took: next(), late: next() }
         };
-        file.chunks_exact(16).map(ran).collect()
+        file.chunks_exact(NUMBERS * 8).map(ran).collect()
     }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few minutes")]
+fn count(to: &AtomicU64, seconds: f64) {
+    to.fetch_add((seconds * 1e9) as u64, Relaxed);
 }
 
 #[cfg(test)]
@@ -109,9 +129,11 @@ mod tests {
         windows.add(13.0, 17.0, 1.0);
         // After the end.
         windows.add(21.0, 22.0, 1.0);
+        // Woken late, across the first window's end.
+        windows.add_late(14.5, 0.75);
         let all = Windows::read(&std::fs::read(&report).unwrap());
         std::fs::remove_file(&report).unwrap();
-        let shown: Vec<(f64, f64)> = all.iter().map(|ran| (ran.had, ran.took)).collect();
-        assert_eq!(shown, [(0.5, 1.0 + 2.0), (1.0, 2.0)]);
+        let shown: Vec<_> = all.iter().map(|ran| (ran.had, ran.took, ran.late)).collect();
+        assert_eq!(shown, [(0.5, 1.0 + 2.0, 0.5), (1.0, 2.0, 0.25)]);
     }
 }

@@ -24,6 +24,11 @@ pub struct Delays {
 }
 
 impl Delays {
+    /// Looking for free pages.
+    pub fn reclaiming(self) -> u64 {
+        self.freepages + self.compact
+    }
+
     /// Each of them from two.
     pub fn by(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {

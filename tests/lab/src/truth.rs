@@ -28,17 +28,45 @@ pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
 }
 
 fn in_window(record: &Record, window: &Window<'_>) -> f64 {
+    of_node(waits_in(record, window), record.scenario.vcpus)
+}
+
+fn waits_in(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
     let vms = population(record).into_iter();
     let waits = vms.filter_map(|(name, pod)| {
         window.pods.get(name.as_str()).map(|rates| waited(pod, rates, record.scenario.vcpus))
     });
-    of_node(waits.collect(), record.scenario.vcpus)
+    waits.collect()
+}
+
+/// The same of all VMs together: the share of all that they wanted. It has no edge, as a quartile has.
+pub fn together_by_run_delay(record: &Record) -> f64 {
+    average(record, |window| of_all(&waits_in(record, window)))
 }
 
 /// By what the loads missed, on average of the judged windows: of the time that their bursts took, the
 /// share without a CPU; of those that a quota holds back, of the work that it allows the share that was
-/// not done.
+/// not done. Late timers are not counted: no CPU was waited for.
 pub fn by_loads(record: &Record) -> f64 {
+    of_windows(record, missed, |waits| of_node(waits, record.scenario.vcpus))
+}
+
+/// The same with late timers.
+pub fn by_loads_and_timers(record: &Record) -> f64 {
+    let missed = |pod: &Pod, ran: Ran| missed(pod, Ran { late: 0.0, ..ran });
+    of_windows(record, missed, |waits| of_node(waits, record.scenario.vcpus))
+}
+
+/// As [`by_loads`], of all VMs together.
+pub fn together_by_loads(record: &Record) -> f64 {
+    of_windows(record, missed, |waits| of_all(&waits))
+}
+
+fn of_windows(
+    record: &Record,
+    missed: impl Fn(&Pod, Ran) -> Weighted,
+    of_vms: impl Fn(Vec<Weighted>) -> f64,
+) -> f64 {
     let mut shares = Vec::new();
     let (mut at, mut number) = (JUDGED_FROM, 0);
     while at < record.scenario.seconds {
@@ -49,7 +77,7 @@ pub fn by_loads(record: &Record) -> f64 {
             let ran = record.missed.get(&name).and_then(|missed| missed.windows.get(number));
             missed(pod, ran.copied().unwrap_or_default())
         });
-        shares.push(of_node(waits.collect(), record.scenario.vcpus));
+        shares.push(of_vms(waits.collect()));
         at += WINDOW;
         number += 1;
     }
@@ -74,11 +102,11 @@ fn waited(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
 }
 
 /// Who never had a CPU to say what it missed missed all.
-fn missed(pod: &Pod, Ran { had, took }: Ran) -> Weighted {
+fn missed(pod: &Pod, Ran { had, took, late }: Ran) -> Weighted {
     let asked = f64::from(pod.load.threads) * pod.load.duty * WINDOW;
     let wanted = match pod.allowed() {
         Some(allowed) => asked.min(allowed * WINDOW),
-        None => took.max(asked),
+        None => (took - late).max(asked),
     };
     if wanted <= 0.0 {
         return (0.0, 0.0);
@@ -97,6 +125,13 @@ pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
         above > wanted / 4.0 * (1.0 + 1e-9)
     });
     quartile.map_or(0.0, |(share, _)| *share * counts.clamp(0.0, 1.0))
+}
+
+/// The share of all that is wanted.
+pub fn of_all(waits: &[Weighted]) -> f64 {
+    let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
+    let waited: f64 = waits.iter().map(|(share, wanted)| share * wanted).sum();
+    if wanted > 0.0 { waited / wanted } else { 0.0 }
 }
 
 /// None of nothing.
@@ -123,12 +158,22 @@ mod tests {
     fn what_a_quota_forbids_is_not_missed() {
         let pod: Pod =
             serde_json::from_str(r#"{"name": "vm", "threads": 4, "container_cpus": 2.0}"#).unwrap();
-        let (share, wanted) = missed(&pod, Ran { had: 10.0, took: 20.0 });
+        let (share, wanted) = missed(&pod, Ran { had: 10.0, took: 20.0, late: 0.0 });
         assert_eq!((share, wanted), (0.0, 2.0));
-        let (share, _) = missed(&pod, Ran { had: 5.0, took: 20.0 });
+        let (share, _) = missed(&pod, Ran { had: 5.0, took: 20.0, late: 0.0 });
         assert_eq!(share, 0.5);
         let free = Pod { container_cpus: None, ..pod };
-        assert_eq!(missed(&free, Ran { had: 10.0, took: 20.0 }), (0.5, 4.0));
+        assert_eq!(missed(&free, Ran { had: 10.0, took: 20.0, late: 0.0 }), (0.5, 4.0));
         assert_eq!(missed(&free, Ran::default()), (1.0, 4.0));
+    }
+
+    #[test]
+    fn a_late_timer_is_not_missed() {
+        let pod = r#"{"name": "vm", "threads": 1, "duty": 0.1}"#;
+        let pod: Pod = serde_json::from_str(pod).unwrap();
+        assert_eq!(missed(&pod, Ran { had: 0.5, took: 1.0, late: 0.0 }), (0.5, 0.2));
+        assert_eq!(missed(&pod, Ran { had: 0.5, took: 1.0, late: 0.5 }), (0.0, 0.1));
+        assert_eq!(of_all(&[(0.5, 0.2), (0.0, 0.2)]), 0.25);
+        assert_eq!(of_all(&[]), 0.0);
     }
 }

@@ -38,16 +38,7 @@ pub enum Resource {
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        let (before, after) = judged(record)?;
-        let wait = longest(before.pods.get(name)?, after.pods.get(name)?, resource);
-        let work = record.missed.get(name)?.work;
-        let own = if alone.work > 0.0 {
-            seconds(&alone.delays, resource) / alone.work * work
-        } else {
-            // It did nothing even alone.
-            wait
-        };
-        let waited = (wait - own) / (after.at - before.at);
+        let waited = beyond_own(record, name, alone, |delays| seconds(&delays, resource))?;
         Some(match pod.load.io {
             Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
                 lost(record, name, alone)?
@@ -56,6 +47,36 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
             Some(Io { per_second: Some(_), .. }) | None => waited,
         })
     })
+}
+
+/// The same of sleeping alone, where threads wait in other ways as well. Who waits for native AIO does
+/// not sleep in I/O. Of asking for pages in swap only the I/O is sleep, unless the kernel calls it
+/// thrashing: the rest is CPU time, and waiting for that.
+pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
+    of_all(record, |name, pod| {
+        let alone = record.alone.get(&pod.name)?;
+        beyond_own(record, name, alone, |delays| match resource {
+            Resource::Memory => in_seconds(
+                delays.reclaiming() + delays.thrashing.max(delays.swapin.min(delays.blkio)),
+            ),
+            Resource::Io => seconds(&delays, resource),
+        })
+    })
+}
+
+/// The share of time that a VM waited, less what its work makes it wait alone.
+fn beyond_own(
+    record: &Record,
+    name: &str,
+    alone: &Alone,
+    of: impl Fn(Delays) -> f64,
+) -> Option<f64> {
+    let (before, after) = judged(record)?;
+    let wait = most(before.pods.get(name)?, after.pods.get(name)?, &of);
+    let work = record.missed.get(name)?.work;
+    // One that did nothing even alone waits for itself.
+    let own = if alone.work > 0.0 { of(alone.delays) / alone.work * work } else { wait };
+    Some((wait - own) / (after.at - before.at))
 }
 
 /// The share of the work that its VMs do alone, and did not do here.
@@ -82,21 +103,34 @@ fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
     (wanted > 0.0).then_some(1.0 - record.missed.get(name)?.work / wanted)
 }
 
-/// Of its threads the one that waited most, seconds.
-fn longest(before: &PodCounters, after: &PodCounters, resource: Resource) -> f64 {
+/// The share of time that its VMs waited in one way, whoever's fault it was: the upper quartile.
+pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
+    of_all(record, |name, _| {
+        let (before, after) = judged(record)?;
+        let waited =
+            most(before.pods.get(name)?, after.pods.get(name)?, |all| in_seconds(kind(all)));
+        Some(waited / (after.at - before.at))
+    })
+}
+
+/// Of its threads the one that waited most.
+fn most(before: &PodCounters, after: &PodCounters, of: impl Fn(Delays) -> f64) -> f64 {
     let waits = after.delays.iter().map(|(thread, now)| {
         let then = before.delays.get(thread).copied().unwrap_or_default();
-        seconds(&now.by(then, u64::saturating_sub), resource)
+        of(now.by(then, u64::saturating_sub))
     });
     waits.fold(0.0, f64::max)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]
 fn seconds(delays: &Delays, resource: Resource) -> f64 {
-    let nanoseconds = match resource {
+    in_seconds(match resource {
         // Asking for a page that had been taken is a part of waiting for it.
-        Resource::Memory => delays.freepages + delays.compact + delays.thrashing.max(delays.swapin),
+        Resource::Memory => delays.reclaiming() + delays.thrashing.max(delays.swapin),
         Resource::Io => delays.blkio,
-    };
+    })
+}
+
+#[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]
+fn in_seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

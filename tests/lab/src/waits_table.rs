@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use crate::record::Record;
-use crate::scenario::Column;
-use crate::table::{BETWEEN, CALM, SHORT, notes};
+use crate::scenario::{Beyond, Column, Instead};
+use crate::table::{BETWEEN, CALM, LARGEST_ERROR, SHORT, notes};
+use crate::taskstats::Delays;
 use crate::truth::mean;
 use crate::waits::{self, Resource};
 use crate::waits_rules::{by_disks, node_some};
@@ -16,27 +17,39 @@ const NOBODY_SHORT: f64 = 0.05;
 const MEAN_ERROR: f64 = 0.10;
 const ANYTHING: f64 = 0.01;
 
+/// In which ways a thread waits for memory. Of these pressure counts the first two: asking for a page in
+/// swap is a stall to it only if that page was in use when it was taken, which is what thrashing is.
+const KINDS: [fn(Delays) -> u64; 3] =
+    [Delays::reclaiming, |delays| delays.thrashing, |delays| delays.swapin];
+
 /// One resource in one scenario.
 struct Cell {
     truth: f64,
     score: Option<f64>,
     node: f64,
-    /// It is known to be off.
-    beyond: bool,
+    /// By what it is judged: truth, or where that is out of reach, how long VMs slept. None where neither
+    /// is to be had.
+    judged: Option<f64>,
 }
 
 /// The table as Markdown, and what is wrong in it.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let mut text = String::from(
-        "| scenario | work lost | memory: truth | score | error | node some | I/O: truth | score \
-         | error | node some | by disks |\n|---|",
+        "| scenario | work lost | memory: truth | score | error | node some | reclaiming | thrashing | \
+         swapping in | I/O: truth | score | error | node some | by disks |\n|---|",
     );
-    text.push_str(&"---:|".repeat(10));
+    text.push_str(&"---:|".repeat(13));
     text.push('\n');
     let (mut wrong, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
         let name = &record.scenario.name;
         let _ = write!(text, "| {name} | {:.3} |", waits::by_loads(record));
+        // Truth would be that it waits for itself.
+        for (pod, _) in record.alone.iter().filter(|(_, alone)| alone.work <= 0.0) {
+            if !record.scenario.nobody_short {
+                wrong.push(format!("{name}: {pod} did nothing alone, so that there is no truth"));
+            }
+        }
         for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
             let cell = Cell::of(record, resource);
             let before = wrong.len();
@@ -48,6 +61,11 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             };
             let _ = write!(text, " {}{mark} | {:.2} |", cell.shown(), cell.node);
             cells.push(cell);
+            if resource == Resource::Memory {
+                for kind in KINDS {
+                    let _ = write!(text, " {:.2} |", waits::of_kind(record, kind));
+                }
+            }
         }
         let _ = writeln!(text, " {:.2} |", by_disks(record));
     }
@@ -66,12 +84,13 @@ impl Cell {
         let key = key(resource);
         let told: Vec<f64> =
             scores.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
-        Self {
-            truth: waits::by_delays(record, resource),
-            score: mean(&told),
-            node: node_some(record, resource),
-            beyond: record.beyond(column(resource)).is_some(),
-        }
+        let truth = waits::by_delays(record, resource);
+        let judged = match record.beyond(column(resource)) {
+            Some(Beyond { instead: Some(_), .. }) => Some(waits::by_sleep(record, resource)),
+            Some(Beyond { instead: None, .. }) => None,
+            None => Some(truth),
+        };
+        Self { truth, score: mean(&told), node: node_some(record, resource), judged }
     }
 
     /// Whether truth or anybody else says something.
@@ -91,27 +110,31 @@ impl Cell {
     }
 
     fn judge(&self, record: &Record, resource: Resource, wrong: &mut Vec<String>) {
-        let (truth, what) = (self.truth, format!("{}, {}", record.scenario.name, key(resource)));
-        if record.scenario.nobody_short && !self.beyond && truth >= CALM {
-            wrong.push(format!(
-                "{what}: truth {truth:.3} where nobody is short: was this machine too busy to tell?"
-            ));
+        let beyond = record.beyond(column(resource));
+        let asleep = beyond.is_some_and(|beyond| beyond.instead == Some(Instead::Sleep));
+        let truth = self.judged.unwrap_or(self.truth);
+        let what = format!("{}, {}", record.scenario.name, key(resource));
+        let what = format!("{what}: truth {truth:.3}{}", if asleep { " asleep" } else { "" });
+        if record.scenario.nobody_short && self.judged.is_some_and(|truth| truth >= CALM) {
+            wrong.push(format!("{what} where nobody is short: was this machine too busy to tell?"));
         }
         let Some(score) = self.score else {
             // Of those that have a limit nothing is said: fair where nobody is held back.
             if truth >= CALM {
-                wrong.push(format!("{what}: truth {truth:.3}, the agent has no score"));
+                wrong.push(format!("{what}, the agent has no score"));
             }
             return;
         };
-        if let Some(beyond) = record.beyond(column(resource)) {
-            if (score - truth).abs() > beyond.error {
-                wrong.push(format!("{what}: truth {truth:.3}, score {score:.3}"));
+        let what = format!("{what}, score {score:.3}");
+        let error = beyond.map(|beyond| beyond.error.unwrap_or(LARGEST_ERROR));
+        if record.scenario.nobody_short && score > NOBODY_SHORT {
+            wrong.push(format!("{what} where nobody is short"));
+        } else if let Some(error) = error {
+            if (score - truth).abs() > error {
+                wrong.push(what);
             }
-        } else if record.scenario.nobody_short && score > NOBODY_SHORT {
-            wrong.push(format!("{what}: score {score:.3} where nobody is short"));
         } else if truth > SHORT && score < BETWEEN || truth < CALM && score >= BETWEEN {
-            wrong.push(format!("{what}: truth {truth:.3}, score {score:.3}: wrong side"));
+            wrong.push(format!("{what}: wrong side"));
         }
     }
 }
@@ -125,15 +148,15 @@ fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Ve
     };
     let (mean_error, largest) = absolute(&Cell::error);
     let (node, _) = absolute(&|cell| Some(cell.node - cell.truth));
-    let (within_reach, _) = absolute(&|cell| cell.error().filter(|_| !cell.beyond));
+    let (judged, _) = absolute(&|cell| Some(cell.score? - cell.judged?));
     let _ = writeln!(
         text,
-        "- {key}: mean error {mean_error:.3} over {} scenarios, {within_reach:.3} over those that are not \
-         out of reach, largest {largest:.3}; node some {node:.3}",
+        "- {key}: mean error {mean_error:.3} over {} scenarios, {judged:.3} with what VMs slept where truth \
+         is out of reach, largest {largest:.3}; node some {node:.3}",
         cells.iter().filter(|cell| cell.tells()).count()
     );
-    if within_reach > MEAN_ERROR {
-        wrong.push(format!("{key}: mean error {within_reach:.3}, more than {MEAN_ERROR}"));
+    if judged > MEAN_ERROR {
+        wrong.push(format!("{key}: mean error {judged:.3}, more than {MEAN_ERROR}"));
     }
 }
 
