@@ -127,8 +127,10 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     });
     let (ended, after) = (scene.read(&agent), Stalls::read(scene, pod));
     let shares = after.shares_since(&before);
-    let used = ended.value("psi_agent_node_utilization_ratio", &[("resource", "cpu")]).unwrap();
-    eprintln!("waiting in the pod, kubepods and the node: {shares:.2?}; CPU in use: {used:.2}");
+    let used = 1.0 - (after.idle - before.idle) / (after.time - before.time);
+    let told = ended.value("psi_agent_node_utilization_ratio", &[("resource", "cpu")]).unwrap();
+    eprintln!("waiting in the pod, kubepods and the node: {shares:.2?}");
+    eprintln!("CPU in use: {used:.2}; in the agent's last window: {told:.2}");
     assert!(shares.iter().all(|share| *share > 0.5), "{shares:?}");
     assert!(used < 0.6, "{used}");
     let throttled = scene.node.run(&format!("grep nr_throttled {}/cpu.stat", consoles[0]));
@@ -144,10 +146,12 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     scene.signal("USR2", &consoles);
 }
 
-/// Seconds of waiting so far: of a pod, of all pods, of the node; and the time of the node.
+/// Seconds of waiting so far: of a pod, of all pods, of the node; and the time of the node and of its one
+/// CPU without work.
 struct Stalls {
     waited: [f64; 3],
     time: f64,
+    idle: f64,
 }
 
 impl Stalls {
@@ -155,14 +159,16 @@ impl Stalls {
         let [kubepods, node] = ["/sys/fs/cgroup/kubepods.slice/cpu.pressure", "/proc/pressure/cpu"];
         let said = scene.node.run(&format!(
             "for file in {pod}/cpu.pressure {kubepods} {node}; do head -n 1 $file; done\n\
-             cut -d ' ' -f 1 /proc/uptime"
+             cat /proc/uptime"
         ));
         let lines: Vec<&str> = said.lines().collect();
         let waited = [0, 1, 2].map(|line| {
             let total: f64 = lines[line].rsplit_once("total=").unwrap().1.parse().unwrap();
             total / 1e6
         });
-        Self { waited, time: lines[3].parse().unwrap() }
+        let (time, idle) = lines[3].split_once(' ').unwrap();
+        let [time, idle] = [time, idle].map(|seconds| seconds.parse().unwrap());
+        Self { waited, time, idle }
     }
 
     fn shares_since(&self, before: &Self) -> [f64; 3] {
@@ -186,7 +192,7 @@ fn compare_with_the_kubelet(scene: &Scene, agent: &Value) {
             sleep(Duration::from_millis(1500));
             readings.push(scene.read(agent));
         }
-        kubelet.is_enclosed_by(&readings).then_some(kubelet)
+        (kubelet.is_whole() && kubelet.is_enclosed_by(&readings)).then_some(kubelet)
     });
     kubelet.check(&readings);
 }
