@@ -16,6 +16,7 @@ use crate::support::wait_for;
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 pub(super) const VMS: [&str; 2] = ["vm-a", "vm-b"];
 pub(super) const CONSOLE: &str = "guest-console-log";
+const CONFLICT: u64 = 409;
 
 /// An answer of `/metrics`, and between which moments of the node's own clock the agent gave it.
 pub(super) struct Reading {
@@ -149,10 +150,12 @@ impl Scene {
         node["metadata"][kind][format!("psi-agent.io/{key}")].as_str().map(str::to_owned)
     }
 
-    /// What agents wrote on the Node so far.
+    /// What agents wrote on the Node so far. A conflict is no write: the kubelet had changed the Node since
+    /// the agent saw it, and the agent makes the change again.
     pub(super) fn writes(&self) -> Vec<Audited> {
         let audited = self.cluster.audited().into_iter();
-        audited.filter(|event| event.verb == "patch" && event.node == REAL_NODE).collect()
+        let patches = audited.filter(|event| event.verb == "patch" && event.node == REAL_NODE);
+        patches.filter(|event| event.code != CONFLICT).collect()
     }
 }
 
