@@ -16,8 +16,8 @@ mod scene;
 
 /// The memory limit of the DaemonSet, in bytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
-/// Its request for CPU, as a share of one.
-const CPU_REQUEST: f64 = 0.010;
+/// The share of what the kubelet beside it uses that it may use.
+const OF_THE_KUBELETS: f64 = 0.1;
 
 #[test]
 #[ignore = "needs root, QEMU, a control plane and a node's disk (tests/node/build)"]
@@ -132,7 +132,8 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     eprintln!("waiting in the pod, kubepods and the node: {shares:.2?}");
     eprintln!("CPU in use: {used:.2}; in the agent's last window: {told:.2}");
     assert!(shares.iter().all(|share| *share > 0.5), "{shares:?}");
-    assert!(used < 0.6, "{used}");
+    // On a busy machine the kubelet alone takes most of the emulated CPU for its work; not all of it.
+    assert!(used < 0.9, "{used}");
     let throttled = scene.node.run(&format!("grep nr_throttled {}/cpu.stat", consoles[0]));
     assert!(!throttled.ends_with(" 0\n"), "{throttled}");
     for vm in VMS {
@@ -212,38 +213,33 @@ fn contention_is(scene: &Scene) {
     });
 }
 
-/// While others burn all CPU that there is: it is not throttled, and far from its limits.
+/// While others burn all CPU that there is: it is not throttled, far from its limit of memory, and a small
+/// part of what a node has anyway. How much of a CPU that is depends on how busy this machine is.
 fn check_what_the_agent_costs(scene: &Scene) {
-    let cgroup = scene.cgroup(&scene.agent(), "psi-agent");
-    let read = || {
-        let files = "memory.current memory.peak memory.max cpu.stat";
-        let said = scene.node.run(&format!("cd {cgroup}; cat {files}; cat /proc/uptime"));
-        let line = |at: usize| said.lines().nth(at).unwrap().to_owned();
-        let of_cpu = |key: &str| -> u64 {
-            let value = said.lines().find_map(|line| line.strip_prefix(key));
-            value.unwrap_or_else(|| panic!("{key}: {said}")).trim().parse().unwrap()
-        };
-        let memory = [0, 1, 2].map(|at| line(at).parse::<u64>().unwrap());
-        let uptime: f64 = said.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
-        (memory, of_cpu("usage_usec "), of_cpu("nr_throttled "), uptime)
+    let agent = scene.cgroup(&scene.agent(), "psi-agent");
+    let kubelet = "/sys/fs/cgroup/system.slice/kubelet.service";
+    let counter = |said: &str, key: &str| -> u64 {
+        let value = said.lines().find_map(|line| line.strip_prefix(key));
+        value.unwrap_or_else(|| panic!("{key}: {said}")).trim().parse().unwrap()
     };
-    // What others take of the emulator's CPU is the agent's use to the guest, and is not always there.
-    let mut shares = Vec::new();
-    let (current, peak) = loop {
-        let (_, used_before, _, began) = read();
-        sleep(Duration::from_secs(15));
-        let ([current, peak, limit], used, throttled, ended) = read();
-        assert_eq!((limit, throttled), (MEMORY_LIMIT, 0));
-        #[allow(clippy::cast_precision_loss, reason = "microseconds of seconds")]
-        let share = (used - used_before) as f64 / 1e6 / (ended - began);
-        shares.push(share);
-        if share < CPU_REQUEST || shares.len() == 4 {
-            break (current, peak);
-        }
+    let used = || {
+        let said = scene.node.run(&format!("cat {agent}/cpu.stat; echo; cat {kubelet}/cpu.stat"));
+        let (agent, kubelet) = said.split_once("\n\n").unwrap();
+        assert_eq!(counter(agent, "nr_throttled "), 0);
+        [agent, kubelet].map(|stat| counter(stat, "usage_usec "))
     };
-    eprintln!("the agent: {current} bytes of memory, {peak} at most, {shares:.4?} of a CPU");
-    assert!(peak < MEMORY_LIMIT / 2, "{peak}");
-    assert!(shares.iter().any(|share| *share < CPU_REQUEST), "{shares:?}");
+    let before = used();
+    sleep(Duration::from_secs(30));
+    let after = used();
+    let [of_agent, of_kubelet] = [0, 1].map(|at| after[at] - before[at]);
+    let said = scene.node.run(&format!("cd {agent}; cat memory.current memory.peak memory.max"));
+    let memory: Vec<u64> = said.lines().map(|line| line.parse().unwrap()).collect();
+    eprintln!("the agent: {memory:?} bytes; {of_agent} µs of CPU, the kubelet {of_kubelet}");
+    assert_eq!(memory[2], MEMORY_LIMIT);
+    assert!(memory[1] < MEMORY_LIMIT / 2, "{memory:?}");
+    #[allow(clippy::cast_precision_loss, reason = "microseconds of seconds")]
+    let share = of_agent as f64 / of_kubelet as f64;
+    assert!(share < OF_THE_KUBELETS, "{share}");
 }
 
 /// The VMs go on contending: whatever is written after it says so.

@@ -13,7 +13,7 @@ use crate::support::real_node::{GIVEN, RealNode};
 use crate::support::wait_for;
 
 /// What is to happen happens in a fraction of it, also on a busy machine.
-pub(super) const LIMIT: Duration = Duration::from_secs(300);
+pub(super) const LIMIT: Duration = Duration::from_secs(600);
 pub(super) const VMS: [&str; 2] = ["vm-a", "vm-b"];
 pub(super) const CONSOLE: &str = "guest-console-log";
 const CONFLICT: u64 = 409;
