@@ -17,7 +17,7 @@ mod scene;
 /// The memory limit of the DaemonSet, in bytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
 /// The share of what the kubelet beside it uses that it may use.
-const OF_THE_KUBELETS: f64 = 0.1;
+const OF_THE_KUBELETS: f64 = 0.05;
 
 #[test]
 #[ignore = "needs root, QEMU, a control plane and a node's disk (tests/node/build)"]
