@@ -16,6 +16,7 @@ pub(crate) mod replayed_node;
 pub(crate) mod short_node;
 pub(crate) mod shown_node;
 pub(crate) mod staged_node;
+pub(crate) mod stolen_time;
 pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod virtual_machine;
