@@ -22,6 +22,9 @@ use crate::support::{cache_dir, wait_for};
 /// Longer than the window of the rates in the panels, and than a score takes to be published.
 const CALM: Duration = Duration::from_secs(30);
 const BUSY: Duration = Duration::from_secs(80);
+/// Within it everything has an answer, on a machine that has other work too.
+const MINUTE: Duration = Duration::from_secs(60);
+const SCRAPE_EVERY: Duration = Duration::from_secs(2);
 const LOOP: &str = "sh -c 'while :; do :; done'";
 
 /// VMs of the first node, and how many loops each runs on the CPU that they share.
@@ -228,7 +231,8 @@ fn check_variables(scene: &Scene, dashboard: &Value, node: &str) {
             continue;
         };
         let (series, label) = inner.rsplit_once(", ").unwrap();
-        let answer = scene.prometheus.ask(&expanded(series, node), None);
+        let series = format!("last_over_time({}[1m])", expanded(series, node));
+        let answer = scene.prometheus.ask(&series, None);
         let values = answer.iter().filter_map(|series| series["metric"][label].as_str());
         let values: BTreeSet<&str> = values.collect();
         assert_eq!(values.is_empty(), label == "cluster", "{query}: {answer:?}");
@@ -246,21 +250,34 @@ fn every_panel_has_an_answer() {
         let written = "count(psi_agent_last_publish_timestamp_seconds > 0)";
         scene.prometheus.query(written).filter(|count| *count == 2.0)
     });
-    let score = |node: &str| {
-        scene.prometheus.query(&format!("psi_agent_node_score{{instance=\"{node}\"}}")).unwrap()
+    // A scrape that came too late leaves its moment without a value, on a machine that is busy.
+    let ask = |what: &str, query: &str, fits: &dyn Fn(f64) -> bool| {
+        wait_for(what, MINUTE, || scene.prometheus.query(query).filter(|value| fits(*value)))
     };
-    assert!(score("node-a") > 0.3, "two VMs share a CPU: {}", score("node-a"));
+    let score = |node: &str| format!("psi_agent_node_score{{instance=\"{node}\"}}");
+    let short = ask("two VMs share a CPU", &score("node-a"), &|score| score > 0.3);
     // OpenShift's rule takes the node for short that its VM's own limit keeps from waiting less.
     let rule = "rate(node_pressure_cpu_waiting_seconds_total{instance=\"node-b\"}[30s])";
-    let rule = scene.prometheus.query(rule).unwrap();
-    assert!(rule > 0.7 && score("node-b") < 0.1, "PSI {rule}, score {}", score("node-b"));
+    let rule = ask("a VM waits for its own limit", rule, &|waits| waits > 0.7);
+    // Where the machine that plays it halts, counters jump as no kernel's do: one such moment is no matter.
+    let median = format!("quantile_over_time(0.5, {}[1m])", score("node-b"));
+    let limited = ask("a score of its node", &median, &|_| true);
+    println!("scores: {short} and, where PSI tells {rule}, {limited}");
+    assert!(limited < 0.1, "PSI {rule}, score {limited}");
     let folder = cache_dir().join("dashboards");
     for (name, node) in [("cluster", ".*"), ("node-and-vm", "node-a")] {
         let dashboard = dashboard(name);
         check_variables(&scene, &dashboard, node);
-        let (panels, empty) = answers(&scene, &dashboard, node);
+        let started = Instant::now();
+        let panels = loop {
+            let (panels, empty) = answers(&scene, &dashboard, node);
+            if empty.is_empty() {
+                break panels;
+            }
+            assert!(started.elapsed() < MINUTE, "without an answer: {empty:#?}");
+            std::thread::sleep(SCRAPE_EVERY);
+        };
         println!("{name}: {} panels with answers", panels.as_object().unwrap().len());
-        assert!(empty.is_empty(), "without an answer: {empty:#?}");
         if std::env::var_os("UPDATE_PICTURES").is_some() {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
