@@ -51,7 +51,7 @@ pub(crate) fn medians<const N: usize>(
 pub(crate) fn judge(budgets: &[(&str, f64, f64)]) -> ExitCode {
     for (what, measured, budget) in budgets {
         let verdict = if measured <= budget { "holds" } else { "BROKEN" };
-        println!("{what}: {measured:.3}, budget {budget}: {verdict}");
+        println!("{what}: {measured:.3}, budget {budget:.3}: {verdict}");
     }
     let all_hold = budgets.iter().all(|(_, measured, budget)| measured <= budget);
     if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE }
