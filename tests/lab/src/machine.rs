@@ -58,9 +58,8 @@ impl Machine {
         folder: &Path,
         scenarios: &[Scenario],
     ) -> anyhow::Result<(Vec<Record>, Option<String>)> {
-        let Scenario { vcpus, real_time, .. } = scenarios.first().context("no scenarios")?;
-        let clock = if *real_time { "real" } else { "virtual" };
-        let name = format!("psi-lab-{}-{vcpus}-{clock}", std::process::id());
+        let first = scenarios.first().context("no scenarios")?;
+        let name = format!("psi-lab-{}-{}", std::process::id(), first.name);
         let work = std::env::temp_dir().join(name);
         let outcome = self.boot(&work, folder, scenarios);
         fs::remove_dir_all(&work)?;

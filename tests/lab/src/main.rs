@@ -139,30 +139,20 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// One boot for each number of CPUs, and for those in real time. Beside the records, what failed. In
-/// virtual time a boot takes one of this machine's CPUs, and does not mind others beside it; in real time
-/// it runs alone.
+/// Runs the scenarios boot by boot. Beside the records, what failed.
 fn run_matrix(
     machine: &Machine,
     folder: &Path,
     names: &[String],
 ) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
-    let mut boots: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
-    for scenario in Scenario::read_all(folder, names)? {
-        let boot = (scenario.real_time, scenario.vcpus);
-        boots.entry(boot).or_default().push(scenario);
-    }
-    let (mut records, mut failures) = (Vec::new(), Vec::new());
-    let (in_real_time, mut in_virtual_time): (Vec<_>, Vec<_>) =
-        boots.into_iter().partition(|((real_time, _), _)| *real_time);
-    // The longest begin first.
-    in_virtual_time.sort_by_key(|(_, scenarios)| std::cmp::Reverse(scenarios.len()));
     let at_once = available_parallelism().map_or(1, NonZero::get);
+    let (in_virtual_time, in_real_time) = boots(Scenario::read_all(folder, names)?, at_once);
+    let (mut records, mut failures) = (Vec::new(), Vec::new());
     for (boots, at_once) in [(in_virtual_time, at_once), (in_real_time, 1)] {
         let next = Mutex::new(boots.into_iter());
         let run_next = || {
             let boot = next.lock().ok()?.next();
-            boot.map(|(_, scenarios)| machine.run(folder, &scenarios))
+            boot.map(|scenarios| machine.run(folder, &scenarios))
         };
         thread::scope(|scope| {
             let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
@@ -179,6 +169,24 @@ fn run_matrix(
     }
     records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     Ok((records, failures))
+}
+
+/// The boots in virtual time, and those in real time: one for each number of CPUs. In virtual time a boot
+/// takes one of this machine's CPUs, and does not mind others beside it, so that a boot with more than a
+/// CPU's share of the scenarios is made several, and the longest begin first.
+fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
+    let mut alike: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
+    for scenario in scenarios {
+        alike.entry((scenario.real_time, scenario.vcpus)).or_default().push(scenario);
+    }
+    let (in_real_time, in_virtual_time): (Vec<_>, Vec<_>) =
+        alike.into_iter().partition(|((real_time, _), _)| *real_time);
+    let count: usize = in_virtual_time.iter().map(|(_, scenarios)| scenarios.len()).sum();
+    let share = count.div_ceil(at_once).max(1);
+    let parts = in_virtual_time.iter().flat_map(|(_, scenarios)| scenarios.chunks(share));
+    let mut in_virtual_time: Vec<_> = parts.map(<[Scenario]>::to_vec).collect();
+    in_virtual_time.sort_by_key(|scenarios| std::cmp::Reverse(scenarios.len()));
+    (in_virtual_time, in_real_time.into_iter().map(|(_, scenarios)| scenarios).collect())
 }
 
 fn print_table(records: &[Record]) -> anyhow::Result<()> {
