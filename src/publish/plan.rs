@@ -9,7 +9,8 @@ use super::{STEP, Statement, points};
 use crate::contract::Level;
 use crate::score::{NodeScore, PerResource};
 
-/// Between two writes.
+/// Before a change of values, since the last change; before a heartbeat, since the last write. That a node
+/// has just said that it lives does not keep its shortage back.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Who reads a value knows by then that its writer is alive.
 const HEARTBEAT: Duration = Duration::from_secs(300);
@@ -58,10 +59,11 @@ pub fn decide(
     level_shows: bool,
 ) -> Option<Why> {
     let Some((last, written_at)) = &history.last else { return Some(Why::Change) };
-    let is_silent = now.saturating_duration_since(*written_at) >= SILENCE;
+    let is_silent_since = |at: Instant| now.saturating_duration_since(at) >= SILENCE;
     let recent = history.changes.iter().filter(|at| now.saturating_duration_since(**at) < HOUR);
     if recent.count() < MOST_CHANGES {
-        if is_silent && values_differ(last, exact) {
+        let last_change = history.changes.back();
+        if last_change.is_none_or(|at| is_silent_since(*at)) && values_differ(last, exact) {
             return Some(Why::Change);
         }
         if level_shows && last.level != statement.level {
@@ -69,7 +71,7 @@ pub fn decide(
         }
     }
     let is_due = history.heartbeat_due.is_some_and(|due| now >= due);
-    (is_silent && is_due).then_some(Why::Heartbeat)
+    (is_due && is_silent_since(*written_at)).then_some(Why::Heartbeat)
 }
 
 fn values_differ(last: &Statement, exact: &NodeScore) -> bool {
@@ -135,6 +137,7 @@ impl Plan {
         let written_at = now.checked_sub(age).unwrap_or(now);
         let statement = Statement { score, each, level, observed_at_ms: 0 };
         self.history.last = Some((statement, written_at));
+        self.history.changes.push_back(written_at);
         self.history.heartbeat_due = Some(written_at + HEARTBEAT);
     }
 

@@ -101,6 +101,18 @@ fn a_step_up_and_down_changes_each_level_once_and_values_30_s_apart() {
 }
 
 #[test]
+fn a_shortage_is_seen_as_soon_after_a_heartbeat_as_at_any_other_time() {
+    for after_heartbeat in (0..60).step_by(5) {
+        let mut node = Node::new();
+        node.pass(30 + 150 + after_heartbeat, |_| 0.0);
+        assert_eq!(node.writes.last().map(|(at, _, why)| (*at, *why)), Some((180, Why::Heartbeat)));
+        let calm_until = node.seconds;
+        node.pass(60, |_| 0.3);
+        assert!(node.first(|said| said.score > 0) - calm_until <= 15, "{:?}", node.writes);
+    }
+}
+
+#[test]
 fn short_bursts_reach_no_level() {
     let mut node = Node::new();
     node.pass(3600, |second| if second % 60 < 5 { 1.0 } else { 0.0 });
@@ -210,14 +222,14 @@ fn the_api_server_is_left_alone_for_as_long_as_it_asks_and_longer_when_it_refuse
 
 proptest::proptest! {
     #[test]
-    fn whatever_the_node_does_writes_are_30_s_apart_and_multiples_of_5(
+    fn whatever_the_node_does_changes_are_30_s_apart_and_multiples_of_5(
         steps in proptest::collection::vec((0.0..=1.0, 1u64..60), 1..40)
     ) {
         let mut node = Node::new();
         for (contention, ticks) in steps {
             node.pass(ticks * TICK, |_| contention);
         }
-        let values: Vec<_> = node.writes.iter().filter(|(.., why)| *why != Why::Level).collect();
+        let values: Vec<_> = node.writes.iter().filter(|(.., why)| *why == Why::Change).collect();
         for pair in values.windows(2) {
             proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
         }
