@@ -5,6 +5,7 @@
 mod agent;
 mod aio;
 mod alone;
+mod awake;
 mod disk_load;
 mod disks;
 mod guest;
@@ -147,25 +148,28 @@ fn run_matrix(
 ) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
     let at_once = available_parallelism().map_or(1, NonZero::get);
     let (in_virtual_time, in_real_time) = boots(Scenario::read_all(folder, names)?, at_once);
+    let next = Mutex::new(in_virtual_time.into_iter());
+    let run_next = || {
+        let boot = next.lock().ok()?.next();
+        boot.map(|scenarios| machine.run(folder, &scenarios))
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
+        let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(some)).collect();
+        let mut outcomes = Vec::new();
+        for run in runs {
+            outcomes.extend(run.join().map_err(|_| anyhow!("a boot's thread panicked"))?);
+        }
+        anyhow::Ok(outcomes)
+    })?;
+    outcomes.extend(awake::while_it_runs(at_once, || {
+        in_real_time.iter().map(|scenarios| machine.run(folder, scenarios)).collect::<Vec<_>>()
+    })?);
     let (mut records, mut failures) = (Vec::new(), Vec::new());
-    for (boots, at_once) in [(in_virtual_time, at_once), (in_real_time, 1)] {
-        let next = Mutex::new(boots.into_iter());
-        let run_next = || {
-            let boot = next.lock().ok()?.next();
-            boot.map(|scenarios| machine.run(folder, &scenarios))
-        };
-        thread::scope(|scope| {
-            let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
-            let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(some)).collect();
-            for run in runs {
-                for outcome in run.join().map_err(|_| anyhow!("a boot's thread panicked"))? {
-                    let (done, failure) = outcome?;
-                    records.extend(done);
-                    failures.extend(failure);
-                }
-            }
-            anyhow::Ok(())
-        })?;
+    for outcome in outcomes {
+        let (done, failure) = outcome?;
+        records.extend(done);
+        failures.extend(failure);
     }
     records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     Ok((records, failures))
