@@ -233,6 +233,9 @@ proptest::proptest! {
         for pair in values.windows(2) {
             proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
         }
+        for pair in node.writes.windows(2).filter(|pair| pair[1].2 == Why::Heartbeat) {
+            proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
+        }
         for (_, said, _) in &node.writes {
             let each = [Some(said.score), said.each.cpu, said.each.memory, said.each.io];
             proptest::prop_assert!(each.iter().flatten().all(|points| points % 5 == 0 && *points <= 100));
