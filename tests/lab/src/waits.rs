@@ -13,7 +13,9 @@
 //! itself is held back by nobody, which is what moving it elsewhere would show. A load that does not
 //! fit the node even alone would be taken for its own fault: there is no such scenario.
 //!
-//! I/O that the kernel does for want of memory counts as both, as it does in pressure.
+//! I/O that the kernel does for want of memory counts as both, as it does in pressure. Which of it delay
+//! accounting calls asking for pages in swap differs from version to version; of a load that has nothing
+//! but memory of its own, all of it is.
 //!
 //! Delay accounting is blind where a thread waits for native AIO, for it does not sleep in I/O then.
 //! There the work that it lost stands in, which is the same number for a load that goes as fast as
@@ -38,7 +40,7 @@ pub enum Resource {
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        let waited = beyond_own(record, name, alone, |delays| seconds(&delays, resource))?;
+        let waited = beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod))?;
         Some(match pod.load.io {
             Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
                 lost(record, name, alone)?
@@ -56,10 +58,11 @@ pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
     of_all(record, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
         beyond_own(record, name, alone, |delays| match resource {
-            Resource::Memory => in_seconds(
-                delays.reclaiming() + delays.thrashing.max(delays.swapin.min(delays.blkio)),
-            ),
-            Resource::Io => seconds(&delays, resource),
+            Resource::Memory => {
+                let swapping = delays.swapin.max(for_swap(&delays, pod)).min(delays.blkio);
+                in_seconds(delays.reclaiming() + delays.thrashing.max(swapping))
+            }
+            Resource::Io => seconds(&delays, resource, pod),
         })
     })
 }
@@ -72,7 +75,7 @@ fn beyond_own(
     of: impl Fn(Delays) -> f64,
 ) -> Option<f64> {
     let (before, after) = judged(record)?;
-    let wait = most(before.pods.get(name)?, after.pods.get(name)?, &of);
+    let wait = most(before.pods.get(name)?, after.pods.get(name)?, after.at, &of);
     let work = record.missed.get(name)?.work;
     // One that did nothing even alone waits for itself.
     let own = if alone.work > 0.0 { of(alone.delays) / alone.work * work } else { wait };
@@ -107,27 +110,36 @@ fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
 pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
     of_all(record, |name, _| {
         let (before, after) = judged(record)?;
-        let waited =
-            most(before.pods.get(name)?, after.pods.get(name)?, |all| in_seconds(kind(all)));
+        let (then, now) = (before.pods.get(name)?, after.pods.get(name)?);
+        let waited = most(then, now, after.at, |all| in_seconds(kind(all)));
         Some(waited / (after.at - before.at))
     })
 }
 
-/// Of its threads the one that waited most.
-fn most(before: &PodCounters, after: &PodCounters, of: impl Fn(Delays) -> f64) -> f64 {
+/// Of its threads the one that waited most. `at` is when `after` was, and no thread is older, seconds.
+fn most(before: &PodCounters, after: &PodCounters, at: f64, of: impl Fn(Delays) -> f64) -> f64 {
     let waits = after.delays.iter().map(|(thread, now)| {
         let then = before.delays.get(thread).copied().unwrap_or_default();
+        // Linux 7.2 was seen to say of one that it had waited for longer than it was there.
+        let now = now.map(|waited| if in_seconds(waited) > at { 0 } else { waited });
         of(now.by(then, u64::saturating_sub))
     });
     waits.fold(0.0, f64::max)
 }
 
-fn seconds(delays: &Delays, resource: Resource) -> f64 {
+fn seconds(delays: &Delays, resource: Resource, pod: &Pod) -> f64 {
     in_seconds(match resource {
         // Asking for a page that had been taken is a part of waiting for it.
-        Resource::Memory => delays.reclaiming() + delays.thrashing.max(delays.swapin),
+        Resource::Memory => {
+            delays.reclaiming() + delays.thrashing.max(delays.swapin).max(for_swap(delays, pod))
+        }
         Resource::Io => delays.blkio,
     })
+}
+
+/// I/O that can be nothing but swap's.
+fn for_swap(delays: &Delays, pod: &Pod) -> u64 {
+    if pod.load.memory.is_some_and(|memory| !memory.file) { delays.blkio } else { 0 }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]
