@@ -218,9 +218,17 @@ pub struct IoUse {
     /// Operations that it asked for, by device; `None` also where it hardly waited of late, so that
     /// they were not read.
     pub operations: Option<DiskOperations>,
-    /// Bytes of its own memory that came back from swap since it was made; `None` also where it hardly
-    /// waited of late, or the node freed no memory.
-    pub swapped_in_bytes: Option<u64>,
+    /// What came back from swap; `None` also where it hardly waited of late, or the node freed no memory.
+    pub swapped_in: Option<SwappedIn>,
+}
+
+/// Of a container's own memory, what was taken and came back from swap since it was made, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwappedIn {
+    /// All of it.
+    pub all: u64,
+    /// What the kernel called a stall.
+    pub stalled: u64,
 }
 
 /// What a container asked disks for.

@@ -36,6 +36,9 @@ pub struct MemoryStat {
     pub pgscan_direct: Option<u64>,
     /// Pages of its own memory that were taken and came back from swap.
     pub workingset_refault_anon: Option<u64>,
+    /// Of these the ones that were in use when they were taken, which is when the kernel calls their coming
+    /// back a stall.
+    pub workingset_restore_anon: Option<u64>,
 }
 
 /// `memory.events` (the cgroup and all below it) or `memory.events.local` (itself alone).
@@ -113,6 +116,7 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
             b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
             b"pgscan_direct" => &mut stat.pgscan_direct,
             b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
+            b"workingset_restore_anon" => &mut stat.workingset_restore_anon,
             _ => return,
         };
         *slot = Some(value);

@@ -21,6 +21,8 @@ pub struct IoRates {
     pub reading: Option<f64>,
     /// Of the bytes that it read, the share that came back from swap; `None` where nothing tells.
     pub swapped_in: Option<Ratio>,
+    /// Of the bytes that it read, the share that came back from swap, and that the kernel called no stall.
+    pub swapped_in_unstalled: Option<Ratio>,
 }
 
 /// What a disk did between two samples.
@@ -91,13 +93,17 @@ impl IoRates {
             (Some(DiskOperations::Counted(earlier)), Some(DiskOperations::Counted(later))) => {
                 let uses = uses(earlier, later, disks);
                 let read: f64 = uses.iter().map(|one| one.read_bytes).sum();
-                let swapped_in = before.swapped_in_bytes.zip(after.swapped_in_bytes);
+                let swapped_in = before.swapped_in.zip(after.swapped_in);
+                let swapped_in = swapped_in.and_then(|(before, after)| {
+                    let all = increase(before.all, after.all)?;
+                    Some((all, all - increase(before.stalled, after.stalled)?))
+                });
+                let share = |bytes: f64| Ratio::of(bytes.max(0.0), read.max(1.0));
                 Self {
                     others: others(&uses),
                     reading: per_second(uses.iter().map(Use::reading_s).sum(), window),
-                    swapped_in: swapped_in.and_then(|(before, after)| {
-                        Ratio::of(increase(before, after)?, read.max(1.0))
-                    }),
+                    swapped_in: swapped_in.and_then(|(all, _)| share(all)),
+                    swapped_in_unstalled: swapped_in.and_then(|(_, unstalled)| share(unstalled)),
                     ..unknown
                 }
             }
@@ -156,6 +162,7 @@ fn others(uses: &[Use]) -> Option<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::SwappedIn;
 
     const WINDOW: Duration = Duration::from_secs(5);
 
@@ -176,7 +183,7 @@ mod tests {
         IoUse {
             has_max: Some(false),
             operations: Some(DiskOperations::Counted(BTreeMap::from([(device, io)]))),
-            swapped_in_bytes: None,
+            swapped_in: None,
         }
     }
 
@@ -234,14 +241,21 @@ mod tests {
 
     #[test]
     fn what_came_back_from_swap_is_a_share_of_what_was_read() {
-        let share = |before: Option<u64>, after: Option<u64>| {
-            let with = |swapped_in_bytes, io| IoUse { swapped_in_bytes, ..io };
+        let shares = |before: Option<(u64, u64)>, after: Option<(u64, u64)>| {
+            let with = |swapped_in: Option<(u64, u64)>, io| {
+                let swapped_in = swapped_in.map(|(all, stalled)| SwappedIn { all, stalled });
+                IoUse { swapped_in, ..io }
+            };
             let (before, after) = (with(before, counted(0, 0)), with(after, counted(0, 100)));
-            rates(&before, &after).swapped_in.map(Ratio::get)
+            let rates = rates(&before, &after);
+            rates.swapped_in.map(Ratio::get).zip(rates.swapped_in_unstalled.map(Ratio::get))
         };
-        assert_eq!(share(Some(7), Some(7 + 25 * 4096)), Some(0.5));
-        assert_eq!(share(Some(7), Some(7 + 90 * 4096)), Some(1.0));
-        assert_eq!(share(None, Some(7)), None);
-        assert_eq!(share(Some(7), Some(6)), None);
+        let pages = |all: u64, stalled: u64| Some((7 + all * 4096, 3 + stalled * 4096));
+        assert_eq!(shares(pages(0, 0), pages(25, 0)), Some((0.5, 0.5)));
+        assert_eq!(shares(pages(0, 0), pages(25, 15)), Some((0.5, 0.2)));
+        assert_eq!(shares(pages(0, 0), pages(25, 26)), Some((0.5, 0.0)));
+        assert_eq!(shares(pages(0, 0), pages(90, 0)), Some((1.0, 1.0)));
+        assert_eq!(shares(None, pages(1, 0)), None);
+        assert_eq!(shares(pages(1, 0), pages(0, 0)), None);
     }
 }

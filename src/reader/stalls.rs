@@ -12,7 +12,9 @@ use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::parse_io_max;
 use crate::kernel::node_text::Reclaim;
 use crate::kernel::page_bytes;
-use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Scanned};
+use crate::sample::{
+    DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Scanned, SwappedIn,
+};
 
 /// Reads them, and keeps what cannot have changed since.
 #[derive(Debug, Default)]
@@ -64,13 +66,13 @@ impl StallReader {
         let waited_lately = for_disks.waited_lately(tick.now);
         let operations = waited_lately.then(|| read_operations(tick.reader, &member.dir)).flatten();
         let frees_memory = self.freed.is_some() && self.freed != freed(tick);
-        let swapped_in_bytes = (waited_lately && frees_memory)
+        let swapped_in = (waited_lately && frees_memory)
             .then(|| read_swapped_in(tick.reader, &member.dir))
             .flatten();
         let pressures = reading.pressures;
         let known = Known { for_disks, pressures, memory, has_io_max: has_max };
         self.known.insert(member.cgroup.id, known);
-        (memory, IoUse { has_max, operations, swapped_in_bytes })
+        (memory, IoUse { has_max, operations, swapped_in })
     }
 
     /// After the last container of a tick: keeps those that are left.
@@ -128,7 +130,9 @@ fn read_operations(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<DiskOpe
     Some(DiskOperations::Counted(devices.into_iter().map(|row| (row.device, row)).collect()))
 }
 
-fn read_swapped_in(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<u64> {
+fn read_swapped_in(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<SwappedIn> {
     let stat = reader.read_whole(dir, c"memory.stat", parse_memory_stat)??;
-    Some(stat.workingset_refault_anon?.saturating_mul(page_bytes()))
+    let [all, stalled] = [stat.workingset_refault_anon?, stat.workingset_restore_anon?]
+        .map(|pages| pages.saturating_mul(page_bytes()));
+    Some(SwappedIn { all, stalled })
 }

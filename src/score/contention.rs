@@ -55,7 +55,7 @@ pub(super) fn memory_waiting(
     cpus: Option<u64>,
 ) -> Option<Waiting> {
     let raw = member.pressure.memory.some?;
-    let swapping = swapping(member, cpus);
+    let (swapping, unstalled) = swapping(member, cpus);
     if raw == Ratio::ZERO {
         return Some(evenly(raw, Ratio::ZERO, swapping));
     }
@@ -69,7 +69,8 @@ pub(super) fn memory_waiting(
         (false, true) => (Ratio::ZERO, raw),
         (false, false) => (Ratio::ZERO, Ratio::ZERO),
     };
-    Some(evenly(raw, own_limit, if swapping > left { swapping } else { left }))
+    let with_unstalled = Ratio::of(left.get() + unstalled, 1.0)?;
+    Some(evenly(raw, own_limit, if swapping > with_unstalled { swapping } else { with_unstalled }))
 }
 
 /// Of the pages that were taken from it, the share that the node's shortage took, and no limit.
@@ -81,15 +82,18 @@ fn taken_by_node(member: &MemberRates) -> f64 {
     }
 }
 
-/// What it waited for pages of its own that the node had put into swap.
-fn swapping(member: &MemberRates, cpus: Option<u64>) -> Ratio {
+/// What it waited for pages of its own that the node had put into swap; and for those of them that the
+/// kernel called no stall, which is in no pressure of memory.
+fn swapping(member: &MemberRates, cpus: Option<u64>) -> (Ratio, f64) {
     let waited = waited_for_disks(member, cpus).unwrap_or(0.0);
-    Ratio::of(waited * swapped_in(member), 1.0).unwrap_or(Ratio::ZERO)
+    let for_pages = |share: Option<Ratio>| waited * put_there_by_node(member, share);
+    let all = Ratio::of(for_pages(member.io.swapped_in), 1.0).unwrap_or(Ratio::ZERO);
+    (all, for_pages(member.io.swapped_in_unstalled))
 }
 
-/// The share of such pages of what it read.
-fn swapped_in(member: &MemberRates) -> f64 {
-    member.io.swapped_in.map_or(0.0, Ratio::get) * taken_by_node(member)
+/// Of what came back from swap, a share of what it read, what the node had put there.
+fn put_there_by_node(member: &MemberRates, share: Option<Ratio>) -> f64 {
+    share.map_or(0.0, Ratio::get) * taken_by_node(member)
 }
 
 /// I/O: as much of it as others have of the disks that it used, since a disk that a container has to
@@ -105,7 +109,7 @@ pub(super) fn io_waiting(member: &MemberRates, cpus: Option<u64>) -> Option<Wait
     }
     let others = member.io.others?.get();
     let waited = waited_for_disks(member, cpus)?;
-    let swap = swapped_in(member);
+    let swap = put_there_by_node(member, member.io.swapped_in);
     let left = Ratio::of(waited * (swap + (1.0 - swap) * others), 1.0)?;
     Some(evenly(raw, Ratio::ZERO, left))
 }

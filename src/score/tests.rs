@@ -251,7 +251,7 @@ fn io_is_what_reads_took_and_whole_what_was_in_swap() {
         member.memory.own_limit = Some(own_limit);
         let (has_max, others) = (Some(false), ratio(0.5));
         let (reading, swapped_in) = (Some(reading), ratio(swapped_in));
-        member.io = IoRates { has_max, others, reading, swapped_in };
+        member.io = IoRates { has_max, others, reading, swapped_in, ..member.io };
         let score = settled(&node(vec![member]));
         (score.contention.io.unwrap().get() * 1e6).round() / 1e6
     };
@@ -269,20 +269,27 @@ fn io_is_what_reads_took_and_whole_what_was_in_swap() {
 
 #[test]
 fn what_comes_back_from_swap_is_waiting_for_memory() {
-    let memory = |stalled, own_limit, swapped_in| {
+    let memory = |stalled, own_limit, swapped_in, unstalled| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         (member.pressure.memory.some, member.pressure.io.some) = (ratio(stalled), ratio(0.2));
         member.memory.own_limit = Some(own_limit);
         let (reading, swapped_in) = (Some(0.4), ratio(swapped_in));
-        member.io = IoRates { reading, swapped_in, ..member.io };
+        let swapped_in_unstalled = ratio(unstalled);
+        member.io = IoRates { reading, swapped_in, swapped_in_unstalled, ..member.io };
         let score = settled(&Rates { reclaims: Some(true), ..node(vec![member]) });
         (score.contention.memory.unwrap().get() * 1e6).round() / 1e6
     };
     // As measured on Linux 6.1, which calls none of it a stall.
-    assert_eq!(memory(0.0, false, 1.0), 0.4);
-    assert_eq!(memory(0.3, false, 0.5), 0.3);
+    assert_eq!(memory(0.0, false, 1.0, 1.0), 0.4);
+    // What it waits to get memory comes on top of that.
+    assert_eq!(memory(0.3, false, 1.0, 1.0), 0.7);
+    // As newer kernels have it: what they call a stall is in the pressure already.
+    assert_eq!(memory(0.3, false, 0.5, 0.0), 0.3);
+    assert_eq!(memory(0.3, false, 0.5, 0.25), 0.4);
+    // Of which pressure, an average over CPUs, may tell a part.
+    assert_eq!(memory(0.1, false, 1.0, 0.0), 0.4);
     // What its own limit put there is its own.
-    assert_eq!(memory(0.0, true, 1.0), 0.0);
+    assert_eq!(memory(0.0, true, 1.0, 1.0), 0.0);
 }
 
 #[test]
@@ -328,7 +335,7 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
     };
     let half = Some(ThreadRates { ran: 1.0, delayed: 1.0 });
     let score = settled(&node(half, true));
-    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(2), 0.5));
+    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(3), 0.5));
     // Where PSI is off nobody tells of memory: the score is CPU's.
     let mut without_psi = node(half, false);
     without_psi.node = PressureRates::default();
