@@ -91,13 +91,16 @@ pub fn average(record: &Record, of: impl Fn(&Window<'_>) -> f64) -> f64 {
 }
 
 /// Run delay less what its own quota explains: the time that it was throttled, for each thread
-/// that waited then, and what a quota forbids of what the load asks for.
+/// that waited then, and what a quota forbids of what the load asks for. Who runs for as long as the quota
+/// allows waits for nothing else.
 fn waited(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
     let threads = f64::from(pod.load.threads);
     let throttled = rates.throttled * (threads / f64::from(vcpus)).max(1.0);
     let forbidden = pod.allowed().map_or(0.0, |allowed| threads * pod.load.duty - allowed);
     let own = throttled.max(forbidden).clamp(0.0, rates.delayed.max(0.0));
-    let (waited, wanted) = (rates.delayed - own, rates.delayed - own + rates.ran);
+    let left = pod.allowed().map_or(f64::INFINITY, |allowed| (allowed - rates.ran).max(0.0));
+    let waited = (rates.delayed - own).min(left);
+    let wanted = waited + rates.ran;
     (if wanted > 0.0 { waited / wanted } else { 0.0 }, wanted)
 }
 
