@@ -73,7 +73,10 @@ enum Command {
         names: Vec<String>,
     },
     /// Print the table of records that were kept.
-    Table { records: PathBuf },
+    Table {
+        #[arg(required = true)]
+        records: Vec<PathBuf>,
+    },
     /// Print how far apart several runs are, by their records.
     Repeats {
         #[arg(required = true)]
@@ -117,11 +120,12 @@ fn main() -> anyhow::Result<()> {
             complain(&failures)?;
             table
         }
-        Command::Table { records } => print_table(&read_records(&records)?),
+        Command::Table { records } => {
+            let all: Vec<Record> = read_all(&records)?.into_iter().flatten().collect();
+            print_table(&all)
+        }
         Command::Repeats { records } => {
-            let runs: anyhow::Result<Vec<_>> =
-                records.iter().map(|file| read_records(file)).collect();
-            let (text, wrong) = repeats::table(&runs?);
+            let (text, wrong) = repeats::table(&read_all(&records)?);
             println!("{text}");
             complain(&wrong)
         }
@@ -222,6 +226,10 @@ fn complain(wrong: &[String]) -> anyhow::Result<()> {
     }
     anyhow::ensure!(wrong.is_empty(), "{} things are wrong", wrong.len());
     Ok(())
+}
+
+fn read_all(files: &[PathBuf]) -> anyhow::Result<Vec<Vec<Record>>> {
+    files.iter().map(|file| read_records(file)).collect()
 }
 
 fn read_records(file: &Path) -> anyhow::Result<Vec<Record>> {
