@@ -29,7 +29,7 @@ fn prometheus_scrapes_for_a_minute_and_its_rate_is_the_kernels() {
     let mut own = OwnCgroup::new("prometheus");
     own.make("busy");
     // Its own cgroups: all of this host's, of which other tests make thousands, may take longer than
-    // the two seconds that a scrape here has.
+    // the five seconds that a scrape here has.
     let agent = Agent::start(&["--cgroup-root", own.path.to_str().unwrap()]);
     let prometheus = Prometheus::start(&agent.address);
     for _ in 0..2 {
@@ -58,7 +58,7 @@ fn prometheus_scrapes_for_a_minute_and_its_rate_is_the_kernels() {
     let up = "{job=\"psi-agent\"}";
     assert_eq!(prometheus.query(&format!("min_over_time(up{up}[50s])")), Some(1.0));
     let scrapes = prometheus.query(&format!("count_over_time(up{up}[1m])")).unwrap();
-    assert!(scrapes >= 25.0, "{scrapes} scrapes in a minute");
+    assert!(scrapes >= 10.0, "{scrapes} scrapes in a minute");
     let lost = format!(
         "max_over_time((scrape_samples_scraped{up} - scrape_samples_post_metric_relabeling{up})[50s:2s])"
     );

@@ -23,7 +23,8 @@ impl Prometheus {
     /// One that scrapes a single target.
     pub(crate) fn start(target: &str) -> Self {
         Self::scraping(&format!(
-            "- job_name: psi-agent\n  static_configs: [{{targets: ['{target}']}}]\n"
+            "- job_name: psi-agent\n  scrape_interval: 5s\n  scrape_timeout: 5s\n  \
+             static_configs: [{{targets: ['{target}']}}]\n"
         ))
     }
 
