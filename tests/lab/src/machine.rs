@@ -84,7 +84,8 @@ impl Machine {
             }
             boot += " delayacct";
         }
-        if self.late_cpus {
+        // In real time CPUs come when what they run is no longer patched.
+        if self.late_cpus || *with_disks {
             boot += " maxcpus=1";
         }
         // Virtual time skips what a disk takes.
