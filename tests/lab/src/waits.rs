@@ -13,9 +13,11 @@
 //! itself is held back by nobody, which is what moving it elsewhere would show. A load that does not
 //! fit the node even alone would be taken for its own fault: there is no such scenario.
 //!
-//! I/O that the kernel does for want of memory counts as both, as it does in pressure. Which of it delay
-//! accounting calls asking for pages in swap differs from version to version; of a load that has nothing
-//! but memory of its own, all of it is.
+//! I/O that the kernel does for want of memory counts as both, as it does in pressure. Of asking for
+//! pages in swap that is the sleep: the rest is CPU time and waiting for that, which Linux 6.1 counts in,
+//! in an emulated machine twice as much. Which I/O delay accounting calls asking for pages in swap
+//! differs, too: of a load that has nothing but memory of its own, all of it is. What it sleeps in I/O
+//! while it looks for memory is counted twice.
 //!
 //! Delay accounting is blind where a thread waits for native AIO, for it does not sleep in I/O then.
 //! There the work that it lost stands in, which is the same number for a load that goes as fast as
@@ -51,19 +53,11 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     })
 }
 
-/// The same of sleeping alone, where threads wait in other ways as well. Who waits for native AIO does
-/// not sleep in I/O. Of asking for pages in swap only the I/O is sleep, unless the kernel calls it
-/// thrashing: the rest is CPU time, and waiting for that.
+/// The same of sleeping alone: who waits for native AIO does not sleep in I/O.
 pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
     of_all(record, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        beyond_own(record, name, alone, |delays| match resource {
-            Resource::Memory => {
-                let swapping = delays.swapin.max(for_swap(&delays, pod)).min(delays.blkio);
-                in_seconds(delays.reclaiming() + delays.thrashing.max(swapping))
-            }
-            Resource::Io => seconds(&delays, resource, pod),
-        })
+        beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod))
     })
 }
 
@@ -130,16 +124,15 @@ fn most(before: &PodCounters, after: &PodCounters, at: f64, of: impl Fn(Delays) 
 fn seconds(delays: &Delays, resource: Resource, pod: &Pod) -> f64 {
     in_seconds(match resource {
         // Asking for a page that had been taken is a part of waiting for it.
-        Resource::Memory => {
-            delays.reclaiming() + delays.thrashing.max(delays.swapin).max(for_swap(delays, pod))
-        }
+        Resource::Memory => delays.reclaiming() + delays.thrashing.max(swapping(delays, pod)),
         Resource::Io => delays.blkio,
     })
 }
 
-/// I/O that can be nothing but swap's.
-fn for_swap(delays: &Delays, pod: &Pod) -> u64 {
-    if pod.load.memory.is_some_and(|memory| !memory.file) { delays.blkio } else { 0 }
+/// Sleep of asking for pages in swap.
+fn swapping(delays: &Delays, pod: &Pod) -> u64 {
+    let nothing_else = pod.load.memory.is_some_and(|memory| !memory.file);
+    if nothing_else { delays.blkio } else { delays.swapin.min(delays.blkio) }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]
