@@ -70,7 +70,7 @@ pub struct Beyond {
 pub enum Instead {
     /// CPU: of all VMs together. A quartile at an edge is another VM's value in each window.
     AllTogether,
-    /// Memory and I/O: of what VMs slept, where they wait in other ways as well.
+    /// I/O: of what VMs slept, where they wait in other ways as well.
     Sleep,
 }
 
