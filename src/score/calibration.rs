@@ -21,9 +21,11 @@ const MOST: f64 = 1e6;
 /// The spread that is usual where there is contention...
 const USUAL: Spread = Spread(1.0);
 /// ...counts as much as all windows where so little is waited on each CPU: kernel threads, which are in
-/// no cgroup, wait for half as much. And where it is so little of what quotas explain, of which that is
-/// guessed.
+/// no cgroup, wait for half as much.
 const LITTLE: f64 = 0.1;
+/// And where it is so little of what quotas explain, which is a guess, the spread that is usual beside
+/// queues that a quota lets go all at once, over and over again.
+const USUAL_BESIDE_QUOTAS: Spread = Spread(2.0);
 
 /// How often a thread that waits all the time is moved in one of the kernel's windows, in effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,15 +85,21 @@ impl Calibration {
     }
 }
 
-/// What is known without looking, weighted as if it were a window.
+/// What is known without looking, weighted as if it were windows: by how much of what these tell may be
+/// kernel threads' waiting, and by how much a wrong guess of what quotas explain.
 #[allow(clippy::cast_precision_loss, reason = "half a minute has few windows")]
-fn usual(told: &[Told], cpus: Option<u64>) -> Option<Told> {
+fn usual(told: &[Told], cpus: Option<u64>) -> Vec<Told> {
     let sum = |of: fn(&Told) -> f64| told.iter().map(of).sum::<f64>();
+    let (least, run_delay) = (sum(|one| one.least), sum(|one| one.run_delay));
+    let own_delay = sum(|one| one.own_delay);
     let cpus = cpus_of(&Room::default(), cpus) * told.len() as f64;
-    let (run_delay, own_delay) = (sum(|one| one.run_delay), sum(|one| one.own_delay));
-    let rest = (run_delay - own_delay).max(f64::MIN_POSITIVE);
-    let least = sum(|one| one.least) * (LITTLE * (cpus + own_delay) / rest).min(MOST);
-    (run_delay > 0.0).then_some(Told { spread: USUAL, least, run_delay, own_delay })
+    let rest = (run_delay - own_delay).max((cpus + own_delay) / MOST);
+    let usual = |(spread, noise): (_, f64)| {
+        let least = least * LITTLE * noise / rest;
+        Told { spread, least, run_delay, own_delay }
+    };
+    let known = [(USUAL, cpus), (USUAL_BESIDE_QUOTAS, own_delay)];
+    if run_delay > 0.0 { known.map(usual).to_vec() } else { vec![] }
 }
 
 impl Spread {
