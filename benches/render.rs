@@ -116,6 +116,7 @@ fn sample() -> Sample {
             run_delay_ns: None,
             reclaim: None,
             pods_limit_hits: None,
+            pods_memory: None,
             memory: None,
             disks: None,
             devices: Arc::default(),

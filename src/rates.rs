@@ -4,7 +4,7 @@
 mod cpu;
 mod disks;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use serde::{Serialize, Serializer};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-use crate::kernel::io_stat::Device;
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::sample::{
@@ -23,7 +22,7 @@ use crate::sample::{
 pub use cpu::{CpuRates, Room, ThreadRates};
 use cpu::{cpu_rates, thread_rates};
 pub use disks::IoRates;
-use disks::{DiskRates, disk_rates};
+use disks::disk_rates;
 
 /// Shorter windows hold too few of the kernel's own to be a rate.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
@@ -155,7 +154,15 @@ pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
             before.map(|member| (member.cgroup.id, member)).collect();
         let disks = disk_rates(earlier, later);
         let rates = |member: &MemberSample| {
-            member_rates(before.get(&member.cgroup.id).copied(), member, window, disks.as_ref())
+            let before = before.get(&member.cgroup.id).copied();
+            let io = IoRates::between(
+                before.map(|before| &before.io),
+                &member.io,
+                disks.as_ref(),
+                later.node.pods_memory,
+                window,
+            );
+            member_rates(before, member, io, window)
         };
         members.iter().map(rates).collect()
     });
@@ -206,8 +213,8 @@ fn all_cgroups(sample: &Sample) -> impl Iterator<Item = &CgroupSample> {
 fn member_rates(
     before: Option<&MemberSample>,
     after: &MemberSample,
+    io: IoRates,
     window: Duration,
-    disks: Option<&BTreeMap<Device, DiskRates>>,
 ) -> MemberRates {
     let pressure =
         before.map(|before| pressure_rates(&before.pressure, &after.pressure)).unwrap_or_default();
@@ -220,7 +227,7 @@ fn member_rates(
             thread_rates(before.threads.as_deref()?, after.threads.as_deref()?, window)
         }),
         memory: memory_rates(before.map(|before| &before.memory), &after.memory),
-        io: IoRates::between(before.map(|before| &before.io), &after.io, disks, window),
+        io,
     }
 }
 

@@ -25,7 +25,7 @@ use cpu_use::CpuUseReader;
 use matching::{Found, Matcher};
 use member::MemberReader;
 pub use selection::{Groups, Selection};
-use stalls::read_limit_hits;
+use stalls::{read_limit_hits, read_memory_of};
 use threads::ThreadReader;
 pub use threads::{SeenThreads, see_threads};
 use tick::Tick;
@@ -64,9 +64,18 @@ pub struct Reader {
     /// Whether the tree is the whole node's, as the node's own counters are.
     whole_node: bool,
     node_reading: Option<PressureReading>,
-    /// At the last tick: the node's memory pressure, and how often the limit of all pods was hit.
-    pods_limit: Option<(Option<Pressure>, Option<u64>)>,
+    /// At the last tick: the node's memory pressure, and what all pods had then.
+    all_pods: Option<(Option<Pressure>, AllPods)>,
     devices: Arc<BTreeMap<Device, String>>,
+}
+
+/// What all pods have together, by the cgroups in which they stand.
+#[derive(Debug, Clone, Copy)]
+struct AllPods {
+    /// How often a limit of these cgroups made them reclaim.
+    limit_hits: Option<u64>,
+    /// Bytes.
+    memory: Option<u64>,
 }
 
 impl Reader {
@@ -95,7 +104,7 @@ impl Reader {
             ticked_at: None,
             whole_node,
             node_reading: None,
-            pods_limit: None,
+            all_pods: None,
             devices: Arc::default(),
         }
     }
@@ -125,7 +134,8 @@ impl Reader {
         let mut errors = self.follow_tree(moment.at);
         let mut node = self.read_node(moment, depth, &mut errors);
         if depth == Depth::Score {
-            node.pods_limit_hits = self.pods_limit_hits(node.pressure.pressures.memory);
+            let all_pods = self.all_pods(node.pressure.pressures.memory);
+            (node.pods_limit_hits, node.pods_memory) = (all_pods.limit_hits, all_pods.memory);
         }
         let mut matched = Matcher::default();
         let found: Vec<Found> = self
@@ -298,24 +308,30 @@ impl Reader {
         (members, bystanders)
     }
 
-    /// How often the limits under which all pods stand made them reclaim, at this pressure of the
-    /// node: while it stands still, nobody waited for such a limit.
-    fn pods_limit_hits(&mut self, pressure: Option<Pressure>) -> Option<u64> {
-        let hits = match self.pods_limit {
-            Some((before, hits)) if before == pressure => hits,
-            _ => self.read_pods_limit_hits(),
+    /// Of the cgroups in which all pods stand, at this memory pressure of the node: while it stands still,
+    /// nobody waited for their limits.
+    fn all_pods(&mut self, pressure: Option<Pressure>) -> AllPods {
+        let all_pods = match self.all_pods {
+            Some((before, all_pods)) if before == pressure => all_pods,
+            _ => self.read_all_pods(),
         };
-        self.pods_limit = Some((pressure, hits));
-        hits
+        self.all_pods = Some((pressure, all_pods));
+        all_pods
     }
 
-    fn read_pods_limit_hits(&mut self) -> Option<u64> {
+    fn read_all_pods(&mut self) -> AllPods {
         let above = above_pods(self.tree.nodes());
-        let limited =
+        let is_above =
             |node: &&Node| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
-        self.tree.nodes().filter(limited).try_fold(0_u64, |sum, node| {
-            Some(sum.saturating_add(read_limit_hits(&mut self.cgroups, &node.dir)?))
-        })
+        let mut all_pods = AllPods { limit_hits: Some(0), memory: None };
+        for Node { dir, .. } in self.tree.nodes().filter(is_above) {
+            let hits = read_limit_hits(&mut self.cgroups, dir);
+            all_pods.limit_hits =
+                all_pods.limit_hits.zip(hits).map(|(sum, hits)| sum.saturating_add(hits));
+            // The highest has what all below it have.
+            all_pods.memory = all_pods.memory.max(read_memory_of(&mut self.cgroups, dir));
+        }
+        all_pods
     }
 
     fn read_node(
@@ -341,6 +357,7 @@ impl Reader {
             run_delay_ns: run_delay.flatten().flatten(),
             reclaim: note(self.proc.reclaim(buffer), errors).flatten(),
             pods_limit_hits: None,
+            pods_memory: None,
             memory: note(self.proc.memory(buffer), errors).flatten(),
             disks: (depth == Depth::Score).then(|| note(self.proc.disks(buffer), errors)).flatten(),
             devices: Arc::clone(&self.devices),

@@ -111,6 +111,9 @@ pub struct NodeSample {
     /// that pods may use there is too little then, which is the node's doing. `None` where it was
     /// not asked for.
     pub pods_limit_hits: Option<u64>,
+    /// What all pods have of memory, bytes, when tasks last waited for some. `None` where it was not asked
+    /// for.
+    pub pods_memory: Option<u64>,
     /// Memory and swap.
     pub memory: Option<NodeMemory>,
     /// What each block device did since boot; `None` where it was not asked for.
@@ -218,17 +221,22 @@ pub struct IoUse {
     /// Operations that it asked for, by device; `None` also where it hardly waited of late, so that
     /// they were not read.
     pub operations: Option<DiskOperations>,
-    /// What came back from swap; `None` also where it hardly waited of late, or the node freed no memory.
-    pub swapped_in: Option<SwappedIn>,
+    /// What it had to read once more; `None` also where it hardly waited of late, or the node freed no
+    /// memory of late.
+    pub refaults: Option<Refaults>,
+    /// What its pod has of memory, bytes; `None` as above.
+    pub pod_memory: Option<u64>,
 }
 
-/// Of a container's own memory, what was taken and came back from swap since it was made, bytes.
+/// Of a container's memory, what was taken and came back since it was made, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SwappedIn {
-    /// All of it.
-    pub all: u64,
-    /// What the kernel called a stall.
-    pub stalled: u64,
+pub struct Refaults {
+    /// Its own, from swap.
+    pub anon: u64,
+    /// Of that, what the kernel called a stall.
+    pub anon_stalled: u64,
+    /// Of files.
+    pub file: u64,
 }
 
 /// What a container asked disks for.

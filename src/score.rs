@@ -36,8 +36,8 @@ use smoothing::Smoothed;
 #[must_use]
 pub fn basis(source: CpuSource) -> Basis {
     match source {
-        CpuSource::Psi => Basis::Psi(7),
-        CpuSource::RunDelay => Basis::RunDelay(3),
+        CpuSource::Psi => Basis::Psi(8),
+        CpuSource::RunDelay => Basis::RunDelay(4),
     }
 }
 

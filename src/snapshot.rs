@@ -23,7 +23,7 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// How long the rates were averaged over, seconds; absent until there are two samples.
     pub window_s: Option<f64>,
-    /// What the score is worked out from, such as `psi/7`; absent before the first.
+    /// What the score is worked out from, such as `psi/8`; absent before the first.
     pub basis: Option<String>,
     /// When the newest window of the score ended, milliseconds since the epoch; absent before the
     /// first.

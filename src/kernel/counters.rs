@@ -34,6 +34,8 @@ pub struct MemoryStat {
     pub pgscan_kswapd: Option<u64>,
     /// Pages that tasks looked at that needed memory at once, for the node's sake or for a limit's.
     pub pgscan_direct: Option<u64>,
+    /// Pages of files that were taken from the page cache and were read once more. Pages, not bytes.
+    pub workingset_refault_file: Option<u64>,
     /// Pages of its own memory that were taken and came back from swap.
     pub workingset_refault_anon: Option<u64>,
     /// Of these the ones that were in use when they were taken, which is when the kernel calls their coming
@@ -115,6 +117,7 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
             b"inactive_file" => &mut stat.inactive_file,
             b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
             b"pgscan_direct" => &mut stat.pgscan_direct,
+            b"workingset_refault_file" => &mut stat.workingset_refault_file,
             b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
             b"workingset_restore_anon" => &mut stat.workingset_restore_anon,
             _ => return,

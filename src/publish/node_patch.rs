@@ -143,7 +143,7 @@ mod tests {
 
     fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
         let (node, statement) = (node(node_value), statement(level));
-        node_patch(&Prefix::default(), &node, &statement, Basis::Psi(7), outputs)
+        node_patch(&Prefix::default(), &node, &statement, Basis::Psi(8), outputs)
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let expected = json!({"metadata": {"annotations": {
             "psi-agent.io/score": "40", "psi-agent.io/cpu": "40", "psi-agent.io/memory": "0",
             "psi-agent.io/io": null, "psi-agent.io/observed-at": "2026-01-02T03:04:05Z",
-            "psi-agent.io/basis": "psi/7",
+            "psi-agent.io/basis": "psi/8",
         }}});
         assert_eq!(patched(bare, Level::High, &Outputs::default()), expected);
     }

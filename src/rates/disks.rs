@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Ratio, increase, per_second};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::node_text::DiskCounters;
-use crate::sample::{DiskOperations, IoUse, Sample};
+use crate::sample::{DiskOperations, IoUse, Refaults, Sample};
 
 /// What tells whose doing it is that a container waits for disks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -23,6 +23,10 @@ pub struct IoRates {
     pub swapped_in: Option<Ratio>,
     /// Of the bytes that it read, the share that came back from swap, and that the kernel called no stall.
     pub swapped_in_unstalled: Option<Ratio>,
+    /// Of the bytes that it read, the share of files that had been in the page cache, times the share of
+    /// pods' memory that other pods have: what would still be there without them. `None` where nothing
+    /// tells.
+    pub displaced: Option<Ratio>,
 }
 
 /// What a disk did between two samples.
@@ -83,6 +87,7 @@ impl IoRates {
         before: Option<&IoUse>,
         after: &IoUse,
         disks: Option<&BTreeMap<Device, DiskRates>>,
+        pods_memory: Option<u64>,
         window: Duration,
     ) -> Self {
         let unknown = Self { has_max: after.has_max, ..Self::default() };
@@ -93,17 +98,23 @@ impl IoRates {
             (Some(DiskOperations::Counted(earlier)), Some(DiskOperations::Counted(later))) => {
                 let uses = uses(earlier, later, disks);
                 let read: f64 = uses.iter().map(|one| one.read_bytes).sum();
-                let swapped_in = before.swapped_in.zip(after.swapped_in);
-                let swapped_in = swapped_in.and_then(|(before, after)| {
-                    let all = increase(before.all, after.all)?;
-                    Some((all, all - increase(before.stalled, after.stalled)?))
-                });
+                let more = |of: fn(&Refaults) -> u64| {
+                    increase(before.refaults.as_ref().map(of)?, after.refaults.as_ref().map(of)?)
+                };
+                let swapped_in = more(|refaults| refaults.anon);
+                let stalled = more(|refaults| refaults.anon_stalled);
+                let reread = more(|refaults| refaults.file);
                 let share = |bytes: f64| Ratio::of(bytes.max(0.0), read.max(1.0));
                 Self {
                     others: others(&uses),
                     reading: per_second(uses.iter().map(Use::reading_s).sum(), window),
-                    swapped_in: swapped_in.and_then(|(all, _)| share(all)),
-                    swapped_in_unstalled: swapped_in.and_then(|(_, unstalled)| share(unstalled)),
+                    swapped_in: swapped_in.and_then(share),
+                    swapped_in_unstalled: swapped_in
+                        .zip(stalled)
+                        .and_then(|(all, stalled)| share(all - stalled)),
+                    displaced: reread
+                        .zip(others_of(after.pod_memory, pods_memory))
+                        .and_then(|(reread, others)| Ratio::of(share(reread)?.get() * others, 1.0)),
                     ..unknown
                 }
             }
@@ -111,6 +122,12 @@ impl IoRates {
             _ => unknown,
         }
     }
+}
+
+/// The share that others have of all.
+fn others_of(own: Option<u64>, all: Option<u64>) -> Option<f64> {
+    let (own, all) = (increase(0, own?)?, increase(0, all?)?);
+    Some((all - own).max(0.0) / all.max(1.0))
 }
 
 fn uses(
@@ -162,7 +179,6 @@ fn others(uses: &[Use]) -> Option<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::SwappedIn;
 
     const WINDOW: Duration = Duration::from_secs(5);
 
@@ -183,7 +199,8 @@ mod tests {
         IoUse {
             has_max: Some(false),
             operations: Some(DiskOperations::Counted(BTreeMap::from([(device, io)]))),
-            swapped_in: None,
+            refaults: None,
+            pod_memory: None,
         }
     }
 
@@ -191,7 +208,8 @@ mod tests {
         // Each read took 10 ms.
         let operations = Operations { completed: 200.0, asked: 200.0 };
         let disk = DiskRates { reads: operations, writes: operations, reading_s: 2.0 };
-        IoRates::between(Some(before), after, Some(&BTreeMap::from([(device(0), disk)])), WINDOW)
+        let disks = BTreeMap::from([(device(0), disk)]);
+        IoRates::between(Some(before), after, Some(&disks), Some(1_000), WINDOW)
     }
 
     #[test]
@@ -243,8 +261,9 @@ mod tests {
     fn what_came_back_from_swap_is_a_share_of_what_was_read() {
         let shares = |before: Option<(u64, u64)>, after: Option<(u64, u64)>| {
             let with = |swapped_in: Option<(u64, u64)>, io| {
-                let swapped_in = swapped_in.map(|(all, stalled)| SwappedIn { all, stalled });
-                IoUse { swapped_in, ..io }
+                let refaults =
+                    swapped_in.map(|(anon, anon_stalled)| Refaults { anon, anon_stalled, file: 0 });
+                IoUse { refaults, ..io }
             };
             let (before, after) = (with(before, counted(0, 0)), with(after, counted(0, 100)));
             let rates = rates(&before, &after);
@@ -257,5 +276,25 @@ mod tests {
         assert_eq!(shares(pages(0, 0), pages(90, 0)), Some((1.0, 1.0)));
         assert_eq!(shares(None, pages(1, 0)), None);
         assert_eq!(shares(pages(1, 0), pages(0, 0)), None);
+    }
+
+    #[test]
+    fn what_had_to_leave_the_page_cache_counts_by_the_memory_that_others_have() {
+        let displaced = |pages: u64, pod_memory| {
+            let with = |pages: u64, io| {
+                let refaults = Refaults { anon: 0, anon_stalled: 0, file: 9 + pages * 4096 };
+                IoUse { refaults: Some(refaults), pod_memory, ..io }
+            };
+            let rates = rates(&with(0, counted(0, 0)), &with(pages, counted(0, 100)));
+            rates.displaced.map(Ratio::get)
+        };
+        assert_eq!(displaced(50, Some(250)), Some(0.75));
+        assert_eq!(displaced(25, Some(250)), Some(0.375));
+        // The kernel reads ahead, too.
+        assert_eq!(displaced(90, Some(250)), Some(0.75));
+        // Nobody else is there; what all have was read a little before.
+        assert_eq!(displaced(50, Some(1_000)), Some(0.0));
+        assert_eq!(displaced(50, Some(1_100)), Some(0.0));
+        assert_eq!(displaced(50, None), None);
     }
 }

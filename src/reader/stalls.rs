@@ -2,6 +2,7 @@
 //! waits, since `memory.stat` and `io.stat` cost as much as `cpu.stat`.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use super::attention::Watched;
 use super::cgroup::CgroupReader;
@@ -9,12 +10,15 @@ use super::tick::Tick;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, Node};
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
-use crate::kernel::limits::parse_io_max;
+use crate::kernel::limits::{parse_io_max, parse_number};
 use crate::kernel::node_text::Reclaim;
 use crate::kernel::page_bytes;
 use crate::sample::{
-    DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Scanned, SwappedIn,
+    DiskOperations, IoUse, MemoryUse, PressureReading, Pressures, Refaults, Scanned,
 };
+
+/// What was taken to free memory comes back for so long after, and for longer: but then the shortage is over.
+const COMES_BACK: Duration = Duration::from_secs(60);
 
 /// Reads them, and keeps what cannot have changed since.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ pub(super) struct StallReader {
     known: HashMap<CgroupId, Known>,
     /// What the node had looked at to free memory at the tick before, for itself or for all pods' limit.
     freed: Option<Freed>,
+    /// When that last moved.
+    freed_at: Option<Instant>,
 }
 
 type Freed = (Reclaim, Option<u64>);
@@ -65,18 +71,34 @@ impl StallReader {
         let for_disks = Watched::after_stall(before, reading, Resource::Io);
         let waited_lately = for_disks.waited_lately(tick.now);
         let operations = waited_lately.then(|| read_operations(tick.reader, &member.dir)).flatten();
-        let frees_memory = self.freed.is_some() && self.freed != freed(tick);
-        let swapped_in = (waited_lately && frees_memory)
-            .then(|| read_swapped_in(tick.reader, &member.dir))
-            .flatten();
+        let (refaults, pod_memory) = if waited_lately && self.freed_lately(tick) {
+            // Its pod's other containers are no others.
+            let pod = dirs.into_iter().flatten().last();
+            let pod_memory = pod.and_then(|pod| read_memory_of(tick.reader, pod));
+            (read_refaults(tick.reader, &member.dir), pod_memory)
+        } else {
+            (None, None)
+        };
         let pressures = reading.pressures;
         let known = Known { for_disks, pressures, memory, has_io_max: has_max };
         self.known.insert(member.cgroup.id, known);
-        (memory, IoUse { has_max, operations, swapped_in })
+        (memory, IoUse { has_max, operations, refaults, pod_memory })
+    }
+
+    fn frees_memory(&self, tick: &Tick<'_>) -> bool {
+        self.freed.is_some() && self.freed != freed(tick)
+    }
+
+    fn freed_lately(&self, tick: &Tick<'_>) -> bool {
+        let since = |at| tick.now.saturating_duration_since(at);
+        self.frees_memory(tick) || self.freed_at.is_some_and(|at| since(at) < COMES_BACK)
     }
 
     /// After the last container of a tick: keeps those that are left.
     pub(super) fn end(&mut self, tick: &Tick<'_>, alive: &HashSet<CgroupId>) {
+        if self.frees_memory(tick) {
+            self.freed_at = Some(tick.now);
+        }
         self.freed = freed(tick);
         self.known.retain(|id, _| alive.contains(id));
     }
@@ -130,9 +152,17 @@ fn read_operations(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<DiskOpe
     Some(DiskOperations::Counted(devices.into_iter().map(|row| (row.device, row)).collect()))
 }
 
-fn read_swapped_in(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<SwappedIn> {
+fn read_refaults(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<Refaults> {
     let stat = reader.read_whole(dir, c"memory.stat", parse_memory_stat)??;
-    let [all, stalled] = [stat.workingset_refault_anon?, stat.workingset_restore_anon?]
-        .map(|pages| pages.saturating_mul(page_bytes()));
-    Some(SwappedIn { all, stalled })
+    let bytes = |pages: u64| pages.saturating_mul(page_bytes());
+    Some(Refaults {
+        anon: bytes(stat.workingset_refault_anon?),
+        anon_stalled: bytes(stat.workingset_restore_anon?),
+        file: bytes(stat.workingset_refault_file?),
+    })
+}
+
+/// What a cgroup has of memory, bytes.
+pub(super) fn read_memory_of(reader: &mut CgroupReader, dir: &CgroupDir) -> Option<u64> {
+    reader.read_whole(dir, c"memory.current", parse_number)?
 }

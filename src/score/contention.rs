@@ -86,19 +86,19 @@ fn taken_by_node(member: &MemberRates) -> f64 {
 /// kernel called no stall, which is in no pressure of memory.
 fn swapping(member: &MemberRates, cpus: Option<u64>) -> (Ratio, f64) {
     let waited = waited_for_disks(member, cpus).unwrap_or(0.0);
-    let for_pages = |share: Option<Ratio>| waited * put_there_by_node(member, share);
+    let for_pages = |share: Option<Ratio>| waited * share_taken_by_node(member, share);
     let all = Ratio::of(for_pages(member.io.swapped_in), 1.0).unwrap_or(Ratio::ZERO);
     (all, for_pages(member.io.swapped_in_unstalled))
 }
 
-/// Of what came back from swap, a share of what it read, what the node had put there.
-fn put_there_by_node(member: &MemberRates, share: Option<Ratio>) -> f64 {
+/// Of what it had to read once more, a share of what it read, what the node had taken.
+fn share_taken_by_node(member: &MemberRates, share: Option<Ratio>) -> f64 {
     share.map_or(0.0, Ratio::get) * taken_by_node(member)
 }
 
 /// I/O: as much of it as others have of the disks that it used, since a disk that a container has to
-/// itself is as slow as it is; and whole what it reads back from swap that the node put there. Nothing is
-/// said of one with an `io.max`, whose waiting may be all its own.
+/// itself is as slow as it is; and whole what it would not have to read if the node had more memory, or
+/// others less of it. Nothing is said of one with an `io.max`, whose waiting may be all its own.
 pub(super) fn io_waiting(member: &MemberRates, cpus: Option<u64>) -> Option<Waiting> {
     let raw = member.pressure.io.some?;
     if member.io.has_max? {
@@ -109,8 +109,9 @@ pub(super) fn io_waiting(member: &MemberRates, cpus: Option<u64>) -> Option<Wait
     }
     let others = member.io.others?.get();
     let waited = waited_for_disks(member, cpus)?;
-    let swap = put_there_by_node(member, member.io.swapped_in);
-    let left = Ratio::of(waited * (swap + (1.0 - swap) * others), 1.0)?;
+    let taken = |share| share_taken_by_node(member, share);
+    let again = (taken(member.io.swapped_in) + taken(member.io.displaced)).min(1.0);
+    let left = Ratio::of(waited * (again + (1.0 - again) * others), 1.0)?;
     Some(evenly(raw, Ratio::ZERO, left))
 }
 

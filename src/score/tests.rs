@@ -268,6 +268,25 @@ fn io_is_what_reads_took_and_whole_what_was_in_swap() {
 }
 
 #[test]
+fn io_is_whole_what_left_the_page_cache_for_others_memory() {
+    let io = |swapped_in, displaced, own_limit| {
+        let mut member = vm(1, 0.0, 1.0, 0.0);
+        member.pressure.io.some = ratio(0.4);
+        member.memory.own_limit = Some(own_limit);
+        let (has_max, others) = (Some(false), ratio(0.25));
+        let (swapped_in, displaced) = (ratio(swapped_in), ratio(displaced));
+        member.io = IoRates { has_max, others, swapped_in, displaced, ..member.io };
+        let score = settled(&node(vec![member]));
+        (score.contention.io.unwrap().get() * 1e6).round() / 1e6
+    };
+    // The rest of its reads wait for the disk as others use it.
+    assert_eq!(io(0.0, 0.6, false), 0.28);
+    assert_eq!(io(0.3, 0.6, false), 0.37);
+    assert_eq!(io(0.6, 0.6, false), 0.4);
+    assert_eq!(io(0.0, 0.6, true), 0.1);
+}
+
+#[test]
 fn what_comes_back_from_swap_is_waiting_for_memory() {
     let memory = |stalled, own_limit, swapped_in, unstalled| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
@@ -335,7 +354,7 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
     };
     let half = Some(ThreadRates { ran: 1.0, delayed: 1.0 });
     let score = settled(&node(half, true));
-    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(3), 0.5));
+    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(4), 0.5));
     // Where PSI is off nobody tells of memory: the score is CPU's.
     let mut without_psi = node(half, false);
     without_psi.node = PressureRates::default();

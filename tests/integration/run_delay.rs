@@ -148,7 +148,7 @@ fn a_node_that_tells_no_pressure_has_a_score() {
         before = sample;
     }
     let score = score.unwrap();
-    assert_eq!(score.basis.to_string(), "run-delay/3");
+    assert_eq!(score.basis.to_string(), "run-delay/4");
     assert_eq!((score.contention.cpu, score.contention.memory), (Ratio::of(0.5, 1.0), None));
     assert_eq!(score.score, Ratio::of(0.5, 1.0));
 }
@@ -185,7 +185,7 @@ fn waiting_for_a_cpu_is_told_without_any_pressure_and_only_where_processes_are_s
         let latest = snapshot["node"]["latest"]["cpu"].as_f64()?;
         (latest > 0.3).then_some(snapshot)
     });
-    assert_eq!(told["basis"], "run-delay/3");
+    assert_eq!(told["basis"], "run-delay/4");
     let (passes, text) = check(&own, &[]);
     assert!(passes && text.contains("threads of 2 containers are told"), "{text}");
 

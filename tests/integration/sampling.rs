@@ -260,11 +260,17 @@ fn whose_doing_a_wait_is_gets_read_where_somebody_waits() {
             node.set_vm(resource, number * 5_000_000);
         }
         write("proc/vmstat", "pgscan_kswapd 0\npgscan_direct 0\n");
+        write("cgroup/kubepods/memory.current", "4000\n");
+        write("cgroup/kubepods/pod1/memory.current", "1000\n");
         write("proc/diskstats", &format!("8 0 sda {} 0 0 0 0 0 0 0 0 0 0\n", number * 400));
         write(&vm("io.stat"), &format!("8:0 rbytes=1 wbytes=1 rios={} wios=0\n", number * 100));
         write(
             &vm("memory.stat"),
-            &format!("pgscan_kswapd {number}\npgscan_direct {}\n", number * 3),
+            &format!(
+                "pgscan_kswapd {number}\npgscan_direct {}\nworkingset_refault_anon 0\n\
+                 workingset_restore_anon 0\nworkingset_refault_file {number}\n",
+                number * 3
+            ),
         );
         reader.sample(moment(start, number * 5000), Depth::Score, None)
     };
@@ -283,11 +289,18 @@ fn whose_doing_a_wait_is_gets_read_where_somebody_waits() {
     assert_eq!((rates.reclaims, member.io.others), (Some(false), None));
 
     write("cgroup/kubepods/memory.events.local", &limit_hits(8));
-    let rates = rates_between(&second, &tick(3));
+    let third = tick(3);
+    let rates = rates_between(&second, &third);
     let member = &rates.members.unwrap()[0];
     let share = |ratio: Option<Ratio>| ratio.map(Ratio::get);
     assert_eq!(share(member.memory.scanned_for_node), Some(0.25));
     assert_eq!((rates.reclaims, share(member.io.others)), (Some(true), Some(0.75)));
+    assert_eq!(share(member.io.displaced), None);
+
+    // Its pod has a quarter of all pods' memory.
+    write("cgroup/kubepods/memory.events.local", &limit_hits(9));
+    let rates = rates_between(&third, &tick(4));
+    assert_eq!(share(rates.members.unwrap()[0].io.displaced), Some(0.75));
 }
 
 #[test]

@@ -83,9 +83,9 @@ fn what_cannot_be_used_ends_what_was_before() {
 #[test]
 fn values_of_another_basis_are_not_known() {
     let mut window = window(&[(40, 0)]);
-    window.change(Some(NodePressure { basis: Basis::Psi(7), ..value(80, 200) }), at(200), REACH);
+    window.change(Some(NodePressure { basis: Basis::Psi(8), ..value(80, 200) }), at(200), REACH);
     assert_eq!(mean(&window, 600), None);
-    assert_eq!(window.slow(at(600), REACH, Basis::Psi(7)).unwrap().score.mean, 80.0);
+    assert_eq!(window.slow(at(600), REACH, Basis::Psi(8)).unwrap().score.mean, 80.0);
 }
 
 #[test]
