@@ -117,7 +117,9 @@ impl Told {
         let error = score - self.truth;
         let what = format!("{name}: truth {:.3}, score{source} {score:.3}", self.truth);
         let beyond = record.beyond(self.column);
-        if beyond.is_none() && is_wrong(self.truth, score, BETWEEN) {
+        // However far off it may be: what is held instead is of something else.
+        let instead = beyond.and_then(|beyond| beyond.instead);
+        if instead.is_none() && is_wrong(self.truth, score, BETWEEN) {
             wrong.push(format!("{what}: wrong side"));
         }
         let largest = beyond.and_then(|beyond| beyond.error).unwrap_or(largest);
