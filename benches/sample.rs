@@ -30,7 +30,7 @@ use psi_agent::kernel::own_process::spare_descriptors;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::reader::{Groups, Reader, Selection};
 use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
-use support::{cpu_time_of, judge, medians};
+use support::{Turns, cpu_time_of, judge, take_turns};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
 #[path = "../tests/integration/support/cgroup.rs"]
@@ -49,6 +49,14 @@ const VCPUS: usize = 4;
 /// A minute of passed time in ticks: one of them rescans the whole tree, as in production.
 const SAMPLES_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
+/// Places of those that take turns at samples.
+const AGENT: usize = 0;
+const OPENAT: usize = 1;
+const PREAD: usize = 2;
+/// And at ticks.
+const CALM: usize = 0;
+const WAITS: usize = 1;
+const RUN_DELAY: usize = 2;
 /// More than the last-level cache holds, as in `read_loop.c`.
 const OTHER_WORK_BYTES: usize = 96 << 20;
 
@@ -56,20 +64,21 @@ fn main() -> ExitCode {
     let handles = spare_descriptors().unwrap() / 4;
     let mut memory = vec![0u8; OTHER_WORK_BYTES];
     let mut other_work = || memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
-    let [sample, openat, pread] = measure_samples(handles, &mut other_work);
-    let [calm, waiting, run_delay] = measure_ticks(handles, &mut other_work);
-    let times = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
+    let samples = measure_samples(handles, &mut other_work);
+    let ticks = measure_ticks(handles, &mut other_work);
+    // Of two parts of this program.
+    let of_sample = |tick| ticks.median(tick).as_secs_f64() / samples.median(AGENT).as_secs_f64();
     judge(&[
-        ("sample / openat", times(sample, openat), 1.2),
-        ("sample / pread", times(sample, pread), 3.0),
-        ("calm tick / sample", times(calm, sample), 0.4),
-        ("tick while two wait / calm tick", times(waiting, calm), 1.5),
-        ("tick by run delay / sample", times(run_delay, sample), 0.8),
+        ("sample / openat", samples.times(AGENT, OPENAT), 1.2),
+        ("sample / pread", samples.times(AGENT, PREAD), 3.0),
+        ("calm tick / sample", of_sample(CALM), 0.4),
+        ("tick while two wait / calm tick", ticks.times(WAITS, CALM), 1.5),
+        ("tick by run delay / sample", of_sample(RUN_DELAY), 0.8),
     ])
 }
 
 /// The agent's, and the same files' in C: opened each time, and kept open.
-fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] {
+fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let own = cgroup::OwnCgroup::new("bench");
     for vm in 0..PODS {
         for container in 0..2 {
@@ -96,7 +105,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3
         other_work();
         cpu_time_of(|| drop(agent.sample()))
     };
-    medians(
+    take_turns(
         SAMPLES_A_ROUND,
         [
             ("agent", &mut sample),
@@ -107,7 +116,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3
 }
 
 /// While nobody waits, while some do, and by the run delay of all virtual CPUs.
-fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] {
+fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let mut calm = tick::Node::new("bench-calm", PODS, CpuSource::Psi, handles);
     let mut waiting = tick::Node::new("bench-waits", PODS, CpuSource::Psi, handles);
     waiting.start(WAITING, tick::SPIN);
@@ -121,7 +130,7 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] 
         other_work.borrow_mut()();
         cpu_time_of(|| node.tick())
     };
-    let medians = medians(
+    let turns = take_turns(
         tick::TICKS_A_ROUND,
         [
             ("nobody waits", &mut || step(&mut calm)),
@@ -131,7 +140,7 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> [Duration; 3] 
     );
     assert!((WAITING..PODS).contains(&waiting.looked_at()), "nobody waits");
     assert_eq!(run_delay.threads(), PODS * VCPUS);
-    medians
+    turns
 }
 
 /// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young

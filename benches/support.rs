@@ -21,30 +21,47 @@ pub(crate) fn cpu_time_of(work: impl FnOnce()) -> Duration {
     clock() - start
 }
 
-/// Lets the variants take turns of `repeats` times their work; prints and answers the median of
-/// each one's means.
-pub(crate) fn medians<const N: usize>(
+/// What variants took that took turns.
+pub(crate) struct Turns<const N: usize>(Vec<[Duration; N]>);
+
+impl<const N: usize> Turns<N> {
+    /// The median of what a variant took.
+    pub(crate) fn median(&self, variant: usize) -> Duration {
+        let mut taken: Vec<Duration> = self.0.iter().map(|round| round[variant]).collect();
+        taken.sort();
+        taken[taken.len() / 2]
+    }
+
+    /// How many times as long as `other` the `one` took: the median of what it was in each round, since
+    /// the two of a round met the same neighbours.
+    pub(crate) fn times(&self, one: usize, other: usize) -> f64 {
+        let of = |round: &[Duration; N]| round[one].as_secs_f64() / round[other].as_secs_f64();
+        let mut times: Vec<f64> = self.0.iter().map(of).collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+}
+
+/// Lets the variants take turns of `repeats` times their work; prints the median of each one's
+/// means.
+pub(crate) fn take_turns<const N: usize>(
     repeats: u32,
     mut variants: [(&str, Work<'_>); N],
-) -> [Duration; N] {
-    let mut means = [(); N].map(|()| Vec::new());
-    for round in 0..=ROUNDS {
-        for ((_, work), means) in variants.iter_mut().zip(&mut means) {
-            let mean = (0..repeats).map(|_| work()).sum::<Duration>() / repeats;
-            // The first round fills caches.
-            if round > 0 {
-                means.push(mean);
-            }
-        }
-    }
-    let mut names = variants.iter().map(|(name, _)| name);
-    means.map(|mut means| {
-        means.sort();
-        let (least, median, most) = (means[0], means[ROUNDS / 2], means[ROUNDS - 1]);
-        let name = names.next().unwrap();
+) -> Turns<N> {
+    let mut round = || {
+        let of_each = variants.each_mut();
+        of_each.map(|(_, work)| (0..repeats).map(|_| work()).sum::<Duration>() / repeats)
+    };
+    // The first round fills caches.
+    round();
+    let turns = Turns((0..ROUNDS).map(|_| round()).collect());
+    for (at, (name, _)) in variants.iter().enumerate() {
+        let of = |round: &[Duration; N]| round[at];
+        let (least, most) = (turns.0.iter().map(of).min(), turns.0.iter().map(of).max());
+        let (least, median, most) = (least.unwrap(), turns.median(at), most.unwrap());
         println!("{name:30} {median:9.3?} of CPU ({least:.3?} to {most:.3?})");
-        median
-    })
+    }
+    turns
 }
 
 /// Prints whether budgets hold; fails if one does not.
