@@ -19,13 +19,14 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Registry, TextEncoder};
 use psi_agent::cgroup_path::Place;
-use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
+use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::output::exposition::Exposition;
 use psi_agent::output::families::FamilyGroup;
 use psi_agent::output::series::LabelCache;
 use psi_agent::sample::{
-    CgroupSample, CpuSource, Depth, Moment, NodeSample, PressureReading, Pressures, Sample,
+    CgroupSample, CpuSource, Detail, Moment, NodeSample, PassReport, PressureReading, Pressures,
+    ScrapeSample,
 };
 use support::{cpu_time_of, judge, take_turns};
 
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
 
 /// One answer to a scrape, as the HTTP server makes it: the labels of the last one, and each chunk
 /// in memory of its own.
-fn render(sample: &Arc<Sample>, labels: &mut LabelCache) -> usize {
+fn render(sample: &Arc<ScrapeSample>, labels: &mut LabelCache) -> usize {
     let groups = vec![FamilyGroup::Pressure];
     let mut exposition =
         Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), groups);
@@ -87,7 +88,7 @@ fn render(sample: &Arc<Sample>, labels: &mut LabelCache) -> usize {
     }
 }
 
-fn sample() -> Sample {
+fn sample() -> ScrapeSample {
     let moment = Moment { at: Instant::now(), unix_ms: 0 };
     let cgroups = (0..CGROUPS).map(|number| {
         let path = format!(
@@ -106,39 +107,28 @@ fn sample() -> Sample {
         let pressure = PressureReading { at: moment.at, pressures };
         CgroupSample { cgroup: Arc::new(cgroup), workload: None, pressure, stats: None }
     });
-    Sample {
+    ScrapeSample {
         moment,
-        depth: Depth::Exported,
+        detail: Detail::Exported,
         node: NodeSample {
             pressure: PressureReading { at: moment.at, pressures: Pressures::default() },
             irq: None,
             cpu_times: None,
-            run_delay_ns: None,
             reclaim: None,
-            pods_limit_hits: None,
-            pods_memory: None,
             memory: None,
-            disks: None,
             devices: Arc::default(),
         },
         beside: Vec::new(),
-        users: HashSet::new(),
+        workloads: HashSet::new(),
         cgroups: cgroups.collect(),
-        in_scope: 0,
-        members: None,
         cpu_source: CpuSource::Psi,
-        hidden_members: 0,
-        bystanders: None,
-        errors: Vec::new(),
-        dropped_io_rows: 0,
-        tree: TreeHealth::default(),
-        matching: None,
+        report: PassReport::default(),
     }
 }
 
 /// The same six families by the crate: totals cannot be set in its own counters, so metrics are
 /// made anew at each gathering.
-struct Pressure6(Arc<Sample>);
+struct Pressure6(Arc<ScrapeSample>);
 
 impl Collector for Pressure6 {
     fn desc(&self) -> Vec<&Desc> {

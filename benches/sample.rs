@@ -25,11 +25,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::spare_descriptors;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
+use psi_agent::sample::{CpuSource, Detail, Moment, ScrapeSample};
 use support::{Turns, cpu_time_of, judge, take_turns};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
@@ -88,7 +88,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
 
     let mut agent = Agent::new(&own.path, handles);
     let first = agent.sample();
-    assert_eq!(first.errors, []);
+    assert_eq!(first.report.errors, []);
     assert!(first.cgroups.iter().all(|member| member.pressure.pressures.io.is_some()));
     let directories: Vec<PathBuf> = first
         .cgroups
@@ -146,7 +146,7 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
 /// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young
 /// enough to be taken again.
 struct Agent {
-    reader: Reader,
+    collector: Collector,
     now: Instant,
     proc: PathBuf,
     samples: u64,
@@ -169,13 +169,15 @@ impl Agent {
             containers: true,
             vms_only: false,
         };
-        let reader = Reader::new(open, root, false, selection, Groups::default(), handles);
-        Self { reader, now: Instant::now(), proc, samples: 0 }
+        let handles = Handles { cgroups: handles, processes: 0 };
+        let groups = Groups::default();
+        let collector = Collector::new(open, root, selection, groups, CpuSource::Psi, handles);
+        Self { collector, now: Instant::now(), proc, samples: 0 }
     }
 
     /// As for a scrape on a node that waits for memory and disks: on another no cgroup's files of
     /// them are opened.
-    fn sample(&mut self) -> Sample {
+    fn sample(&mut self) -> ScrapeSample {
         self.now += STEP;
         self.samples += 1;
         for resource in ["memory", "io"] {
@@ -184,7 +186,7 @@ impl Agent {
             let file = self.proc.join("pressure").join(resource);
             std::fs::write(file, row("some") + &row("full")).unwrap();
         }
-        self.reader.sample(Moment { at: self.now, unix_ms: 0 }, Depth::Exported, None)
+        self.collector.scrape(Moment { at: self.now, unix_ms: 0 }, Detail::Exported, None)
     }
 }
 

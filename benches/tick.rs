@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::rates::rates_between;
-use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
+use psi_agent::rates::tick_rates;
+use psi_agent::sample::{CpuSource, Moment, TickSample};
 use psi_agent::score::Scorer;
 use serde_json::json;
 
@@ -26,10 +26,10 @@ const WAIT: Duration = Duration::from_millis(250);
 
 /// A node's VMs, and the agent's thread that reads them.
 pub(crate) struct Node {
-    reader: Reader,
+    collector: Collector,
     pods: PodIndex,
     scorer: Scorer,
-    before: Option<Sample>,
+    before: Option<TickSample>,
     now: Instant,
     ticks: u32,
     host_proc: HostProc,
@@ -44,6 +44,7 @@ impl Node {
         let host_proc = HostProc::new(name);
         let proc = ProcRoot::open(&host_proc.0).unwrap();
         let root = CgroupRoot::open(&own.path).unwrap();
+        let handles = Handles { cgroups: handles, processes: 100_000 };
         let selection = Selection {
             everything: false,
             root: true,
@@ -52,8 +53,7 @@ impl Node {
             vms_only: true,
         };
         Self {
-            reader: Reader::new(proc, root, true, selection, Groups::default(), handles)
-                .with_cpu_source(source),
+            collector: Collector::new(proc, root, selection, Groups::default(), source, handles),
             pods: PodIndex::of(&pods),
             scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
             before: None,
@@ -83,23 +83,23 @@ impl Node {
     pub(crate) fn tick(&mut self) {
         self.now += STEP;
         let moment = Moment { at: self.now, unix_ms: 0 };
-        let sample = self.reader.sample(moment, Depth::Score, Some(&self.pods));
+        let sample = self.collector.tick(moment, Some(&self.pods));
         if let Some(before) = &self.before {
-            self.scorer.advance(moment, &rates_between(before, &sample));
+            self.scorer.advance(moment, &tick_rates(before, &sample));
         }
         self.before = Some(sample);
     }
 
     /// Of how many threads the last tick read the times.
     pub(crate) fn threads(&self) -> usize {
-        let members = self.before.as_ref().unwrap().members.as_ref().unwrap();
-        members.iter().flat_map(|member| &member.threads).map(Vec::len).sum()
+        let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
+        containers.iter().flat_map(|container| &container.threads).map(Vec::len).sum()
     }
 
     /// For how many VMs the last tick knows what they used in its own window.
     pub(crate) fn looked_at(&self) -> usize {
-        let members = self.before.as_ref().unwrap().members.as_ref().unwrap();
-        let cpu = members.iter().filter_map(|member| member.cpu.last);
+        let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
+        let cpu = containers.iter().filter_map(|container| container.cpu.last);
         cpu.filter(|counters| counters.at == self.now).count()
     }
 }

@@ -47,11 +47,11 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let tls = doors::open_certificate(config, &scrapes)?;
     let gate = doors::open_gate(config, &scrapes).await?;
     let pods = pod_source::follow(&config.pods, &scrapes).await?;
-    let mut sampler = Sampler::start(host.into_reader(config), pods.clone(), TICK_INTERVAL)
+    let mut sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
 
     let first = sampler.next_tick().await?;
-    let cgroups = first.sample.in_scope;
+    let cgroups = first.sample.report.in_scope;
     let pressure = ticks::supported(&first).unwrap_or("off".into());
     let scheme = if tls.is_some() { "https" } else { "http" };
     tracing::info!(%cgroups, %pressure, "Reading {found}; serving {scheme}://{address}/");

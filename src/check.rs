@@ -9,6 +9,7 @@ use anyhow::Context;
 use crate::cgroup_path::{Level, Place};
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
+use crate::collector::{VisibleThreads, visible_threads};
 use crate::config::{Config, PodSource, Publish};
 use crate::doors::certificate::Certificate;
 use crate::host::Host;
@@ -17,7 +18,6 @@ use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::pod_source::read_now;
-use crate::reader::{SeenThreads, see_threads};
 use crate::sample::CpuSource;
 use crate::sampler::moment_now;
 
@@ -303,8 +303,8 @@ fn pods(tree: &CgroupTree) -> Finding {
 /// Whether the threads are to be seen that the run delay is told of.
 fn threads(proc: &ProcRoot, tree: &CgroupTree) -> Finding {
     let about = "run delay";
-    let SeenThreads { containers, hidden, threads, error } =
-        see_threads(proc, tree, moment_now().at);
+    let VisibleThreads { containers, hidden, threads, error } =
+        visible_threads(proc, tree, moment_now().at);
     let text = match error {
         Some(error) => error.to_string(),
         None if hidden > 0 => {

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use crate::cluster::Cluster;
+use crate::collector::{Groups, Selection};
 use crate::contract::{Level, Prefix};
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
 use crate::publish::level::Thresholds;
 use crate::publish::node_patch::Outputs;
-use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
 use crate::sample::CpuSource;
 use crate::score::Counted;

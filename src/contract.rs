@@ -13,7 +13,7 @@
 //!     ("psi-agent.io/cpu", "40"),
 //!     ("psi-agent.io/memory", "0"),
 //!     ("psi-agent.io/observed-at", "2026-01-02T03:04:05Z"),
-//!     ("psi-agent.io/basis", "psi/8"),
+//!     ("psi-agent.io/basis", "psi/9"),
 //! ]
 //! .map(|(key, value)| (key.to_owned(), value.to_owned()))
 //! .into();
@@ -346,7 +346,7 @@ mod tests {
             ("memory", "5"),
             ("io", "0"),
             ("observed-at", "2026-01-02T03:04:05Z"),
-            ("basis", "psi/8"),
+            ("basis", "psi/9"),
         ];
         let mut annotations: BTreeMap<String, String> = whole
             .iter()

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource};
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::spare_descriptors;
 use crate::kernel::proc_root::ProcRoot;
-use crate::reader::Reader;
 use crate::sample::CpuSource;
 
 /// Why the host cannot be looked at. Each says what to do.
@@ -103,23 +103,22 @@ impl Host {
         Err(first_error)
     }
 
-    /// A reader of it, which keeps as many directory handles as the process may have.
+    /// A collector of it, which keeps as many directory handles as the process may have.
     #[must_use]
-    pub fn into_reader(self, config: &Config) -> Reader {
+    pub fn into_collector(self, config: &Config) -> Collector {
         if self.node_alone {
-            return Reader::of_node_alone(self.proc, self.root);
+            return Collector::of_node_alone(self.proc, self.root, config.cpu_source);
         }
         let handles = spare_descriptors().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
         });
-        let whole_node = !self.root.is_namespaced();
-        // The other half is for directories of processes.
+        // What is left for cgroups is enough: their files can also be opened by path.
         let handles = match config.cpu_source {
-            CpuSource::Psi => handles,
-            CpuSource::RunDelay => handles / 2,
+            CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
+            CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },
         };
-        Reader::new(self.proc, self.root, whole_node, config.selection, config.groups(), handles)
-            .with_cpu_source(config.cpu_source)
+        let (selection, groups) = (config.selection, config.groups());
+        Collector::new(self.proc, self.root, selection, groups, config.cpu_source, handles)
     }
 }

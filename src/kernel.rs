@@ -13,6 +13,7 @@ pub mod own_process;
 pub mod pressure;
 pub mod proc_root;
 pub mod process_dir;
+pub mod resource;
 pub mod task_text;
 pub mod text;
 

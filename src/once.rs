@@ -10,9 +10,9 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::output::scrape::Scrapes;
 use crate::pod_source::read_now;
-use crate::sample::Depth;
+use crate::sample::Detail;
 use crate::sampler::moment_now;
-use crate::self_health::{Reason, SelfHealth};
+use crate::self_health::SelfHealth;
 
 /// Between the two samples: the kernel's own averaging period.
 const APART: Duration = Duration::from_secs(2);
@@ -24,16 +24,16 @@ const APART: Duration = Duration::from_secs(2);
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
     let has_cgroup2 = !host.node_alone;
-    let mut reader = host.into_reader(config);
+    let mut collector = host.into_collector(config);
     let pods = read_now(&config.pods)?;
-    reader.sample(moment_now(), Depth::Exported, pods.as_ref());
+    collector.scrape(moment_now(), Detail::Exported, pods.as_ref());
     std::thread::sleep(APART);
     let moment = moment_now();
-    let sample = Arc::new(reader.sample(moment, Depth::Exported, pods.as_ref()));
+    let sample = Arc::new(collector.scrape(moment, Detail::Exported, pods.as_ref()));
     let took = moment_now().at.saturating_duration_since(moment.at);
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     health.has_cgroup2(has_cgroup2);
-    health.observe(&sample, took, Reason::Scrape);
+    health.observe_scrape(&sample, took);
     let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample, None);
     let mut text = Vec::new();
     loop {

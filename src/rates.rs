@@ -4,7 +4,7 @@
 mod cpu;
 mod disks;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::node_text::{CpuTimes, Reclaim};
 use crate::kernel::pressure::Pressure;
+use crate::kernel::resource::PerResource;
 use crate::sample::{
-    BystanderSample, CgroupSample, CpuSource, MemberSample, MemoryUse, NodeSample, PressureReading,
-    Sample,
+    CgroupSample, ContainerSample, CpuSource, MemoryUse, NodeSample, OtherSample, PressureReading,
+    ScrapeSample, TickSample,
 };
-pub use cpu::{CpuRates, Room, ThreadRates};
+pub use cpu::{CpuRates, ThreadRates};
 use cpu::{cpu_rates, thread_rates};
 pub use disks::IoRates;
 use disks::disk_rates;
@@ -32,15 +33,15 @@ const MIN_WINDOW: Duration = Duration::from_millis(900);
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// `part / whole`, held within 0 and 1 (PSI's windows and ours differ by microseconds);
-    /// `None` where it is no number.
+    /// `part / whole`, held within 0 and 1 (windows of the kernel and of the agent differ by
+    /// microseconds); `None` where it is no number.
     #[must_use]
     pub fn of(part: f64, whole: f64) -> Option<Self> {
         let ratio = part / whole;
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))
     }
 
-    /// Nothing of it.
+    /// Zero.
     pub const ZERO: Self = Self(0.0);
 
     /// The number.
@@ -67,158 +68,179 @@ pub struct WaitShares {
 }
 
 /// Shares for the three resources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct PressureRates {
-    /// CPU time.
-    pub cpu: WaitShares,
-    /// Memory.
-    pub memory: WaitShares,
-    /// Block I/O.
-    pub io: WaitShares,
-}
+pub type PressureRates = PerResource<WaitShares>;
 
-/// What happened between two samples.
+/// What both passes tell of the node between two samples.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rates {
-    /// The time between them.
+pub struct NodeRates {
+    /// The time between the samples.
     pub window: Duration,
-    /// The node's pressures.
-    pub node: PressureRates,
-    /// Share of the CPUs' time in which they ran something.
+    /// Pressures.
+    pub pressure: PressureRates,
+    /// Share of the CPUs' time in use.
     pub utilization: Option<Ratio>,
     /// Share of the CPUs' time that the hypervisor below gave to others.
     pub steal: Option<Ratio>,
-    /// CPUs online.
-    pub cpus: Option<u64>,
-    /// CPUs' worth of waiting of all tasks together: for each task that waits all the time, 1.
-    pub run_delay: Option<f64>,
-    /// Share of memory that programs could not get without swapping, at the later sample.
-    pub memory_utilization: Option<Ratio>,
-    /// Whether the node itself looked for memory to free, or kubepods did within its limit.
-    pub reclaims: Option<bool>,
-    /// Cgroups that both samples have, with what could be told of them.
-    pub cgroups: HashMap<CgroupId, PressureRates>,
-    /// Where members' waiting for a CPU is from.
-    pub cpu_source: CpuSource,
-    /// Whether the kernel tells any pressure.
-    pub tells_pressure: bool,
-    /// The containers that the score is about, of the later sample; `None` where it does not tell.
-    pub members: Option<Vec<MemberRates>>,
-    /// All others on the node, of the later sample; `None` where it does not tell, or somebody came
-    /// or went in between, and nobody knows what that one waited for.
-    pub bystanders: Option<Vec<CpuRates>>,
 }
 
-/// A container that the score is about, between two samples.
+/// Between two export passes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ScrapeRates {
+    /// The node.
+    pub node: NodeRates,
+    /// Cgroups of both samples.
+    pub cgroups: HashMap<CgroupId, PressureRates>,
+}
+
+/// Between two ticks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MemberRates {
+pub struct TickRates {
+    /// The node.
+    pub node: NodeRates,
+    /// CPUs online.
+    pub cpus: Option<u64>,
+    /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time.
+    pub run_delay: Option<f64>,
+    /// Share of memory that is not available without swapping, at the later sample.
+    pub memory_utilization: Option<Ratio>,
+    /// Whether reclaim ran because of the node, or of the limit of all its pods.
+    pub reclaims: Option<bool>,
+    /// Whether the kernel reports any pressure.
+    pub has_pressure: bool,
+    /// Source of CPU wait time.
+    pub cpu_source: CpuSource,
+    /// The scored containers of the later sample; `None` where it has none of them.
+    pub containers: Option<Vec<ContainerRates>>,
+    /// The other workloads of the later sample; `None` where one of them is new in it.
+    pub others: Option<Vec<CpuRates>>,
+}
+
+/// A scored container between two ticks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerRates {
     /// Which.
     pub cgroup: Arc<Cgroup>,
-    /// Whose it is.
+    /// Its pod and container.
     pub workload: Option<Arc<Workload>>,
-    /// Shares of the window in which its tasks waited.
+    /// Pressures.
     pub pressure: PressureRates,
-    /// What it did with CPUs.
+    /// CPU time and limits.
     pub cpu: CpuRates,
-    /// What its threads did; `None` where they are not asked for, or were not seen in both samples.
+    /// Its threads; `None` where they were not read in both samples.
     pub threads: Option<ThreadRates>,
-    /// What tells whose doing its waiting for memory is.
+    /// Memory.
     pub memory: MemoryRates,
-    /// What tells whose doing its waiting for disks is.
+    /// Disk I/O.
     pub io: IoRates,
 }
 
-/// What tells whose doing it is that a container waits for memory.
+/// Why a container waits for memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MemoryRates {
-    /// Whether a limit of its own or of its pod made it reclaim.
+    /// Its memory, bytes.
+    pub current: Option<f64>,
+    /// Whether a limit of its own or of its pod caused reclaim.
     pub own_limit: Option<bool>,
-    /// Of its pages that were looked at to free memory, the share that only the node's shortage can
-    /// have made somebody look at; `None` where nothing tells.
+    /// Of its pages that reclaim scanned, the share scanned by kswapd: because of the node.
     pub scanned_for_node: Option<Ratio>,
 }
 
-/// Compares two samples, the earlier first.
+/// Compares two export passes, the earlier first.
 #[must_use]
-pub fn rates_between(earlier: &Sample, later: &Sample) -> Rates {
+pub fn scrape_rates(earlier: &ScrapeSample, later: &ScrapeSample) -> ScrapeRates {
+    fn all(sample: &ScrapeSample) -> impl Iterator<Item = &CgroupSample> {
+        sample.cgroups.iter().chain(&sample.beside)
+    }
     let before: HashMap<CgroupId, &PressureReading> =
-        all_cgroups(earlier).map(|sample| (sample.cgroup.id, &sample.pressure)).collect();
-    let cgroups = all_cgroups(later).filter_map(|sample| {
+        all(earlier).map(|sample| (sample.cgroup.id, &sample.pressure)).collect();
+    let rates = |sample: &CgroupSample| {
         let before = before.get(&sample.cgroup.id)?;
         Some((sample.cgroup.id, pressure_rates(before, &sample.pressure)))
-    });
+    };
     let window = later.moment.at.saturating_duration_since(earlier.moment.at);
-    let members = later.members.as_ref().map(|members| {
-        let before = earlier.members.iter().flatten();
-        let before: HashMap<CgroupId, &MemberSample> =
-            before.map(|member| (member.cgroup.id, member)).collect();
+    ScrapeRates {
+        node: node_rates(&earlier.node, &later.node, window),
+        cgroups: all(later).filter_map(rates).collect(),
+    }
+}
+
+/// Compares two ticks, the earlier first.
+#[must_use]
+pub fn tick_rates(earlier: &TickSample, later: &TickSample) -> TickRates {
+    let window = later.moment.at.saturating_duration_since(earlier.moment.at);
+    let containers = later.containers.as_ref().map(|containers| {
+        let before = earlier.containers.iter().flatten();
+        let before: HashMap<CgroupId, &ContainerSample> =
+            before.map(|container| (container.cgroup.id, container)).collect();
         let disks = disk_rates(earlier, later);
-        let rates = |member: &MemberSample| {
-            let before = before.get(&member.cgroup.id).copied();
+        let rates = |container: &ContainerSample| {
+            let before = before.get(&container.cgroup.id).copied();
             let io = IoRates::between(
                 before.map(|before| &before.io),
-                &member.io,
+                &container.io,
                 disks.as_ref(),
-                later.node.pods_memory,
+                later.pods.memory,
                 window,
             );
-            member_rates(before, member, io, window)
+            container_rates(before, container, io, window)
         };
-        members.iter().map(rates).collect()
+        containers.iter().map(rates).collect()
     });
-    let cpu_share = |ticks: fn(&CpuTimes) -> u64| {
-        let (before, after) = (earlier.node.cpu_times?, later.node.cpu_times?);
-        let whole = increase(before.total(), after.total())?;
-        Ratio::of(increase(ticks(&before), ticks(&after))?, whole)
-    };
-    Rates {
-        window,
-        node: pressure_rates(&earlier.node.pressure, &later.node.pressure),
-        utilization: cpu_share(CpuTimes::busy),
-        steal: cpu_share(|times| times.steal),
+    let run_delay = earlier.run_delay_ns.zip(later.run_delay_ns).and_then(|(before, after)| {
+        per_second(increase(before, after)?, window).map(|ns| ns / 1e9)
+    });
+    TickRates {
+        node: node_rates(&earlier.node, &later.node, window),
         cpus: later.node.cpu_times.map(|times| times.cpus),
-        run_delay: earlier.node.run_delay_ns.zip(later.node.run_delay_ns).and_then(
-            |(before, after)| per_second(increase(before, after)?, window).map(|ns| ns / 1e9),
-        ),
+        run_delay,
         memory_utilization: later.node.memory.and_then(|memory| {
             let (total, available) = (memory.total?, memory.available?);
             Ratio::of(increase(available, total)?, increase(0, total)?)
         }),
-        reclaims: reclaims(&earlier.node, &later.node),
-        cgroups: cgroups.collect(),
+        reclaims: reclaims(earlier, later),
+        has_pressure: later.node.pressure.pressures != PerResource::default(),
         cpu_source: later.cpu_source,
-        tells_pressure: later.node.pressure.pressures.any(),
-        members,
-        bystanders: bystanders(earlier, later),
+        containers,
+        others: other_rates(earlier, later),
     }
 }
 
-fn reclaims(before: &NodeSample, after: &NodeSample) -> Option<bool> {
-    let (reclaim_before, reclaim_after) = (before.reclaim?, after.reclaim?);
+fn node_rates(before: &NodeSample, after: &NodeSample, window: Duration) -> NodeRates {
+    let cpu_share = |ticks: fn(&CpuTimes) -> u64| {
+        let (before, after) = (before.cpu_times?, after.cpu_times?);
+        let whole = increase(before.total(), after.total())?;
+        Ratio::of(increase(ticks(&before), ticks(&after))?, whole)
+    };
+    NodeRates {
+        window,
+        pressure: pressure_rates(&before.pressure, &after.pressure),
+        utilization: cpu_share(CpuTimes::busy),
+        steal: cpu_share(|times| times.steal),
+    }
+}
+
+fn reclaims(before: &TickSample, after: &TickSample) -> Option<bool> {
+    let (reclaim_before, reclaim_after) = (before.node.reclaim?, after.node.reclaim?);
     let moved =
         |pages: fn(Reclaim) -> Option<u64>| Some(pages(reclaim_after)? != pages(reclaim_before)?);
-    let pods_limit = before.pods_limit_hits.zip(after.pods_limit_hits);
+    let limit_hits = before.pods.limit_hits.zip(after.pods.limit_hits);
     Some(
         moved(|reclaim| reclaim.pgscan_kswapd)?
             || moved(|reclaim| reclaim.pgscan_direct)?
-            || pods_limit.is_some_and(|(before, after)| before < after),
+            || limit_hits.is_some_and(|(before, after)| before < after),
     )
 }
 
-fn all_cgroups(sample: &Sample) -> impl Iterator<Item = &CgroupSample> {
-    sample.cgroups.iter().chain(&sample.beside)
-}
-
-/// Of a container that was not there before, all but what it is allowed is unknown.
-fn member_rates(
-    before: Option<&MemberSample>,
-    after: &MemberSample,
+/// Of a container that is new, all but its limits is unknown.
+fn container_rates(
+    before: Option<&ContainerSample>,
+    after: &ContainerSample,
     io: IoRates,
     window: Duration,
-) -> MemberRates {
+) -> ContainerRates {
     let pressure =
         before.map(|before| pressure_rates(&before.pressure, &after.pressure)).unwrap_or_default();
-    MemberRates {
+    ContainerRates {
         cgroup: Arc::clone(&after.cgroup),
         workload: after.workload.clone(),
         pressure,
@@ -238,26 +260,24 @@ fn memory_rates(before: Option<&MemoryUse>, after: &MemoryUse) -> MemoryRates {
         let by_kswapd = increase(before.by_kswapd, after.by_kswapd)?;
         Ratio::of(by_kswapd, by_kswapd + increase(before.directly, after.directly)?)
     });
-    MemoryRates { own_limit: hits.map(|hits| hits > 0.0), scanned_for_node }
-}
-
-/// The bystanders of the later sample, where those who are on the node are the same in both.
-fn bystanders(earlier: &Sample, later: &Sample) -> Option<Vec<CpuRates>> {
-    let all = |sample: &Sample| -> Option<BTreeSet<CgroupId>> {
-        let members = sample.members.iter().flatten().map(|member| member.cgroup.id);
-        Some(members.chain(sample.bystanders.as_ref()?.iter().map(|one| one.id)).collect())
-    };
-    let rates = |one: &BystanderSample| {
-        Some(cpu_rates(&one.cpu, pressure_rates(&one.before?, &one.pressure).cpu))
-    };
-    if all(earlier)? == all(later)? {
-        later.bystanders.as_ref()?.iter().map(rates).collect()
-    } else {
-        None
+    MemoryRates {
+        current: after.current.and_then(|bytes| increase(0, bytes)),
+        own_limit: hits.map(|hits| hits > 0.0),
+        scanned_for_node,
     }
 }
 
-/// How much a second; `None` in a window that is too short.
+fn other_rates(earlier: &TickSample, later: &TickSample) -> Option<Vec<CpuRates>> {
+    let before: HashMap<CgroupId, &OtherSample> =
+        earlier.others.as_ref()?.iter().map(|one| (one.id, one)).collect();
+    let rates = |one: &OtherSample| {
+        let before = before.get(&one.id)?;
+        Some(cpu_rates(&one.cpu, pressure_rates(&before.pressure, &one.pressure).cpu))
+    };
+    later.others.as_ref()?.iter().map(rates).collect()
+}
+
+/// Amount per second; `None` in a window that is too short.
 fn per_second(amount: f64, window: Duration) -> Option<f64> {
     (window >= MIN_WINDOW).then(|| amount / window.as_secs_f64())
 }
@@ -286,7 +306,7 @@ fn pressure_rates(before: &PressureReading, after: &PressureReading) -> Pressure
     }
 }
 
-/// How far a counter went up; `None` after a reset.
+/// Increase of a counter; `None` after a reset.
 #[allow(clippy::cast_precision_loss, reason = "an increase within one window is far below 2^52")]
 fn increase(before: u64, after: u64) -> Option<f64> {
     after.checked_sub(before).map(|increase| increase as f64)
@@ -329,8 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn what_kswapd_looked_at_was_for_the_node() {
+    fn pages_scanned_by_kswapd_were_scanned_for_the_node() {
         let scanned = |by_kswapd, directly| MemoryUse {
+            current: None,
             limit_hits: Some(by_kswapd),
             scanned: Some(Scanned { by_kswapd, directly }),
         };
@@ -342,7 +363,7 @@ mod tests {
         );
         let nothing = rates(scanned(7, 7), scanned(7, 7));
         assert_eq!((nothing.own_limit, nothing.scanned_for_node), (Some(false), None));
-        let unread = MemoryUse { limit_hits: Some(0), scanned: None };
+        let unread = MemoryUse { limit_hits: Some(0), ..MemoryUse::default() };
         assert_eq!(rates(unread, scanned(30, 190)).scanned_for_node, None);
     }
 

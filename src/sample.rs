@@ -1,5 +1,5 @@
-//! One reading of the node and its cgroups: raw counters in the kernel's words. `None` is what
-//! could not be read; it is never zero.
+//! What one pass over the node and its cgroups read: raw counters in the kernel's words. `None` is
+//! what could not be read; it is never zero.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use crate::identity::Workload;
 use crate::kernel::ReadError;
-use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::limits::{CpuMax, IoMax, Limit};
 use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
+use crate::kernel::resource::PerResource;
 use crate::kernel::task_text::TaskTimes;
 
 /// A moment on both clocks.
@@ -25,101 +25,101 @@ pub struct Moment {
     pub unix_ms: u64,
 }
 
-/// Where a tick has from for how long containers waited for a CPU.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Source of the CPU wait time that the score rests on. Chosen once, at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuSource {
-    /// Their pressure, which any node with PSI tells.
-    #[default]
+    /// `cpu.pressure` of containers, which any node with PSI has.
     Psi,
-    /// The run delay of their threads, which takes the host's `/proc`.
+    /// Run delay of the containers' threads, which needs the host's `/proc`.
     RunDelay,
 }
 
-/// How much a sample reads. Later ones include earlier ones.
+/// How much an export pass reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
-    /// The containers that the score is about: what a tick needs.
-    Score,
+pub enum Detail {
     /// What is exported to Prometheus.
     Exported,
-    /// Also what only people look at: limits and the events of a cgroup's own limit.
+    /// Also limits, events and cgroups that only the page and `top` show.
     Everything,
 }
 
-/// The three pressures of a cgroup or of the node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pressures {
-    /// CPU time.
-    pub cpu: Option<Pressure>,
-    /// Memory.
-    pub memory: Option<Pressure>,
-    /// Block I/O.
-    pub io: Option<Pressure>,
-}
+/// The three pressures of a cgroup or of the node; `None` where PSI is off.
+pub type Pressures = PerResource<Option<Pressure>>;
 
-impl Pressures {
-    /// That of one resource.
-    #[must_use]
-    pub fn of(&self, resource: Resource) -> Option<Pressure> {
-        match resource {
-            Resource::Cpu => self.cpu,
-            Resource::Memory => self.memory,
-            Resource::Io => self.io,
-        }
-    }
-
-    /// Whether the kernel tells any of them.
-    #[must_use]
-    pub fn any(&self) -> bool {
-        *self != Self::default()
-    }
-
-    pub(crate) fn slot(&mut self, resource: Resource) -> &mut Option<Pressure> {
-        match resource {
-            Resource::Cpu => &mut self.cpu,
-            Resource::Memory => &mut self.memory,
-            Resource::Io => &mut self.io,
-        }
-    }
-}
-
-/// A reading of pressures, and when it was made: at most one a second for each cgroup, since
-/// reading changes what other readers see.
+/// Pressures and when they were read: at most once a second for each cgroup, since each read
+/// changes the totals that other readers get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureReading {
     /// When.
     pub at: Instant,
-    /// What.
+    /// The totals.
     pub pressures: Pressures,
 }
 
-/// The node.
+/// The node, as both passes read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSample {
-    /// Its pressures: all absent where PSI is off.
+    /// Its pressures; all absent where PSI is off.
     pub pressure: PressureReading,
-    /// Time in which tasks waited for interrupts, where the kernel accounts for it.
+    /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
-    /// Where the CPUs' time went.
+    /// CPU time by kind, all CPUs together.
     pub cpu_times: Option<CpuTimes>,
-    /// For how long tasks waited for a CPU since boot, nanoseconds, all tasks together. `None` also
-    /// where others than those of the tree run on the node.
-    pub run_delay_ns: Option<u64>,
-    /// What the node itself reclaims.
+    /// Pages scanned by the node's own reclaim.
     pub reclaim: Option<Reclaim>,
-    /// Times that a limit of kubepods, or of a QoS class below it, made its pods reclaim: of memory
-    /// that pods may use there is too little then, which is the node's doing. `None` where it was
-    /// not asked for.
-    pub pods_limit_hits: Option<u64>,
-    /// What all pods have of memory, bytes, when tasks last waited for some. `None` where it was not asked
-    /// for.
-    pub pods_memory: Option<u64>,
     /// Memory and swap.
     pub memory: Option<NodeMemory>,
-    /// What each block device did since boot; `None` where it was not asked for.
-    pub disks: Option<BTreeMap<Device, DiskCounters>>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
+}
+
+/// What either pass reports of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PassReport {
+    /// Cgroups in scope, read or not.
+    pub in_scope: usize,
+    /// Files that could not be read.
+    pub errors: Vec<ReadError>,
+    /// Rows of `io.stat` that were malformed.
+    pub dropped_io_rows: u64,
+    /// The followed tree.
+    pub tree: TreeHealth,
+    /// How pods and cgroups match; `None` without a source of pods.
+    pub matching: Option<Matching>,
+}
+
+/// Pods and cgroups that have not found each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Matching {
+    /// Known pods.
+    pub pods: usize,
+    /// Pods without any cgroup here: not started yet, or ended.
+    pub pods_without_cgroup: usize,
+    /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
+    /// those that are too new.
+    pub cgroups_without_pod: usize,
+}
+
+/// Result of an export pass (scrape).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrapeSample {
+    /// When the pass began.
+    pub moment: Moment,
+    /// How much was read.
+    pub detail: Detail,
+    /// The node.
+    pub node: NodeSample,
+    /// Cgroups in scope, by path.
+    pub cgroups: Vec<CgroupSample>,
+    /// Those of `workloads` that are not in scope.
+    pub beside: Vec<CgroupSample>,
+    /// Cgroups that use the node, each once, with [`Detail::Everything`]: containers, and the
+    /// topmost cgroups outside pods.
+    pub workloads: HashSet<CgroupId>,
+    /// Source of CPU wait time of the ticks.
+    pub cpu_source: CpuSource,
+    /// The pass itself.
+    pub report: PassReport,
 }
 
 /// A cgroup.
@@ -127,15 +127,15 @@ pub struct NodeSample {
 pub struct CgroupSample {
     /// Which.
     pub cgroup: Arc<Cgroup>,
-    /// Whose it is; `None` outside pods, and where nobody tells of pods.
+    /// Its pod and container; `None` outside pods, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
     /// Its pressures.
     pub pressure: PressureReading,
-    /// The rest; `None` where pressures alone were asked for.
+    /// The other files; `None` where only pressure was wanted.
     pub stats: Option<Box<CgroupStats>>,
 }
 
-/// What a cgroup used, and what it may use.
+/// Usage and limits of a cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupStats {
     /// `cpu.stat`.
@@ -162,7 +162,7 @@ pub struct CgroupStats {
     pub swap_current: Option<u64>,
     /// `memory.peak`, bytes.
     pub memory_peak: Option<u64>,
-    /// `io.stat`; `None` where the controller is off, empty where nothing was moved yet.
+    /// `io.stat`; `None` where the controller is off, empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
     /// `io.max`: limited devices.
     pub io_max: Option<Vec<IoMax>>,
@@ -174,197 +174,195 @@ pub struct CgroupStats {
     pub processes: Option<u64>,
 }
 
-/// A container that the score is about. Counters are of its whole life.
+/// Result of a scoring pass (tick).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberSample {
+pub struct TickSample {
+    /// When the pass began.
+    pub moment: Moment,
+    /// The node.
+    pub node: NodeSample,
+    /// Run delay of all tasks of the node since boot, nanoseconds; read only with
+    /// [`CpuSource::Psi`]. `None` also where the tree is not the whole node's.
+    pub run_delay_ns: Option<u64>,
+    /// I/O of each block device since boot.
+    pub disks: Option<BTreeMap<Device, DiskCounters>>,
+    /// All pods together.
+    pub pods: AllPods,
+    /// Source of CPU wait time.
+    pub cpu_source: CpuSource,
+    /// The scored containers; `None` where the list of pods is not known yet, or cgroups can't be
+    /// read.
+    pub containers: Option<Vec<ContainerSample>>,
+    /// All other workloads of the node; read only with [`CpuSource::Psi`] while a scored
+    /// container waits.
+    pub others: Option<Vec<OtherSample>>,
+    /// Scored containers that have tasks whose threads could not be read, with
+    /// [`CpuSource::RunDelay`].
+    pub hidden_containers: usize,
+    /// The pass itself.
+    pub report: PassReport,
+}
+
+/// All pods together, from the cgroups above them: kubepods and its QoS classes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AllPods {
+    /// Times that a memory limit of these cgroups caused reclaim, which is the node's shortage.
+    pub limit_hits: Option<u64>,
+    /// Memory of all pods, bytes.
+    pub memory: Option<u64>,
+}
+
+/// A scored container. Counters are since it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerSample {
     /// Which.
     pub cgroup: Arc<Cgroup>,
-    /// Whose it is; `None` where nobody tells of pods.
+    /// Its pod and container; `None` without a source of pods.
     pub workload: Option<Arc<Workload>>,
     /// Its pressures.
     pub pressure: PressureReading,
-    /// What it used of CPUs, and what held it back.
+    /// CPU usage, throttling and limits.
     pub cpu: CpuUse,
-    /// Its virtual CPUs' threads, or all of its own where it has none; `None` where they are not
-    /// asked for, or not to be seen.
-    pub threads: Option<Vec<ThreadTimes>>,
-    /// What tells whose doing it is when it waits for memory.
+    /// Its threads; read only with [`CpuSource::RunDelay`]. `None` where they could not be read in
+    /// full.
+    pub threads: Option<Vec<ThreadSample>>,
+    /// Memory reclaim.
     pub memory: MemoryUse,
-    /// What tells whose doing it is when it waits for a disk.
+    /// Disk I/O.
     pub io: IoUse,
 }
 
-/// What tells whose doing it is when a container waits for memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Times that `memory.max` or `memory.high` of its own or of its pod made it reclaim.
-    pub limit_hits: Option<u64>,
-    /// Pages of its that were looked at to free memory; `None` also where no limit was hit of late,
-    /// so that it was not read.
-    pub scanned: Option<Scanned>,
-}
-
-/// Pages that were looked at to free memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scanned {
-    /// By the node's background thread, which only the node's shortage wakes.
-    pub by_kswapd: u64,
-    /// By tasks that needed memory at once, for the node's sake or for a limit's.
-    pub directly: u64,
-}
-
-/// What tells whose doing it is when a container waits for a disk.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IoUse {
-    /// Whether it or its pod has an `io.max`.
-    pub has_max: Option<bool>,
-    /// Operations that it asked for, by device; `None` also where it hardly waited of late, so that
-    /// they were not read.
-    pub operations: Option<DiskOperations>,
-    /// What it had to read once more; `None` also where it hardly waited of late, or the node freed no
-    /// memory of late.
-    pub refaults: Option<Refaults>,
-    /// What its pod has of memory, bytes; `None` as above.
-    pub pod_memory: Option<u64>,
-}
-
-/// Of a container's memory, what was taken and came back since it was made, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refaults {
-    /// Its own, from swap.
-    pub anon: u64,
-    /// Of that, what the kernel called a stall.
-    pub anon_stalled: u64,
-    /// Of files.
-    pub file: u64,
-}
-
-/// What a container asked disks for.
+/// A workload that is not scored: a container, or a topmost cgroup outside pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskOperations {
-    /// By device, since it was made.
-    Counted(BTreeMap<Device, IoCounters>),
-    /// Nobody counts: the io controller is off.
-    Uncounted,
-}
-
-/// A thread, since it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadTimes {
-    /// Its number.
-    pub id: u32,
-    /// How long it ran and waited.
-    pub times: TaskTimes,
-}
-
-/// Who is on the node besides members: other containers, and what runs outside pods. Their CPU time
-/// and what held them back tells how much of the node's waiting is theirs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BystanderSample {
+pub struct OtherSample {
     /// Which.
     pub id: CgroupId,
-    /// Its CPU pressure, alone, when it was last read.
+    /// Its CPU pressure.
     pub pressure: PressureReading,
-    /// And the time before; `None` of one that is new, or that began to wait at an unknown moment
-    /// in between.
-    pub before: Option<PressureReading>,
-    /// Nothing of one that hardly waited of late.
+    /// CPU usage, throttling and limits; empty where it hardly waited.
     pub cpu: CpuUse,
 }
 
-/// What a container used of CPUs, and what held it back: its last two readings. Who hardly waits is
-/// not read at every tick.
+/// CPU usage, throttling and limits: the last two readings, since these files are not read at
+/// every tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuUse {
-    /// The last reading.
+    /// The newest reading.
     pub last: Option<CpuCounters>,
-    /// The one before it.
+    /// The reading before it.
     pub before: Option<CpuCounters>,
-    /// What it may use.
-    pub room: Option<CpuRoom>,
+    /// Limits, when they were last read.
+    pub limits: Option<CpuLimits>,
 }
 
-/// A container's counters of CPU time at one moment.
+/// CPU counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuCounters {
     /// When they were read.
     pub at: Instant,
     /// CPU time used, microseconds.
     pub usage_us: Option<u64>,
-    /// What its own quota took from it.
+    /// Throttled time.
     pub throttled: Option<Throttled>,
 }
 
-/// What a container may use of the node's CPUs.
+/// CPU limits of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuRoom {
+pub struct CpuLimits {
     /// Its own `cpu.max`; `None` where the cpu controller is off.
     pub container_max: Option<CpuMax>,
-    /// Its pod's.
+    /// Its pod's `cpu.max`.
     pub pod_max: Option<CpuMax>,
-    /// On how many CPUs it may run; `None` where the cpuset controller is off.
+    /// CPUs of its cpuset; `None` where the cpuset controller is off.
     pub cpus: Option<u64>,
     /// Tasks in it; `None` where the pids controller is off.
     pub tasks: Option<u64>,
 }
 
-/// CPU time that a container could not use because of a quota, microseconds, summed over CPUs. The
-/// same time may be told at several levels. Zero where the cpu controller is off.
+impl CpuLimits {
+    /// CPUs that the tighter of the two quotas allows; `None` without a quota.
+    #[must_use]
+    pub fn quota(&self) -> Option<f64> {
+        let quotas = [self.container_max, self.pod_max].into_iter().flatten();
+        quotas.filter_map(CpuMax::cpus).reduce(f64::min)
+    }
+}
+
+/// CPU time lost to quotas, microseconds, summed over CPUs. Several levels can report the same
+/// time. Zero where the cpu controller is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Throttled {
     /// By the container's own quota.
     pub container_us: u64,
     /// By its pod's quota; `None` where the pod has none.
     pub pod_us: Option<u64>,
-    /// By whichever level, as the container itself tells it since Linux 6.6.
+    /// By any level, from the container's `cpu.stat.local` (since Linux 6.6).
     pub here_or_above_us: u64,
 }
 
-/// What one reading found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample {
-    /// When it began.
-    pub moment: Moment,
-    /// How much was read.
-    pub depth: Depth,
-    /// The node.
-    pub node: NodeSample,
-    /// Cgroups in scope, by path. Empty at [`Depth::Score`].
-    pub cgroups: Vec<CgroupSample>,
-    /// Those of `users` that are not in scope.
-    pub beside: Vec<CgroupSample>,
-    /// Who uses the node, each once, at [`Depth::Everything`]: containers, and what stands highest
-    /// outside pods.
-    pub users: HashSet<CgroupId>,
-    /// How many cgroups are in scope, read or not.
-    pub in_scope: usize,
-    /// The containers that the score is about, at [`Depth::Score`] only; `None` also where it is
-    /// not yet known which they are.
-    pub members: Option<Vec<MemberSample>>,
-    /// Where the members' waiting for a CPU is from.
-    pub cpu_source: CpuSource,
-    /// Members with tasks of which no process is seen, with [`CpuSource::RunDelay`].
-    pub hidden_members: usize,
-    /// All others, at [`Depth::Score`]; `None` where the node does not tell how much waiting there
-    /// is in all, and where nobody asks.
-    pub bystanders: Option<Vec<BystanderSample>>,
-    /// What could not be read.
-    pub errors: Vec<ReadError>,
-    /// Rows of `io.stat` that did not read.
-    pub dropped_io_rows: u64,
-    /// The tree that it was read from.
-    pub tree: TreeHealth,
-    /// How pods and cgroups match; `None` where nobody tells of pods.
-    pub matching: Option<Matching>,
+/// A thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadSample {
+    /// Thread ID.
+    pub id: u32,
+    /// Whether it runs a virtual CPU.
+    pub is_vcpu: bool,
+    /// Time run and run delay since it was made.
+    pub times: TaskTimes,
+    /// Whether it stayed runnable without running since the tick before. The kernel adds a delay
+    /// to `times` only when it ends.
+    pub starved: bool,
 }
 
-/// Pods and cgroups that have not found each other.
+/// Memory reclaim of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Matching {
-    /// Pods that are known.
-    pub pods: usize,
-    /// Pods without any cgroup here: not started yet, or ended.
-    pub pods_without_cgroup: usize,
-    /// Cgroups of pods and containers that nobody told of: pause containers, and what is too new.
-    pub cgroups_without_pod: usize,
+pub struct MemoryUse {
+    /// `memory.current`, bytes; read only while tasks of the node wait for memory.
+    pub current: Option<u64>,
+    /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
+    pub limit_hits: Option<u64>,
+    /// Its pages scanned by reclaim; read only after one of these limits was hit.
+    pub scanned: Option<Scanned>,
+}
+
+/// Pages scanned by reclaim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scanned {
+    /// By kswapd, which only the node's shortage wakes.
+    pub by_kswapd: u64,
+    /// By allocating tasks, because of the node's shortage or of a limit.
+    pub directly: u64,
+}
+
+/// Disk I/O of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IoUse {
+    /// Whether the container or its pod has an `io.max`.
+    pub has_max: Option<bool>,
+    /// Operations by device; read only while the container waits for I/O.
+    pub operations: Option<DiskOperations>,
+    /// Refaults; read only while the container waits for I/O and the node reclaims memory.
+    pub refaults: Option<Refaults>,
+    /// Memory of its pod, bytes; read with `refaults`.
+    pub pod_memory: Option<u64>,
+}
+
+/// Pages that were reclaimed from a container and read again, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refaults {
+    /// Anonymous memory, from swap.
+    pub anon: u64,
+    /// The part of `anon` that the kernel counts as a memory stall.
+    pub anon_stalled: u64,
+    /// Page cache.
+    pub file: u64,
+}
+
+/// Operations of a container on block devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskOperations {
+    /// By device, since the container was made.
+    Counted(BTreeMap<Device, IoCounters>),
+    /// The io controller is off.
+    Uncounted,
 }

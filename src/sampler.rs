@@ -1,6 +1,6 @@
-//! The thread that reads: a tick every few seconds with its own pair of samples for rates, and a
-//! refresh whenever somebody asks. A refresh never shortens a tick's window, and those who ask
-//! within a second share one reading.
+//! The sampling thread: a tick every few seconds with its own pair of samples for rates, and a scrape
+//! for each request. A scrape never shortens a tick's window, and requests within a second share
+//! one sample.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -8,83 +8,86 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{oneshot, watch};
 
+use crate::collector::{Collector, MIN_PRESSURE_INTERVAL};
 use crate::identity::pod_index::PodIndex;
-use crate::rates::{Rates, rates_between};
-use crate::reader::{MIN_PRESSURE_INTERVAL, Reader};
-use crate::sample::{Depth, Moment, Sample};
+use crate::rates::{ScrapeRates, TickRates, scrape_rates, tick_rates};
+use crate::sample::{Detail, Moment, ScrapeSample, TickSample};
 
-/// How often the agent looks by itself.
+/// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two refreshes that are further apart, rates would tell of the past.
-const MAX_REFRESH_WINDOW: Duration = Duration::from_secs(120);
+/// Between two scrapes that are further apart, rates would be of the past.
+const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 
-/// What a tick found.
+/// A tick.
 #[derive(Debug)]
 pub struct Tick {
     /// The later sample.
-    pub sample: Sample,
+    pub sample: TickSample,
     /// Since the tick before; `None` at the first.
-    pub rates: Option<Rates>,
+    pub rates: Option<TickRates>,
     /// How long the reading took.
     pub took: Duration,
 }
 
-/// What a refresh found.
+/// A scrape.
 #[derive(Debug, Clone)]
-pub struct Refreshed {
-    /// The sample, which others may have been given too.
-    pub sample: Arc<Sample>,
-    /// Since the refresh before, if that was of late.
-    pub rates: Option<Arc<Rates>>,
+pub struct Scraped {
+    /// The sample, shared with other requests.
+    pub sample: Arc<ScrapeSample>,
+    /// Since the scrape before, unless that was long ago.
+    pub rates: Option<Arc<ScrapeRates>>,
     /// How long reading it took; `None` where it was shared.
     pub took: Option<Duration>,
 }
 
-/// The newest pods of this node, from whoever tells of them.
+/// Latest list of pods of this node; `None` without a source of pods.
 pub type Pods = watch::Receiver<Option<Arc<PodIndex>>>;
 
 struct Request {
-    depth: Depth,
-    answer: oneshot::Sender<Refreshed>,
+    detail: Detail,
+    answer: oneshot::Sender<Scraped>,
 }
 
-/// Where the rest of the program meets the thread. When all handles are dropped, it ends.
+/// A handle of the thread. When all handles are dropped, the thread ends.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     requests: mpsc::Sender<Request>,
     ticks: watch::Receiver<Option<Arc<Tick>>>,
 }
 
-/// The thread has ended, which only a defect makes it do.
+/// The thread has ended, which is a defect.
 #[derive(Debug, thiserror::Error)]
 #[error("the sampling thread has ended")]
 pub struct SamplerEnded;
 
 impl Sampler {
-    /// Starts the thread. It looks at the newest `pods` at each reading; `None` in there is that
-    /// nobody tells of pods.
+    /// Starts the thread. Each pass takes the latest `pods`.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(reader: Reader, pods: Pods, tick_interval: Duration) -> std::io::Result<Self> {
+    pub fn start(
+        collector: Collector,
+        pods: Pods,
+        tick_interval: Duration,
+    ) -> std::io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let (published, ticks) = watch::channel(None);
-        let worker = Worker { reader, pods, published, previous: None, shared: None };
+        let worker = Worker { collector, pods, published, previous: None, shared: None };
         std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || worker.run(&received, tick_interval))?;
         Ok(Self { requests, ticks })
     }
 
-    /// A sample of at least `depth`, no older than a second.
+    /// A sample of at least `detail`, no older than a second.
     ///
     /// # Errors
-    /// [`SamplerEnded`] when nobody is there to read.
-    pub async fn refresh(&self, depth: Depth) -> Result<Refreshed, SamplerEnded> {
-        let (answer, refreshed) = oneshot::channel();
-        self.requests.send(Request { depth, answer }).map_err(|_| SamplerEnded)?;
-        refreshed.await.map_err(|_| SamplerEnded)
+    /// [`SamplerEnded`] when the thread has ended.
+    pub async fn scrape(&self, detail: Detail) -> Result<Scraped, SamplerEnded> {
+        let (answer, scraped) = oneshot::channel();
+        self.requests.send(Request { detail, answer }).map_err(|_| SamplerEnded)?;
+        scraped.await.map_err(|_| SamplerEnded)
     }
 
     /// The newest tick; `None` before the first.
@@ -117,11 +120,11 @@ pub fn moment_now() -> Moment {
 }
 
 struct Worker {
-    reader: Reader,
+    collector: Collector,
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
     previous: Option<Arc<Tick>>,
-    shared: Option<Refreshed>,
+    shared: Option<Scraped>,
 }
 
 impl Worker {
@@ -140,16 +143,12 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, moment: Moment, depth: Depth) -> Sample {
-        let pods = self.pods.borrow().clone();
-        self.reader.sample(moment, depth, pods.as_deref())
-    }
-
     fn tick(&mut self) {
         let moment = moment_now();
-        let sample = self.read(moment, Depth::Score);
+        let pods = self.pods.borrow().clone();
+        let sample = self.collector.tick(moment, pods.as_deref());
         let took = moment_now().at.saturating_duration_since(moment.at);
-        let rates = self.previous.as_ref().map(|before| rates_between(&before.sample, &sample));
+        let rates = self.previous.as_ref().map(|before| tick_rates(&before.sample, &sample));
         let tick = Arc::new(Tick { sample, rates, took });
         self.previous = Some(Arc::clone(&tick));
         self.published.send_replace(Some(tick));
@@ -159,26 +158,27 @@ impl Worker {
     fn answer(&mut self, first: Request, requests: &Receiver<Request>) {
         let mut asked = vec![first];
         asked.extend(requests.try_iter());
-        let depth = asked.iter().map(|request| request.depth).max().unwrap_or(Depth::Exported);
+        let detail = asked.iter().map(|request| request.detail).max().unwrap_or(Detail::Exported);
         let moment = moment_now();
-        let age = |sample: &Sample| moment.at.saturating_duration_since(sample.moment.at);
+        let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
         let before = self.shared.take();
-        let usable = |before: &&Refreshed| {
-            before.sample.depth >= depth && age(&before.sample) < MIN_PRESSURE_INTERVAL
+        let usable = |before: &&Scraped| {
+            before.sample.detail >= detail && age(&before.sample) < MIN_PRESSURE_INTERVAL
         };
-        let mut refreshed = match before.as_ref().filter(usable) {
-            Some(before) => Refreshed { took: None, ..before.clone() },
+        let mut scraped = match before.as_ref().filter(usable) {
+            Some(before) => Scraped { took: None, ..before.clone() },
             None => {
-                let sample = Arc::new(self.read(moment, depth));
+                let pods = self.pods.borrow().clone();
+                let sample = Arc::new(self.collector.scrape(moment, detail, pods.as_deref()));
                 let took = moment_now().at.saturating_duration_since(moment.at);
-                Refreshed { rates: rates_since(before, &sample), sample, took: Some(took) }
+                Scraped { rates: rates_since(before, &sample), sample, took: Some(took) }
             }
         };
-        self.shared = Some(refreshed.clone());
+        self.shared = Some(scraped.clone());
         for request in asked {
-            // Who asked may have hung up since.
-            let _ = request.answer.send(refreshed.clone());
-            refreshed.took = None;
+            // The client may have disconnected since.
+            let _ = request.answer.send(scraped.clone());
+            scraped.took = None;
         }
     }
 }
@@ -190,14 +190,14 @@ fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
 }
 
-/// Rates since the refresh before. One that came too soon after it has those of before.
-fn rates_since(before: Option<Refreshed>, sample: &Sample) -> Option<Arc<Rates>> {
+/// Rates since the scrape before. One that follows too soon has the same rates.
+fn rates_since(before: Option<Scraped>, sample: &ScrapeSample) -> Option<Arc<ScrapeRates>> {
     let before = before?;
     let window = sample.moment.at.saturating_duration_since(before.sample.moment.at);
     if window < MIN_PRESSURE_INTERVAL {
         return before.rates;
     }
-    (window <= MAX_REFRESH_WINDOW).then(|| Arc::new(rates_between(&before.sample, sample)))
+    (window <= MAX_SCRAPE_WINDOW).then(|| Arc::new(scrape_rates(&before.sample, sample)))
 }
 
 #[cfg(test)]

@@ -1,178 +1,153 @@
-//! How much the node holds its VMs back: rates to a score with its reasons. Pure; the clock is in
-//! the rates. `docs/score.md` says what it means and why.
-//!
-//! A VM waits for CPU when one of its threads does. What its own limit took from it is not the
-//! node's doing; what is left counts as a share of all that it wanted. On how many CPUs it waits its
-//! pressure does not say: the node's own total of waiting does. VMs count by what they want, and the
-//! node's contention is a high quantile of theirs.
+//! The node's score with its reasons, from the rates of one tick after another. Pure; the clock is
+//! in the rates. `docs/score.md` explains it.
 
-mod calibration;
-mod contention;
-mod cpu_range;
-mod quantile;
+mod cpu_pressure;
+mod quartile;
 mod run_delay;
 mod smoothing;
+mod stalls;
+#[cfg(test)]
+mod tests;
+mod wait;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-use crate::rates::{MemberRates, PressureRates, Rates, Ratio};
+pub use crate::kernel::resource::PerResource;
+use crate::rates::{ContainerRates, PressureRates, Ratio, TickRates};
 use crate::sample::{CpuSource, Moment};
-use calibration::{Calibration, Spread};
-pub use contention::Waiting;
-use contention::{cpu_waiting, io_waiting, memory_waiting};
-use quantile::upper_quartile;
-use run_delay::run_delay_waiting;
+use cpu_pressure::PressureScale;
+use quartile::upper_quartile;
 use smoothing::Smoothed;
+use stalls::{io_wait, memory_wait};
+pub use wait::Wait;
 
-/// What the values of this version are worked out from. A change of the estimator changes it.
+/// The estimator's source and version: values of different bases are not compared. Every change of
+/// the estimator changes it.
 #[must_use]
 pub fn basis(source: CpuSource) -> Basis {
     match source {
-        CpuSource::Psi => Basis::Psi(8),
-        CpuSource::RunDelay => Basis::RunDelay(4),
+        CpuSource::Psi => Basis::Psi(9),
+        CpuSource::RunDelay => Basis::RunDelay(5),
     }
 }
 
 /// VMs that together want less than this share of the node's CPUs...
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
-/// ...and less than this many, want hardly anything: nobody is held back then. From there on to twice
-/// as much contention comes to count, so that a little more of wanting decides little.
+/// ...and less than this many want hardly anything: there is no contention then. From there to twice as
+/// much, contention comes to count.
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
-/// A VM that has to wait for this share of what it wants is held back...
-const HELD_BACK: f64 = 0.1;
-/// ...if that is this share of its time too: one that is nearly idle misses nothing.
-const HELD_BACK_TIME: f64 = 0.01;
-
-/// A value for each resource.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct PerResource<T> {
-    /// CPU time.
-    pub cpu: T,
-    /// Memory.
-    pub memory: T,
-    /// Block I/O.
-    pub io: T,
-}
-
-impl<T> PerResource<T> {
-    /// That of one resource.
-    pub fn of(&self, resource: Resource) -> &T {
-        match resource {
-            Resource::Cpu => &self.cpu,
-            Resource::Memory => &self.memory,
-            Resource::Io => &self.io,
-        }
-    }
-
-    /// The same with each value changed.
-    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerResource<U> {
-        PerResource { cpu: change(self.cpu), memory: change(self.memory), io: change(self.io) }
-    }
-}
+/// A VM is counted as waiting from this share of its vCPUs' time, or of its time for memory, on.
+const WAITING: f64 = 0.05;
 
 /// The node's score at one moment, with its reasons.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeScore {
-    /// When the later sample was made.
+    /// When the later sample was taken.
     pub moment: Moment,
-    /// What it is worked out from.
+    /// Source and version of the estimator.
     pub basis: Basis,
-    /// The largest contention of those resources that count; `None` while there is too little
-    /// history, or one of them cannot be told.
+    /// The largest contention of the counted resources; `None` with too little history, or where
+    /// one of them is unknown.
     pub score: Option<Ratio>,
-    /// Share of what VMs wanted that they had to wait for, smoothed; `None` as for the score.
+    /// Contention of the node's VMs, smoothed; `None` as for the score.
     pub contention: PerResource<Option<Ratio>>,
-    /// The same of the last window alone.
+    /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// Share of the CPU time that this node wanted from below and did not get, smoothed.
+    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its vCPUs' time.
+    pub cpu_ready: Option<Ratio>,
+    /// Share of the CPU time wanted from the hypervisor below that it gave to others, smoothed.
     pub steal: Option<Ratio>,
-    /// Share of the CPUs' time in which they ran something, smoothed.
+    /// Share of the CPUs' time in use, smoothed.
     pub cpu_utilization: Option<Ratio>,
-    /// Share of memory that is not to be had.
+    /// Share of memory that is not available.
     pub memory_utilization: Option<Ratio>,
-    /// VMs that wait for a tenth of what they want or more, and want something.
-    pub held_back: usize,
-    /// The containers that it is about, with what each waited for.
-    pub members: Vec<MemberScore>,
+    /// VMs whose CPU ready or memory contention is 5 % or more.
+    pub waiting_vms: usize,
+    /// The scored containers.
+    pub containers: Vec<ContainerScore>,
 }
 
-/// What a container waited for.
+/// What a scored container waited for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MemberScore {
+pub struct ContainerScore {
     /// Which.
     pub cgroup: Arc<Cgroup>,
-    /// Whose it is; `None` where nobody tells of pods.
+    /// Its pod and container; `None` without a source of pods.
     pub workload: Option<Arc<Workload>>,
     /// CPUs used in the last window.
     pub usage: Option<f64>,
-    /// Shares of the last window in which its tasks waited, whoever was to blame.
+    /// Pressures of the last window.
     pub pressure: PressureRates,
-    /// In the last window: raw pressure, what its own limit explains, what is left.
-    pub waiting: PerResource<Option<Waiting>>,
-    /// Share of what it wanted that it had to wait for, smoothed.
+    /// Waiting in the last window, with its causes.
+    pub wait: PerResource<Option<Wait>>,
+    /// Contention, smoothed.
     pub contention: PerResource<Option<Ratio>>,
-    /// Share of time in which it waited for each CPU of the node that it wanted, smoothed: the
-    /// field's CPU ready.
-    pub wait: Option<Ratio>,
-    /// Time waited since the agent knows it, by cause.
+    /// CPU ready, smoothed: share of its vCPUs' time.
+    pub cpu_ready: Option<Ratio>,
+    /// Time waited since the agent started.
     pub waited: PerResource<Waited>,
 }
 
-/// Seconds waited, by who was the cause; for CPU, for each CPU that was wanted.
+/// Seconds waited, by cause; for CPU, of the average vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waited {
-    /// The node was short.
+    /// The node's shortage.
     pub node_s: f64,
-    /// Its own limit, or its pod's, held it back.
+    /// Its own limit or its pod's.
     pub own_limit_s: f64,
 }
 
-/// Which resources make up the score.
+/// Resources that make up the score.
 pub type Counted = Vec<Resource>;
 
-/// Makes scores out of rates, one after another.
+/// Makes scores of rates, one after another.
 #[derive(Debug)]
 pub struct Scorer {
     counted: Counted,
     contention: PerResource<Smoothed>,
+    cpu_ready: Smoothed,
     steal: Smoothed,
     utilization: Smoothed,
-    calibration: Calibration,
-    members: HashMap<CgroupId, MemberState>,
+    containers: HashMap<CgroupId, ContainerState>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct MemberState {
+struct ContainerState {
     contention: PerResource<Smoothed>,
-    wait: Smoothed,
+    cpu_ready: Smoothed,
     waited: PerResource<Waited>,
 }
 
+/// Contention of the node in one window.
+#[derive(Debug, Clone, Copy, Default)]
+struct NodeContention {
+    contention: PerResource<Option<f64>>,
+    cpu_ready: Option<f64>,
+}
+
 impl Scorer {
-    /// One that has seen nothing yet.
+    /// One without history.
     #[must_use]
     pub fn new(counted: Counted) -> Self {
         Self {
             counted,
             contention: PerResource::default(),
+            cpu_ready: Smoothed::default(),
             steal: Smoothed::default(),
             utilization: Smoothed::default(),
-            calibration: Calibration::default(),
-            members: HashMap::new(),
+            containers: HashMap::new(),
         }
     }
 
-    /// Takes over where another agent on this node left off: its values stand for the time before
-    /// this one's own.
+    /// Goes on from the values that the agent before this one published: they stand for the time
+    /// before this one's first window.
     pub fn adopt(&mut self, published: &NodePressure) {
         let adopt = |smoothed: &mut Smoothed, value: Option<u8>| {
             if let Some(value) = value {
@@ -185,170 +160,158 @@ impl Scorer {
     }
 
     /// The score after one more window.
-    pub fn advance(&mut self, moment: Moment, rates: &Rates) -> NodeScore {
-        let window = rates.window;
+    pub fn advance(&mut self, moment: Moment, rates: &TickRates) -> NodeScore {
+        let window = rates.node.window;
         self.steal.advance(steal_share(rates), window);
-        self.utilization.advance(rates.utilization.map(Ratio::get), window);
-        let spread = self.calibration.advance(rates);
-        let members = rates.members.as_ref().map(|members| {
-            let waiting = |member| MemberWaiting::of(member, rates, spread);
-            members.iter().map(waiting).collect::<Vec<_>>()
+        self.utilization.advance(rates.node.utilization.map(Ratio::get), window);
+        let waits = rates.containers.as_ref().map(|containers| {
+            let scale = PressureScale::of(rates);
+            containers.iter().map(|one| (one, waits(one, rates, scale))).collect::<Vec<_>>()
         });
-        let contention = members.as_deref().map(|members| node_contention(members, rates));
-        let contention = contention.unwrap_or_default();
-        self.contention.cpu.advance(contention.cpu, window);
-        self.contention.memory.advance(contention.memory, window);
-        self.contention.io.advance(contention.io, window);
-        let members = self.advance_members(members.unwrap_or_default(), window);
+        let node = waits.as_deref().map(|waits| node_contention(waits, rates)).unwrap_or_default();
+        self.contention.cpu.advance(node.contention.cpu, window);
+        self.contention.memory.advance(node.contention.memory, window);
+        self.contention.io.advance(node.contention.io, window);
+        self.cpu_ready.advance(node.cpu_ready, window);
+        let containers = self.advance_containers(waits.unwrap_or_default(), window);
         let settled = self.contention.map(|smoothed| smoothed.settled());
         NodeScore {
             moment,
             basis: basis(rates.cpu_source),
             score: self.score(&settled, rates),
             contention: settled,
-            latest: contention.map(|value| value.and_then(|value| Ratio::of(value, 1.0))),
+            latest: node.contention.map(|value| Ratio::of(value?, 1.0)),
+            cpu_ready: self.cpu_ready.settled(),
             steal: self.steal.now(),
             cpu_utilization: self.utilization.now(),
             memory_utilization: rates.memory_utilization,
-            held_back: members.iter().filter(|member| member.is_held_back()).count(),
-            members,
+            waiting_vms: containers.iter().filter(|container| container.is_waiting_vm()).count(),
+            containers,
         }
     }
 
-    /// Absent rather than wrong: a resource that cannot be told might be the largest. Where PSI is
-    /// off no node tells it but of CPU.
-    fn score(&self, contention: &PerResource<Option<Ratio>>, rates: &Rates) -> Option<Ratio> {
-        let without_psi = rates.cpu_source == CpuSource::RunDelay && !rates.tells_pressure;
+    /// `None` unless all counted resources are known: the missing one might be the largest. Where PSI
+    /// is off, CPU by run delay is the only resource there is.
+    fn score(&self, contention: &PerResource<Option<Ratio>>, rates: &TickRates) -> Option<Ratio> {
+        let cpu_only = rates.cpu_source == CpuSource::RunDelay && !rates.has_pressure;
         let counted =
-            self.counted.iter().filter(|resource| !without_psi || **resource == Resource::Cpu);
+            self.counted.iter().filter(|resource| !cpu_only || **resource == Resource::Cpu);
         let all: Option<Vec<Ratio>> = counted.map(|&resource| *contention.of(resource)).collect();
         all?.into_iter().reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
     }
 
-    fn advance_members(
+    fn advance_containers(
         &mut self,
-        members: Vec<MemberWaiting<'_>>,
+        waits: Vec<(&ContainerRates, PerResource<Option<Wait>>)>,
         window: Duration,
-    ) -> Vec<MemberScore> {
-        let mut states = HashMap::with_capacity(members.len());
-        let scores = members
-            .into_iter()
-            .map(|MemberWaiting { member, waiting }| {
-                let id = member.cgroup.id;
-                let mut state = self.members.remove(&id).unwrap_or_default();
-                state.advance(&waiting, window);
-                states.insert(id, state);
-                MemberScore {
-                    cgroup: Arc::clone(&member.cgroup),
-                    workload: member.workload.clone(),
-                    usage: member.cpu.usage,
-                    pressure: member.pressure,
-                    waiting,
-                    contention: state.contention.map(|smoothed| smoothed.now()),
-                    wait: state.wait.now(),
-                    waited: state.waited,
-                }
-            })
-            .collect();
-        self.members = states;
-        scores
-    }
-}
-
-impl MemberScore {
-    /// Whether it is a VM that waits for much of what it wants.
-    #[must_use]
-    pub fn is_held_back(&self) -> bool {
-        let PerResource { cpu, memory, .. } = self.contention;
-        let reaches = |ratio: Option<Ratio>, at| ratio.is_some_and(|ratio| ratio.get() >= at);
-        let for_cpu = reaches(cpu, HELD_BACK) && reaches(self.wait, HELD_BACK_TIME);
-        let is_vm = self.workload.as_deref().is_some_and(Workload::is_vm);
-        is_vm && (for_cpu || reaches(memory, HELD_BACK))
-    }
-}
-
-impl MemberState {
-    fn advance(&mut self, waiting: &PerResource<Option<Waiting>>, window: Duration) {
-        let one = |smoothed: &mut Smoothed, waited: &mut Waited, waiting: Option<Waiting>| {
-            smoothed.advance(waiting.map(|waiting| waiting.contention.get()), window);
-            if let Some(waiting) = waiting {
-                waited.node_s += waiting.left.get() * window.as_secs_f64();
-                waited.own_limit_s += waiting.own_limit.get() * window.as_secs_f64();
+    ) -> Vec<ContainerScore> {
+        let mut before = std::mem::take(&mut self.containers);
+        let advance = |(rates, wait): (&ContainerRates, PerResource<Option<Wait>>)| {
+            let mut state = before.remove(&rates.cgroup.id).unwrap_or_default();
+            state.advance(&wait, window);
+            self.containers.insert(rates.cgroup.id, state);
+            ContainerScore {
+                cgroup: Arc::clone(&rates.cgroup),
+                workload: rates.workload.clone(),
+                usage: rates.threads.map(|threads| threads.ran).or(rates.cpu.usage),
+                pressure: rates.pressure,
+                wait,
+                contention: state.contention.map(|smoothed| smoothed.now()),
+                cpu_ready: state.cpu_ready.now(),
+                waited: state.waited,
             }
         };
-        one(&mut self.contention.cpu, &mut self.waited.cpu, waiting.cpu);
-        one(&mut self.contention.memory, &mut self.waited.memory, waiting.memory);
-        one(&mut self.contention.io, &mut self.waited.io, waiting.io);
-        self.wait.advance(waiting.cpu.map(|waiting| waiting.left.get()), window);
+        waits.into_iter().map(advance).collect()
     }
 }
 
-/// A member and what it waited for.
-struct MemberWaiting<'a> {
-    member: &'a MemberRates,
-    waiting: PerResource<Option<Waiting>>,
-}
-
-impl<'a> MemberWaiting<'a> {
-    fn of(member: &'a MemberRates, rates: &Rates, spread: Spread) -> Self {
-        let waiting = PerResource {
-            cpu: match rates.cpu_source {
-                CpuSource::Psi => cpu_waiting(member, rates.cpus, spread),
-                CpuSource::RunDelay => run_delay_waiting(member, rates.cpus),
-            },
-            memory: memory_waiting(member, rates.reclaims, rates.cpus),
-            io: io_waiting(member, rates.cpus),
-        };
-        Self { member, waiting }
+impl ContainerScore {
+    fn is_waiting_vm(&self) -> bool {
+        let waits = [self.cpu_ready, self.contention.memory].into_iter().flatten();
+        let is_vm = self.workload.as_deref().is_some_and(Workload::is_vm);
+        is_vm && waits.map(Ratio::get).any(|share| share >= WAITING)
     }
 }
 
-/// The node's contention in one window.
-fn node_contention(members: &[MemberWaiting<'_>], rates: &Rates) -> PerResource<Option<f64>> {
-    let told = |resource, told: Option<Ratio>| {
-        let waiting: Vec<Waiting> =
-            members.iter().filter_map(|member| *member.waiting.of(resource)).collect();
-        // With members of which none could be read there is nothing to say.
-        (told.is_some() && (members.is_empty() || !waiting.is_empty())).then_some(waiting)
-    };
-    let quantile = |waiting: Vec<Waiting>| {
-        let weighted = waiting.iter().map(|one| (one.contention.get(), one.demand)).collect();
-        upper_quartile(weighted).unwrap_or(0.0)
-    };
-    let cpu = match rates.cpu_source {
-        CpuSource::Psi => told(Resource::Cpu, rates.node.cpu.some).filter(|waiting| {
-            // In the first window nobody's CPU time is known yet.
-            let known = || members.iter().any(|one| one.member.cpu.usage.is_some());
-            waiting.len() == members.len() || known()
-        }),
-        CpuSource::RunDelay => told(Resource::Cpu, Some(Ratio::ZERO)),
-    };
-    let cpu = cpu.map(|waiting| {
-        let demand: f64 = waiting.iter().map(|one| one.demand).sum();
-        let contention = quantile(waiting).max(steal_share(rates).unwrap_or(0.0));
-        contention * (demand / demand_floor(rates.cpus) - 1.0).clamp(0.0, 1.0)
-    });
+impl ContainerState {
+    fn advance(&mut self, wait: &PerResource<Option<Wait>>, window: Duration) {
+        for resource in Resource::ALL {
+            let wait = *wait.of(resource);
+            let contention = wait.map(|wait| wait.contention.get());
+            self.contention.of_mut(resource).advance(contention, window);
+            if let Some(wait) = wait {
+                let waited = self.waited.of_mut(resource);
+                waited.node_s += wait.node.get() * window.as_secs_f64();
+                waited.own_limit_s += wait.own_limit.get() * window.as_secs_f64();
+            }
+        }
+        self.cpu_ready.advance(wait.cpu.map(|wait| wait.node.get()), window);
+    }
+}
+
+fn waits(
+    container: &ContainerRates,
+    rates: &TickRates,
+    scale: PressureScale,
+) -> PerResource<Option<Wait>> {
     PerResource {
-        cpu,
-        memory: told(Resource::Memory, rates.node.memory.some).map(quantile),
-        io: told(Resource::Io, rates.node.io.some).map(quantile),
+        cpu: match rates.cpu_source {
+            CpuSource::Psi => scale.cpu_wait(&container.cpu),
+            CpuSource::RunDelay => run_delay::cpu_wait(container, rates.cpus),
+        },
+        memory: memory_wait(container, rates.reclaims, rates.cpus),
+        io: io_wait(container, rates.cpus),
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs")]
+/// The quartiles of one window. A resource that the node reports and no container does is unknown.
+fn node_contention(
+    waits: &[(&ContainerRates, PerResource<Option<Wait>>)],
+    rates: &TickRates,
+) -> NodeContention {
+    let quartile = |resource: Resource, is_known: bool| {
+        let known: Vec<Wait> = waits.iter().filter_map(|(_, wait)| *wait.of(resource)).collect();
+        if !is_known || known.is_empty() && !waits.is_empty() {
+            return None;
+        }
+        let demand: f64 = known.iter().map(|wait| wait.demand).sum();
+        let item = upper_quartile(known, |wait| wait.contention.get(), |wait| wait.demand);
+        Some((item.map_or(0.0, |wait| wait.contention.get()), item, demand))
+    };
+    let has_pressure = |resource| rates.node.pressure.of(resource).some.is_some();
+    let cpu_is_known = match rates.cpu_source {
+        // In the first window no CPU usage is known yet.
+        CpuSource::Psi => {
+            let unknown = |(_, wait): &(_, PerResource<Option<Wait>>)| wait.cpu.is_none();
+            let usage = waits.iter().any(|(container, _)| container.cpu.usage.is_some());
+            has_pressure(Resource::Cpu) && (usage || !waits.iter().any(unknown))
+        }
+        CpuSource::RunDelay => true,
+    };
+    let cpu = quartile(Resource::Cpu, cpu_is_known);
+    let stall = |resource| quartile(resource, has_pressure(resource)).map(|found| found.0);
+    let steal = steal_share(rates).unwrap_or(0.0);
+    let stolen = rates.node.steal.map_or(0.0, Ratio::get);
+    NodeContention {
+        contention: PerResource {
+            cpu: cpu.map(|(contention, _, demand)| {
+                let counts = (demand / demand_floor(rates.cpus) - 1.0).clamp(0.0, 1.0);
+                contention.max(steal) * counts
+            }),
+            memory: stall(Resource::Memory),
+            io: stall(Resource::Io),
+        },
+        cpu_ready: cpu.map(|(_, wait, _)| wait.map_or(0.0, |wait| wait.node.get()).max(stolen)),
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
 fn demand_floor(cpus: Option<u64>) -> f64 {
     (DEMAND_FLOOR_SHARE * cpus.unwrap_or(1) as f64).min(DEMAND_FLOOR_CPUS)
 }
 
 /// Of the CPU time that the node wanted from the hypervisor below, the share that it did not get.
-fn steal_share(rates: &Rates) -> Option<f64> {
-    let (steal, busy) = (rates.steal?.get(), rates.utilization?.get());
+fn steal_share(rates: &TickRates) -> Option<f64> {
+    let (steal, busy) = (rates.node.steal?.get(), rates.node.utilization?.get());
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })
 }
-
-#[cfg(test)]
-#[allow(clippy::cast_precision_loss, reason = "a simulation counts far below 2^52")]
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
-mod simulated_tests;
-#[cfg(test)]
-mod tests;

@@ -16,7 +16,7 @@ use crate::doors::verdicts::Verdict;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
-use crate::sample::Sample;
+use crate::sample::{Moment, NodeSample, PassReport, ScrapeSample, TickSample};
 use complaints::Complaints;
 use doors::{Certificates, Reviews};
 use publishes::Publishes;
@@ -27,15 +27,6 @@ mod complaints;
 mod doors;
 mod publishes;
 mod view;
-
-/// Why a sample was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// By the clock.
-    Tick,
-    /// Somebody asked.
-    Scrape,
-}
 
 /// The agent's own metrics.
 #[derive(Debug)]
@@ -153,37 +144,44 @@ impl SelfHealth {
         self.cgroup2.set(i64::from(has));
     }
 
-    /// Takes in a sample that was made just now.
-    pub fn observe(&self, sample: &Sample, took: Duration, reason: Reason) {
-        match reason {
-            Reason::Tick => self.tick_seconds.observe(took.as_secs_f64()),
-            Reason::Scrape => self.scrape_seconds.observe(took.as_secs_f64()),
-        }
-        self.cgroups.set(signed(sample.in_scope));
-        if let Some(matching) = sample.matching {
+    /// Takes in a tick.
+    pub fn observe_tick(&self, sample: &TickSample, took: Duration) {
+        self.tick_seconds.observe(took.as_secs_f64());
+        self.hidden.set(signed(sample.hidden_containers));
+        self.observe(&sample.report, &sample.node, sample.moment);
+    }
+
+    /// Takes in a scrape.
+    pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
+        self.scrape_seconds.observe(took.as_secs_f64());
+        self.observe(&sample.report, &sample.node, sample.moment);
+    }
+
+    fn observe(&self, report: &PassReport, node: &NodeSample, moment: Moment) {
+        self.cgroups.set(signed(report.in_scope));
+        if let Some(matching) = report.matching {
             self.pods.set(signed(matching.pods));
             self.pods_without_cgroup.set(signed(matching.pods_without_cgroup));
             self.cgroups_without_pod.set(signed(matching.cgroups_without_pod));
         }
-        self.watches.set(signed(sample.tree.watches));
-        self.unwatched.set(signed(sample.tree.unwatched));
+        self.watches.set(signed(report.tree.watches));
+        self.unwatched.set(signed(report.tree.unwatched));
         let before = self.overflows.get();
-        self.overflows.inc_by(sample.tree.overflows.saturating_sub(before));
-        if let Some(error) = sample.errors.last() {
-            let (message, at_ms) = (error.to_string(), sample.moment.unix_ms);
+        self.overflows.inc_by(report.tree.overflows.saturating_sub(before));
+        if let Some(error) = report.errors.last() {
+            let (message, at_ms) = (error.to_string(), moment.unix_ms);
             locked(&self.troubles).last_read = Some(Trouble { message, at_ms });
         }
         let mut complaints = locked(&self.complaints);
-        for error in &sample.errors {
+        for error in &report.errors {
             self.read_errors.with_label_values(&[error.situation.word()]).inc();
-            if let Some(unsaid) = complaints.hear(error, sample.moment.at) {
+            if let Some(unsaid) = complaints.hear(error, moment.at) {
                 tracing::warn!(%error, unsaid, "Cannot read");
             }
         }
-        self.read_errors.with_label_values(&["malformed"]).inc_by(sample.dropped_io_rows);
-        self.hidden.set(signed(sample.hidden_members));
+        self.read_errors.with_label_values(&["malformed"]).inc_by(report.dropped_io_rows);
         for resource in Resource::ALL {
-            let supported = sample.node.pressure.pressures.of(resource).is_some();
+            let supported = node.pressure.pressures.of(resource).is_some();
             let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
             gauge.set(f64::from(u8::from(supported)));
         }

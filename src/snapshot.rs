@@ -9,9 +9,9 @@ use crate::cgroup_path::{Level, Place};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
-use crate::rates::{PressureRates, Rates, Ratio};
-use crate::sample::{CgroupSample, CgroupStats, Sample};
-use crate::score::{MemberScore, NodeScore, PerResource, Waiting};
+use crate::rates::{PressureRates, Ratio, ScrapeRates};
+use crate::sample::{CgroupSample, CgroupStats, ScrapeSample};
+use crate::score::{ContainerScore, NodeScore, PerResource, Wait};
 use crate::self_health::HealthView;
 
 /// The node and its cgroups at one moment.
@@ -23,7 +23,7 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// How long the rates were averaged over, seconds; absent until there are two samples.
     pub window_s: Option<f64>,
-    /// What the score is worked out from, such as `psi/8`; absent before the first.
+    /// What the score is worked out from, such as `psi/9`; absent before the first.
     pub basis: Option<String>,
     /// When the newest window of the score ended, milliseconds since the epoch; absent before the
     /// first.
@@ -128,7 +128,7 @@ pub struct ScoredView {
     /// The last tick's pressure.
     pub pressure: PressureRates,
     /// The same, and whose fault it was.
-    pub waiting: PerResource<Option<Waiting>>,
+    pub waiting: PerResource<Option<Wait>>,
 }
 
 /// What a cgroup uses, and what holds it back by its own doing.
@@ -199,8 +199,8 @@ impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates of the newest tick.
     #[must_use]
     pub fn new(
-        sample: &'a Sample,
-        rates: Option<&Rates>,
+        sample: &'a ScrapeSample,
+        rates: Option<&ScrapeRates>,
         score: Option<&NodeScore>,
         agent: Option<AgentView>,
     ) -> Self {
@@ -210,19 +210,19 @@ impl<'a> Snapshot<'a> {
             kswapd.unwrap_or_default().saturating_add(direct.unwrap_or_default())
         });
         let scored: HashMap<CgroupId, ScoredView> =
-            score.into_iter().flat_map(|score| &score.members).map(scored_view).collect();
+            score.into_iter().flat_map(|score| &score.containers).map(scored_view).collect();
         let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
             let id = &member.cgroup.id;
             let rates = rates.and_then(|rates| rates.cgroups.get(id));
             let scored = scored.get(id).copied();
-            let is_user = sample.users.contains(id);
+            let is_user = sample.workloads.contains(id);
             let rates = rates.copied().unwrap_or_default();
             CgroupView { is_user, ..CgroupView::new(member, rates, scored) }
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
             observed_at_ms: sample.moment.unix_ms,
-            window_s: rates.map(|rates| rates.window.as_secs_f64()),
+            window_s: rates.map(|rates| rates.node.window.as_secs_f64()),
             basis: score.map(|score| score.basis.to_string()),
             scored_at_ms: score.map(|score| score.moment.unix_ms),
             agent,
@@ -230,10 +230,10 @@ impl<'a> Snapshot<'a> {
                 score: score.and_then(|score| score.score),
                 contention: score.map(|score| score.contention).unwrap_or_default(),
                 latest: score.map(|score| score.latest).unwrap_or_default(),
-                held_back: score.map_or(0, |score| score.held_back),
-                pressure: rates.map(|rates| rates.node).unwrap_or_default(),
-                utilization: rates.and_then(|rates| rates.utilization),
-                steal: rates.and_then(|rates| rates.steal),
+                held_back: score.map_or(0, |score| score.waiting_vms),
+                pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default(),
+                utilization: rates.and_then(|rates| rates.node.utilization),
+                steal: rates.and_then(|rates| rates.node.steal),
                 cpus: node.cpu_times.map(|times| times.cpus),
                 memory_total: node.memory.and_then(|memory| memory.total),
                 memory_available: node.memory.and_then(|memory| memory.available),
@@ -244,9 +244,9 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-fn scored_view(member: &MemberScore) -> (CgroupId, ScoredView) {
-    let MemberScore { usage, contention, pressure, waiting, .. } = *member;
-    (member.cgroup.id, ScoredView { usage, contention, pressure, waiting })
+fn scored_view(member: &ContainerScore) -> (CgroupId, ScoredView) {
+    let ContainerScore { usage, contention, pressure, wait, .. } = *member;
+    (member.cgroup.id, ScoredView { usage, contention, pressure, waiting: wait })
 }
 
 impl<'a> CgroupView<'a> {

@@ -7,10 +7,9 @@ use tokio::sync::{oneshot, watch};
 use crate::contract::NodePressure;
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::scrape::Scrapes;
-use crate::sample::Sample;
+use crate::sample::TickSample;
 use crate::sampler::{Sampler, Tick};
 use crate::score::{NodeScore, Scorer};
-use crate::self_health::Reason;
 
 /// Follows the ticks for ever; an error is that there are no more.
 pub(super) async fn follow(
@@ -25,7 +24,7 @@ pub(super) async fn follow(
     let mut before = None;
     let mut hidden_before = false;
     loop {
-        scrapes.health().observe(&tick.sample, tick.took, Reason::Tick);
+        scrapes.health().observe_tick(&tick.sample, tick.took);
         say_what_is_supported(&tick, &mut before);
         say_what_is_hidden(&tick.sample, &mut hidden_before);
         if let Ok(published) = adopted.try_recv() {
@@ -58,8 +57,8 @@ fn say_what_is_supported(tick: &Tick, before: &mut Option<Option<String>>) {
 }
 
 /// Says when the threads of VMs are not to be seen, and when they are again.
-fn say_what_is_hidden(sample: &Sample, before: &mut bool) {
-    let containers = sample.hidden_members;
+fn say_what_is_hidden(sample: &TickSample, before: &mut bool) {
+    let containers = sample.hidden_containers;
     let is_hidden = containers > 0;
     if is_hidden != *before {
         if is_hidden {

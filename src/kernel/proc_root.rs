@@ -18,7 +18,7 @@ use super::node_text::{
     parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::process_dir::{ProcessDir, numbers};
+use super::process_dir::{ProcessDir, TaskId, task_ids};
 use super::text::Malformed;
 use super::{ReadBuffer, ReadError, Situation};
 
@@ -133,10 +133,10 @@ impl ProcRoot {
     ///
     /// # Errors
     /// The errno that stopped the listing.
-    pub fn processes(&self) -> Result<Vec<u32>, ReadError> {
+    pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.handle, ".", flags, Mode::empty())
-            .and_then(|mut dir| numbers(&mut dir))
+            .and_then(|mut dir| task_ids(&mut dir))
             .map_err(|errno| ReadError {
                 path: self.path.display().to_string(),
                 situation: errno.into(),

@@ -1,7 +1,10 @@
-//! One process below a mounted `/proc`: in which cgroup it is, its threads, and their times. Its
-//! directory is kept open: a number that is used again is another process.
+//! One process below a mounted `/proc`: its cgroup, its threads, their times.
+//!
+//! Directories of processes and threads are kept open. The kernel ties such a handle to the task
+//! itself: when the task has ended, every read below it fails with ENOENT or ESRCH, even if its number
+//! already belongs to another task. So a reused number is never mistaken for the old task.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -9,32 +12,41 @@ use nix::dir::Dir;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::task_text::{TaskTimes, is_vcpu, parse_cgroup_path, parse_task_schedstat};
+use super::task_text::{
+    TaskTimes, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
+};
 use super::text::parse_u32;
 use super::{ReadBuffer, ReadError, Situation};
 
+/// A number below `/proc`, and the inode of its directory: where the inode is another one, so is the
+/// task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TaskId {
+    /// Process or thread ID in the mount's PID namespace.
+    pub number: u32,
+    /// Inode of the directory.
+    pub inode: u64,
+}
+
 /// A process, by an open handle of its directory.
 #[derive(Debug)]
-pub struct ProcessDir {
+pub struct ProcessDir(TaskDir);
+
+/// A thread, by an open handle of its directory.
+#[derive(Debug)]
+pub struct ThreadDir(TaskDir);
+
+#[derive(Debug)]
+struct TaskDir {
     handle: OwnedFd,
     path: PathBuf,
 }
 
-/// A thread of a process: the name of its file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thread {
-    /// Its number in the mount's namespace.
-    pub id: u32,
-    schedstat: CString,
-}
-
-impl ProcessDir {
-    /// Opens the directory of a process below `proc`, whose path is for errors.
-    pub(super) fn open(proc: impl AsFd, path: &Path, id: u32) -> Result<Self, ReadError> {
-        let name = id.to_string();
-        let path = path.join(&name);
+impl TaskDir {
+    /// `path` is for errors.
+    fn open(dir: impl AsFd, name: &str, path: PathBuf) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        match openat(proc, name.as_str(), flags, Mode::empty()) {
+        match openat(dir, name, flags, Mode::empty()) {
             Ok(handle) => Ok(Self { handle, path }),
             Err(errno) => {
                 Err(ReadError { path: path.display().to_string(), situation: errno.into() })
@@ -42,67 +54,93 @@ impl ProcessDir {
         }
     }
 
-    /// Its path in the hierarchy of cgroup v2, as far as this process' own cgroup namespace shows
+    fn error(&self, file: &str, situation: Situation) -> ReadError {
+        ReadError { path: self.path.join(file).display().to_string(), situation }
+    }
+}
+
+impl ProcessDir {
+    /// Opens the directory of a process below `proc`, whose path is for errors.
+    pub(super) fn open(proc: impl AsFd, path: &Path, id: u32) -> Result<Self, ReadError> {
+        let name = id.to_string();
+        TaskDir::open(proc, &name, path.join(&name)).map(Self)
+    }
+
+    /// Its path in the hierarchy of cgroup v2, as far as the agent's own cgroup namespace shows
     /// it; `None` where it is in none.
     ///
     /// # Errors
     /// Anything, a process that ended included.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
-        let text = buffer.read_all(&self.handle, c"cgroup");
+        let text = buffer.read_all(&self.0.handle, c"cgroup");
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
-        path.map_err(|situation| self.error("cgroup", situation))
+        path.map_err(|situation| self.0.error("cgroup", situation))
     }
 
     /// Its threads.
     ///
     /// # Errors
     /// Anything, a process that ended included.
-    pub fn threads(&self) -> Result<Vec<Thread>, ReadError> {
+    pub fn threads(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let listed = Dir::openat(&self.handle, c"task", flags, Mode::empty())
-            .and_then(|mut dir| numbers(&mut dir))
-            .map_err(|errno| self.error("task", errno.into()))?;
-        Ok(listed.into_iter().filter_map(Thread::new).collect())
+        Dir::openat(&self.0.handle, c"task", flags, Mode::empty())
+            .and_then(|mut dir| task_ids(&mut dir))
+            .map_err(|errno| self.0.error("task", errno.into()))
     }
 
-    /// Whether a thread runs a virtual CPU, by its name.
+    /// Opens the directory of one of its threads.
     ///
     /// # Errors
     /// Anything, a thread that ended included.
-    pub fn is_vcpu(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
-        let file = format!("task/{}/comm", thread.id);
-        let name = CString::new(file.as_str()).unwrap_or_default();
-        let comm = buffer.read_once(&self.handle, &name).map(is_vcpu);
-        comm.map_err(|situation| self.error(&file, situation))
-    }
-
-    /// How long a thread ran and waited.
-    ///
-    /// # Errors
-    /// Anything, a thread that ended included.
-    pub fn times(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
-        let text = buffer.read_once(&self.handle, &thread.schedstat);
-        let times = text.and_then(|text| Ok(parse_task_schedstat(text)?));
-        times.map_err(|situation| self.error(&thread.schedstat.to_string_lossy(), situation))
-    }
-
-    fn error(&self, file: &str, situation: Situation) -> ReadError {
-        ReadError { path: self.path.join(file).display().to_string(), situation }
+    pub fn thread(&self, id: u32) -> Result<ThreadDir, ReadError> {
+        let name = format!("task/{id}");
+        TaskDir::open(&self.0.handle, &name, self.0.path.join(&name)).map(ThreadDir)
     }
 }
 
-impl Thread {
-    fn new(id: u32) -> Option<Self> {
-        let schedstat = CString::new(format!("task/{id}/schedstat")).ok()?;
-        Some(Self { id, schedstat })
+impl ThreadDir {
+    /// Whether it runs a virtual CPU, by its name.
+    ///
+    /// # Errors
+    /// Anything, a thread that ended included.
+    pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
+        self.read(c"comm", buffer, |text| Ok(is_vcpu(text)))
+    }
+
+    /// Time run and run delay.
+    ///
+    /// # Errors
+    /// Anything, a thread that ended included.
+    pub fn times(&self, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
+        self.read(c"schedstat", buffer, |text| Ok(parse_task_schedstat(text)?))
+    }
+
+    /// Whether it runs or waits for a CPU now.
+    ///
+    /// # Errors
+    /// Anything, a thread that ended included.
+    pub fn is_runnable(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
+        self.read(c"stat", buffer, |text| Ok(parse_is_runnable(text)?))
+    }
+
+    fn read<T>(
+        &self,
+        name: &CStr,
+        buffer: &mut ReadBuffer,
+        parse: impl FnOnce(&[u8]) -> Result<T, Situation>,
+    ) -> Result<T, ReadError> {
+        let value = buffer.read_once(&self.0.handle, name).and_then(parse);
+        value.map_err(|situation| self.0.error(&name.to_string_lossy(), situation))
     }
 }
 
 /// The entries of a directory that are numbers: processes or threads.
-pub(super) fn numbers(dir: &mut Dir) -> nix::Result<Vec<u32>> {
-    let mut numbers = Vec::new();
+pub(super) fn task_ids(dir: &mut Dir) -> nix::Result<Vec<TaskId>> {
+    let mut ids = Vec::new();
     for entry in dir.iter() {
-        numbers.extend(parse_u32(CStr::to_bytes(entry?.file_name())));
+        let entry = entry?;
+        let number = parse_u32(CStr::to_bytes(entry.file_name()));
+        ids.extend(number.map(|number| TaskId { number, inode: entry.ino() }));
     }
-    Ok(numbers)
+    Ok(ids)
 }

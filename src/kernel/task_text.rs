@@ -36,6 +36,20 @@ pub fn is_vcpu(comm: &[u8]) -> bool {
     number.is_some_and(|number| parse_u64(number).is_some())
 }
 
+/// Whether a task runs or waits for a CPU, from its `stat`: state `R`. The name before it can hold any
+/// character, parentheses too.
+///
+/// # Errors
+/// [`Malformed`] when no state follows the name.
+pub fn parse_is_runnable(text: &[u8]) -> Result<bool, Malformed> {
+    let name_end = text.iter().rposition(|&byte| byte == b')');
+    let rest = name_end.and_then(|at| text.get(at..));
+    match rest {
+        Some([b')', b' ', state, b' ', ..]) => Ok(*state == b'R'),
+        _ => Err(malformed_file("a state after the name")),
+    }
+}
+
 /// The path of a process in the hierarchy of cgroup v2, from `/proc/PID/cgroup`: `None` where the
 /// file tells none. In a cgroup namespace it begins with `/..` where it leads out of it.
 ///
@@ -77,6 +91,15 @@ mod tests {
     }
 
     #[test]
+    fn the_state_follows_the_last_parenthesis() {
+        assert_eq!(parse_is_runnable(b"7 (CPU 0/KVM) R 1 7 7"), Ok(true));
+        assert_eq!(parse_is_runnable(b"7 (a) S (b) R) S 1 7 7"), Ok(false));
+        for wrong in [&b""[..], b"7", b"7 (a)", b"7 (a) ", b"7 (a) R"] {
+            assert!(parse_is_runnable(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
+
+    #[test]
     fn the_path_is_that_of_the_second_version() {
         let both = b"12:cpu:/old\n0::/kubepods.slice/pod/c.scope\n";
         assert_eq!(parse_cgroup_path(both), Ok(Some(&b"/kubepods.slice/pod/c.scope"[..])));
@@ -93,6 +116,7 @@ mod tests {
         fn no_bytes_make_them_panic(text: Vec<u8>) {
             _ = parse_task_schedstat(&text);
             _ = is_vcpu(&text);
+            _ = parse_is_runnable(&text);
             _ = parse_cgroup_path(&text);
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::families::{FAMILIES, Family, FamilyGroup, Number, Source};
 use super::series::{SeriesLabels, escape_into};
 use crate::kernel::io_stat::Device;
-use crate::sample::{CgroupSample, Sample};
+use crate::sample::{CgroupSample, ScrapeSample};
 
 /// A chunk is handed on when it has grown to this size.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const LINE_BYTES: usize = 1024;
 /// Renders one sample, once.
 #[derive(Debug)]
 pub struct Exposition {
-    sample: Arc<Sample>,
+    sample: Arc<ScrapeSample>,
     labels: Vec<Arc<SeriesLabels>>,
     device_labels: BTreeMap<Device, String>,
     groups: Vec<FamilyGroup>,
@@ -36,7 +36,7 @@ impl Exposition {
     /// The sample, the labels of its cgroups in the same order, and what to write of it.
     #[must_use]
     pub fn new(
-        sample: Arc<Sample>,
+        sample: Arc<ScrapeSample>,
         labels: Vec<Arc<SeriesLabels>>,
         groups: Vec<FamilyGroup>,
     ) -> Self {
@@ -130,7 +130,7 @@ impl Lines<'_> {
 
 /// `device="/dev/vda",` for each device of the sample. A device without a name keeps its numbers,
 /// so that two never share a series.
-fn device_labels(sample: &Sample) -> BTreeMap<Device, String> {
+fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
     let stats = sample.cgroups.iter().filter_map(|cgroup| cgroup.stats.as_ref()?.io.as_ref());
     let mut labels = BTreeMap::new();
     for counters in stats.flatten() {

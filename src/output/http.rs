@@ -18,10 +18,9 @@ use super::scrape::Scrapes;
 use crate::doors::gate::Gate;
 use crate::doors::rules::{Admission, Refusal, Rules, Visit, bearer_token};
 use crate::doors::verdicts::Verdict;
-use crate::sample::Depth;
-use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL, moment_now};
+use crate::sample::Detail;
+use crate::sampler::{Pods, Sampler, Scraped, TICK_INTERVAL, moment_now};
 use crate::score::NodeScore;
-use crate::self_health::Reason;
 use crate::snapshot::{AgentView, Snapshot};
 
 /// Prometheus' own default time-out is 10 s: a later answer helps nobody.
@@ -117,7 +116,7 @@ impl Service {
     }
 
     async fn metrics(&self, request: &Request<Incoming>) -> Response<Answer> {
-        let sample = match self.sample(Depth::Exported).await {
+        let sample = match self.sample(Detail::Exported).await {
             Ok(refreshed) => refreshed.sample,
             Err(refusal) => return refusal,
         };
@@ -138,7 +137,7 @@ impl Service {
     }
 
     async fn snapshot(&self) -> Response<Answer> {
-        let Refreshed { sample, rates, .. } = match self.sample(Depth::Everything).await {
+        let Scraped { sample, rates, .. } = match self.sample(Detail::Everything).await {
             Ok(refreshed) => refreshed,
             Err(refusal) => return refusal,
         };
@@ -158,19 +157,20 @@ impl Service {
         let tick = tick.as_deref();
         AgentView {
             ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
-            tick_window_s: tick.and_then(|tick| Some(tick.rates.as_ref()?.window.as_secs_f64())),
+            tick_window_s: tick
+                .and_then(|tick| Some(tick.rates.as_ref()?.node.window.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
             health: self.scrapes.health().view(),
         }
     }
 
     /// A fresh sample, counted if it was made for this request; or the answer that says why not.
-    async fn sample(&self, depth: Depth) -> Result<Refreshed, Response<Answer>> {
-        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.refresh(depth)).await;
+    async fn sample(&self, depth: Detail) -> Result<Scraped, Response<Answer>> {
+        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
         match refreshed {
             Ok(Ok(refreshed)) => {
                 if let Some(took) = refreshed.took {
-                    self.scrapes.health().observe(&refreshed.sample, took, Reason::Scrape);
+                    self.scrapes.health().observe_scrape(&refreshed.sample, took);
                 }
                 Ok(refreshed)
             }

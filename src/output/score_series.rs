@@ -9,7 +9,7 @@ use super::series::escape_into;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
-use crate::score::{MemberScore, NodeScore, Waited};
+use crate::score::{ContainerScore, NodeScore, Waited};
 
 /// Appends all series of a score.
 pub fn write_score(text: &mut String, score: &NodeScore) {
@@ -53,7 +53,7 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
         "psi_agent_node_vmis_held_back",
         "VMs that wait for a tenth or more of what they want because of the node.",
     );
-    gauge.write(&[], u32::try_from(score.held_back).ok().map(f64::from));
+    gauge.write(&[], u32::try_from(score.waiting_vms).ok().map(f64::from));
     let mut info = Family::new(
         text,
         Kind::Gauge,
@@ -66,8 +66,8 @@ pub fn write_score(text: &mut String, score: &NodeScore) {
 
 /// The VMs by namespace and name. Of one that has two pods here the later one counts.
 fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
-    let mut vms = BTreeMap::<_, (&MemberScore, &Workload, &Vm)>::new();
-    for member in &score.members {
+    let mut vms = BTreeMap::<_, (&ContainerScore, &Workload, &Vm)>::new();
+    for member in &score.containers {
         let workload = member.workload.as_deref().filter(|workload| workload.is_vm());
         let Some((workload, vm)) = workload.and_then(|all| Some((all, all.vm.as_deref()?))) else {
             continue;
@@ -90,7 +90,7 @@ fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
 struct VmSeries<'a> {
     /// Its namespace and name.
     labels: String,
-    member: &'a MemberScore,
+    member: &'a ContainerScore,
     workload: &'a Workload,
     vm: &'a Vm,
 }
@@ -117,7 +117,7 @@ fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
          its CPU ready.",
     );
     for VmSeries { labels, member, .. } in vms {
-        gauge.write(&[labels], member.wait.map(Ratio::get));
+        gauge.write(&[labels], member.cpu_ready.map(Ratio::get));
     }
     let mut counter = Family::new(
         text,
@@ -201,10 +201,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    fn member(id: u64, vm: &str, pod: &str) -> MemberScore {
+    fn member(id: u64, vm: &str, pod: &str) -> ContainerScore {
         let path = format!("/kubepods/pod{id}/{id:064x}");
         let vm = Vm { name: vm.into(), uid: "u-1".into(), awaits_handover: false };
-        MemberScore {
+        ContainerScore {
             cgroup: Arc::new(Cgroup {
                 id: CgroupId(id),
                 place: Place::of_path(&path),
@@ -222,9 +222,9 @@ mod tests {
             })),
             usage: Some(1.0),
             pressure: PressureRates::default(),
-            waiting: PerResource::default(),
+            wait: PerResource::default(),
             contention: PerResource { cpu: Ratio::of(0.1 + 0.2, 1.0), ..PerResource::default() },
-            wait: Ratio::of(0.25, 1.0),
+            cpu_ready: Ratio::of(0.25, 1.0),
             waited: PerResource {
                 cpu: Waited { node_s: 12.5, own_limit_s: 0.0 },
                 ..PerResource::default()
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[allow(clippy::disallowed_methods, reason = "any moment will do")]
-    fn score(members: Vec<MemberScore>) -> String {
+    fn score(members: Vec<ContainerScore>) -> String {
         let mut text = String::new();
         let score = NodeScore {
             moment: Moment { at: Instant::now(), unix_ms: 0 },
@@ -244,8 +244,9 @@ mod tests {
             steal: None,
             cpu_utilization: Ratio::of(0.5, 1.0),
             memory_utilization: None,
-            held_back: members.len(),
-            members,
+            waiting_vms: members.len(),
+            cpu_ready: None,
+            containers: members,
         };
         write_score(&mut text, &score);
         text

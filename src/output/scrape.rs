@@ -6,7 +6,7 @@ use super::exposition::Exposition;
 use super::families::FamilyGroup;
 use super::score_series::write_score;
 use super::series::LabelCache;
-use crate::sample::Sample;
+use crate::sample::ScrapeSample;
 use crate::score::NodeScore;
 use crate::self_health::SelfHealth;
 
@@ -33,7 +33,7 @@ impl Scrapes {
 
     /// Begins an answer.
     #[must_use]
-    pub fn begin(&self, sample: Arc<Sample>, score: Option<&NodeScore>) -> Scrape {
+    pub fn begin(&self, sample: Arc<ScrapeSample>, score: Option<&NodeScore>) -> Scrape {
         // A cache has no broken state worth keeping from the next scrape.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);

@@ -1,97 +1,88 @@
-//! What a container and its threads did with CPUs. Pure.
+//! CPU time of a container and of its threads between two samples. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{WaitShares, increase, per_second};
-use crate::kernel::limits::CpuMax;
 use crate::kernel::task_text::TaskTimes;
-use crate::sample::{CpuCounters, CpuRoom, CpuUse, ThreadTimes};
+use crate::sample::{CpuCounters, CpuLimits, CpuUse, ThreadSample};
 
-/// What a container did with CPUs between two samples.
+/// CPU time of a container between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuRates {
-    /// Shares of the window in which its tasks waited.
+    /// Shares of the tick's window in which its tasks waited.
     pub waits: WaitShares,
     /// CPUs used on average.
     pub usage: Option<f64>,
-    /// CPUs that it could not use on average because of a quota of its own or of its pod,
-    /// whichever level tells more.
+    /// CPUs lost to a quota of its own or of its pod, on average: the level that reports most.
     pub throttled: Option<f64>,
-    /// What it may use, at the later sample.
-    pub room: Option<Room>,
+    /// Its limits.
+    pub limits: Option<CpuLimits>,
 }
 
-/// What a container may use of the node's CPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Room {
-    /// CPUs that the tighter of its own and its pod's quota allows; `None` without any.
-    pub quota: Option<f64>,
-    /// On how many CPUs it may run; `None` where only the node's number bounds it.
-    pub cpus: Option<f64>,
-    /// Tasks in it; `None` where nobody counts.
-    pub tasks: Option<f64>,
-}
-
-/// What threads did between two samples, all together.
+/// Threads of a container between two samples, all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ThreadRates {
     /// CPUs that they ran on, on average.
     pub ran: f64,
-    /// CPUs that they waited for: for each thread that waits all the time, 1.
+    /// CPUs that they waited for: 1 for each thread that waits all the time.
     pub delayed: f64,
+    /// Number of vCPU threads; `None` in a container without any.
+    pub vcpus: Option<f64>,
 }
 
-/// Of threads that both samples have: one that is gone took along what it did, and what a new one
-/// did before it was found is not of this window.
+/// Threads of both samples count. What a thread did before it was found is not of this window; one
+/// that ended took its counters along.
 pub(super) fn thread_rates(
-    before: &[ThreadTimes],
-    after: &[ThreadTimes],
+    before: &[ThreadSample],
+    after: &[ThreadSample],
     window: Duration,
 ) -> Option<ThreadRates> {
+    let window_ns = window.as_secs_f64() * 1e9;
     let before: HashMap<u32, TaskTimes> =
         before.iter().map(|thread| (thread.id, thread.times)).collect();
     let both = after.iter().filter_map(|thread| {
         let before = before.get(&thread.id)?;
         let ran = increase(before.run_ns, thread.times.run_ns)?;
+        // The counter gets a delay when it ends, so it can be longer than the window; kernels were
+        // also seen to count a sleep.
+        let most = (window_ns - ran).max(0.0);
         let delayed = increase(before.delay_ns, thread.times.delay_ns)?;
-        // Nobody waits for longer than that: kernels were seen to count a sleep in.
-        let rest = (window.as_secs_f64() * 1e9 - ran).max(0.0);
-        Some((ran, delayed.min(rest)))
+        Some((ran, if thread.starved { most } else { delayed.min(most) }))
     });
-    let (mut ran, mut delayed, mut threads) = (0.0, 0.0, 0);
+    let (mut ran, mut delayed, mut threads) = (0.0, 0.0, 0_u32);
     for (more_ran, more_delayed) in both {
         (ran, delayed, threads) = (ran + more_ran, delayed + more_delayed, threads + 1);
     }
+    if threads == 0 && !after.is_empty() {
+        return None;
+    }
+    let vcpus = after.iter().filter(|thread| thread.is_vcpu).count();
+    let vcpus = u32::try_from(vcpus).ok().filter(|vcpus| *vcpus > 0).map(f64::from);
     let cpus = |ns: f64| per_second(ns, window).map(|ns| ns / 1e9);
-    let is_known = threads > 0 || after.is_empty();
-    Some(ThreadRates { ran: cpus(ran)?, delayed: cpus(delayed)? }).filter(|_| is_known)
+    Some(ThreadRates { ran: cpus(ran)?, delayed: cpus(delayed)?, vcpus })
 }
 
-/// Between its own last two readings, which are further apart for one that hardly waits.
+/// Between its last two readings, which are further apart where the container hardly waits.
 pub(super) fn cpu_rates(cpu: &CpuUse, waits: WaitShares) -> CpuRates {
-    let (usage_us, throttled_us, window) = match (cpu.before, cpu.last) {
-        (Some(before), Some(last)) => (
-            before.usage_us.zip(last.usage_us).and_then(|(before, last)| increase(before, last)),
-            throttled_us(&before, &last),
-            last.at.saturating_duration_since(before.at),
-        ),
-        (_, _) => (None, None, Duration::ZERO),
+    let limits = cpu.limits;
+    let (Some(before), Some(last)) = (cpu.before, cpu.last) else {
+        // Without a quota nothing is throttled, whether it was read or not.
+        let throttled = limits.filter(|limits| limits.quota().is_none()).map(|_| 0.0);
+        return CpuRates { waits, usage: None, throttled, limits };
     };
+    let window = last.at.saturating_duration_since(before.at);
     let cpus = |micros: f64| per_second(micros, window).map(|micros| micros / 1e6);
-    CpuRates {
-        waits,
-        usage: usage_us.and_then(cpus),
-        throttled: throttled_us.and_then(cpus),
-        room: cpu.room.map(room),
-    }
+    let usage_us = before.usage_us.zip(last.usage_us);
+    let usage = usage_us.and_then(|(before, last)| cpus(increase(before, last)?));
+    CpuRates { waits, usage, throttled: throttled_us(&before, &last).and_then(cpus), limits }
 }
 
 fn throttled_us(before: &CpuCounters, last: &CpuCounters) -> Option<f64> {
     let (before, last) = (before.throttled?, last.throttled?);
     let own = increase(before.container_us, last.container_us)?;
     let here_or_above = increase(before.here_or_above_us, last.here_or_above_us)?;
-    // A pod that has its quota from now on tells of times long past.
+    // The quota of a pod is new: earlier throttling is outside this window and counts as 0.
     let pod = match (before.pod_us, last.pod_us) {
         (Some(before), Some(last)) => increase(before, last)?,
         (_, _) => 0.0,
@@ -99,42 +90,43 @@ fn throttled_us(before: &CpuCounters, last: &CpuCounters) -> Option<f64> {
     Some(own.max(pod).max(here_or_above))
 }
 
-#[allow(clippy::cast_precision_loss, reason = "nobody has 2^52 CPUs or tasks")]
-fn room(room: CpuRoom) -> Room {
-    let quotas = [room.container_max, room.pod_max].into_iter().flatten();
-    Room {
-        quota: quotas.filter_map(CpuMax::cpus).reduce(f64::min),
-        cpus: room.cpus.filter(|cpus| *cpus > 0).map(|cpus| cpus as f64),
-        tasks: room.tasks.map(|tasks| tasks as f64),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn thread(id: u32, run_ns: u64, delay_ns: u64) -> ThreadTimes {
-        ThreadTimes { id, times: TaskTimes { run_ns, delay_ns } }
+    fn thread(id: u32, run_ns: u64, delay_ns: u64) -> ThreadSample {
+        let times = TaskTimes { run_ns, delay_ns };
+        ThreadSample { id, is_vcpu: false, times, starved: false }
     }
 
     #[test]
-    fn threads_count_that_are_in_both_samples() {
+    fn threads_of_both_samples_count() {
         let window = Duration::from_secs(5);
-        let rates = |before: &[ThreadTimes], after: &[ThreadTimes]| {
+        let rates = |before: &[ThreadSample], after: &[ThreadSample]| {
             let rates = thread_rates(before, after, window)?;
             Some((rates.ran, rates.delayed))
         };
         let before = [thread(1, 0, 0), thread(2, 7, 7), thread(3, 9_000_000_000, 0)];
         let after = [thread(1, 2_000_000_000, 2_500_000_000), thread(4, 8_000_000_000, 1)];
         assert_eq!(rates(&before, &after), Some((0.4, 0.5)));
-        // More than the rest of the time nobody waits.
+        // No thread waits for longer than the rest of the window.
         let slept = [thread(1, 1_000_000_000, 30_000_000_000)];
         assert_eq!(rates(&before, &slept), Some((0.2, 0.8)));
         // A number that was used again is another thread.
         let reused = [after[0], thread(3, 1, 1)];
         assert_eq!(rates(&before, &reused), Some((0.4, 0.5)));
-        // Of new ones alone nothing is known, and who has none waits for nothing.
+        // New threads alone have no rate, and a container without threads waits for nothing.
         assert_eq!(rates(&before, &after[1..]), None);
         assert_eq!(rates(&before, &[]), Some((0.0, 0.0)));
+    }
+
+    #[test]
+    fn a_starved_thread_waits_all_the_time_although_its_counters_stand_still() {
+        let before = [thread(1, 5, 5), thread(2, 5, 5)];
+        let mut after = before;
+        after[1].starved = true;
+        after.iter_mut().for_each(|thread| thread.is_vcpu = true);
+        let rates = thread_rates(&before, &after, Duration::from_secs(5)).unwrap();
+        assert_eq!(rates, ThreadRates { ran: 0.0, delayed: 1.0, vcpus: Some(2.0) });
     }
 }

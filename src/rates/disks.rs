@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Ratio, increase, per_second};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::node_text::DiskCounters;
-use crate::sample::{DiskOperations, IoUse, Refaults, Sample};
+use crate::sample::{DiskOperations, IoUse, Refaults, TickSample};
 
 /// What tells whose doing it is that a container waits for disks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -46,8 +46,11 @@ struct Operations {
 }
 
 /// What each disk did between two samples.
-pub(super) fn disk_rates(earlier: &Sample, later: &Sample) -> Option<BTreeMap<Device, DiskRates>> {
-    let (before, after) = (earlier.node.disks.as_ref()?, later.node.disks.as_ref()?);
+pub(super) fn disk_rates(
+    earlier: &TickSample,
+    later: &TickSample,
+) -> Option<BTreeMap<Device, DiskRates>> {
+    let (before, after) = (earlier.disks.as_ref()?, later.disks.as_ref()?);
     let more = |(device, after): (&Device, &DiskCounters)| {
         // A device that was not there before started from nothing.
         let before = before.get(device).copied().unwrap_or_default();

@@ -1,120 +1,131 @@
-//! One container's waiting for CPU by its threads' run delay, which is how long each of them was
-//! kept from running: what pressure is a likeness of. Pure.
+//! CPU wait of a container by the run delay of its threads. Pure.
 
-use super::contention::Waiting;
-use super::cpu_range::cpus_of;
-use crate::rates::{MemberRates, Ratio, ThreadRates};
+use super::wait::Wait;
+use crate::rates::{ContainerRates, CpuRates, Ratio, ThreadRates};
+use crate::sample::CpuLimits;
 
-/// Who waits for less than this share of its time does not wait: what held it back is not read then.
-const NEGLIGIBLE: f64 = 0.001;
+/// A container whose threads wait for less than this many CPUs doesn't wait: its limits are not read.
+const NEGLIGIBLE: f64 = 0.01;
 
-/// What is left of the delay when its own limit is taken off; `None` where a file that matters could
-/// not be read. `cpus` are the node's.
-pub(super) fn run_delay_waiting(member: &MemberRates, cpus: Option<u64>) -> Option<Waiting> {
-    let threads = member.threads?;
+/// `None` where a needed file could not be read. `cpus` are the node's.
+pub(super) fn cpu_wait(container: &ContainerRates, cpus: Option<u64>) -> Option<Wait> {
+    let threads = container.threads?;
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
-        (threads.delayed - own_delay(member, threads, cpus)?).min(left(member)?).max(0.0)
+        let by_node = threads.delayed - own_delay(&container.cpu, threads, cpus)?;
+        by_node.min(quota_left(&container.cpu)?).max(0.0)
     };
-    let demand = waited + threads.ran;
-    // For each CPU that was wanted, as CPU ready is told.
-    let share = |delay: f64| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
-    Some(Waiting {
-        raw: share(threads.delayed)?,
-        own_limit: share(threads.delayed - waited)?,
-        left: Ratio::of(waited, demand.max(1.0))?,
-        contention: Ratio::of(if waited > 0.0 { waited / demand } else { 0.0 }, 1.0)?,
-        demand,
-    })
+    let share =
+        |delay| Ratio::of(delay, threads.vcpus.unwrap_or(threads.delayed + threads.ran).max(1.0));
+    let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
+    Wait::of_cpu(threads.ran, waited, threads.vcpus, raw, own_limit)
 }
 
-/// For how long its own limit made its threads wait: while a CPU is throttled, as many wait there as
-/// queue on one of its CPUs on average, and one at the least. It runs on none that is throttled; Linux
-/// 7.2 counts some of that time, too.
-fn own_delay(member: &MemberRates, threads: ThreadRates, cpus: Option<u64>) -> Option<f64> {
-    let throttled = member.cpu.throttled?;
-    let cpus = cpus_of(&member.cpu.room?, cpus);
+/// CPUs' worth of delay that throttling explains. While one of its CPUs is throttled, the threads
+/// wait that queue there: on average (ran + delayed) / CPUs, and one at least. CPUs on which the
+/// container runs are not throttled; Linux 7.2 counts some of that time, too.
+fn own_delay(cpu: &CpuRates, threads: ThreadRates, cpus: Option<u64>) -> Option<f64> {
+    let (throttled, limits) = (cpu.throttled?, cpu.limits?);
+    let cpus = allowed_cpus(&limits, cpus);
     let throttled = throttled.min((cpus - threads.ran).max(0.0));
     let queued = (threads.ran + threads.delayed) / cpus;
     Some((throttled * queued.max(1.0)).min(threads.delayed))
 }
 
-/// What its limit leaves, in CPUs: who gets what it allows is not held back by the node.
-fn left(member: &MemberRates) -> Option<f64> {
-    match member.cpu.room?.quota {
-        Some(quota) => Some((quota - member.cpu.usage?).max(0.0)),
+/// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
+/// for the node.
+pub(super) fn quota_left(cpu: &CpuRates) -> Option<f64> {
+    match cpu.limits?.quota() {
+        Some(quota) => Some((quota - cpu.usage?).max(0.0)),
         None => Some(f64::INFINITY),
     }
+}
+
+/// CPUs on which a container may run.
+#[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
+pub(super) fn allowed_cpus(limits: &CpuLimits, cpus: Option<u64>) -> f64 {
+    let node = cpus.unwrap_or(1).max(1);
+    limits.cpus.filter(|own| *own > 0).map_or(node, |own| own.min(node)) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::{CpuRates, Room};
-    use crate::score::tests::vm;
+    use crate::score::tests::{limits, vm};
     use proptest::prelude::*;
 
-    /// Threads that ran and waited for so many CPUs, of a VM with perhaps a quota.
-    fn member(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> MemberRates {
-        let room = Room { quota, cpus: None, tasks: None };
+    /// A VM whose threads ran and waited for so many CPUs.
+    fn container(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> ContainerRates {
         let cpu = CpuRates {
             usage: Some(ran),
             throttled: Some(throttled),
-            room: Some(room),
+            limits: Some(limits(quota, None)),
             ..CpuRates::default()
         };
-        let threads = Some(ThreadRates { ran, delayed });
-        MemberRates { cpu, threads, ..vm(1, 0.0, 0.0, 0.0) }
+        let threads = Some(ThreadRates { ran, delayed, vcpus: None });
+        ContainerRates { cpu, threads, ..vm(1, 0.0, 0.0, 0.0) }
     }
 
-    fn waiting(member: &MemberRates) -> (f64, f64) {
-        let waiting = run_delay_waiting(member, Some(4)).unwrap();
-        (waiting.contention.get(), waiting.demand)
-    }
-
-    #[test]
-    fn the_share_is_waited_over_wanted() {
-        assert_eq!(waiting(&member(1.0, 1.0, 0.0, None)), (0.5, 2.0));
-        assert_eq!(waiting(&member(0.5, 0.0, 0.0, None)), (0.0, 0.5));
-        assert_eq!(waiting(&member(0.0, 0.0, 0.0, None)), (0.0, 0.0));
-        // CPU ready: two CPUs were wanted, and each was waited for half of the time.
-        let told = run_delay_waiting(&member(1.0, 1.0, 0.0, None), Some(4)).unwrap();
-        assert_eq!((told.raw.get(), told.left.get(), told.own_limit.get()), (0.5, 0.5, 0.0));
+    fn wait(container: &ContainerRates) -> (f64, f64) {
+        let wait = cpu_wait(container, Some(4)).unwrap();
+        (wait.contention.get(), wait.demand)
     }
 
     #[test]
-    fn what_its_own_limit_took_is_not_the_nodes() {
-        // One thread of a quota of a fifth: for the rest of the time it is throttled.
-        let (contention, demand) = waiting(&member(0.2, 0.8, 0.8, Some(0.2)));
+    fn contention_is_waited_over_wanted() {
+        assert_eq!(wait(&container(1.0, 1.0, 0.0, None)), (0.5, 2.0));
+        assert_eq!(wait(&container(0.5, 0.0, 0.0, None)), (0.0, 0.5));
+        assert_eq!(wait(&container(0.0, 0.0, 0.0, None)), (0.0, 0.0));
+        // A VM that never runs.
+        assert_eq!(wait(&container(0.0, 2.0, 0.0, None)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn cpu_ready_is_the_wait_of_the_average_vcpu() {
+        let four_vcpus = |mut container: ContainerRates| {
+            container.threads.as_mut().unwrap().vcpus = Some(4.0);
+            cpu_wait(&container, Some(4)).unwrap()
+        };
+        let half = four_vcpus(container(1.0, 1.0, 0.0, None));
+        assert_eq!((half.raw.get(), half.node.get(), half.own_limit.get()), (0.25, 0.25, 0.0));
+        // Half of what little it wants is little of its vCPUs' time.
+        let little = four_vcpus(container(0.02, 0.02, 0.0, None));
+        assert_eq!((little.contention.get(), little.node.get()), (0.5, 0.005));
+    }
+
+    #[test]
+    fn throttling_is_not_the_nodes() {
+        // One thread with a quota of a fifth: for the rest of the time it is throttled.
+        let (contention, demand) = wait(&container(0.2, 0.8, 0.8, Some(0.2)));
         assert!(contention < 1e-9 && (demand - 0.2).abs() < 1e-9, "{contention} {demand}");
         // Eight threads on four CPUs: two wait behind each throttled one.
-        assert_eq!(waiting(&member(0.5, 7.0, 3.5, None)), (0.4375 / 0.9375, 0.9375));
-        // As measured on two CPUs of Linux 7.2: it got 0.36 of a CPU less than its limit allows, and more
-        // was counted as throttled than it left of the CPUs.
-        let fills = member(1.64, 2.38, 1.05, Some(2.0));
-        let waiting_there = run_delay_waiting(&fills, Some(2)).unwrap();
-        assert!((waiting_there.contention.get() - 0.18).abs() < 1e-9, "{waiting_there:?}");
-        // Who gets all that its limit allows is not held back, however its threads queue...
-        assert_eq!(waiting(&member(2.0, 2.0, 0.0, Some(2.0))).0, 0.0);
-        // ...and who gets half of it is.
-        assert_eq!(waiting(&member(0.5, 1.5, 0.0, Some(1.0))), (0.5, 1.0));
+        let (contention, demand) = wait(&container(0.5, 7.0, 3.5, Some(9.0)));
+        assert_eq!((contention, demand), (0.4375 / 0.9375, 0.9375));
+        // As measured on two CPUs of Linux 7.2: it got 0.36 of a CPU less than its quota allows, and
+        // more was counted as throttled than it left of the CPUs.
+        let fills = cpu_wait(&container(1.64, 2.38, 1.05, Some(2.0)), Some(2)).unwrap();
+        assert!((fills.contention.get() - 0.18).abs() < 1e-9, "{fills:?}");
+        // A VM that gets all that its quota allows does not wait for the node, one that gets half
+        // of it does.
+        assert_eq!(wait(&container(2.0, 2.0, 0.0, Some(2.0))).0, 0.0);
+        assert_eq!(wait(&container(0.5, 1.5, 0.0, Some(1.0))), (0.5, 1.0));
     }
 
     #[test]
-    fn what_was_not_read_is_not_guessed() {
-        let known = member(1.0, 1.0, 0.0, Some(4.0));
+    fn what_was_not_read_is_absent() {
+        let known = container(1.0, 1.0, 0.0, Some(4.0));
         for cpu in [
             CpuRates { usage: None, ..known.cpu },
             CpuRates { throttled: None, ..known.cpu },
-            CpuRates { room: None, ..known.cpu },
+            CpuRates { limits: None, ..known.cpu },
         ] {
-            assert_eq!(run_delay_waiting(&MemberRates { cpu, ..known.clone() }, Some(4)), None);
+            assert_eq!(cpu_wait(&ContainerRates { cpu, ..known.clone() }, Some(4)), None);
         }
-        assert_eq!(run_delay_waiting(&MemberRates { threads: None, ..known }, Some(4)), None);
-        // Of who hardly waited nothing else was read.
-        let calm = MemberRates { cpu: CpuRates::default(), ..member(1.0, 0.0001, 0.0, None) };
-        assert!(waiting(&calm).0 < 0.001);
+        assert_eq!(cpu_wait(&ContainerRates { threads: None, ..known }, Some(4)), None);
+        // The limits of a container that hardly waits are not read.
+        let calm = ContainerRates { cpu: CpuRates::default(), ..container(1.0, 0.001, 0.0, None) };
+        assert!(wait(&calm).0 < 0.001);
     }
 
     proptest! {
@@ -122,14 +133,11 @@ mod tests {
         fn it_is_bounded_and_grows_with_the_delay(
             (ran, delayed, more) in (0.0..300.0, 0.0..1e5, 0.0..1e5),
             throttled in 0.0..300.0,
-            quota in proptest::option::of(0.0..300.0),
+            quota in proptest::option::of(0.01..300.0),
             cpus in proptest::option::of(0u64..300),
         ) {
-            let share = |delayed| {
-                let member = member(ran, delayed, throttled, quota);
-                run_delay_waiting(&member, cpus).unwrap()
-            };
-            let (low, high) = (share(delayed), share(delayed + more));
+            let wait = |delayed| cpu_wait(&container(ran, delayed, throttled, quota), cpus).unwrap();
+            let (low, high) = (wait(delayed), wait(delayed + more));
             prop_assert!(low.demand.is_finite() && low.demand >= 0.0);
             prop_assert!(low.contention.get() <= 1.0);
             if throttled == 0.0 {

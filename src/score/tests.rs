@@ -3,7 +3,11 @@
 use super::*;
 use crate::cgroup_path::Place;
 use crate::identity::Vm;
-use crate::rates::{CpuRates, IoRates, MemoryRates, PressureRates, Room, ThreadRates, WaitShares};
+use crate::kernel::limits::{CpuMax, Limit};
+use crate::rates::{
+    CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, ThreadRates, WaitShares,
+};
+use crate::sample::CpuLimits;
 use std::time::Instant;
 
 const TICK: Duration = Duration::from_secs(5);
@@ -12,8 +16,15 @@ pub(super) fn ratio(value: f64) -> Option<Ratio> {
     Ratio::of(value, 1.0)
 }
 
+/// Limits with a quota of so many CPUs.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+pub(super) fn limits(quota: Option<f64>, tasks: Option<u64>) -> CpuLimits {
+    let max = |cpus: f64| CpuMax { quota_us: Limit::At((cpus * 1e6) as u64), period_us: 1_000_000 };
+    CpuLimits { container_max: quota.map(max), tasks, ..CpuLimits::default() }
+}
+
 /// A VM that stalled for `full`, used so many CPUs, and was throttled for so many.
-pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRates {
+pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> ContainerRates {
     let path = format!("/kubepods/pod{number}/{number:064x}");
     let workload = Workload {
         namespace: "vms".into(),
@@ -29,7 +40,7 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
         })),
     };
     let nothing = WaitShares { some: ratio(0.0), full: ratio(0.0) };
-    MemberRates {
+    ContainerRates {
         cgroup: Arc::new(Cgroup {
             id: CgroupId(number),
             place: Place::of_path(&path),
@@ -46,26 +57,31 @@ pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> MemberRa
             waits: WaitShares { some: ratio(full), full: ratio(full) },
             usage: Some(usage),
             throttled: Some(throttled),
-            room: Some(Room { quota: None, cpus: None, tasks: Some(8.0) }),
+            limits: Some(limits(None, Some(8))),
         },
         threads: None,
-        memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
+        memory: MemoryRates { own_limit: Some(false), ..MemoryRates::default() },
         io: IoRates { has_max: Some(false), others: ratio(1.0), ..IoRates::default() },
     }
 }
 
-pub(super) fn node(members: Vec<MemberRates>) -> Rates {
-    let told = WaitShares { some: ratio(0.5), full: ratio(0.0) };
-    Rates {
-        window: TICK,
-        node: PressureRates { cpu: told, memory: told, io: told },
-        utilization: ratio(0.5),
-        steal: ratio(0.0),
+pub(super) fn node(containers: Vec<ContainerRates>) -> TickRates {
+    let some = WaitShares { some: ratio(0.5), full: ratio(0.0) };
+    TickRates {
+        node: NodeRates {
+            window: TICK,
+            pressure: PressureRates { cpu: some, memory: some, io: some },
+            utilization: ratio(0.5),
+            steal: ratio(0.0),
+        },
         cpus: Some(4),
-        tells_pressure: true,
+        run_delay: None,
+        memory_utilization: None,
         reclaims: Some(false),
-        members: Some(members),
-        ..Rates::default()
+        has_pressure: true,
+        cpu_source: CpuSource::Psi,
+        containers: Some(containers),
+        others: None,
     }
 }
 
@@ -79,65 +95,41 @@ fn scorer() -> Scorer {
 }
 
 /// The score after a minute of the same.
-fn settled(rates: &Rates) -> NodeScore {
+fn settled(rates: &TickRates) -> NodeScore {
     let mut scorer = scorer();
     (0..12).for_each(|_| drop(scorer.advance(moment(), rates)));
     scorer.advance(moment(), rates)
 }
 
-fn cpu(rates: &Rates) -> f64 {
+fn cpu(rates: &TickRates) -> f64 {
     settled(rates).contention.cpu.unwrap().get()
 }
 
 #[test]
-fn a_vm_that_only_its_own_limit_holds_back_does_not_count() {
+fn a_vm_that_only_its_own_limit_throttles_has_no_contention() {
     // As measured: 4 loops with a quota of a twentieth of a CPU, on a node of 4 that is 2 % busy.
     let score = settled(&node(vec![vm(1, 0.988, 0.05, 3.77)]));
     assert!(score.score.unwrap().get() < 0.01, "{score:?}");
-    let waiting = score.members[0].waiting.cpu.unwrap();
+    let waiting = score.containers[0].wait.cpu.unwrap();
     assert!(waiting.own_limit.get() > 0.98 && waiting.raw.get() == 0.988);
-    assert_eq!(score.held_back, 0);
-    let waited = score.members[0].waited.cpu;
+    assert_eq!(score.waiting_vms, 0);
+    let waited = score.containers[0].waited.cpu;
     assert!(waited.own_limit_s > 64.0 && waited.node_s < 0.5, "{waited:?}");
 }
 
 #[test]
-fn vms_that_share_too_few_cpus_wait_for_half_of_what_they_want() {
+fn vms_that_share_half_the_cpus_they_want_have_a_contention_of_half() {
     let contended = || (1..=4).map(|number| vm(number, 0.5, 1.0, 0.0));
     let score = settled(&node(contended().collect()));
     assert!((score.score.unwrap().get() - 0.5).abs() < 1e-9);
-    assert_eq!(score.held_back, 4);
-    assert_eq!(score.members[0].wait.unwrap().get(), 0.5);
+    assert_eq!(score.waiting_vms, 4);
+    assert_eq!(score.containers[0].cpu_ready.unwrap().get(), 0.5);
     // One among them that its own limit holds back changes nothing.
     let with_throttled = contended().chain([vm(5, 0.987, 0.05, 3.83)]).collect();
     assert!((cpu(&node(with_throttled)) - 0.5).abs() < 1e-9);
     // Nor do fifty that are idle.
     let with_idle = contended().chain((10..60).map(|number| vm(number, 0.0, 0.001, 0.0)));
     assert!((cpu(&node(with_idle.collect())) - 0.5).abs() < 1e-9);
-}
-
-#[test]
-fn the_nodes_total_tells_on_how_many_cpus_vms_wait_and_only_in_a_window_without_changes() {
-    // As measured: eight threads of four VMs, moved about on four CPUs, waited for half of what
-    // they wanted.
-    let vms = || (1..=4).map(|number| vm(number, 0.42, 0.98, 0.0));
-    let told = Rates { run_delay: Some(4.0), bystanders: Some(vec![]), ..node(vms().collect()) };
-    assert!((cpu(&told) - 0.5).abs() < 0.01, "{}", cpu(&told));
-    let score = settled(&told);
-    let wait = score.members[0].wait.unwrap().get();
-    assert!((wait - 0.5).abs() < 0.01, "{wait}");
-    let least = cpu(&node(vms().collect()));
-    assert!((0.4..0.45).contains(&least), "{least}");
-    assert_eq!(cpu(&Rates { bystanders: None, ..told.clone() }), least);
-    assert_eq!(cpu(&Rates { run_delay: None, ..told.clone() }), least);
-    // The same waiting, when system daemons or another pod explain it.
-    let daemon = CpuRates {
-        waits: WaitShares { some: ratio(0.6), full: ratio(0.6) },
-        usage: Some(0.4),
-        throttled: Some(0.0),
-        room: Some(Room { quota: None, cpus: None, tasks: Some(100.0) }),
-    };
-    assert_eq!(cpu(&Rates { bystanders: Some(vec![daemon]), ..told }), least);
 }
 
 #[test]
@@ -148,14 +140,14 @@ fn a_starved_large_vm_is_seen_among_small_ones_and_an_odd_small_one_is_not() {
 }
 
 #[test]
-fn a_vm_that_is_nearly_idle_is_not_held_back_however_it_waits_for_that_little() {
-    let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), vm(2, 0.005, 0.005, 0.0)]));
-    assert!(score.members[1].contention.cpu.unwrap().get() >= 0.4);
-    assert_eq!(score.held_back, 1);
+fn a_vm_that_wants_little_is_not_counted_as_waiting() {
+    let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), vm(2, 0.02, 0.02, 0.0)]));
+    assert!(score.containers[1].contention.cpu.unwrap().get() >= 0.4);
+    assert_eq!(score.waiting_vms, 1);
 }
 
 #[test]
-fn a_node_that_hardly_anybody_asks_anything_of_scores_0() {
+fn a_node_with_hardly_any_demand_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
     assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02, 0.0)])), 0.0);
     assert!(cpu(&node(vec![vm(1, 0.2, 0.2, 0.0)])) > 0.4);
@@ -165,22 +157,25 @@ fn a_node_that_hardly_anybody_asks_anything_of_scores_0() {
 }
 
 #[test]
-fn what_cannot_be_told_is_absent() {
-    let unknown = |change: fn(&mut Rates)| {
+fn what_could_not_be_read_is_absent() {
+    let unknown = |change: fn(&mut TickRates)| {
         let mut rates = node(vec![vm(1, 0.5, 1.0, 0.0)]);
         change(&mut rates);
         let score = settled(&rates);
         (score.score, score.contention.cpu, score.contention.memory)
     };
     let zero = ratio(0.0);
-    assert_eq!(unknown(|rates| rates.members = None), (None, None, None));
-    assert_eq!(unknown(|rates| rates.node.cpu = WaitShares::default()), (None, None, zero));
-    let no_stat = |rates: &mut Rates| {
-        rates.members.iter_mut().flatten().for_each(|member| member.cpu.usage = None);
+    assert_eq!(unknown(|rates| rates.containers = None), (None, None, None));
+    assert_eq!(
+        unknown(|rates| rates.node.pressure.cpu = WaitShares::default()),
+        (None, None, zero)
+    );
+    let no_stat = |rates: &mut TickRates| {
+        rates.containers.iter_mut().flatten().for_each(|member| member.cpu.usage = None);
     };
     assert_eq!(unknown(no_stat), (None, None, zero));
-    let no_limits = |rates: &mut Rates| {
-        for member in rates.members.iter_mut().flatten() {
+    let no_limits = |rates: &mut TickRates| {
+        for member in rates.containers.iter_mut().flatten() {
             member.pressure.memory.some = ratio(0.3);
             member.memory.own_limit = None;
         }
@@ -191,23 +186,24 @@ fn what_cannot_be_told_is_absent() {
 }
 
 #[test]
-fn one_container_that_does_not_read_costs_itself() {
+fn a_container_that_could_not_be_read_costs_itself() {
     let mut unread = vm(2, 0.5, 1.0, 0.0);
     unread.cpu.throttled = None;
     let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), unread]));
     assert!((score.score.unwrap().get() - 0.5).abs() < 1e-9);
-    assert_eq!(score.members[1].waiting.cpu, None);
+    assert_eq!(score.containers[1].wait.cpu, None);
 }
 
 #[test]
-fn memory_counts_while_the_node_reclaims_and_as_far_as_no_own_limit_does() {
+fn memory_counts_while_the_node_reclaims_less_the_part_of_own_limits() {
     let memory = |reclaims, own_limit, scanned_for_node: Option<f64>| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.memory.some = ratio(0.3);
         let scanned_for_node = scanned_for_node.and_then(ratio);
-        member.memory = MemoryRates { own_limit: Some(own_limit), scanned_for_node };
-        let score = settled(&Rates { reclaims: Some(reclaims), ..node(vec![member]) });
-        let waited = score.members[0].waited.memory;
+        member.memory =
+            MemoryRates { own_limit: Some(own_limit), scanned_for_node, ..member.memory };
+        let score = settled(&TickRates { reclaims: Some(reclaims), ..node(vec![member]) });
+        let waited = score.containers[0].waited.memory;
         (score.score.unwrap().get(), waited.node_s > 0.0, waited.own_limit_s > 0.0)
     };
     assert_eq!(memory(false, false, None), (0.0, false, false));
@@ -222,7 +218,57 @@ fn memory_counts_while_the_node_reclaims_and_as_far_as_no_own_limit_does() {
 }
 
 #[test]
-fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
+fn memory_weighs_by_what_containers_have() {
+    let memory = |large: f64| {
+        let with = |number, gigabytes, waits| {
+            let mut container = vm(number, 0.0, 0.1, 0.0);
+            container.memory.current = Some(gigabytes);
+            container.pressure.memory.some = ratio(waits);
+            container
+        };
+        let large = (1..=4).map(|number| with(number, large, 0.8));
+        let small = (5..=20).map(|number| with(number, 1.0, 0.0));
+        let rates = TickRates { reclaims: Some(true), ..node(large.chain(small).collect()) };
+        settled(&rates).contention.memory.unwrap().get()
+    };
+    assert!(memory(32.0) > 0.79, "four large VMs that thrash have most of the memory");
+    assert_eq!(memory(1.0), 0.0);
+}
+
+#[test]
+fn cpu_ready_is_of_the_vm_at_the_quartile() {
+    let wide = |number, ran, delayed| {
+        let threads = Some(ThreadRates { ran, delayed, vcpus: Some(4.0) });
+        ContainerRates { threads, ..vm(number, 0.0, 0.0, 0.0) }
+    };
+    let containers = vec![wide(1, 0.4, 0.04), wide(2, 0.02, 0.02)];
+    let rates = TickRates { cpu_source: CpuSource::RunDelay, ..node(containers) };
+    let with_limits = |rates: &TickRates| {
+        let mut rates = rates.clone();
+        let all = rates.containers.iter_mut().flatten();
+        all.for_each(|one| one.cpu.limits = Some(limits(None, None)));
+        settled(&rates)
+    };
+    let score = with_limits(&rates);
+    assert!((score.contention.cpu.unwrap().get() - 0.04 / 0.44).abs() < 1e-9);
+    assert!((score.cpu_ready.unwrap().get() - 0.01).abs() < 1e-9);
+    assert_eq!(score.waiting_vms, 0);
+}
+
+#[test]
+fn a_vm_that_never_runs_has_a_contention_of_1() {
+    let threads = Some(ThreadRates { ran: 0.0, delayed: 2.0, vcpus: Some(2.0) });
+    let mut starved = ContainerRates { threads, ..vm(1, 1.0, 0.0, 0.0) };
+    starved.cpu.limits = Some(limits(None, None));
+    for cpu_source in [CpuSource::RunDelay, CpuSource::Psi] {
+        let score = settled(&TickRates { cpu_source, ..node(vec![starved.clone()]) });
+        assert_eq!(score.score, ratio(1.0), "{cpu_source:?}");
+        assert_eq!((score.cpu_ready, score.waiting_vms), (ratio(1.0), 1), "{cpu_source:?}");
+    }
+}
+
+#[test]
+fn io_is_published_but_not_scored_and_containers_with_io_max_are_left_out() {
     let io = |some, has_max, others: Option<f64>| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.io.some = ratio(some);
@@ -244,7 +290,7 @@ fn io_is_told_but_not_part_of_the_score_and_own_io_limits_are_left_out() {
 }
 
 #[test]
-fn io_is_what_reads_took_and_whole_what_was_in_swap() {
+fn io_wait_is_the_time_of_reads_and_refaults_from_swap_count_whole() {
     let io = |some, reading, swapped_in, own_limit| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.io.some = ratio(some);
@@ -268,7 +314,7 @@ fn io_is_what_reads_took_and_whole_what_was_in_swap() {
 }
 
 #[test]
-fn io_is_whole_what_left_the_page_cache_for_others_memory() {
+fn page_cache_evicted_for_the_memory_of_others_counts_whole() {
     let io = |swapped_in, displaced, own_limit| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         member.pressure.io.some = ratio(0.4);
@@ -287,7 +333,7 @@ fn io_is_whole_what_left_the_page_cache_for_others_memory() {
 }
 
 #[test]
-fn what_comes_back_from_swap_is_waiting_for_memory() {
+fn refaults_from_swap_are_memory_wait() {
     let memory = |stalled, own_limit, swapped_in, unstalled| {
         let mut member = vm(1, 0.0, 1.0, 0.0);
         (member.pressure.memory.some, member.pressure.io.some) = (ratio(stalled), ratio(0.2));
@@ -295,7 +341,7 @@ fn what_comes_back_from_swap_is_waiting_for_memory() {
         let (reading, swapped_in) = (Some(0.4), ratio(swapped_in));
         let swapped_in_unstalled = ratio(unstalled);
         member.io = IoRates { reading, swapped_in, swapped_in_unstalled, ..member.io };
-        let score = settled(&Rates { reclaims: Some(true), ..node(vec![member]) });
+        let score = settled(&TickRates { reclaims: Some(true), ..node(vec![member]) });
         (score.contention.memory.unwrap().get() * 1e6).round() / 1e6
     };
     // As measured on Linux 6.1, which calls none of it a stall.
@@ -312,8 +358,12 @@ fn what_comes_back_from_swap_is_waiting_for_memory() {
 }
 
 #[test]
-fn steal_from_below_is_the_nodes_shortage_too() {
-    let stolen = |members| Rates { steal: ratio(0.25), ..node(members) };
+fn steal_from_the_hypervisor_is_contention_of_the_node() {
+    let stolen = |containers| {
+        let mut rates = node(containers);
+        rates.node.steal = ratio(0.25);
+        rates
+    };
     let score = settled(&stolen(vec![vm(1, 0.0, 1.0, 0.0)]));
     assert!((score.score.unwrap().get() - 0.25 / 0.75).abs() < 1e-9);
     assert!((score.steal.unwrap().get() - 0.25 / 0.75).abs() < 1e-9);
@@ -322,7 +372,7 @@ fn steal_from_below_is_the_nodes_shortage_too() {
 }
 
 #[test]
-fn there_is_no_score_without_a_history_unless_one_was_taken_over() {
+fn there_is_no_score_without_history_unless_a_published_one_is_adopted() {
     let rates = node(vec![vm(1, 0.5, 1.0, 0.0)]);
     let mut fresh = scorer();
     let scores: Vec<bool> =
@@ -346,19 +396,23 @@ fn there_is_no_score_without_a_history_unless_one_was_taken_over() {
 
 #[test]
 fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
-    let with_threads = |threads| MemberRates { threads, ..vm(1, 0.9, 1.0, 0.0) };
-    let node = |threads, tells_pressure| Rates {
+    let with_threads = |threads| ContainerRates { threads, ..vm(1, 0.9, 1.0, 0.0) };
+    let node = |threads, has_pressure| TickRates {
         cpu_source: CpuSource::RunDelay,
-        tells_pressure,
+        has_pressure,
         ..node(vec![with_threads(threads)])
     };
-    let half = Some(ThreadRates { ran: 1.0, delayed: 1.0 });
+    let half = Some(ThreadRates { ran: 1.0, delayed: 1.0, vcpus: None });
     let score = settled(&node(half, true));
-    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(4), 0.5));
+    assert_eq!((score.basis, score.score.unwrap().get()), (Basis::RunDelay(5), 0.5));
     // Where PSI is off nobody tells of memory: the score is CPU's.
     let mut without_psi = node(half, false);
-    without_psi.node = PressureRates::default();
-    without_psi.members.iter_mut().flatten().for_each(|vm| vm.pressure = PressureRates::default());
+    without_psi.node.pressure = PressureRates::default();
+    without_psi
+        .containers
+        .iter_mut()
+        .flatten()
+        .for_each(|vm| vm.pressure = PressureRates::default());
     let score = settled(&without_psi);
     assert_eq!((score.contention.memory, score.score.unwrap().get()), (None, 0.5));
     // Threads that are not seen are not made up for by pressure, which is there.
@@ -368,12 +422,12 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
 }
 
 #[test]
-fn a_vm_that_goes_takes_its_counters_along() {
+fn counters_of_a_vm_start_again_when_it_comes_back() {
     let mut scorer = scorer();
     scorer.advance(moment(), &node(vec![vm(1, 0.5, 1.0, 0.0)]));
     scorer.advance(moment(), &node(vec![]));
     let back = scorer.advance(moment(), &node(vec![vm(1, 0.5, 1.0, 0.0)]));
-    assert!((back.members[0].waited.cpu.node_s - 2.5).abs() < 1e-9);
+    assert!((back.containers[0].waited.cpu.node_s - 2.5).abs() < 1e-9);
 }
 
 proptest::proptest! {
@@ -383,21 +437,19 @@ proptest::proptest! {
         steal in 0.0..=1.0,
         run_delay in proptest::option::of(0.0..=1e5),
     ) {
-        let members = members.into_iter().zip(1..);
-        let members = members.map(|((full, usage, throttled), n)| vm(n, full, usage, throttled));
-        let score = settled(&Rates {
-            steal: ratio(steal),
-            run_delay,
-            bystanders: Some(vec![]),
-            ..node(members.collect())
-        });
+        let numbered = members.into_iter().zip(1..);
+        let containers = numbered.map(|((full, usage, throttled), n)| vm(n, full, usage, throttled));
+        let mut rates =
+            TickRates { run_delay, others: Some(vec![]), ..node(containers.collect()) };
+        rates.node.steal = ratio(steal);
+        let score = settled(&rates);
         proptest::prop_assert!((0.0..=1.0).contains(&score.score.unwrap().get()));
-        for member in score.members {
-            let waiting = member.waiting.cpu.unwrap();
-            proptest::prop_assert!(waiting.own_limit <= waiting.raw);
-            proptest::prop_assert!((0.0..=1.0).contains(&waiting.left.get()));
-            proptest::prop_assert!((0.0..=1.0).contains(&member.contention.cpu.unwrap().get()));
-            proptest::prop_assert!(waiting.demand >= 0.0 && waiting.demand.is_finite());
+        for container in score.containers {
+            let wait = container.wait.cpu.unwrap();
+            proptest::prop_assert!(wait.own_limit <= wait.raw);
+            proptest::prop_assert!((0.0..=1.0).contains(&wait.node.get()));
+            proptest::prop_assert!((0.0..=1.0).contains(&container.contention.cpu.unwrap().get()));
+            proptest::prop_assert!(wait.demand >= 0.0 && wait.demand.is_finite());
         }
     }
 }

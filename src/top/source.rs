@@ -14,7 +14,7 @@ use crate::config::{Config, PodSource};
 use crate::host::Host;
 use crate::output::scrape::Scrapes;
 use crate::pod_source;
-use crate::sample::Depth;
+use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
 use crate::score::Scorer;
 use crate::self_health::SelfHealth;
@@ -90,7 +90,7 @@ impl OwnReading {
         let scrapes = Arc::new(Scrapes::new(Vec::new(), health));
         let mut pods = pod_source::follow(&config.pods, &scrapes).await?;
         await_list(&config.pods, &mut pods).await?;
-        let sampler = Sampler::start(host.into_reader(config), pods, read_every)
+        let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;
         Ok(Self { sampler, scorer: Scorer::new(config.counted.clone()) })
     }
@@ -99,7 +99,7 @@ impl OwnReading {
         let tick = self.sampler.next_tick().await?;
         let moment = tick.sample.moment;
         let score = tick.rates.as_ref().map(|rates| self.scorer.advance(moment, rates));
-        let shown = self.sampler.refresh(Depth::Everything).await?;
+        let shown = self.sampler.scrape(Detail::Everything).await?;
         // By way of the JSON, so that both sources are looked at with the same eyes.
         let snapshot = Snapshot::new(&shown.sample, shown.rates.as_deref(), score.as_ref(), None);
         let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;

@@ -17,7 +17,7 @@ use psi_agent::output::families::{FAMILIES, Source};
 use psi_agent::output::score_series::write_score;
 use psi_agent::rates::{PressureRates, Ratio};
 use psi_agent::sample::{CpuSource, Moment};
-use psi_agent::score::{MemberScore, NodeScore, PerResource, Waited, basis};
+use psi_agent::score::{ContainerScore, NodeScore, PerResource, Waited, basis};
 use psi_agent::self_health::bridge::BridgeHealth;
 
 use crate::support::agent::BINARY;
@@ -59,7 +59,7 @@ fn full_score() -> NodeScore {
     let waited = Waited { node_s: 1.0, own_limit_s: 1.0 };
     let path = format!("/kubepods/pod1/{:064x}", 1);
     let vm = Vm { name: "vm".into(), uid: "u-1".into(), awaits_handover: false };
-    let member = MemberScore {
+    let container = ContainerScore {
         cgroup: Arc::new(Cgroup {
             id: CgroupId(1),
             place: Place::of_path(&path),
@@ -77,9 +77,9 @@ fn full_score() -> NodeScore {
         })),
         usage: Some(1.0),
         pressure: PressureRates::default(),
-        waiting: PerResource::default(),
+        wait: PerResource::default(),
         contention: each,
-        wait: half,
+        cpu_ready: half,
         waited: PerResource { cpu: waited, memory: waited, io: waited },
     };
     NodeScore {
@@ -91,8 +91,9 @@ fn full_score() -> NodeScore {
         steal: half,
         cpu_utilization: half,
         memory_utilization: half,
-        held_back: 1,
-        members: vec![member],
+        cpu_ready: half,
+        waiting_vms: 1,
+        containers: vec![container],
     }
 }
 

@@ -190,7 +190,7 @@ fn check_agent(scene: &mut Scene) {
     for (id, expected) in [
         ("read", " s ago, over "),
         ("tick", " s ago, over 5."),
-        ("scored", " s ago, basis psi/8"),
+        ("scored", " s ago, basis psi/9"),
         ("published", "; a dry run: said, not written"),
         ("published", ", high, as it was "),
         ("pods", "listed"),

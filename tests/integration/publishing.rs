@@ -175,7 +175,7 @@ async fn the_life_of_the_annotations_from_the_first_to_the_last() {
     for key in [Key::Score, Key::Cpu, Key::Memory, Key::Io] {
         assert_eq!(annotation(&first[0], key), "0");
     }
-    assert_eq!(annotation(&first[0], Key::Basis), "psi/8");
+    assert_eq!(annotation(&first[0], Key::Basis), "psi/9");
     let calm = scene.pass(60 * MINUTE, 0.0).await;
     assert_eq!(calm.len(), 12);
 

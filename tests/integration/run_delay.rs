@@ -1,16 +1,16 @@
-//! The threads of containers below a host's `/proc`: found by their cgroup, told by their name, and
-//! missed where they are not to be seen.
+//! Run delay of containers below a host's `/proc`: their threads are found by cgroup and name, and a
+//! container counts only when they could be read in full.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::rates::{Ratio, rates_between};
-use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
+use psi_agent::rates::{Ratio, tick_rates};
+use psi_agent::sample::{CpuSource, Moment, TickSample};
 use psi_agent::score::Scorer;
 
 use crate::support::agent::{Agent, BINARY};
@@ -39,14 +39,23 @@ impl FakeNode {
         fs::write(path, text).unwrap();
     }
 
-    /// A thread of a process that is in this cgroup.
+    /// A thread of a process of this cgroup, with its time run and its run delay.
     fn set_thread(&self, process: u32, cgroup: &str, thread: u32, name: &str, times: &str) {
         self.write(&format!("proc/{process}/cgroup"), &format!("0::{cgroup}\n"));
         self.write(&format!("proc/{process}/task/{thread}/comm"), &format!("{name}\n"));
         self.write(&format!("proc/{process}/task/{thread}/schedstat"), &format!("{times} 1\n"));
+        self.write(&format!("proc/{process}/task/{thread}/stat"), &format!("1 ({name}) S 1\n"));
     }
 
-    fn reader(&self) -> Reader {
+    fn remove(&self, path: &str) {
+        fs::remove_dir_all(self.0.join(path)).unwrap();
+    }
+
+    fn collector(&self) -> Collector {
+        self.collector_with_handles(100)
+    }
+
+    fn collector_with_handles(&self, processes: usize) -> Collector {
         let proc = ProcRoot::open(&self.0.join("proc")).unwrap();
         let root = CgroupRoot::open(&self.0.join("cgroup")).unwrap();
         let selection = Selection {
@@ -56,8 +65,8 @@ impl FakeNode {
             containers: true,
             vms_only: false,
         };
-        Reader::new(proc, root, true, selection, Groups::default(), 100)
-            .with_cpu_source(CpuSource::RunDelay)
+        let (groups, handles) = (Groups::default(), Handles { cgroups: 100, processes });
+        Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles)
     }
 }
 
@@ -67,29 +76,36 @@ impl Drop for FakeNode {
     }
 }
 
-/// Numbers of the threads that a tick read, and how many containers hide theirs.
-fn seen(sample: &Sample) -> (Option<Vec<u32>>, usize) {
-    let threads = sample.members.as_ref().unwrap()[0].threads.as_ref();
+fn at(start: Instant, seconds: u64) -> Moment {
+    Moment { at: start + Duration::from_secs(seconds), unix_ms: 0 }
+}
+
+/// IDs of the threads that a tick read, and the number of hidden containers.
+fn seen(sample: &TickSample) -> (Option<Vec<u32>>, usize) {
+    let threads = sample.containers.as_ref().unwrap()[0].threads.as_ref();
     let mut ids: Option<Vec<u32>> = threads.map(|all| all.iter().map(|one| one.id).collect());
     ids.iter_mut().for_each(|ids| ids.sort_unstable());
-    (ids, sample.hidden_members)
+    (ids, sample.hidden_containers)
+}
+
+/// The path of the container's cgroup in a cgroup namespace, with a cgroup below it.
+fn own() -> String {
+    format!("/../../pod1/{ID}/housekeeping")
 }
 
 #[test]
-fn a_containers_threads_are_found_by_its_name_and_vcpus_by_theirs() {
+fn processes_are_found_by_the_container_and_vcpus_by_their_name() {
     let node = FakeNode::new("threads");
-    let mut reader = node.reader();
+    let mut collector = node.collector();
     let start = Instant::now();
     let mut tick = |seconds: u64| {
-        let moment = Moment { at: start + Duration::from_secs(seconds), unix_ms: 0 };
-        let sample = reader.sample(moment, Depth::Score, None);
-        assert_eq!(sample.errors, []);
+        let sample = collector.tick(at(start, seconds), None);
+        assert_eq!(sample.report.errors, []);
         seen(&sample)
     };
     // There are tasks, and no process.
     assert_eq!(tick(0), (None, 1));
-    // What a cgroup namespace shows, and a cgroup that the runtime made below.
-    let own = format!("/../../pod1/{ID}/housekeeping");
+    let own = own();
     node.set_thread(7, &own, 7, "virt-launcher", "10 10");
     node.set_thread(8, "/kubepods/pod2/2222", 8, "CPU 0/KVM", "10 10");
     assert_eq!(tick(5), (Some(vec![7]), 0));
@@ -97,60 +113,136 @@ fn a_containers_threads_are_found_by_its_name_and_vcpus_by_theirs() {
     node.set_thread(9, &own, 10, "CPU 0/KVM", "10 10");
     node.set_thread(9, &own, 11, "CPU 1/KVM", "10 10");
     assert_eq!(tick(10), (Some(vec![10, 11]), 0));
-    // A thread that ends is no error, and one that comes is found.
-    fs::remove_dir_all(node.0.join("proc/9/task/11")).unwrap();
+    // A thread that ends is no error, and a new one is found.
+    node.remove("proc/9/task/11");
     assert_eq!(tick(15), (Some(vec![10]), 0));
     node.set_thread(9, &own, 12, "CPU 2/KVM", "10 10");
     assert_eq!(tick(20), (Some(vec![10, 12]), 0));
-    // A minute after it began every half minute is enough.
+    // Of a container older than a minute, every half minute.
     assert_eq!(tick(60), (Some(vec![10, 12]), 0));
     node.set_thread(9, &own, 13, "CPU 3/KVM", "10 10");
     assert_eq!(tick(85), (Some(vec![10, 12]), 0));
     assert_eq!(tick(90), (Some(vec![10, 12, 13]), 0));
     // All of it ends.
-    fs::remove_dir_all(node.0.join("proc/9")).unwrap();
-    fs::remove_dir_all(node.0.join("proc/7")).unwrap();
+    node.remove("proc/9");
+    node.remove("proc/7");
     node.write(&format!("cgroup/kubepods/pod1/{ID}/cgroup.events"), "populated 0\n");
     assert_eq!(tick(95), (Some(vec![]), 0));
     assert_eq!(tick(100), (Some(vec![]), 0));
 }
 
 #[test]
-fn times_that_do_not_read_are_not_taken_for_none() {
+fn the_launcher_does_not_stand_for_a_qemu_that_could_not_be_read() {
+    let node = FakeNode::new("incomplete");
+    let mut collector = node.collector();
+    let start = Instant::now();
+    node.set_thread(7, &own(), 7, "virt-launcher", "10 10");
+    node.write("proc/9", "no directory");
+    let sample = collector.tick(at(start, 0), None);
+    assert_eq!(seen(&sample), (None, 1));
+    assert!(sample.report.errors[0].path.ends_with("proc/9"), "{:?}", sample.report.errors);
+    fs::remove_file(node.0.join("proc/9")).unwrap();
+    node.set_thread(9, &own(), 10, "CPU 0/KVM", "10 10");
+    // Another process that can't be read is not this container's once its vCPUs are known.
+    node.write("proc/11", "no directory");
+    assert_eq!(seen(&collector.tick(at(start, 5), None)), (Some(vec![10]), 0));
+}
+
+#[test]
+fn a_reused_number_is_another_task() {
+    let node = FakeNode::new("reused");
+    let mut collector = node.collector();
+    let start = Instant::now();
+    let mut tick = |seconds| collector.tick(at(start, seconds), None);
+    node.set_thread(9, &own(), 10, "CPU 0/KVM", "10 10");
+    node.set_thread(9, &own(), 11, "CPU 1/KVM", "10 10");
+    assert_eq!(seen(&tick(0)), (Some(vec![10, 11]), 0));
+    // A thread ID, for a thread that ran for longer than the one before.
+    node.remove("proc/9/task/11");
+    node.set_thread(9, &own(), 11, "worker", "90000000000 10");
+    assert_eq!(seen(&tick(5)), (Some(vec![10]), 0));
+    assert_eq!(seen(&tick(10)), (Some(vec![10]), 0));
+    // A process ID, in another container.
+    node.remove("proc/9");
+    node.set_thread(9, "/kubepods/pod2/2222", 10, "CPU 0/KVM", "90000000000 10");
+    assert_eq!(seen(&tick(15)), (None, 1));
+}
+
+#[test]
+fn a_container_cannot_take_the_processes_of_another_by_the_name_of_its_cgroup() {
+    let node = FakeNode::new("nested-name");
+    let other = "2".repeat(64);
+    node.write(&format!("cgroup/kubepods/pod2/{other}/cgroup.events"), "populated 1\n");
+    node.set_thread(7, &format!("/kubepods/pod2/{other}/{ID}"), 7, "CPU 0/KVM", "10 10");
+    let sample = node.collector().tick(at(Instant::now(), 0), None);
+    let threads =
+        sample.containers.unwrap().into_iter().map(|one| one.threads.map(|all| all.len()));
+    assert_eq!(threads.collect::<Vec<_>>(), [None, Some(1)]);
+}
+
+#[test]
+fn a_thread_that_stays_runnable_without_running_is_starved() {
+    let node = FakeNode::new("starved");
+    let mut collector = node.collector();
+    let start = Instant::now();
+    node.set_thread(9, &own(), 10, "CPU 0/KVM", "10 10");
+    let mut starved = |seconds, state: &str| {
+        node.write("proc/9/task/10/stat", &format!("10 (CPU 0/KVM) {state} 1\n"));
+        collector.tick(at(start, seconds), None).containers.unwrap()[0].threads.as_ref().unwrap()[0]
+            .starved
+    };
+    assert!(!starved(0, "R"));
+    assert!(!starved(5, "R"), "it may have become runnable a moment ago");
+    assert!(starved(10, "R"));
+    assert!(!starved(15, "S"));
+    node.write("proc/9/task/10/schedstat", "20 30 2\n");
+    assert!(!starved(20, "R"));
+}
+
+#[test]
+fn a_container_beyond_the_share_of_descriptors_is_hidden() {
+    let node = FakeNode::new("descriptors");
+    for thread in 10..20 {
+        node.set_thread(9, &own(), thread, &format!("CPU {thread}/KVM"), "10 10");
+    }
+    let tick = |handles| node.collector_with_handles(handles).tick(at(Instant::now(), 0), None);
+    assert_eq!(seen(&tick(10)), (None, 1));
+    assert_eq!(seen(&tick(11)), (Some((10..20).collect()), 0));
+}
+
+#[test]
+fn times_that_do_not_parse_hide_nothing_and_count_nothing() {
     let node = FakeNode::new("unreadable");
     node.set_thread(7, &format!("/kubepods/pod1/{ID}"), 7, "sh", "10");
-    let moment = Moment { at: Instant::now(), unix_ms: 0 };
-    let sample = node.reader().sample(moment, Depth::Score, None);
+    let sample = node.collector().tick(at(Instant::now(), 0), None);
     assert_eq!(seen(&sample), (None, 0));
-    let [error] = &sample.errors[..] else { panic!("{:?}", sample.errors) };
+    let [error] = &sample.report.errors[..] else { panic!("{:?}", sample.report.errors) };
     assert!(error.path.ends_with("proc/7/task/7/schedstat"), "{error}");
 }
 
 #[test]
-fn a_node_that_tells_no_pressure_has_a_score() {
+fn a_node_without_psi_has_a_score() {
     let node = FakeNode::new("without-psi");
-    let mut reader = node.reader();
+    let mut collector = node.collector();
     let start = Instant::now();
     let mut tick = |seconds: u64| {
         // It runs for half of the time, and waits for the other.
         let nanos = seconds * 500_000_000;
-        let cgroup = format!("/kubepods/pod1/{ID}");
-        node.set_thread(7, &cgroup, 7, "CPU 0/KVM", &format!("{nanos} {nanos}"));
-        let moment = Moment { at: start + Duration::from_secs(seconds), unix_ms: 0 };
-        reader.sample(moment, Depth::Score, None)
+        node.set_thread(7, &own(), 7, "CPU 0/KVM", &format!("{nanos} {nanos}"));
+        collector.tick(at(start, seconds), None)
     };
     let mut scorer = Scorer::new(vec![Resource::Cpu, Resource::Memory]);
     let mut before = tick(0);
     let mut score = None;
     for window in 1..=8 {
         let sample = tick(window * 5);
-        score = Some(scorer.advance(sample.moment, &rates_between(&before, &sample)));
+        score = Some(scorer.advance(sample.moment, &tick_rates(&before, &sample)));
         before = sample;
     }
     let score = score.unwrap();
-    assert_eq!(score.basis.to_string(), "run-delay/4");
+    assert_eq!(score.basis.to_string(), "run-delay/5");
     assert_eq!((score.contention.cpu, score.contention.memory), (Ratio::of(0.5, 1.0), None));
-    assert_eq!(score.score, Ratio::of(0.5, 1.0));
+    assert_eq!((score.score, score.cpu_ready), (Ratio::of(0.5, 1.0), Ratio::of(0.5, 1.0)));
 }
 
 /// Two containers that wait for one CPU, one beside the other.
@@ -185,7 +277,7 @@ fn waiting_for_a_cpu_is_told_without_any_pressure_and_only_where_processes_are_s
         let latest = snapshot["node"]["latest"]["cpu"].as_f64()?;
         (latest > 0.3).then_some(snapshot)
     });
-    assert_eq!(told["basis"], "run-delay/4");
+    assert_eq!(told["basis"], "run-delay/5");
     let (passes, text) = check(&own, &[]);
     assert!(passes && text.contains("threads of 2 containers are told"), "{text}");
 

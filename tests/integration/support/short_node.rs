@@ -9,9 +9,10 @@ use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::rates::{
-    CpuRates, IoRates, MemberRates, MemoryRates, PressureRates, Rates, Ratio, Room, WaitShares,
+    ContainerRates, CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, Ratio, TickRates,
+    WaitShares,
 };
-use psi_agent::sample::Moment;
+use psi_agent::sample::{CpuLimits, CpuSource, Moment};
 use psi_agent::score::{NodeScore, Scorer};
 
 const TICK: Duration = Duration::from_secs(5);
@@ -65,11 +66,11 @@ fn new_scorer() -> Scorer {
     Scorer::new(vec![Resource::Cpu, Resource::Memory])
 }
 
-fn rates(contention: f64) -> Rates {
+fn rates(contention: f64) -> TickRates {
     let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
     let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
     let path = format!("/kubepods/pod1/{:064x}", 1);
-    let member = MemberRates {
+    let container = ContainerRates {
         cgroup: Arc::new(Cgroup {
             id: CgroupId(1),
             place: Place::of_path(&path),
@@ -83,19 +84,21 @@ fn rates(contention: f64) -> Rates {
             waits: share(contention),
             usage: Some(1.0 - contention),
             throttled: Some(0.0),
-            room: Some(Room::default()),
+            limits: Some(CpuLimits::default()),
         },
         threads: None,
-        memory: MemoryRates { own_limit: Some(false), scanned_for_node: None },
+        memory: MemoryRates { own_limit: Some(false), ..MemoryRates::default() },
         io: IoRates { has_max: Some(false), ..IoRates::default() },
     };
-    Rates {
-        window: TICK,
-        node: pressure,
+    TickRates {
+        node: NodeRates { window: TICK, pressure, ..NodeRates::default() },
         cpus: Some(4),
-        tells_pressure: true,
+        run_delay: None,
+        memory_utilization: None,
         reclaims: Some(false),
-        members: Some(vec![member]),
-        ..Rates::default()
+        has_pressure: true,
+        cpu_source: CpuSource::Psi,
+        containers: Some(vec![container]),
+        others: None,
     }
 }

@@ -1,0 +1,105 @@
+//! CPU usage, throttling and limits of a container, by rules 3 and 4 of `state.rs`.
+
+use std::time::Instant;
+
+use super::files::Files;
+use super::state::{CgroupState, is_due};
+use crate::kernel::cgroup_dir::CgroupDir;
+use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
+use crate::kernel::limits::{CpuMax, parse_cpu_count, parse_cpu_max, parse_number};
+use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, Throttled};
+
+/// A container's directory, and its pod's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Levels<'a> {
+    pub(super) container: &'a CgroupDir,
+    pub(super) pod: Option<&'a CgroupDir>,
+}
+
+impl<'a> Levels<'a> {
+    /// Both, the container first.
+    pub(super) fn iter(self) -> impl Iterator<Item = &'a CgroupDir> {
+        std::iter::once(self.container).chain(self.pod)
+    }
+}
+
+/// Reads what `source` needs of a container and keeps it in its state.
+///
+/// Threads report their own usage: with run delay the files matter only for the effect of limits
+/// on a container that waits, and a pair of readings must not span a time in which it did not.
+pub(super) fn read_cpu_use(
+    files: &mut Files,
+    state: &mut CgroupState,
+    dirs: Levels<'_>,
+    source: CpuSource,
+    now: Instant,
+) -> CpuUse {
+    let waits = state.cpu_wait.waited_lately(now);
+    if source == CpuSource::RunDelay && !waits {
+        state.cpu = CpuUse { limits: state.cpu.limits, ..CpuUse::default() };
+        return state.cpu;
+    }
+    if is_due(state.limits_at, now) {
+        state.limits_at = Some(now);
+        state.cpu.limits = read_limits(files, dirs);
+    }
+    let quota = state.cpu.limits.and_then(|limits| limits.quota());
+    let counters_due = match source {
+        CpuSource::RunDelay => quota.is_some(),
+        CpuSource::Psi => waits || is_due(state.cpu.last.map(|last| last.at), now),
+    };
+    if counters_due {
+        let last = read_counters(files, dirs, state.cpu.limits, now);
+        state.cpu = CpuUse { before: state.cpu.last, last: Some(last), ..state.cpu };
+    }
+    state.cpu
+}
+
+/// `None` where a file could not be read.
+fn read_limits(files: &mut Files, dirs: Levels<'_>) -> Option<CpuLimits> {
+    let pod_max = match dirs.pod {
+        Some(pod) => files.read(pod, c"cpu.max", parse_cpu_max)?,
+        None => None,
+    };
+    let cpuset = c"cpuset.cpus.effective";
+    let cpus = match (files.read(dirs.container, cpuset, parse_cpu_count)?, dirs.pod) {
+        (None, Some(pod)) => files.read(pod, cpuset, parse_cpu_count)?,
+        (cpus, _) => cpus,
+    };
+    let container_max = files.read(dirs.container, c"cpu.max", parse_cpu_max)?;
+    let tasks = files.read(dirs.container, c"pids.current", parse_number)?;
+    Some(CpuLimits { container_max, pod_max, cpus, tasks })
+}
+
+fn read_counters(
+    files: &mut Files,
+    dirs: Levels<'_>,
+    limits: Option<CpuLimits>,
+    now: Instant,
+) -> CpuCounters {
+    let stat = files.read(dirs.container, c"cpu.stat", parse_cpu_stat);
+    let throttled = limits.zip(stat).and_then(|(limits, stat)| match limits.quota() {
+        None => Some(Throttled::default()),
+        Some(_) => read_throttled(files, dirs, limits, stat),
+    });
+    let usage_us = stat.flatten().and_then(|stat| stat.usage_us);
+    CpuCounters { at: now, usage_us, throttled }
+}
+
+fn read_throttled(
+    files: &mut Files,
+    dirs: Levels<'_>,
+    limits: CpuLimits,
+    stat: Option<CpuStat>,
+) -> Option<Throttled> {
+    let of = |stat: Option<CpuStat>| stat.and_then(|stat| stat.throttled_us).unwrap_or_default();
+    let pod_us = match dirs.pod {
+        Some(pod) if limits.pod_max.and_then(CpuMax::cpus).is_some() => {
+            Some(of(files.read(pod, c"cpu.stat", parse_cpu_stat)?))
+        }
+        _ => None,
+    };
+    let local = files.read(dirs.container, c"cpu.stat.local", parse_cpu_stat_local)?;
+    let here_or_above_us = local.flatten().unwrap_or_default();
+    Some(Throttled { container_us: of(stat), pod_us, here_or_above_us })
+}

@@ -1,0 +1,162 @@
+//! Why a container waits for memory or a disk: counters that separate the node's shortage from the
+//! container's own limits, read only while it waits.
+
+use std::time::{Duration, Instant};
+
+use super::cpu::Levels;
+use super::files::Files;
+use super::state::CgroupState;
+use crate::kernel::cgroup_dir::CgroupDir;
+use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
+use crate::kernel::limits::{parse_io_max, parse_number};
+use crate::kernel::node_text::Reclaim;
+use crate::kernel::page_bytes;
+use crate::kernel::pressure::Pressure;
+use crate::sample::{
+    AllPods, DiskOperations, IoUse, MemoryUse, NodeSample, PressureReading, Refaults, Scanned,
+};
+
+/// Reclaimed pages are read again for about so long after the reclaim.
+const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
+
+/// Memory waits and reclaim of the whole node over the ticks.
+#[derive(Debug, Default)]
+pub(super) struct NodeMemoryHistory {
+    pressure: Option<Option<Pressure>>,
+    scanned: Option<(Option<Reclaim>, Option<u64>)>,
+    reclaimed_at: Option<Instant>,
+}
+
+/// What a tick reads of memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemoryNeeds {
+    /// Tasks of the node waited for memory since the tick before.
+    pub(super) waits: bool,
+    /// The node reclaimed memory within the last minute.
+    pub(super) refaults: bool,
+}
+
+impl NodeMemoryHistory {
+    /// Whether tasks waited for memory since the tick before; true at the first tick.
+    pub(super) fn moved(&mut self, node: &NodeSample) -> bool {
+        let pressure = node.pressure.pressures.memory;
+        self.pressure.replace(pressure) != Some(pressure)
+    }
+
+    /// Whether the node, or the limit of all its pods, reclaimed memory of late.
+    pub(super) fn reclaimed_lately(
+        &mut self,
+        node: &NodeSample,
+        pods: AllPods,
+        now: Instant,
+    ) -> bool {
+        let scanned = (node.reclaim, pods.limit_hits);
+        if self.scanned.replace(scanned).is_some_and(|before| before != scanned) {
+            self.reclaimed_at = Some(now);
+        }
+        let since = |at| now.saturating_duration_since(at);
+        self.reclaimed_at.is_some_and(|at| since(at) < REFAULTS_FOLLOW)
+    }
+}
+
+/// Reclaim of a container.
+pub(super) fn read_memory_use(
+    files: &mut Files,
+    state: &mut CgroupState,
+    dirs: Levels<'_>,
+    pressure: &PressureReading,
+    needs: MemoryNeeds,
+) -> MemoryUse {
+    let pressure = pressure.pressures.memory;
+    let mut memory = match state.memory {
+        // A limit can have delayed nobody since.
+        Some((before, memory)) if before == pressure => memory,
+        before => read_reclaim(files, dirs, before.map(|(_, memory)| memory)),
+    };
+    memory.current = if needs.waits { read_memory_of(files, dirs.container) } else { None };
+    state.memory = Some((pressure, memory));
+    memory
+}
+
+fn read_reclaim(files: &mut Files, dirs: Levels<'_>, before: Option<MemoryUse>) -> MemoryUse {
+    let limit_hits = dirs
+        .iter()
+        .try_fold(0_u64, |sum, dir| Some(sum.saturating_add(read_limit_hits(files, dir)?)));
+    let was_hit = before.is_some_and(|before| {
+        before.scanned.is_some() || before.limit_hits.zip(limit_hits).is_some_and(|(a, b)| a < b)
+    });
+    let scanned = if was_hit { read_scanned(files, dirs.container) } else { None };
+    MemoryUse { current: None, limit_hits, scanned }
+}
+
+/// Disk I/O of a container.
+pub(super) fn read_io_use(
+    files: &mut Files,
+    state: &mut CgroupState,
+    dirs: Levels<'_>,
+    reading: &PressureReading,
+    needs: MemoryNeeds,
+) -> IoUse {
+    let pressure = reading.pressures.io;
+    let has_max = match state.io_max {
+        Some((before, has_max)) if before == pressure => has_max,
+        _ => read_has_io_max(files, dirs),
+    };
+    state.io_max = Some((pressure, has_max));
+    if !state.io_wait.advance(pressure.and_then(|pressure| pressure.some_us), reading.at) {
+        return IoUse { has_max, ..IoUse::default() };
+    }
+    let operations = match files.read_io_stat(dirs.container) {
+        None => None,
+        Some(None) => Some(DiskOperations::Uncounted),
+        Some(Some(rows)) => {
+            Some(DiskOperations::Counted(rows.into_iter().map(|row| (row.device, row)).collect()))
+        }
+    };
+    if !needs.refaults {
+        return IoUse { has_max, operations, ..IoUse::default() };
+    }
+    IoUse {
+        has_max,
+        operations,
+        refaults: read_refaults(files, dirs.container),
+        // The other containers of a pod are no neighbours of its own.
+        pod_memory: read_memory_of(files, dirs.pod.unwrap_or(dirs.container)),
+    }
+}
+
+/// Times that a memory limit of this cgroup caused reclaim; 0 where the memory controller is off.
+pub(super) fn read_limit_hits(files: &mut Files, dir: &CgroupDir) -> Option<u64> {
+    let events = files.read(dir, c"memory.events.local", parse_memory_events)?;
+    Some(events.map_or(0, |events| {
+        events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
+    }))
+}
+
+/// Memory of a cgroup, bytes.
+pub(super) fn read_memory_of(files: &mut Files, dir: &CgroupDir) -> Option<u64> {
+    files.read_value(dir, c"memory.current", parse_number)
+}
+
+/// `None` too on kernels that don't report by which reclaim.
+fn read_scanned(files: &mut Files, dir: &CgroupDir) -> Option<Scanned> {
+    let stat = files.read_value(dir, c"memory.stat", parse_memory_stat)?;
+    Some(Scanned { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
+}
+
+fn read_has_io_max(files: &mut Files, dirs: Levels<'_>) -> Option<bool> {
+    dirs.iter().try_fold(false, |has, dir| {
+        let rows = files.read(dir, c"io.max", parse_io_max)?;
+        Some(has || rows.is_some_and(|rows| !rows.is_empty()))
+    })
+}
+
+fn read_refaults(files: &mut Files, dir: &CgroupDir) -> Option<Refaults> {
+    let stat = files.read_value(dir, c"memory.stat", parse_memory_stat)?;
+    let bytes = |pages: u64| pages.saturating_mul(page_bytes());
+    Some(Refaults {
+        anon: bytes(stat.workingset_refault_anon?),
+        anon_stalled: bytes(stat.workingset_restore_anon?),
+        file: bytes(stat.workingset_refault_file?),
+    })
+}

@@ -1,0 +1,137 @@
+//! What is remembered of one cgroup between passes. It lives and dies with the cgroup. The rules
+//! that decide when a file is read again are all here:
+//!
+//! 1. A pressure file at most once a second, by either pass: each read closes one of the kernel's
+//!    averaging windows, and windows of less than a busy jiffy count nothing.
+//! 2. Memory and I/O pressure only after the node's own total moved: tasks that wait in a cgroup
+//!    wait on the node.
+//! 3. Files that cost many times as much as a pressure file (`cpu.stat`, `memory.stat`, `io.stat`)
+//!    at each tick of a container that waited for that resource within the last minute.
+//! 4. Limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
+//!    half minute.
+
+use std::time::{Duration, Instant};
+
+use super::files::{Files, Gone};
+use super::processes::ContainerProcesses;
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::pressure::Pressure;
+use crate::kernel::resource::PerResource;
+use crate::sample::{CpuUse, MemoryUse, PressureReading, Pressures};
+
+/// Minimum time between two reads of the same pressure file.
+pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a limit is read, or a counter whose container doesn't wait.
+const SLOW_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A container that waited for this share of the time between two reads...
+const WAITS: f64 = 0.01;
+/// ...has its costlier files read for so long.
+const ATTENTION: Duration = Duration::from_secs(60);
+
+/// What is remembered of one cgroup.
+#[derive(Debug, Default)]
+pub(super) struct CgroupState {
+    pressures: PerResource<Option<KeptPressure>>,
+    /// CPU counters and limits.
+    pub(super) cpu: CpuUse,
+    /// When `cpu.limits` was read.
+    pub(super) limits_at: Option<Instant>,
+    /// Total of `some` of `cpu.pressure` at the last tick, microseconds.
+    pub(super) stalled_us: Option<u64>,
+    /// Waiting for a CPU.
+    pub(super) cpu_wait: WaitHistory,
+    /// Waiting for a disk.
+    pub(super) io_wait: WaitHistory,
+    /// Reclaim, and the memory pressure at which it was read.
+    pub(super) memory: Option<(Option<Pressure>, MemoryUse)>,
+    /// Whether there is an `io.max`, and the I/O pressure at which that was read.
+    pub(super) io_max: Option<(Option<Pressure>, Option<bool>)>,
+    /// Its processes, where the run delay of its threads is read.
+    pub(super) processes: ContainerProcesses,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KeptPressure {
+    at: Instant,
+    /// The node's pressure then.
+    node: Option<Pressure>,
+    pressure: Option<Pressure>,
+}
+
+impl CgroupState {
+    /// Pressures of these resources, by rules 1 and 2.
+    pub(super) fn pressures(
+        &mut self,
+        files: &mut Files,
+        dir: &CgroupDir,
+        resources: &[Resource],
+        node: &PressureReading,
+        now: Instant,
+    ) -> Result<PressureReading, Gone> {
+        if dir.is_node() {
+            return Ok(*node);
+        }
+        let mut reading = PressureReading { at: now, pressures: Pressures::default() };
+        if node.pressures == Pressures::default() {
+            // PSI is off on the whole node: the files are not even there.
+            return if dir.is_alive() { Ok(reading) } else { Err(Gone) };
+        }
+        for &resource in resources {
+            let node = *node.pressures.of(resource);
+            let stood_still = |kept: &KeptPressure| {
+                resource != Resource::Cpu && node.is_some() && kept.node == node
+            };
+            let kept = match self.pressures.of(resource) {
+                Some(kept) if is_fresh(kept.at, now) => *kept,
+                Some(kept) if stood_still(kept) => KeptPressure { at: now, ..*kept },
+                _ => KeptPressure { at: now, node, pressure: files.pressure(dir, resource)? },
+            };
+            *self.pressures.of_mut(resource) = Some(kept);
+            *reading.pressures.of_mut(resource) = kept.pressure;
+            reading.at = reading.at.min(kept.at);
+        }
+        Ok(reading)
+    }
+}
+
+/// Rule 1.
+pub(super) fn is_fresh(read_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
+}
+
+/// Rule 4.
+pub(super) fn is_due(read_at: Option<Instant>, now: Instant) -> bool {
+    read_at.is_none_or(|at| now.saturating_duration_since(at) >= SLOW_INTERVAL)
+}
+
+/// A total of waiting time over the ticks, for rule 3.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WaitHistory {
+    last: Option<(Instant, u64)>,
+    waited_at: Option<Instant>,
+}
+
+impl WaitHistory {
+    /// Takes in a total, microseconds; answers whether the container waited of late.
+    pub(super) fn advance(&mut self, total_us: Option<u64>, now: Instant) -> bool {
+        if let (Some((at, before)), Some(total)) = (self.last, total_us)
+            && waits(total.saturating_sub(before), now.saturating_duration_since(at))
+        {
+            self.waited_at = Some(now);
+        }
+        self.last = total_us.map(|total| (now, total));
+        self.waited_lately(now)
+    }
+
+    /// Whether it waited within the last minute.
+    pub(super) fn waited_lately(&self, now: Instant) -> bool {
+        self.waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTION)
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a wait between two ticks is far below 2^52 us")]
+fn waits(waited_us: u64, window: Duration) -> bool {
+    waited_us > 0 && waited_us as f64 >= WAITS * window.as_secs_f64() * 1e6
+}
