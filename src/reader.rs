@@ -9,7 +9,7 @@ use crate::cgroup_path::{Level, Place};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Extent, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Extent, CgroupNode};
 use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
@@ -211,7 +211,7 @@ impl Reader {
     /// Whether it is exported.
     fn is_in_scope(
         selection: Selection,
-        (member, workload): (&Node, Option<&Arc<Workload>>),
+        (member, workload): (&CgroupNode, Option<&Arc<Workload>>),
     ) -> bool {
         selection.includes(&member.cgroup.place, workload.map(|workload| &**workload))
     }
@@ -220,7 +220,7 @@ impl Reader {
     fn known<'a>(
         tree: &'a CgroupTree,
         found: &'a [Found],
-    ) -> impl Iterator<Item = (&'a Node, Option<&'a Arc<Workload>>)> {
+    ) -> impl Iterator<Item = (&'a CgroupNode, Option<&'a Arc<Workload>>)> {
         let known = tree.nodes().zip(found).filter(|(_, found)| **found != Found::NotYet);
         known.map(|(member, found)| (member, found.workload()))
     }
@@ -281,7 +281,7 @@ impl Reader {
         }
         let members = member::population(containers);
         if let Some(threads) = &mut self.threads {
-            let nodes: Vec<&Node> = members.iter().map(|(node, _)| *node).collect();
+            let nodes: Vec<&CgroupNode> = members.iter().map(|(node, _)| *node).collect();
             threads.follow(&self.proc, &nodes, &mut self.cgroups.buffer, now);
         }
         let mut tick = Tick {
@@ -322,9 +322,9 @@ impl Reader {
     fn read_all_pods(&mut self) -> AllPods {
         let above = above_pods(self.tree.nodes());
         let is_above =
-            |node: &&Node| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
+            |node: &&CgroupNode| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
         let mut all_pods = AllPods { limit_hits: Some(0), memory: None };
-        for Node { dir, .. } in self.tree.nodes().filter(is_above) {
+        for CgroupNode { dir, .. } in self.tree.nodes().filter(is_above) {
             let hits = read_limit_hits(&mut self.cgroups, dir);
             all_pods.limit_hits =
                 all_pods.limit_hits.zip(hits).map(|(sum, hits)| sum.saturating_add(hits));

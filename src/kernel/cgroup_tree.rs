@@ -76,7 +76,7 @@ impl Extent {
 
 /// A cgroup with its open directory.
 #[derive(Debug)]
-pub struct Node {
+pub struct CgroupNode {
     /// Who it is.
     pub cgroup: Arc<Cgroup>,
     /// Its directory.
@@ -105,7 +105,7 @@ pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     extent: Extent,
     watch: Option<CgroupWatch>,
-    nodes: BTreeMap<Box<str>, Node>,
+    nodes: BTreeMap<Box<str>, CgroupNode>,
     rescanned_at: Option<Instant>,
     /// How many directory handles may be kept; the rest is opened by path.
     handles: usize,
@@ -265,7 +265,7 @@ impl CgroupTree {
             let id = CgroupId(dir.inode());
             let made_at_s = dir.made_at_s();
             let cgroup = Arc::new(Cgroup { id, path: path.clone(), place, made_at_s });
-            let mut node = Node { cgroup, dir, descends, subdirs: None, watch: None };
+            let mut node = CgroupNode { cgroup, dir, descends, subdirs: None, watch: None };
             if descends {
                 // Watch, then list: a child made in between is seen twice, never missed.
                 node.watch = watch_node(self.watch.as_mut(), &self.root, &path, &mut self.errors);
@@ -316,7 +316,7 @@ impl CgroupTree {
     }
 
     /// All cgroups, by path.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> + Clone {
+    pub fn nodes(&self) -> impl Iterator<Item = &CgroupNode> + Clone {
         self.nodes.values()
     }
 

@@ -7,7 +7,7 @@ use super::attention::{Look, Watched};
 use super::tick::Tick;
 use crate::cgroup_path::{Level, Place};
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::sample::{BystanderSample, CpuUse, PressureReading};
 
 /// Reads bystanders, and keeps what they waited for.
@@ -26,9 +26,9 @@ struct Known {
 /// Of all cgroups those that hold everything but the members: containers, and what stands highest
 /// without a pod below it.
 pub(super) fn bystanders<'a>(
-    nodes: impl Iterator<Item = &'a Node> + Clone,
+    nodes: impl Iterator<Item = &'a CgroupNode> + Clone,
     members: &HashSet<CgroupId>,
-) -> Vec<&'a Node> {
+) -> Vec<&'a CgroupNode> {
     let above = above_pods(nodes.clone());
     let stands_highest = |path: &'a str| {
         let mut higher = ancestors(path).filter(|path| *path != "/");
@@ -46,12 +46,12 @@ pub(super) fn bystanders<'a>(
 }
 
 /// Who uses the node, each once: members and bystanders.
-pub(super) fn users<'a>(nodes: impl Iterator<Item = &'a Node> + Clone) -> HashSet<CgroupId> {
+pub(super) fn users<'a>(nodes: impl Iterator<Item = &'a CgroupNode> + Clone) -> HashSet<CgroupId> {
     bystanders(nodes, &HashSet::new()).into_iter().map(|node| node.cgroup.id).collect()
 }
 
 /// The paths in which pods stand: the root, kubepods and its QoS classes.
-pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a Node>) -> HashSet<&'a str> {
+pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a str> {
     let pods = nodes.filter(|node| match &node.cgroup.place {
         Place::Pod(pod) => pod.level == Level::Pod,
         Place::Root | Place::Host | Place::MountUnit => false,
@@ -72,7 +72,7 @@ impl BystanderReader {
     pub(super) fn read(
         &mut self,
         tick: &mut Tick<'_>,
-        bystanders: &[&Node],
+        bystanders: &[&CgroupNode],
     ) -> Vec<BystanderSample> {
         let mut samples = Vec::with_capacity(bystanders.len());
         let mut known = HashMap::with_capacity(bystanders.len());
@@ -96,7 +96,7 @@ impl BystanderReader {
     }
 
     /// Its pressure of now, or the one that is known; `None` when it is gone.
-    fn look_at(&self, tick: &mut Tick<'_>, bystander: &Node) -> Option<Known> {
+    fn look_at(&self, tick: &mut Tick<'_>, bystander: &CgroupNode) -> Option<Known> {
         let known = self.known.get(&bystander.cgroup.id);
         let lately = known.is_some_and(|known| known.watched.waited_lately(tick.now));
         match known {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{Groups, is_fresh};
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::{
     count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
 };
@@ -63,7 +63,7 @@ impl CgroupReader {
     /// Reads one cgroup; `None` when it is gone.
     pub(super) fn read(
         &mut self,
-        member: &Node,
+        member: &CgroupNode,
         node: &NodeSample,
         now: Instant,
         depth: Depth,
@@ -103,7 +103,7 @@ impl CgroupReader {
     /// Reads one cgroup's CPU pressure alone; `None` when it is gone.
     pub(super) fn read_cpu_pressure(
         &mut self,
-        member: &Node,
+        member: &CgroupNode,
         node: &NodeSample,
         now: Instant,
     ) -> Option<PressureReading> {

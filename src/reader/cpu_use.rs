@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::attention::Look;
 use super::cgroup::CgroupReader;
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
 use crate::kernel::limits::{CpuMax, parse_cpu_count, parse_cpu_max, parse_number};
 use crate::sample::{CpuCounters, CpuRoom, CpuUse, Throttled};
@@ -18,8 +18,8 @@ const WAITED_US: u64 = 1_000;
 /// A container, and its pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Container<'a> {
-    pub(super) own: &'a Node,
-    pub(super) pod: Option<&'a Node>,
+    pub(super) own: &'a CgroupNode,
+    pub(super) pod: Option<&'a CgroupNode>,
 }
 
 /// Reads it, and keeps the last two readings of each container.

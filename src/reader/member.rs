@@ -10,11 +10,11 @@ use super::stalls::StallReader;
 use super::tick::Tick;
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::sample::{CgroupSample, Depth, MemberSample, ThreadTimes};
 
 /// A container in the tree, and whose it is.
-pub(super) type Candidate<'a> = (&'a Node, Option<Arc<Workload>>);
+pub(super) type Candidate<'a> = (&'a CgroupNode, Option<Arc<Workload>>);
 
 /// Reads members, and keeps what cannot have changed since.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl MemberReader {
     }
 
     /// What the container used, and what it was not allowed, beside its pressure.
-    fn read_one(&mut self, tick: &mut Tick<'_>, member: &Node, read: CgroupSample) -> MemberSample {
+    fn read_one(&mut self, tick: &mut Tick<'_>, member: &CgroupNode, read: CgroupSample) -> MemberSample {
         let id = member.cgroup.id;
         let before = self.known.get(&id);
         let threads = tick.read_threads(id);

@@ -8,7 +8,7 @@ use super::attention::Watched;
 use super::cgroup::CgroupReader;
 use super::tick::Tick;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::{parse_io_max, parse_number};
 use crate::kernel::node_text::Reclaim;
@@ -50,7 +50,7 @@ impl StallReader {
     pub(super) fn read(
         &mut self,
         tick: &mut Tick<'_>,
-        member: &Node,
+        member: &CgroupNode,
         reading: &PressureReading,
     ) -> (MemoryUse, IoUse) {
         let known = self.known.get(&member.cgroup.id);

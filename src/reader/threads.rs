@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::cgroup_path::{Level, Place};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, CgroupNode};
 use crate::kernel::counters::parse_populated;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::{ProcessDir, Thread};
@@ -51,7 +51,7 @@ impl ThreadReader {
     pub(super) fn follow(
         &mut self,
         proc: &ProcRoot,
-        containers: &[&Node],
+        containers: &[&CgroupNode],
         buffer: &mut ReadBuffer,
         now: Instant,
     ) {
@@ -117,7 +117,7 @@ impl ThreadReader {
     fn scan(
         &mut self,
         proc: &ProcRoot,
-        containers: &[&Node],
+        containers: &[&CgroupNode],
         buffer: &mut ReadBuffer,
         now: Instant,
     ) {
@@ -221,7 +221,7 @@ fn owner_of(path: Option<&[u8]>, names: &HashMap<&[u8], CgroupId>) -> Option<Cgr
 }
 
 /// Whether there are tasks in a cgroup or below it.
-fn is_populated(node: &Node, buffer: &mut ReadBuffer) -> bool {
+fn is_populated(node: &CgroupNode, buffer: &mut ReadBuffer) -> bool {
     let populated = node.dir.read(c"cgroup.events", buffer, parse_populated);
     populated.is_ok_and(|populated| populated == Some(true))
 }
@@ -253,14 +253,14 @@ pub struct SeenThreads {
 /// Looks for the threads of all containers of a tree.
 #[must_use]
 pub fn see_threads(proc: &ProcRoot, tree: &CgroupTree, now: Instant) -> SeenThreads {
-    let is_container = |node: &&Node| match &node.cgroup.place {
+    let is_container = |node: &&CgroupNode| match &node.cgroup.place {
         Place::Pod(pod) => matches!(pod.level, Level::Container(_)),
         Place::Root | Place::Host | Place::MountUnit => false,
     };
-    let containers: Vec<&Node> = tree.nodes().filter(is_container).collect();
+    let containers: Vec<&CgroupNode> = tree.nodes().filter(is_container).collect();
     let (mut reader, mut buffer) = (ThreadReader::default(), ReadBuffer::default());
     reader.follow(proc, &containers, &mut buffer, now);
-    let read = |node: &&Node| reader.read(node.cgroup.id, &mut buffer).map_or(0, |all| all.len());
+    let read = |node: &&CgroupNode| reader.read(node.cgroup.id, &mut buffer).map_or(0, |all| all.len());
     let threads = containers.iter().map(read).sum();
     SeenThreads {
         containers: containers.len(),

@@ -9,7 +9,7 @@ use super::cpu_use::{Container, CpuUseReader};
 use super::is_fresh;
 use super::threads::ThreadReader;
 use crate::cgroup_path::{Place, PodUid};
-use crate::kernel::cgroup_tree::{CgroupId, Node};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::sample::{CpuUse, NodeSample, PressureReading, ThreadTimes};
 
 /// One tick.
@@ -19,7 +19,7 @@ pub(super) struct Tick<'a> {
     /// With the run delay as source.
     pub(super) threads: Option<&'a mut ThreadReader>,
     /// The cgroups of pods.
-    pub(super) pods: &'a HashMap<&'a PodUid, &'a Node>,
+    pub(super) pods: &'a HashMap<&'a PodUid, &'a CgroupNode>,
     pub(super) node: &'a NodeSample,
     pub(super) look: Look,
     pub(super) now: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Tick<'a> {
 
 impl<'a> Tick<'a> {
     /// The cgroup of a container's pod.
-    pub(super) fn pod_of(&self, container: &Node) -> Option<&'a Node> {
+    pub(super) fn pod_of(&self, container: &CgroupNode) -> Option<&'a CgroupNode> {
         match &container.cgroup.place {
             Place::Pod(place) => self.pods.get(&place.uid).copied(),
             Place::Root | Place::Host | Place::MountUnit => None,
@@ -49,7 +49,7 @@ impl<'a> Tick<'a> {
     }
 
     /// What a container used, read now, given its total of stalling.
-    pub(super) fn read_cpu_use(&mut self, own: &Node, stalled_us: Option<u64>) -> CpuUse {
+    pub(super) fn read_cpu_use(&mut self, own: &CgroupNode, stalled_us: Option<u64>) -> CpuUse {
         let container = Container { own, pod: self.pod_of(own) };
         self.cpu_use.read(self.reader, container, stalled_us, self.look, self.now)
     }
