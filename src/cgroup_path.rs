@@ -115,30 +115,30 @@ pub struct PodPlace {
     /// The pod.
     pub uid: PodUid,
     /// What in the pod.
-    pub level: Level,
+    pub level: PodLevel,
 }
 
 /// What in a pod a cgroup is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Level {
+pub enum PodLevel {
     /// The pod itself.
     Pod,
     /// A container; a pause container looks the same in the path.
-    Container(Container),
+    Container(ContainerRef),
     /// CRI-O's sandbox beside its containers.
-    Sandbox(Container),
+    Sandbox(ContainerRef),
     /// CRI-O's monitor of a container: none itself, but counted in the pod.
     Monitor,
     /// Below a container: crun's `container`, KubeVirt's `housekeeping`. The container's own
     /// pressure includes it.
-    Nested(Container),
+    Nested(ContainerRef),
     /// In the pod, but of no form that is known.
     Unknown,
 }
 
 /// A container as its path names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
+pub struct ContainerRef {
     /// Who made it.
     pub runtime: Runtime,
     /// Its id.
@@ -182,19 +182,19 @@ impl PodPlace {
             (Driver::Cgroupfs, qos, uid.to_owned(), None)
         };
         let level = match (leaf, below) {
-            (None, []) => Level::Pod,
-            (None, [leaf]) => Level::of_leaf(driver, leaf),
-            (None, [leaf, ..]) => Level::of_leaf(driver, leaf).nested(),
+            (None, []) => PodLevel::Pod,
+            (None, [leaf]) => PodLevel::of_leaf(driver, leaf),
+            (None, [leaf, ..]) => PodLevel::of_leaf(driver, leaf).nested(),
             // The colon form is pod and container in one component.
-            (Some(container), []) => Level::Container(container),
-            (Some(container), _) => Level::Nested(container),
+            (Some(container), []) => PodLevel::Container(container),
+            (Some(container), _) => PodLevel::Nested(container),
         };
         Some(PodPlace { qos, uid: PodUid(uid.into()), level })
     }
 }
 
 /// `[…-]kubepods[-burstable|-besteffort]-pod<uid>.slice[:<runtime>:<id>]`
-fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<Container>)> {
+fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<ContainerRef>)> {
     let (unit, leaf) = match part.split_once(':') {
         Some((unit, leaf)) => (unit, Some(colon_container(leaf)?)),
         None => (part, None),
@@ -212,7 +212,7 @@ fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<Container>)> {
 }
 
 /// `cri-containerd:<id>`: what containerd makes of a systemd path when it is set to cgroupfs.
-fn colon_container(leaf: &str) -> Option<Container> {
+fn colon_container(leaf: &str) -> Option<ContainerRef> {
     let (runtime, id) = leaf.split_once(':')?;
     let runtime = match runtime {
         "cri-containerd" => Runtime::Containerd,
@@ -222,7 +222,7 @@ fn colon_container(leaf: &str) -> Option<Container> {
     };
     let is_id = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (!id.is_empty() && id.bytes().all(is_id))
-        .then(|| Container { runtime, id: ContainerId(id.into()) })
+        .then(|| ContainerRef { runtime, id: ContainerId(id.into()) })
 }
 
 /// `kubepods/pod<uid>` or `kubepods/<class>/pod<uid>`, at any depth.
@@ -235,22 +235,22 @@ fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)>
     }
 }
 
-impl Level {
+impl PodLevel {
     /// What stands directly below a pod. Conmon is asked for first: its name begins like CRI-O's.
     fn of_leaf(driver: Driver, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);
         if unit.strip_prefix("crio-conmon-").and_then(container_id).is_some() {
-            return Level::Monitor;
+            return PodLevel::Monitor;
         }
         let container = |runtime, prefix: &str| {
             let id = unit.strip_prefix(prefix).and_then(container_id)?;
-            Some(Container { runtime, id })
+            Some(ContainerRef { runtime, id })
         };
         if let Some(container) = container(Runtime::CriO, "crio-") {
             return match (driver, scope) {
-                (Driver::Systemd, None) => Level::Sandbox(container),
-                _ => Level::Container(container),
+                (Driver::Systemd, None) => PodLevel::Sandbox(container),
+                _ => PodLevel::Container(container),
             };
         }
         let found = match scope {
@@ -258,15 +258,15 @@ impl Level {
                 .or_else(|| container(Runtime::Docker, "docker-")),
             None => container(Runtime::ContainerdOrDocker, ""),
         };
-        found.map_or(Level::Unknown, Level::Container)
+        found.map_or(PodLevel::Unknown, PodLevel::Container)
     }
 
     fn nested(self) -> Self {
         match self {
-            Level::Container(container) | Level::Sandbox(container) | Level::Nested(container) => {
-                Level::Nested(container)
-            }
-            Level::Pod | Level::Monitor | Level::Unknown => Level::Unknown,
+            PodLevel::Container(container)
+            | PodLevel::Sandbox(container)
+            | PodLevel::Nested(container) => PodLevel::Nested(container),
+            PodLevel::Pod | PodLevel::Monitor | PodLevel::Unknown => PodLevel::Unknown,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
 use crate::config::{Config, PodSource, Publish};
@@ -293,8 +293,8 @@ fn pods(tree: &CgroupTree) -> Finding {
     let (mut pods, mut containers) = (0, 0);
     for node in tree.nodes() {
         if let Place::Pod(pod) = &node.cgroup.place {
-            pods += usize::from(pod.level == Level::Pod);
-            containers += usize::from(matches!(pod.level, Level::Container(_)));
+            pods += usize::from(pod.level == PodLevel::Pod);
+            containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }
     }
     Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Extent, CgroupNode};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
@@ -266,17 +266,17 @@ impl Reader {
         for (member, found) in self.tree.nodes().zip(found) {
             let Place::Pod(pod) = &member.cgroup.place else { continue };
             match pod.level {
-                Level::Pod => {
+                PodLevel::Pod => {
                     pods.insert(&pod.uid, member);
                 }
-                Level::Container(_) if *found != Found::NotYet => {
+                PodLevel::Container(_) if *found != Found::NotYet => {
                     containers.push((member, found.workload().cloned()));
                 }
-                Level::Container(_)
-                | Level::Sandbox(_)
-                | Level::Monitor
-                | Level::Nested(_)
-                | Level::Unknown => {}
+                PodLevel::Container(_)
+                | PodLevel::Sandbox(_)
+                | PodLevel::Monitor
+                | PodLevel::Nested(_)
+                | PodLevel::Unknown => {}
             }
         }
         let members = member::population(containers);
@@ -321,8 +321,9 @@ impl Reader {
 
     fn read_all_pods(&mut self) -> AllPods {
         let above = above_pods(self.tree.nodes());
-        let is_above =
-            |node: &&CgroupNode| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
+        let is_above = |node: &&CgroupNode| {
+            node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path)
+        };
         let mut all_pods = AllPods { limit_hits: Some(0), memory: None };
         for CgroupNode { dir, .. } in self.tree.nodes().filter(is_above) {
             let hits = read_limit_hits(&mut self.cgroups, dir);

@@ -33,12 +33,12 @@ fn describe(place: &Place) -> String {
         format!("{kind} of {}", container.runtime.word())
     };
     let level = match &pod.level {
-        Level::Pod => "pod".to_owned(),
-        Level::Container(container) => named("container", container),
-        Level::Sandbox(container) => named("sandbox", container),
-        Level::Nested(container) => named("nested in container", container),
-        Level::Monitor => "monitor".to_owned(),
-        Level::Unknown => "unknown".to_owned(),
+        PodLevel::Pod => "pod".to_owned(),
+        PodLevel::Container(container) => named("container", container),
+        PodLevel::Sandbox(container) => named("sandbox", container),
+        PodLevel::Nested(container) => named("nested in container", container),
+        PodLevel::Monitor => "monitor".to_owned(),
+        PodLevel::Unknown => "unknown".to_owned(),
     };
     let uid = match pod.uid.as_str() {
         UID => "",

@@ -15,7 +15,7 @@ use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::cgroup_watch::CgroupWatch;
 use super::text::malformed_file;
 use super::{ReadError, Situation};
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 
 /// How long a lost hint can go unnoticed.
 const RESCAN_EVERY: Duration = Duration::from_secs(60);
@@ -58,7 +58,10 @@ impl Extent {
             Place::Root | Place::Host => true,
             Place::Pod(pod) => {
                 self == Extent::Everything
-                    || !matches!(pod.level, Level::Nested(_) | Level::Monitor | Level::Unknown)
+                    || !matches!(
+                        pod.level,
+                        PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown
+                    )
             }
         }
     }
@@ -68,7 +71,7 @@ impl Extent {
             return false;
         }
         match place {
-            Place::Pod(pod) => self == Extent::Everything || pod.level == Level::Pod,
+            Place::Pod(pod) => self == Extent::Everything || pod.level == PodLevel::Pod,
             Place::Root | Place::Host | Place::MountUnit => true,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::attention::{Look, Watched};
 use super::tick::Tick;
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::sample::{BystanderSample, CpuUse, PressureReading};
@@ -37,7 +37,7 @@ pub(super) fn bystanders<'a>(
     nodes
         .filter(|node| match &node.cgroup.place {
             Place::Pod(pod) => {
-                matches!(pod.level, Level::Container(_)) && !members.contains(&node.cgroup.id)
+                matches!(pod.level, PodLevel::Container(_)) && !members.contains(&node.cgroup.id)
             }
             Place::Host => stands_highest(&node.cgroup.path),
             Place::Root | Place::MountUnit => false,
@@ -53,7 +53,7 @@ pub(super) fn users<'a>(nodes: impl Iterator<Item = &'a CgroupNode> + Clone) -> 
 /// The paths in which pods stand: the root, kubepods and its QoS classes.
 pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a str> {
     let pods = nodes.filter(|node| match &node.cgroup.place {
-        Place::Pod(pod) => pod.level == Level::Pod,
+        Place::Pod(pod) => pod.level == PodLevel::Pod,
         Place::Root | Place::Host | Place::MountUnit => false,
     });
     // Hundreds of pods stand in a handful of places.

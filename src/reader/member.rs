@@ -64,7 +64,12 @@ impl MemberReader {
     }
 
     /// What the container used, and what it was not allowed, beside its pressure.
-    fn read_one(&mut self, tick: &mut Tick<'_>, member: &CgroupNode, read: CgroupSample) -> MemberSample {
+    fn read_one(
+        &mut self,
+        tick: &mut Tick<'_>,
+        member: &CgroupNode,
+        read: CgroupSample,
+    ) -> MemberSample {
         let id = member.cgroup.id;
         let before = self.known.get(&id);
         let threads = tick.read_threads(id);

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Level, Place};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, CgroupNode};
+use crate::cgroup_path::{Place, PodLevel};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree};
 use crate::kernel::counters::parse_populated;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::{ProcessDir, Thread};
@@ -254,13 +254,14 @@ pub struct SeenThreads {
 #[must_use]
 pub fn see_threads(proc: &ProcRoot, tree: &CgroupTree, now: Instant) -> SeenThreads {
     let is_container = |node: &&CgroupNode| match &node.cgroup.place {
-        Place::Pod(pod) => matches!(pod.level, Level::Container(_)),
+        Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Root | Place::Host | Place::MountUnit => false,
     };
     let containers: Vec<&CgroupNode> = tree.nodes().filter(is_container).collect();
     let (mut reader, mut buffer) = (ThreadReader::default(), ReadBuffer::default());
     reader.follow(proc, &containers, &mut buffer, now);
-    let read = |node: &&CgroupNode| reader.read(node.cgroup.id, &mut buffer).map_or(0, |all| all.len());
+    let read =
+        |node: &&CgroupNode| reader.read(node.cgroup.id, &mut buffer).map_or(0, |all| all.len());
     let threads = containers.iter().map(read).sum();
     SeenThreads {
         containers: containers.len(),
