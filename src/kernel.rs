@@ -1,5 +1,5 @@
 //! The only room that opens files. In: the kernel's pressure, cgroup and node files. Out: values
-//! with the kernel's own words for names, or a [`ReadError`] that names the situation.
+//! with the kernel's own words for names, or a [`ReadError`] that names the kind.
 
 pub mod cgroup_dir;
 pub mod cgroup_tree;
@@ -33,17 +33,17 @@ pub fn page_bytes() -> u64 {
 
 /// A file that could not be read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {situation}")]
+#[error("{path}: {kind}")]
 pub struct ReadError {
     /// The file, from the root of the file system.
     pub path: String,
     /// What happened.
-    pub situation: Situation,
+    pub kind: ReadErrorKind,
 }
 
 /// What stands between us and a value. Told by errno, never by `ErrorKind`: ENODEV has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Situation {
+pub enum ReadErrorKind {
     /// ENOENT, ENODEV or ESRCH: the file, or the cgroup or process that it is about, is no more.
     #[error("gone ({0})")]
     Vanished(Errno),
@@ -61,34 +61,34 @@ pub enum Situation {
     Failed(Errno),
 }
 
-impl Situation {
+impl ReadErrorKind {
     /// A closed set of words, for metric labels.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Situation::Vanished(_) => "vanished",
-            Situation::Unsupported(_) => "unsupported",
-            Situation::Refused(_) => "refused",
-            Situation::Malformed(_) => "malformed",
-            Situation::Failed(_) => "failed",
+            ReadErrorKind::Vanished(_) => "vanished",
+            ReadErrorKind::Unsupported(_) => "unsupported",
+            ReadErrorKind::Refused(_) => "refused",
+            ReadErrorKind::Malformed(_) => "malformed",
+            ReadErrorKind::Failed(_) => "failed",
         }
     }
 
-    /// All that [`Situation::word`] can say.
+    /// All that [`ReadErrorKind::word`] can say.
     pub const WORDS: [&'static str; 5] =
         ["vanished", "unsupported", "refused", "malformed", "failed"];
 }
 
-impl From<Errno> for Situation {
+impl From<Errno> for ReadErrorKind {
     fn from(errno: Errno) -> Self {
         if errno == Errno::ENOENT || errno == Errno::ENODEV || errno == Errno::ESRCH {
-            Situation::Vanished(errno)
+            ReadErrorKind::Vanished(errno)
         } else if errno == Errno::EOPNOTSUPP {
-            Situation::Unsupported(errno)
+            ReadErrorKind::Unsupported(errno)
         } else if errno == Errno::EACCES || errno == Errno::EPERM {
-            Situation::Refused(errno)
+            ReadErrorKind::Refused(errno)
         } else {
-            Situation::Failed(errno)
+            ReadErrorKind::Failed(errno)
         }
     }
 }
@@ -108,14 +108,18 @@ impl Default for ReadBuffer {
 
 impl ReadBuffer {
     /// A file that the kernel gives whole in one read: the pressure files, below 200 bytes.
-    pub(crate) fn read_once(&mut self, dir: impl AsFd, name: &CStr) -> Result<&[u8], Situation> {
+    pub(crate) fn read_once(
+        &mut self,
+        dir: impl AsFd,
+        name: &CStr,
+    ) -> Result<&[u8], ReadErrorKind> {
         let file = open_file(dir, name)?;
         let length = nix::unistd::read(&file, &mut self.0)?;
         Ok(self.0.get(..length).unwrap_or_default())
     }
 
     /// A file of any length; a short read is not its end.
-    pub(crate) fn read_all(&mut self, dir: impl AsFd, name: &CStr) -> Result<&[u8], Situation> {
+    pub(crate) fn read_all(&mut self, dir: impl AsFd, name: &CStr) -> Result<&[u8], ReadErrorKind> {
         let file = open_file(dir, name)?;
         let mut length = 0;
         loop {
@@ -136,7 +140,7 @@ impl ReadBuffer {
     }
 }
 
-fn open_file(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Situation> {
+fn open_file(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, ReadErrorKind> {
     Ok(openat(dir, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
@@ -155,7 +159,7 @@ mod tests {
             (Errno::EPERM, "refused"),
             (Errno::EIO, "failed"),
         ] {
-            assert_eq!(Situation::from(errno).word(), word, "{errno}");
+            assert_eq!(ReadErrorKind::from(errno).word(), word, "{errno}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::{
     BystanderSample, CgroupSample, CpuSource, Depth, MemberSample, Moment, NodeSample,
     PressureReading, Pressures, Sample,
@@ -376,7 +376,7 @@ fn read_node_pressures(
     let mut pressures = Pressures::default();
     for resource in Resource::ALL {
         let read = match proc.pressure(resource, buffer) {
-            Err(ReadError { situation: Situation::Refused(_), .. }) => {
+            Err(ReadError { kind: ReadErrorKind::Refused(_), .. }) => {
                 CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
             }
             read => read,
@@ -384,7 +384,7 @@ fn read_node_pressures(
         *pressures.slot(resource) = match read {
             // PSI is off on this node: absent, and no error at every reading.
             Err(ReadError {
-                situation: Situation::Vanished(_) | Situation::Unsupported(_),
+                kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_),
                 ..
             }) => None,
             read => note(read, errors),

@@ -15,7 +15,7 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs}
 
 use super::pressure::{Pressure, parse_pressure};
 use super::text::Malformed;
-use super::{ReadBuffer, ReadError, Situation};
+use super::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// The inode of the real root cgroup.
 const ROOT_INODE: u64 = 1;
@@ -69,7 +69,7 @@ impl CgroupRoot {
     /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
         let named =
-            |errno: Errno| ReadError { path: path.display().to_string(), situation: errno.into() };
+            |errno: Errno| ReadError { path: path.display().to_string(), kind: errno.into() };
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle = open(path, OFlag::O_PATH | flags, Mode::empty()).map_err(named)?;
         // O_PATH asks for no right to list: find out now that the directory can be read.
@@ -153,7 +153,7 @@ impl CgroupDir {
     pub fn open(root: &Arc<CgroupRoot>, path: &str, keep: bool) -> Result<Self, ReadError> {
         let named = |errno: Errno| ReadError {
             path: root.full_path(path).display().to_string(),
-            situation: errno.into(),
+            kind: errno.into(),
         };
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let relative = match path.trim_start_matches('/') {
@@ -235,7 +235,7 @@ impl CgroupDir {
     /// Reads one of the pressure files.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] both for a cgroup that is gone and for one whose pressure is
+    /// [`ReadErrorKind::Vanished`] both for a cgroup that is gone and for one whose pressure is
     /// switched off by `cgroup.pressure`: [`CgroupDir::is_alive`] tells them apart.
     pub fn pressure(
         &self,
@@ -247,7 +247,7 @@ impl CgroupDir {
         let mut text = buffer.read_once(base, &file);
         // ENODEV comes when the file went away between opening and reading: a new opening tells
         // whether it is there again. (The borrow of the failed reading ends with it.)
-        if let Err(Situation::Vanished(Errno::ENODEV)) = text {
+        if let Err(ReadErrorKind::Vanished(Errno::ENODEV)) = text {
             text = buffer.read_once(base, &file);
         }
         text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
@@ -268,7 +268,7 @@ impl CgroupDir {
         match buffer.read_all(base, &file) {
             Ok(text) => parse(text).map(Some).map_err(|why| self.error(name, why.into())),
             // EOPNOTSUPP is `cgroup.procs` of a threaded cgroup.
-            Err(Situation::Vanished(_) | Situation::Unsupported(_)) => Ok(None),
+            Err(ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_)) => Ok(None),
             Err(why) => Err(self.error(name, why)),
         }
     }
@@ -287,8 +287,8 @@ impl CgroupDir {
         }
     }
 
-    fn error(&self, file: &CStr, situation: Situation) -> ReadError {
+    fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
         let path = self.root.full_path(&self.path).join(file.to_string_lossy().as_ref());
-        ReadError { path: path.display().to_string(), situation }
+        ReadError { path: path.display().to_string(), kind }
     }
 }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::cgroup_watch::CgroupWatch;
 use super::text::malformed_file;
-use super::{ReadError, Situation};
+use super::{ReadError, ReadErrorKind};
 use crate::cgroup_path::{Place, PodLevel};
 
 /// How long a lost hint can go unnoticed.
@@ -241,8 +241,8 @@ impl CgroupTree {
                 return Some((join(path, name), *inode));
             }
             let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
-            let situation = malformed_file("a name in UTF-8").into();
-            self.errors.push(ReadError { path: shown.display().to_string(), situation });
+            let kind = malformed_file("a name in UTF-8").into();
+            self.errors.push(ReadError { path: shown.display().to_string(), kind });
             None
         })
     }
@@ -258,7 +258,7 @@ impl CgroupTree {
             let keep = self.nodes.len() < self.handles;
             let dir = match CgroupDir::open(&self.root, &path, keep) {
                 Ok(dir) => dir,
-                Err(ReadError { situation: Situation::Vanished(_), .. }) => continue,
+                Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => continue,
                 Err(error) => {
                     self.errors.push(error);
                     continue;
@@ -277,7 +277,7 @@ impl CgroupTree {
                         node.subdirs = Some(children.len());
                         pending.extend(self.child_paths(&path, &children).map(|(path, _)| path));
                     }
-                    Err(ReadError { situation: Situation::Vanished(_), .. }) => {}
+                    Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {}
                     Err(error) => self.errors.push(error),
                 }
             }
@@ -381,7 +381,7 @@ fn inotify_error(errno: Errno) -> ReadError {
     } else {
         "inotify"
     };
-    ReadError { path: remedy.into(), situation: Situation::Failed(errno) }
+    ReadError { path: remedy.into(), kind: ReadErrorKind::Failed(errno) }
 }
 
 fn join(path: &str, name: &str) -> Box<str> {

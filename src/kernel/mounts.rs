@@ -36,7 +36,7 @@ pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
     let path = proc_root.join("self/mountinfo");
     let failed = |error: std::io::Error| ReadError {
         path: path.display().to_string(),
-        situation: Errno::from_raw(error.raw_os_error().unwrap_or_default()).into(),
+        kind: Errno::from_raw(error.raw_os_error().unwrap_or_default()).into(),
     };
     Ok(cgroup2_of(&std::fs::read(&path).map_err(failed)?))
 }

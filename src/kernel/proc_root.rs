@@ -20,7 +20,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, numbers};
 use super::text::Malformed;
-use super::{ReadBuffer, ReadError, Situation};
+use super::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// A mounted `/proc`, or a replay of one.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl ProcRoot {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle = open(path, flags, Mode::empty()).map_err(|errno: Errno| ReadError {
             path: path.display().to_string(),
-            situation: errno.into(),
+            kind: errno.into(),
         })?;
         Ok(Self { handle, path: path.to_owned() })
     }
@@ -46,7 +46,7 @@ impl ProcRoot {
     /// The node's pressure of one resource.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] where PSI is off, [`Situation::Refused`] where a security module
+    /// [`ReadErrorKind::Vanished`] where PSI is off, [`ReadErrorKind::Refused`] where a security module
     /// hides it.
     pub fn pressure(
         &self,
@@ -139,14 +139,14 @@ impl ProcRoot {
             .and_then(|mut dir| numbers(&mut dir))
             .map_err(|errno| ReadError {
                 path: self.path.display().to_string(),
-                situation: errno.into(),
+                kind: errno.into(),
             })
     }
 
     /// Opens the directory of a process.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] where it has ended.
+    /// [`ReadErrorKind::Vanished`] where it has ended.
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
         ProcessDir::open(&self.handle, &self.path, id)
     }
@@ -174,9 +174,9 @@ impl ProcRoot {
         parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, ReadError> {
         let value = buffer.read_all(&self.handle, name).and_then(|text| Ok(parse(text)?));
-        value.map_err(|situation| ReadError {
+        value.map_err(|kind| ReadError {
             path: self.path.join(name.to_string_lossy().as_ref()).display().to_string(),
-            situation,
+            kind,
         })
     }
 }
@@ -185,7 +185,7 @@ fn absent_is_none<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadErro
     match result {
         Ok(value) => Ok(Some(value)),
         Err(ReadError {
-            situation: Situation::Vanished(_) | Situation::Unsupported(_), ..
+            kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_), ..
         }) => Ok(None),
         Err(error) => Err(error),
     }

@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 
 use super::task_text::{TaskTimes, is_vcpu, parse_cgroup_path, parse_task_schedstat};
 use super::text::parse_u32;
-use super::{ReadBuffer, ReadError, Situation};
+use super::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// A process, by an open handle of its directory.
 #[derive(Debug)]
@@ -36,9 +36,7 @@ impl ProcessDir {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         match openat(proc, name.as_str(), flags, Mode::empty()) {
             Ok(handle) => Ok(Self { handle, path }),
-            Err(errno) => {
-                Err(ReadError { path: path.display().to_string(), situation: errno.into() })
-            }
+            Err(errno) => Err(ReadError { path: path.display().to_string(), kind: errno.into() }),
         }
     }
 
@@ -50,7 +48,7 @@ impl ProcessDir {
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         let text = buffer.read_all(&self.handle, c"cgroup");
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
-        path.map_err(|situation| self.error("cgroup", situation))
+        path.map_err(|kind| self.error("cgroup", kind))
     }
 
     /// Its threads.
@@ -73,7 +71,7 @@ impl ProcessDir {
         let file = format!("task/{}/comm", thread.id);
         let name = CString::new(file.as_str()).unwrap_or_default();
         let comm = buffer.read_once(&self.handle, &name).map(is_vcpu);
-        comm.map_err(|situation| self.error(&file, situation))
+        comm.map_err(|kind| self.error(&file, kind))
     }
 
     /// How long a thread ran and waited.
@@ -83,11 +81,11 @@ impl ProcessDir {
     pub fn times(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
         let text = buffer.read_once(&self.handle, &thread.schedstat);
         let times = text.and_then(|text| Ok(parse_task_schedstat(text)?));
-        times.map_err(|situation| self.error(&thread.schedstat.to_string_lossy(), situation))
+        times.map_err(|kind| self.error(&thread.schedstat.to_string_lossy(), kind))
     }
 
-    fn error(&self, file: &str, situation: Situation) -> ReadError {
-        ReadError { path: self.path.join(file).display().to_string(), situation }
+    fn error(&self, file: &str, kind: ReadErrorKind) -> ReadError {
+        ReadError { path: self.path.join(file).display().to_string(), kind }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::kernel::io_stat::{IoCounters, parse_io_stat};
 use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::text::Malformed;
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::{CgroupSample, CgroupStats, Depth, NodeSample, PressureReading, Pressures};
 
 /// What is remembered of a cgroup's last reading.
@@ -160,11 +160,11 @@ impl CgroupReader {
     ) -> Result<Option<Pressure>, Gone> {
         match dir.pressure(resource, &mut self.buffer) {
             Ok(pressure) => Ok(Some(pressure)),
-            Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
                 // With its directory still there, `cgroup.pressure` is 0: absent, and no error.
                 if dir.is_alive() { Ok(None) } else { Err(Gone) }
             }
-            Err(ReadError { situation: Situation::Unsupported(_), .. }) => Ok(None),
+            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => Ok(None),
             Err(error) => {
                 self.errors.push(error);
                 Ok(None)

@@ -9,7 +9,7 @@ use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree};
 use crate::kernel::counters::parse_populated;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::{ProcessDir, Thread};
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::ThreadTimes;
 
 /// How often all processes are looked through, for those that nobody told of.
@@ -95,7 +95,7 @@ impl ThreadReader {
                         times.push(ThreadTimes { id: thread.id, times: read });
                         true
                     }
-                    Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+                    Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
                         self.lost = true;
                         false
                     }
@@ -152,7 +152,7 @@ impl ThreadReader {
                 Ok((_, None)) => {
                     self.others.entry(id).and_modify(|settled| *settled = true).or_insert(false);
                 }
-                Err(ReadError { situation: Situation::Vanished(_), .. }) => {}
+                Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {}
                 // Who may not see one process may see none: once is enough.
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -228,12 +228,12 @@ fn is_populated(node: &CgroupNode, buffer: &mut ReadBuffer) -> bool {
 
 /// Whoever ended in the meantime is no error.
 fn note(error: ReadError, errors: &mut Vec<ReadError>) {
-    match error.situation {
-        Situation::Vanished(_) => {}
-        Situation::Unsupported(_)
-        | Situation::Refused(_)
-        | Situation::Malformed(_)
-        | Situation::Failed(_) => errors.push(error),
+    match error.kind {
+        ReadErrorKind::Vanished(_) => {}
+        ReadErrorKind::Unsupported(_)
+        | ReadErrorKind::Refused(_)
+        | ReadErrorKind::Malformed(_)
+        | ReadErrorKind::Failed(_) => errors.push(error),
     }
 }
 
