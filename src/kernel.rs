@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use text::{Malformed, malformed_file};
+use text::{ParseError, malformed_file};
 
 /// Bytes in a page of memory, in which the kernel counts here and there.
 #[must_use]
@@ -55,7 +55,7 @@ pub enum ReadErrorKind {
     Refused(Errno),
     /// The content is not what the kernel documents.
     #[error("{0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] ParseError),
     /// Any other errno.
     #[error("{}", .0.desc())]
     Failed(Errno),

@@ -14,7 +14,7 @@ use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
 use super::pressure::{Pressure, parse_pressure};
-use super::text::Malformed;
+use super::text::ParseError;
 use super::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// The inode of the real root cgroup.
@@ -262,7 +262,7 @@ impl CgroupDir {
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
         let (base, file) = self.locate(name);
         match buffer.read_all(base, &file) {

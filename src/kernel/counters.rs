@@ -1,7 +1,7 @@
 //! The flat keyed files of a cgroup: `cpu.stat`, `cpu.stat.local`, `memory.stat`,
 //! `memory.events`. A key that the kernel does not write is `None`.
 
-use super::text::{Malformed, lines, malformed_file, parse_keyed, parse_u64};
+use super::text::{ParseError, lines, malformed_file, parse_keyed, parse_u64};
 
 /// `cpu.stat`. Times are microseconds of CPU since the cgroup was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub struct MemoryEvents {
 /// Reads `cgroup.events`: whether there are tasks in the cgroup or below it.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number, or none says so.
-pub fn parse_populated(text: &[u8]) -> Result<bool, Malformed> {
+/// [`ParseError`] when a line is not a key and a number, or none says so.
+pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     let mut populated = None;
     parse_keyed(text, |key, value| {
         if key == b"populated" {
@@ -71,8 +71,8 @@ pub fn parse_populated(text: &[u8]) -> Result<bool, Malformed> {
 /// Reads `cpu.stat`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, ParseError> {
     let mut stat = CpuStat::default();
     parse_keyed(text, |key, value| {
         let slot = match key {
@@ -93,8 +93,8 @@ pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, Malformed> {
 /// `None` where the file is there but empty: the cpu controller is off.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, ParseError> {
     let mut throttled_us = None;
     parse_keyed(text, |key, value| {
         if key == b"throttled_usec" {
@@ -107,8 +107,8 @@ pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, Malformed> {
 /// Reads `memory.stat`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, ParseError> {
     let mut stat = MemoryStat::default();
     parse_keyed(text, |key, value| {
         let slot = match key {
@@ -130,8 +130,8 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
 /// Reads `memory.events` or `memory.events.local`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, ParseError> {
     let mut events = MemoryEvents::default();
     parse_keyed(text, |key, value| {
         let slot = match key {
@@ -148,11 +148,11 @@ pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, Malformed> {
 /// Counts the processes of `cgroup.procs`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a process id.
-pub fn count_processes(text: &[u8]) -> Result<u64, Malformed> {
+/// [`ParseError`] when a line is not a process id.
+pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     let mut count = 0;
     for (line, pid) in lines(text)? {
-        parse_u64(pid).ok_or(Malformed { line, expected: "a process id" })?;
+        parse_u64(pid).ok_or(ParseError { line, expected: "a process id" })?;
         count += 1;
     }
     Ok(count)

@@ -2,7 +2,7 @@
 //! kind, `pids.max`, `io.max`. `max` is a word of its own, never a large or a negative number.
 
 use super::io_stat::{Device, parse_device};
-use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+use super::text::{ParseError, lines, malformed_file, parse_u64, split_once};
 
 /// A limit as the kernel writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct IoMax {
 }
 
 /// A file that is one line: `text` without its newline.
-fn single_line(text: &[u8]) -> Result<&[u8], Malformed> {
+fn single_line(text: &[u8]) -> Result<&[u8], ParseError> {
     let mut all = lines(text)?;
     match (all.next(), all.next()) {
         (Some((_, line)), None) => Ok(line),
@@ -76,25 +76,25 @@ fn limit(word: &[u8]) -> Option<Limit> {
 /// A file with one number (`cpu.weight`, `memory.current`, `pids.current`), in its own unit.
 ///
 /// # Errors
-/// [`Malformed`] when it is anything but digits and a newline.
-pub fn parse_number(text: &[u8]) -> Result<u64, Malformed> {
-    parse_u64(single_line(text)?).ok_or(Malformed { line: 1, expected: "a number" })
+/// [`ParseError`] when it is anything but digits and a newline.
+pub fn parse_number(text: &[u8]) -> Result<u64, ParseError> {
+    parse_u64(single_line(text)?).ok_or(ParseError { line: 1, expected: "a number" })
 }
 
 /// A file with one limit (`memory.max`, `memory.high`, `pids.max`), in its own unit.
 ///
 /// # Errors
-/// [`Malformed`] when it is neither `max` nor a number.
-pub fn parse_limit(text: &[u8]) -> Result<Limit, Malformed> {
-    limit(single_line(text)?).ok_or(Malformed { line: 1, expected: "`max` or a number" })
+/// [`ParseError`] when it is neither `max` nor a number.
+pub fn parse_limit(text: &[u8]) -> Result<Limit, ParseError> {
+    limit(single_line(text)?).ok_or(ParseError { line: 1, expected: "`max` or a number" })
 }
 
 /// `cpu.max`: `max 100000` or `150000 100000`.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a limit and a period above zero.
-pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, Malformed> {
-    let expected = Malformed { line: 1, expected: "a quota and a period" };
+/// [`ParseError`] when it is not a limit and a period above zero.
+pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
+    let expected = ParseError { line: 1, expected: "a quota and a period" };
     let (quota, period) = split_once(single_line(text)?, b' ').ok_or(expected)?;
     let quota_us = limit(quota).ok_or(expected)?;
     let period_us = parse_u64(period).filter(|&period| period > 0).ok_or(expected)?;
@@ -105,9 +105,9 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, Malformed> {
 /// CPU left, and 0.
 ///
 /// # Errors
-/// [`Malformed`] when a range is neither a number nor two in order.
-pub fn parse_cpu_count(text: &[u8]) -> Result<u64, Malformed> {
-    let expected = Malformed { line: 1, expected: "a list of CPUs" };
+/// [`ParseError`] when a range is neither a number nor two in order.
+pub fn parse_cpu_count(text: &[u8]) -> Result<u64, ParseError> {
+    let expected = ParseError { line: 1, expected: "a list of CPUs" };
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
     ranges
         .map(|range| cpus_in(range).ok_or(expected))
@@ -122,12 +122,12 @@ fn cpus_in(range: &[u8]) -> Option<u64> {
 /// `io.max`: `8:16 rbps=2097152 wbps=max riops=max wiops=120`, a row for each limited device.
 ///
 /// # Errors
-/// [`Malformed`] when a row has no device or a key no limit. A key that is missing is `max`, one
+/// [`ParseError`] when a row has no device or a key no limit. A key that is missing is `max`, one
 /// that is unknown is passed over.
-pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, Malformed> {
+pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, ParseError> {
     lines(text)?
         .map(|(line, content)| {
-            io_max_row(content).ok_or(Malformed { line, expected: "a device and its limits" })
+            io_max_row(content).ok_or(ParseError { line, expected: "a device and its limits" })
         })
         .collect()
 }

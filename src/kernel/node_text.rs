@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use procfs::DiskStat;
 
 use super::io_stat::Device;
-use super::text::{Malformed, lines, malformed_file, parse_keyed, parse_u64, split_once};
+use super::text::{ParseError, lines, malformed_file, parse_keyed, parse_u64, split_once};
 
 /// `/proc/stat`: where the CPUs' time went, in clock ticks since boot, summed over CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,8 +75,8 @@ pub struct NodeMemory {
 /// Reads `/proc/stat`.
 ///
 /// # Errors
-/// [`Malformed`] without the summed `cpu` line (four numbers at least) or without `btime`.
-pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, Malformed> {
+/// [`ParseError`] without the summed `cpu` line (four numbers at least) or without `btime`.
+pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let mut times = None;
     let (mut cpus, mut boot_time_s) = (0, None);
     for (line, content) in lines(text)? {
@@ -85,11 +85,11 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, Malformed> {
         };
         match keyword {
             b"cpu" => {
-                let expected = Malformed { line, expected: "the CPUs' ticks" };
+                let expected = ParseError { line, expected: "the CPUs' ticks" };
                 times = Some(parse_ticks(rest).ok_or(expected)?);
             }
             b"btime" => {
-                let expected = Malformed { line, expected: "the boot time" };
+                let expected = ParseError { line, expected: "the boot time" };
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
             cpu if cpu.strip_prefix(b"cpu").and_then(parse_u64).is_some() => cpus += 1,
@@ -125,9 +125,9 @@ fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
 /// quota took from a task is in it. Tasks that wait side by side count side by side.
 ///
 /// # Errors
-/// [`Malformed`] without a version, without a CPU, or when a CPU's line is not its name and nine
+/// [`ParseError`] without a version, without a CPU, or when a CPU's line is not its name and nine
 /// numbers at least.
-pub fn parse_schedstat(text: &[u8]) -> Result<u64, Malformed> {
+pub fn parse_schedstat(text: &[u8]) -> Result<u64, ParseError> {
     let (mut version, mut run_delay_ns) = (false, None);
     for (line, content) in lines(text)? {
         let Some((keyword, rest)) = split_once(content, b' ') else {
@@ -137,7 +137,7 @@ pub fn parse_schedstat(text: &[u8]) -> Result<u64, Malformed> {
         if keyword.strip_prefix(b"cpu").and_then(parse_u64).is_none() {
             continue;
         }
-        let expected = Malformed { line, expected: "nine numbers of a CPU" };
+        let expected = ParseError { line, expected: "nine numbers of a CPU" };
         let numbers: Option<Vec<u64>> = rest.split(|&byte| byte == b' ').map(parse_u64).collect();
         let numbers = numbers.filter(|numbers| numbers.len() >= SCHEDSTAT_NUMBERS);
         let numbers = numbers.ok_or(expected)?;
@@ -158,8 +158,8 @@ const SCHEDSTAT_RUN_DELAY: usize = 7;
 /// Reads `/proc/vmstat`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     let mut reclaim = Reclaim::default();
     parse_keyed(text, |key, value| match key {
         b"pgscan_kswapd" => reclaim.pgscan_kswapd = Some(value),
@@ -172,11 +172,11 @@ pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, Malformed> {
 /// Reads `/proc/meminfo`.
 ///
 /// # Errors
-/// [`Malformed`] when a line that is used is not `Key:   number kB`.
-pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, Malformed> {
+/// [`ParseError`] when a line that is used is not `Key:   number kB`.
+pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     let mut memory = NodeMemory::default();
     for (line, content) in lines(text)? {
-        let expected = Malformed { line, expected: "a key and a number of kB" };
+        let expected = ParseError { line, expected: "a key and a number of kB" };
         let (key, value) = split_once(content, b':').ok_or(expected)?;
         let slot = match key {
             b"MemTotal" => &mut memory.total,

@@ -2,7 +2,7 @@
 //! Lines are told by keyword, never by position: `cpu` had no `full` before Linux 5.13, `irq` has
 //! only `full`. The averages are checked for their form and dropped: rates come from totals.
 
-use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+use super::text::{ParseError, lines, malformed_file, parse_u64, split_once};
 
 /// Totals of one pressure file, in microseconds since boot (or since the cgroup was made).
 ///
@@ -18,13 +18,13 @@ pub struct Pressure {
 /// Reads a pressure file.
 ///
 /// # Errors
-/// [`Malformed`] for any truncation, a repeated line, a number that is none, or a file without
+/// [`ParseError`] for any truncation, a repeated line, a number that is none, or a file without
 /// `some` and `full`. Unknown fields at the end of a line and unknown lines of the same form are
 /// passed over, since later kernels may add them.
-pub fn parse_pressure(text: &[u8]) -> Result<Pressure, Malformed> {
+pub fn parse_pressure(text: &[u8]) -> Result<Pressure, ParseError> {
     let mut pressure = Pressure::default();
     for (line, content) in lines(text)? {
-        let malformed = |expected| Malformed { line, expected };
+        let malformed = |expected| ParseError { line, expected };
         let (keyword, fields) =
             split_once(content, b' ').ok_or(malformed("a keyword and its fields"))?;
         let total_us = parse_fields(fields).map_err(malformed)?;

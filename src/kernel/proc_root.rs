@@ -19,7 +19,7 @@ use super::node_text::{
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, numbers};
-use super::text::Malformed;
+use super::text::ParseError;
 use super::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// A mounted `/proc`, or a replay of one.
@@ -171,7 +171,7 @@ impl ProcRoot {
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<T, ReadError> {
         let value = buffer.read_all(&self.handle, name).and_then(|text| Ok(parse(text)?));
         value.map_err(|kind| ReadError {

@@ -1,6 +1,6 @@
 //! What `/proc` says of one process or thread: its times, its name, its cgroup. Pure.
 
-use super::text::{Malformed, lines, malformed_file, parse_u64};
+use super::text::{ParseError, lines, malformed_file, parse_u64};
 
 /// `/proc/PID/task/TID/schedstat`: of one thread, since it was made. Nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct TaskTimes {
 /// Reads a thread's `schedstat`: time run, time waited, times it was given a CPU.
 ///
 /// # Errors
-/// [`Malformed`] when it is not three numbers.
-pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, Malformed> {
+/// [`ParseError`] when it is not three numbers.
+pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
     let malformed = malformed_file("three numbers");
     let mut all = lines(text)?;
     let (Some((_, line)), None) = (all.next(), all.next()) else { return Err(malformed) };
@@ -40,8 +40,8 @@ pub fn is_vcpu(comm: &[u8]) -> bool {
 /// file tells none. In a cgroup namespace it begins with `/..` where it leads out of it.
 ///
 /// # Errors
-/// [`Malformed`] when the file does not end with a line.
-pub fn parse_cgroup_path(text: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+/// [`ParseError`] when the file does not end with a line.
+pub fn parse_cgroup_path(text: &[u8]) -> Result<Option<&[u8]>, ParseError> {
     Ok(lines(text)?.find_map(|(_, line)| line.strip_prefix(b"0::")))
 }
 

@@ -1,5 +1,5 @@
 //! Words and numbers of kernel text, strictly, as bytes. Nothing here slices or indexes: whatever
-//! the bytes are, the answer is a value or a [`Malformed`].
+//! the bytes are, the answer is a value or a [`ParseError`].
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use std::fmt;
 ///
 /// `line` counts from 1; 0 means the file as a whole (empty, or cut off before its last newline).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed {
+pub struct ParseError {
     /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
     /// What was expected there.
     pub expected: &'static str,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "malformed: expected {}", self.expected),
@@ -23,15 +23,15 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for ParseError {}
 
 /// The whole file is wrong.
-pub(crate) const fn malformed_file(expected: &'static str) -> Malformed {
-    Malformed { line: 0, expected }
+pub(crate) const fn malformed_file(expected: &'static str) -> ParseError {
+    ParseError { line: 0, expected }
 }
 
 /// The lines of a file with their numbers. A text that does not end in a newline was cut off.
-pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, Malformed> {
+pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, ParseError> {
     let body = match text.split_last() {
         None => None,
         Some((b'\n', body)) => Some(body),
@@ -73,9 +73,12 @@ pub(crate) fn parse_u32(digits: &[u8]) -> Option<u32> {
 /// Calls `field` for every line `key value` of a flat keyed file (`cpu.stat`, `memory.stat`,
 /// `memory.events`, `/proc/vmstat`). An empty file is well-formed: `cpu.stat.local` is empty
 /// where the controller is off.
-pub(crate) fn parse_keyed(text: &[u8], mut field: impl FnMut(&[u8], u64)) -> Result<(), Malformed> {
+pub(crate) fn parse_keyed(
+    text: &[u8],
+    mut field: impl FnMut(&[u8], u64),
+) -> Result<(), ParseError> {
     for (line, content) in lines(text)? {
-        let expected = Malformed { line, expected: "a key and a number" };
+        let expected = ParseError { line, expected: "a key and a number" };
         let (key, value) = split_once(content, b' ').ok_or(expected)?;
         if key.is_empty() {
             return Err(expected);

@@ -13,7 +13,7 @@ use crate::kernel::counters::{
 use crate::kernel::io_stat::{IoCounters, parse_io_stat};
 use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use crate::kernel::pressure::Pressure;
-use crate::kernel::text::Malformed;
+use crate::kernel::text::ParseError;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::{CgroupSample, CgroupStats, Depth, NodeSample, PressureReading, Pressures};
 
@@ -227,7 +227,7 @@ impl CgroupReader {
         &mut self,
         dir: &CgroupDir,
         name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Option<Option<T>> {
         dir.read(name, &mut self.buffer, parse).map_err(|error| self.errors.push(error)).ok()
     }
@@ -236,7 +236,7 @@ impl CgroupReader {
         &mut self,
         dir: &CgroupDir,
         name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Option<T> {
         self.read_whole(dir, name, parse).flatten()
     }
