@@ -1,52 +1,121 @@
-//! One process below a mounted `/proc`: in which cgroup it is, its threads, and their times. Its
-//! directory is kept open: a number that is used again is another process.
+//! One process in a mounted `/proc`: its cgroup, its threads and their times.
+//!
+//! A PID and a TID can be reused. What the kernel guarantees:
+//! - A kept handle of `/proc/PID` stays with its process. After its end every access through the
+//!   handle fails with ESRCH, even while another process has the PID.
+//! - A TID below a kept handle is looked up among the threads of that process. It can be reused only
+//!   by a later thread of the same process; a process of that number is not found there.
+//! - PID or TID and start time together identify a process or thread. When a thread other than the
+//!   first calls `execve`, it takes over PID and start time, but not the times of the first.
+//!
+//! So a reused PID needs attention only where the directory is opened by path, and a reused TID
+//! everywhere: see [`TaskTimes::is_same_thread`].
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::task_text::{TaskTimes, is_vcpu, parse_cgroup_path, parse_task_schedstat};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::task_text::{
+    TaskTimes, is_vcpu, parse_cgroup_path, parse_start_time, parse_task_schedstat,
+};
 use super::text::parse_u32;
-use super::{ReadBuffer, ReadError, ReadErrorKind};
 
-/// A process, by an open handle of its directory.
+/// A process: by an open handle of its directory, or by path and start time.
 #[derive(Debug)]
 pub struct ProcessDir {
-    handle: OwnedFd,
+    /// The process's directory; `/proc` itself where files are opened by path.
+    base: Arc<OwnedFd>,
+    /// What file names begin with below `base`: empty, or `PID/`.
+    prefix: String,
+    /// Start time when it was opened, where files are opened by path.
+    start_time: Option<u64>,
     path: PathBuf,
 }
 
-/// A thread of a process: the name of its file.
+/// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its number in the mount's namespace.
+    /// Its TID in the PID namespace of the mount.
     pub id: u32,
     schedstat: CString,
 }
 
 impl ProcessDir {
-    /// Opens the directory of a process below `proc`, whose path is for errors.
-    pub(super) fn open(proc: impl AsFd, path: &Path, id: u32) -> Result<Self, ReadError> {
+    /// Opens the directory of a process below `proc`, which is at `path`. Without `keep`, or where
+    /// no descriptor is left, later files are opened by path.
+    pub(super) fn open(
+        proc: &Arc<OwnedFd>,
+        path: &Path,
+        id: u32,
+        keep: bool,
+        buffer: &mut ReadBuffer,
+    ) -> Result<Self, ReadError> {
         let name = id.to_string();
         let path = path.join(&name);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        match openat(proc, name.as_str(), flags, Mode::empty()) {
-            Ok(handle) => Ok(Self { handle, path }),
-            Err(errno) => Err(ReadError { path: path.display().to_string(), kind: errno.into() }),
+        let handle = if keep {
+            openat(proc, name.as_str(), flags, Mode::empty())
+        } else {
+            Err(Errno::EMFILE)
+        };
+        match handle {
+            Ok(handle) => {
+                Ok(Self { base: Arc::new(handle), prefix: String::new(), start_time: None, path })
+            }
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                let base = Arc::clone(proc);
+                let mut dir = Self { base, prefix: name + "/", start_time: None, path };
+                dir.start_time = Some(dir.start_time(buffer)?);
+                Ok(dir)
+            }
+            Err(errno) => Err(ReadError::new(&path, errno)),
         }
     }
 
-    /// Its path in the hierarchy of cgroup v2, as far as this process' own cgroup namespace shows
-    /// it; `None` where it is in none.
+    /// Whether this holds a descriptor.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.prefix.is_empty()
+    }
+
+    /// When the process that has the PID now started, in clock ticks since boot.
     ///
     /// # Errors
-    /// Anything, a process that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
+    pub fn start_time(&self, buffer: &mut ReadBuffer) -> Result<u64, ReadError> {
+        let text = buffer.read_once(&self.base, &self.file("stat"));
+        let time = text.and_then(|text| Ok(parse_start_time(text)?));
+        time.map_err(|kind| self.error("stat", kind))
+    }
+
+    /// When the thread that has the TID now started, in clock ticks since boot.
+    ///
+    /// # Errors
+    /// [`ReadErrorKind::Vanished`] after its end.
+    pub fn thread_start_time(
+        &self,
+        thread: &Thread,
+        buffer: &mut ReadBuffer,
+    ) -> Result<u64, ReadError> {
+        let name = format!("task/{}/stat", thread.id);
+        let text = buffer.read_once(&self.base, &self.file(&name));
+        let time = text.and_then(|text| Ok(parse_start_time(text)?));
+        time.map_err(|kind| self.error(&name, kind))
+    }
+
+    /// Its cgroup v2 path as this process's own cgroup namespace shows it; `None` without one.
+    ///
+    /// # Errors
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
-        let text = buffer.read_all(&self.handle, c"cgroup");
+        let text = buffer.read_all(&self.base, &self.file("cgroup"));
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
         path.map_err(|kind| self.error("cgroup", kind))
     }
@@ -54,53 +123,142 @@ impl ProcessDir {
     /// Its threads.
     ///
     /// # Errors
-    /// Anything, a process that ended included.
-    pub fn threads(&self) -> Result<Vec<Thread>, ReadError> {
+    /// [`ReadErrorKind::Vanished`] after its end, also where another process has its PID.
+    pub fn threads(&self, buffer: &mut ReadBuffer) -> Result<Vec<Thread>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let listed = Dir::openat(&self.handle, c"task", flags, Mode::empty())
-            .and_then(|mut dir| numbers(&mut dir))
+        let listed = Dir::openat(&self.base, self.file("task").as_c_str(), flags, Mode::empty())
+            .and_then(|mut dir| numeric_entries(&mut dir))
             .map_err(|errno| self.error("task", errno.into()))?;
-        Ok(listed.into_iter().filter_map(Thread::new).collect())
+        if self.start_time.is_some() && self.start_time != Some(self.start_time(buffer)?) {
+            return Err(self.error("task", Errno::ESRCH.into()));
+        }
+        let thread = |id| Thread { id, schedstat: self.file(&format!("task/{id}/schedstat")) };
+        Ok(listed.into_iter().map(thread).collect())
     }
 
-    /// Whether a thread runs a virtual CPU, by its name.
+    /// Whether a thread runs a vCPU, by its name.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_vcpu(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
-        let file = format!("task/{}/comm", thread.id);
-        let name = CString::new(file.as_str()).unwrap_or_default();
-        let comm = buffer.read_once(&self.handle, &name).map(is_vcpu);
-        comm.map_err(|kind| self.error(&file, kind))
+        let name = format!("task/{}/comm", thread.id);
+        let comm = buffer.read_once(&self.base, &self.file(&name)).map(is_vcpu);
+        comm.map_err(|kind| self.error(&name, kind))
     }
 
-    /// How long a thread ran and waited.
+    /// CPU times of the thread that has the TID now.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn times(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
-        let text = buffer.read_once(&self.handle, &thread.schedstat);
+        let text = buffer.read_once(&self.base, &thread.schedstat);
         let times = text.and_then(|text| Ok(parse_task_schedstat(text)?));
-        times.map_err(|kind| self.error(&thread.schedstat.to_string_lossy(), kind))
+        times.map_err(|kind| self.error(&format!("task/{}/schedstat", thread.id), kind))
+    }
+
+    fn file(&self, name: &str) -> CString {
+        // Neither numbers nor fixed names contain a NUL.
+        CString::new(format!("{}{name}", self.prefix)).unwrap_or_default()
     }
 
     fn error(&self, file: &str, kind: ReadErrorKind) -> ReadError {
-        ReadError { path: self.path.join(file).display().to_string(), kind }
+        ReadError::new(&self.path.join(file), kind)
     }
 }
 
-impl Thread {
-    fn new(id: u32) -> Option<Self> {
-        let schedstat = CString::new(format!("task/{id}/schedstat")).ok()?;
-        Some(Self { id, schedstat })
-    }
-}
-
-/// The entries of a directory that are numbers: processes or threads.
-pub(super) fn numbers(dir: &mut Dir) -> nix::Result<Vec<u32>> {
+/// The entries of a directory that are numbers: PIDs or TIDs.
+pub(super) fn numeric_entries(dir: &mut Dir) -> nix::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     for entry in dir.iter() {
         numbers.extend(parse_u32(CStr::to_bytes(entry?.file_name())));
     }
     Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::process::{Command, Stdio};
+
+    struct FakeProc(PathBuf);
+
+    impl FakeProc {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        /// A process with one thread; in the place of one that had its PID before.
+        fn start(&self, pid: u32, start_time: u64) {
+            let process = self.0.join(pid.to_string());
+            let _ = fs::remove_dir_all(&process);
+            let task = process.join(format!("task/{pid}"));
+            fs::create_dir_all(&task).unwrap();
+            let stat = format!("{pid} (a b) S {}{start_time} 0\n", "0 ".repeat(18));
+            fs::write(process.join("stat"), &stat).unwrap();
+            fs::write(task.join("stat"), &stat).unwrap();
+            fs::write(task.join("schedstat"), "70 30 5\n").unwrap();
+        }
+    }
+
+    fn open(proc: &Path, pid: u32, keep: bool) -> ProcessDir {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let handle = Arc::new(nix::fcntl::open(proc, flags, Mode::empty()).unwrap());
+        ProcessDir::open(&handle, proc, pid, keep, &mut ReadBuffer::default()).unwrap()
+    }
+
+    impl Drop for FakeProc {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_process_is_read_the_same_with_and_without_a_kept_handle() {
+        let proc = FakeProc::new("same");
+        proc.start(7, 4711);
+        let mut buffer = ReadBuffer::default();
+        for keep in [true, false] {
+            let dir = open(&proc.0, 7, keep);
+            assert_eq!(dir.is_kept(), keep);
+            assert_eq!(dir.start_time(&mut buffer), Ok(4711));
+            let threads = dir.threads(&mut buffer).unwrap();
+            assert_eq!(threads.iter().map(|thread| thread.id).collect::<Vec<_>>(), [7]);
+            let times = dir.times(&threads[0], &mut buffer);
+            assert_eq!(times, Ok(TaskTimes { run_ns: 70, delay_ns: 30 }));
+            assert_eq!(dir.thread_start_time(&threads[0], &mut buffer), Ok(4711));
+        }
+    }
+
+    #[test]
+    fn a_reused_pid_is_noticed_with_and_without_a_kept_handle() {
+        let proc = FakeProc::new("reused");
+        let mut buffer = ReadBuffer::default();
+        for keep in [true, false] {
+            proc.start(7, 4711);
+            let dir = open(&proc.0, 7, keep);
+            proc.start(7, 4712);
+            assert!(dir.threads(&mut buffer).unwrap_err().is_vanished(), "kept: {keep}");
+        }
+    }
+
+    #[test]
+    fn a_kept_handle_of_a_real_process_fails_after_its_end() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let proc = Path::new("/proc");
+        let dir = open(proc, child.id(), true);
+        let mut buffer = ReadBuffer::default();
+        let started = open(proc, std::process::id(), true).start_time(&mut buffer).unwrap();
+        assert!(dir.start_time(&mut buffer).unwrap() >= started);
+        let thread = dir.threads(&mut buffer).unwrap().remove(0);
+        assert!(dir.times(&thread, &mut buffer).is_ok());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(dir.times(&thread, &mut buffer).unwrap_err().is_vanished());
+        assert!(dir.start_time(&mut buffer).unwrap_err().is_vanished());
+        assert!(dir.threads(&mut buffer).unwrap_err().is_vanished());
+    }
 }

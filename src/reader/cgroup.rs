@@ -74,7 +74,7 @@ impl CgroupReader {
             Some(Remembered { reading, cpu_only: false, .. }) if is_fresh(reading.at, now) => {
                 reading
             }
-            _ if member.dir.is_node() => node.pressure,
+            _ if member.dir.is_root_cgroup() => node.pressure,
             last => {
                 let stands = last.filter(|last| !last.cpu_only);
                 let cpu = last.filter(|last| is_fresh(last.reading.at, now));

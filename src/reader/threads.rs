@@ -139,7 +139,7 @@ impl ThreadReader {
             if self.others.get(&id) == Some(&true) {
                 continue;
             }
-            let found = proc.process(id).and_then(|dir| {
+            let found = proc.process(id, true, buffer).and_then(|dir| {
                 let owner = owner_of(dir.cgroup(buffer)?, &names);
                 Ok((dir, owner))
             });
@@ -202,7 +202,7 @@ impl Process {
         let known: HashMap<u32, bool> =
             self.threads.iter().map(|(thread, is_vcpu)| (thread.id, *is_vcpu)).collect();
         self.threads.clear();
-        for thread in self.dir.threads()? {
+        for thread in self.dir.threads(buffer)? {
             let before = known.get(&thread.id).copied().filter(|_| !is_young);
             let is_vcpu = before.map_or_else(|| self.dir.is_vcpu(&thread, buffer), Ok);
             match is_vcpu {
