@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
-use psi_agent::kernel::own_process::spare_descriptors;
+use psi_agent::kernel::own_process::raise_open_file_limit;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::sample::{CpuSource, Detail, Moment, ScrapeSample};
 use support::{Turns, cpu_time_of, judge, take_turns};
@@ -61,7 +61,7 @@ const RUN_DELAY: usize = 2;
 const OTHER_WORK_BYTES: usize = 96 << 20;
 
 fn main() -> ExitCode {
-    let handles = spare_descriptors().unwrap() / 4;
+    let handles = raise_open_file_limit().unwrap() / 4;
     let mut memory = vec![0u8; OTHER_WORK_BYTES];
     let mut other_work = || memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
     let samples = measure_samples(handles, &mut other_work);

@@ -1,22 +1,20 @@
-//! What a cgroup's path says: pod or host, QoS class, pod uid, runtime, container id. Pure text;
-//! all kubelet drivers, runtimes and layouts at once, since trees of two drivers may stand side
-//! by side after a driver was changed. What only the API server knows comes later.
+//! Parses a cgroup's path: pod or host, QoS class, pod UID, runtime, container ID. All kubelet drivers,
+//! runtimes and layouts are recognized at once, since trees of two drivers can exist side by side
+//! after the driver was changed.
 
-use std::fmt;
-
-/// A pod's quality of service class, as the kubelet names its cgroups.
+/// A pod's QoS class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
-    /// Requests equal limits; such pods sit directly below kubepods.
+    /// Requests equal limits. Cgroups of these pods are directly below kubepods.
     Guaranteed,
-    /// Some request or limit.
+    /// Has a request or limit.
     Burstable,
-    /// No request and no limit.
+    /// Has neither request nor limit.
     BestEffort,
 }
 
 impl Qos {
-    /// The kubelet's word.
+    /// The class in names of the kubelet's cgroups.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -31,7 +29,7 @@ impl Qos {
     }
 }
 
-/// Who made a container.
+/// A container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Runtime {
     /// CRI-O.
@@ -40,12 +38,12 @@ pub enum Runtime {
     Containerd,
     /// cri-dockerd.
     Docker,
-    /// The path is a bare id, which containerd and docker both write.
+    /// The path is a bare ID, which both use.
     ContainerdOrDocker,
 }
 
 impl Runtime {
-    /// The name that people know.
+    /// Its usual name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -57,17 +55,17 @@ impl Runtime {
     }
 }
 
-/// A pod's uid as the path has it: for a static pod this is the hash of its manifest, 32 hex
-/// digits, which is not the uid of its mirror pod in the API.
+/// A pod's UID in the path. For a static pod it is the hash of its manifest, 32 hex digits, and not
+/// the UID of its mirror pod in the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Box<str>);
 
-/// A container's id, without the runtime's prefix.
+/// A container ID without the runtime's prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(Box<str>);
 
 impl PodUid {
-    /// The uid with dashes.
+    /// The UID with dashes.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -75,78 +73,66 @@ impl PodUid {
 }
 
 impl ContainerId {
-    /// The id, 64 hex digits (the colon form allows others).
+    /// The ID: 64 hex digits; other characters only in the colon form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for PodUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Where in the tree a cgroup stands.
+/// Place of a cgroup in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// The root cgroup: the node.
+    /// The root cgroup, which is the node.
     Root,
-    /// Outside pods: services, slices, kubepods and its QoS classes.
+    /// Outside pods: services, slices, kubepods and the QoS classes.
     Host,
-    /// A systemd mount unit: no process ever runs in it.
+    /// A systemd mount unit, which has no processes.
     MountUnit,
-    /// A pod, or something within one.
+    /// A pod or a cgroup within one.
     Pod(PodPlace),
 }
 
-/// A cgroup of a pod's.
+/// A pod or a cgroup within one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodPlace {
     /// The pod's class.
     pub qos: Qos,
     /// The pod.
     pub uid: PodUid,
-    /// What in the pod.
-    pub level: Level,
+    /// The part of the pod.
+    pub level: PodLevel,
 }
 
-/// What in a pod a cgroup is.
+/// Which part of a pod a cgroup is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Level {
-    /// The pod itself.
+pub enum PodLevel {
+    /// The whole pod.
     Pod,
-    /// A container; a pause container looks the same in the path.
-    Container(Container),
-    /// CRI-O's sandbox beside its containers.
-    Sandbox(Container),
-    /// CRI-O's monitor of a container: none itself, but counted in the pod.
+    /// A container. The path of a pause container has the same form.
+    Container(ContainerRef),
+    /// CRI-O's sandbox.
+    Sandbox(ContainerRef),
+    /// CRI-O's monitor process of a container (conmon).
     Monitor,
-    /// Below a container: crun's `container`, KubeVirt's `housekeeping`. The container's own
+    /// Below a container, such as crun's `container` or KubeVirt's `housekeeping`. The container's
     /// pressure includes it.
-    Nested(Container),
-    /// In the pod, but of no form that is known.
+    Nested(ContainerRef),
+    /// In the pod, with an unknown name.
     Unknown,
 }
 
-/// A container as its path names it.
+/// A container, as its path identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
-    /// Who made it.
+pub struct ContainerRef {
+    /// Its runtime.
     pub runtime: Runtime,
-    /// Its id.
+    /// Its ID.
     pub id: ContainerId,
 }
 
 impl Place {
-    /// Reads a cgroup's path, counted from the root of the hierarchy (`/` for the root itself).
+    /// Parses a path relative to the root of the hierarchy, which is `/`.
     #[must_use]
     pub fn of_path(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -166,7 +152,7 @@ impl Place {
     }
 }
 
-/// How the kubelet named the pod's cgroup, which decides what a bare `crio-<id>` below it is.
+/// The kubelet's cgroup driver. It decides what `crio-<id>` without `.scope` is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Driver {
     Systemd,
@@ -182,19 +168,19 @@ impl PodPlace {
             (Driver::Cgroupfs, qos, uid.to_owned(), None)
         };
         let level = match (leaf, below) {
-            (None, []) => Level::Pod,
-            (None, [leaf]) => Level::of_leaf(driver, leaf),
-            (None, [leaf, ..]) => Level::of_leaf(driver, leaf).nested(),
-            // The colon form is pod and container in one component.
-            (Some(container), []) => Level::Container(container),
-            (Some(container), _) => Level::Nested(container),
+            (None, []) => PodLevel::Pod,
+            (None, [leaf]) => PodLevel::of_leaf(driver, leaf),
+            (None, [leaf, ..]) => PodLevel::of_leaf(driver, leaf).nested(),
+            // The colon form has pod and container in one component.
+            (Some(container), []) => PodLevel::Container(container),
+            (Some(container), _) => PodLevel::Nested(container),
         };
         Some(PodPlace { qos, uid: PodUid(uid.into()), level })
     }
 }
 
-/// `[…-]kubepods[-burstable|-besteffort]-pod<uid>.slice[:<runtime>:<id>]`
-fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<Container>)> {
+/// Parses `[…-]kubepods[-burstable|-besteffort]-pod<uid>.slice[:<runtime>:<id>]`.
+fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<ContainerRef>)> {
     let (unit, leaf) = match part.split_once(':') {
         Some((unit, leaf)) => (unit, Some(colon_container(leaf)?)),
         None => (part, None),
@@ -211,8 +197,8 @@ fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<Container>)> {
     (top == "kubepods").then_some((qos, uid, leaf))
 }
 
-/// `cri-containerd:<id>`: what containerd makes of a systemd path when it is set to cgroupfs.
-fn colon_container(leaf: &str) -> Option<Container> {
+/// Parses `cri-containerd:<id>`, which containerd with the cgroupfs driver makes of a systemd path.
+fn colon_container(leaf: &str) -> Option<ContainerRef> {
     let (runtime, id) = leaf.split_once(':')?;
     let runtime = match runtime {
         "cri-containerd" => Runtime::Containerd,
@@ -222,10 +208,10 @@ fn colon_container(leaf: &str) -> Option<Container> {
     };
     let is_id = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (!id.is_empty() && id.bytes().all(is_id))
-        .then(|| Container { runtime, id: ContainerId(id.into()) })
+        .then(|| ContainerRef { runtime, id: ContainerId(id.into()) })
 }
 
-/// `kubepods/pod<uid>` or `kubepods/<class>/pod<uid>`, at any depth.
+/// Parses `kubepods/pod<uid>` or `kubepods/<class>/pod<uid>`, at any depth.
 fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)> {
     let uid = part.strip_prefix("pod").filter(|uid| !uid.is_empty())?;
     match ancestors {
@@ -235,22 +221,22 @@ fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)>
     }
 }
 
-impl Level {
-    /// What stands directly below a pod. Conmon is asked for first: its name begins like CRI-O's.
+impl PodLevel {
+    /// Parses the name of a cgroup directly below a pod. `crio-conmon-` is checked before `crio-`.
     fn of_leaf(driver: Driver, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);
         if unit.strip_prefix("crio-conmon-").and_then(container_id).is_some() {
-            return Level::Monitor;
+            return PodLevel::Monitor;
         }
         let container = |runtime, prefix: &str| {
             let id = unit.strip_prefix(prefix).and_then(container_id)?;
-            Some(Container { runtime, id })
+            Some(ContainerRef { runtime, id })
         };
         if let Some(container) = container(Runtime::CriO, "crio-") {
             return match (driver, scope) {
-                (Driver::Systemd, None) => Level::Sandbox(container),
-                _ => Level::Container(container),
+                (Driver::Systemd, None) => PodLevel::Sandbox(container),
+                _ => PodLevel::Container(container),
             };
         }
         let found = match scope {
@@ -258,20 +244,20 @@ impl Level {
                 .or_else(|| container(Runtime::Docker, "docker-")),
             None => container(Runtime::ContainerdOrDocker, ""),
         };
-        found.map_or(Level::Unknown, Level::Container)
+        found.map_or(PodLevel::Unknown, PodLevel::Container)
     }
 
     fn nested(self) -> Self {
         match self {
-            Level::Container(container) | Level::Sandbox(container) | Level::Nested(container) => {
-                Level::Nested(container)
-            }
-            Level::Pod | Level::Monitor | Level::Unknown => Level::Unknown,
+            PodLevel::Container(container)
+            | PodLevel::Sandbox(container)
+            | PodLevel::Nested(container) => PodLevel::Nested(container),
+            PodLevel::Pod | PodLevel::Monitor | PodLevel::Unknown => PodLevel::Unknown,
         }
     }
 }
 
-/// 64 lower-case hex digits.
+/// Parses 64 lower-case hex digits.
 fn container_id(id: &str) -> Option<ContainerId> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (id.len() == 64 && id.bytes().all(is_hex)).then(|| ContainerId(id.into()))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
 use crate::collector::{VisibleThreads, visible_threads};
@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::pod_source::read_now;
 use crate::sample::CpuSource;
 use crate::sampler::moment_now;
@@ -176,8 +176,8 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
         Ok(()) => return Finding::ok(about, "cpu, memory and io are told"),
         Err(error) => error,
     };
-    match error.situation {
-        Situation::Refused(_) => {
+    match error.kind {
+        ReadErrorKind::Refused(_) => {
             let read = CgroupDir::open(&host.root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
@@ -190,7 +190,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
                 Err(_) => Finding::new(Verdict::Fail, about, error.to_string(), REFUSED),
             }
         }
-        Situation::Vanished(_) | Situation::Unsupported(_) => {
+        ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
             let parameter = host.proc.boot_parameter("psi", buffer);
             let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
             Finding::new(
@@ -200,7 +200,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
                 "boot with psi=1; if that changes nothing the kernel was built without CONFIG_PSI",
             )
         }
-        Situation::Malformed(_) | Situation::Failed(_) => Finding::new(
+        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::new(
             Verdict::Fail,
             about,
             error.to_string(),
@@ -237,7 +237,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     for node in tree.nodes() {
         match node.dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
-            Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
                 if node.dir.is_alive() {
                     off.push(&*node.cgroup.path);
                 }
@@ -293,8 +293,8 @@ fn pods(tree: &CgroupTree) -> Finding {
     let (mut pods, mut containers) = (0, 0);
     for node in tree.nodes() {
         if let Place::Pod(pod) = &node.cgroup.place {
-            pods += usize::from(pod.level == Level::Pod);
-            containers += usize::from(matches!(pod.level, Level::Container(_)));
+            pods += usize::from(pod.level == PodLevel::Pod);
+            containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }
     }
     Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Extent, Node as CgroupNode};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, ContainerSample, CpuSource, CpuUse, Detail, Matching, Moment, NodeSample,

@@ -8,7 +8,7 @@ use crate::config::{Config, PodSource};
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
-use crate::kernel::own_process::spare_descriptors;
+use crate::kernel::own_process::raise_open_file_limit;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::CpuSource;
 
@@ -109,7 +109,7 @@ impl Host {
         if self.node_alone {
             return Collector::of_node_alone(self.proc, self.root, config.cpu_source);
         }
-        let handles = spare_descriptors().unwrap_or_else(|errno| {
+        let handles = raise_open_file_limit().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
         });

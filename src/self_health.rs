@@ -13,7 +13,7 @@ use prometheus::{
 
 use crate::cluster::call::CallError;
 use crate::doors::verdicts::Verdict;
-use crate::kernel::Situation;
+use crate::kernel::ReadErrorKind;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
 use crate::sample::{Moment, NodeSample, PassReport, ScrapeSample, TickSample};
@@ -174,7 +174,7 @@ impl SelfHealth {
         }
         let mut complaints = locked(&self.complaints);
         for error in &report.errors {
-            self.read_errors.with_label_values(&[error.situation.word()]).inc();
+            self.read_errors.with_label_values(&[error.kind.word()]).inc();
             if let Some(unsaid) = complaints.hear(error, moment.at) {
                 tracing::warn!(%error, unsaid, "Cannot read");
             }
@@ -232,7 +232,7 @@ impl SelfHealth {
             |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
         let troubles = locked(&self.troubles);
         HealthView {
-            read_errors: Situation::WORDS.iter().map(count).collect(),
+            read_errors: ReadErrorKind::WORDS.iter().map(count).collect(),
             last_read_error: troubles.last_read.clone(),
             pods_error: troubles.pods.clone(),
             publish: self.publishes.view(),
@@ -331,7 +331,7 @@ fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
         "Kernel files that could not be read, and rows that were dropped, by kind.",
     );
     let errors = IntCounterVec::new(options, &["kind"])?;
-    for kind in Situation::WORDS {
+    for kind in ReadErrorKind::WORDS {
         errors.with_label_values(&[kind]);
     }
     registered(registry, errors)

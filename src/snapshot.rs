@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Serialize, Serializer};
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
@@ -261,12 +261,12 @@ impl<'a> CgroupView<'a> {
             Place::Root => ("root", None),
             Place::Host | Place::MountUnit => ("host", None),
             Place::Pod(pod) => match &pod.level {
-                Level::Pod => ("pod", None),
-                Level::Container(container) => ("container", Some(container)),
-                Level::Sandbox(container) => ("sandbox", Some(container)),
-                Level::Nested(container) => ("nested", Some(container)),
-                Level::Monitor => ("monitor", None),
-                Level::Unknown => ("unknown", None),
+                PodLevel::Pod => ("pod", None),
+                PodLevel::Container(container) => ("container", Some(container)),
+                PodLevel::Sandbox(container) => ("sandbox", Some(container)),
+                PodLevel::Nested(container) => ("nested", Some(container)),
+                PodLevel::Monitor => ("monitor", None),
+                PodLevel::Unknown => ("unknown", None),
             },
         };
         Self {

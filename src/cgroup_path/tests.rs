@@ -6,7 +6,7 @@ const UID_: &str = "1234abcd_0000_1111_2222_333344445555";
 const HASH: &str = "0123456789abcdef0123456789abcdef";
 const CID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Fills `<u_>`, `<u>`, `<hash>`, `<cid>` and the shorthands of the systemd driver in.
+/// Replaces `<u_>`, `<u>`, `<hash>`, `<cid>` and the shorthands of the systemd driver.
 fn expand(pattern: &str) -> String {
     pattern
         .replace(
@@ -28,17 +28,17 @@ fn describe(place: &Place) -> String {
     let Place::Pod(pod) = place else {
         return format!("{place:?}");
     };
-    let named = |kind: &str, container: &Container| {
+    let named = |kind: &str, container: &ContainerRef| {
         assert_eq!(container.id.as_str(), CID);
         format!("{kind} of {}", container.runtime.word())
     };
     let level = match &pod.level {
-        Level::Pod => "pod".to_owned(),
-        Level::Container(container) => named("container", container),
-        Level::Sandbox(container) => named("sandbox", container),
-        Level::Nested(container) => named("nested in container", container),
-        Level::Monitor => "monitor".to_owned(),
-        Level::Unknown => "unknown".to_owned(),
+        PodLevel::Pod => "pod".to_owned(),
+        PodLevel::Container(container) => named("container", container),
+        PodLevel::Sandbox(container) => named("sandbox", container),
+        PodLevel::Nested(container) => named("nested in container", container),
+        PodLevel::Monitor => "monitor".to_owned(),
+        PodLevel::Unknown => "unknown".to_owned(),
     };
     let uid = match pod.uid.as_str() {
         UID => "",
@@ -54,7 +54,7 @@ fn check(pattern: &str, expected: &str) {
 }
 
 #[test]
-fn systemd_driver() {
+fn paths_of_the_systemd_driver_are_recognized() {
     check("KG/", "guaranteed pod");
     check("KB/", "burstable pod");
     check("KE/", "besteffort pod");
@@ -64,7 +64,7 @@ fn systemd_driver() {
 }
 
 #[test]
-fn cri_o_has_sandboxes_monitors_and_sub_cgroups() {
+fn cri_o_has_sandboxes_monitors_and_nested_cgroups() {
     check("KB/crio-<cid>.scope", "burstable container of cri-o");
     check("KB/crio-<cid>.scope/container", "burstable nested in container of cri-o");
     check("KG/crio-<cid>.scope/housekeeping", "guaranteed nested in container of cri-o");
@@ -77,7 +77,7 @@ fn cri_o_has_sandboxes_monitors_and_sub_cgroups() {
 }
 
 #[test]
-fn cgroupfs_driver() {
+fn paths_of_the_cgroupfs_driver_are_recognized() {
     check("/kubepods/pod<u>", "guaranteed pod");
     check("/kubepods/besteffort/pod<u>/<cid>", "besteffort container of containerd or docker");
     check(
@@ -87,7 +87,7 @@ fn cgroupfs_driver() {
 }
 
 #[test]
-fn static_pods_carry_the_hash_of_their_manifest() {
+fn the_uid_of_a_static_pod_is_the_hash_of_its_manifest() {
     check(
         "/kubepods/besteffort/pod<hash>/<cid>",
         "static besteffort container of containerd or docker",
@@ -99,7 +99,7 @@ fn static_pods_carry_the_hash_of_their_manifest() {
 }
 
 #[test]
-fn colon_form_is_pod_and_container_at_once() {
+fn the_colon_form_is_pod_and_container_in_one() {
     let colon = "kubepods-burstable-pod<u_>.slice:cri-containerd:<cid>";
     check(
         &format!("/system.slice/containerd.service/{colon}"),
@@ -110,7 +110,7 @@ fn colon_form_is_pod_and_container_at_once() {
 }
 
 #[test]
-fn trees_below_another_root() {
+fn pods_are_recognized_below_another_root() {
     check("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod<u_>.slice", "guaranteed pod");
     check(
         "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod<u_>.slice/cri-containerd-<cid>.scope",
@@ -131,7 +131,7 @@ fn trees_below_another_root() {
 }
 
 #[test]
-fn what_is_no_pod() {
+fn other_cgroups_are_of_the_host() {
     check("/", "Root");
     for host in [
         "/kubepods.slice",
@@ -152,7 +152,7 @@ fn what_is_no_pod() {
 }
 
 #[test]
-fn what_is_of_no_known_form_in_a_pod_is_no_container() {
+fn an_unknown_cgroup_in_a_pod_is_no_container() {
     check("KB/crio-0123.scope", "burstable unknown");
     check("KB/cri-containerd-<cid>", "burstable unknown");
     check("KB/other.scope/below", "burstable unknown");
@@ -161,12 +161,12 @@ fn what_is_of_no_known_form_in_a_pod_is_no_container() {
 
 proptest! {
     #[test]
-    fn any_path_has_a_place(path: String) {
+    fn no_path_causes_a_panic(path: String) {
         let _ = Place::of_path(&path);
     }
 
     #[test]
-    fn a_uid_survives_both_drivers(uid in "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}") {
+    fn both_drivers_give_the_same_uid(uid in "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}") {
         let systemd = format!("/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"));
         for path in [systemd, format!("/kubepods/pod{uid}")] {
             let Place::Pod(pod) = Place::of_path(&path) else { panic!("{path} is a pod") };

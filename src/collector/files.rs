@@ -6,8 +6,8 @@ use std::ffi::CStr;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::io_stat::{IoCounters, parse_io_stat};
 use crate::kernel::pressure::Pressure;
-use crate::kernel::text::Malformed;
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::text::ParseError;
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// The reading side of a pass.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Files {
         &mut self,
         dir: &CgroupDir,
         name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Option<Option<T>> {
         let read = dir.read(name, &mut self.buffer, parse);
         self.missing |= matches!(read, Ok(None));
@@ -47,7 +47,7 @@ impl Files {
         &mut self,
         dir: &CgroupDir,
         name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Option<T> {
         self.read(dir, name, parse).flatten()
     }
@@ -68,9 +68,9 @@ impl Files {
         match dir.pressure(resource, &mut self.buffer) {
             Ok(pressure) => Ok(Some(pressure)),
             // With its directory still there, `cgroup.pressure` is 0.
-            Err(ReadError { situation: Situation::Vanished(_), .. }) if dir.is_alive() => Ok(None),
-            Err(ReadError { situation: Situation::Vanished(_), .. }) => Err(Gone),
-            Err(ReadError { situation: Situation::Unsupported(_), .. }) => Ok(None),
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) if dir.is_alive() => Ok(None),
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => Err(Gone),
+            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => Ok(None),
             Err(error) => {
                 self.errors.push(error);
                 Ok(None)

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::cgroup_path::{Level, Place, PodUid};
+use crate::cgroup_path::{Place, PodLevel, PodUid};
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::sample::Matching;
@@ -41,7 +41,7 @@ impl<'a> Matcher<'a> {
             self.seen.insert(&pod.uid);
             return Found::Known(Arc::clone(workload));
         }
-        if matches!(pod.level, Level::Pod | Level::Container(_)) {
+        if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {
             self.cgroups_without_pod += 1;
             return Found::NotYet;
         }

@@ -9,11 +9,11 @@ use super::stalls::{read_limit_hits, read_memory_of};
 use super::state::is_fresh;
 use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, Node as CgroupNode};
+use crate::kernel::cgroup_tree::{CgroupNode, CgroupTree};
 use crate::kernel::io_stat::Device;
 use crate::kernel::node_text::DiskCounters;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadError, Situation};
+use crate::kernel::{ReadError, ReadErrorKind};
 use crate::sample::{AllPods, Moment, NodeSample, PressureReading, Pressures};
 
 /// Reads the node.
@@ -110,7 +110,7 @@ fn read_node_pressures(proc: &ProcRoot, root: &Arc<CgroupRoot>, files: &mut File
     for resource in Resource::ALL {
         let buffer = &mut files.buffer;
         let read = match proc.pressure(resource, buffer) {
-            Err(ReadError { situation: Situation::Refused(_), .. }) => {
+            Err(ReadError { kind: ReadErrorKind::Refused(_), .. }) => {
                 CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
             }
             read => read,
@@ -118,7 +118,7 @@ fn read_node_pressures(proc: &ProcRoot, root: &Arc<CgroupRoot>, files: &mut File
         *pressures.of_mut(resource) = match read {
             // PSI is off on this node: absent, and no error at every read.
             Err(ReadError {
-                situation: Situation::Vanished(_) | Situation::Unsupported(_),
+                kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_),
                 ..
             }) => None,
             read => files.note(read),

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::matching::Found;
-use crate::cgroup_path::{Level, Place, PodUid};
+use crate::cgroup_path::{Place, PodLevel, PodUid};
 use crate::identity::Workload;
-use crate::kernel::cgroup_tree::{CgroupId, Node as CgroupNode};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 
 /// A container in the tree, and its pod's labels.
 pub(super) type Container<'a> = (&'a CgroupNode, Option<Arc<Workload>>);
@@ -24,19 +24,19 @@ pub(super) fn scored_containers<'a>(
     for (node, found) in nodes {
         let Place::Pod(pod) = &node.cgroup.place else { continue };
         match pod.level {
-            Level::Pod => _ = pods.insert(&pod.uid, node),
-            Level::Container(_) if *found != Found::NotYet => {
+            PodLevel::Pod => _ = pods.insert(&pod.uid, node),
+            PodLevel::Container(_) if *found != Found::NotYet => {
                 let workload = found.workload();
                 let vm = workload.and_then(|workload| workload.vm.as_ref());
                 if !vm.is_some_and(|vm| vm.awaits_handover) {
                     containers.push((node, workload.cloned()));
                 }
             }
-            Level::Container(_)
-            | Level::Sandbox(_)
-            | Level::Monitor
-            | Level::Nested(_)
-            | Level::Unknown => {}
+            PodLevel::Container(_)
+            | PodLevel::Sandbox(_)
+            | PodLevel::Monitor
+            | PodLevel::Nested(_)
+            | PodLevel::Unknown => {}
         }
     }
     let is_vm = |(_, workload): &Container<'_>| workload.as_deref().is_some_and(Workload::is_vm);
@@ -61,7 +61,7 @@ pub(super) fn workloads<'a>(
 ) -> impl Iterator<Item = &'a CgroupNode> {
     let above = above_pods(nodes.clone());
     nodes.filter(move |node| match &node.cgroup.place {
-        Place::Pod(pod) => matches!(pod.level, Level::Container(_)),
+        Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Host => {
             let path = &*node.cgroup.path;
             !above.contains(path) && ancestors(path).all(|path| above.contains(path))
@@ -80,7 +80,7 @@ pub(super) fn other_workloads<'a>(
 
 /// Paths of the cgroups above pods: the root, kubepods and its QoS classes.
 pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a str> {
-    let is_pod = |place: &Place| matches!(place, Place::Pod(pod) if pod.level == Level::Pod);
+    let is_pod = |place: &Place| matches!(place, Place::Pod(pod) if pod.level == PodLevel::Pod);
     let pods = nodes.filter(|node| is_pod(&node.cgroup.place));
     // Hundreds of pods have a handful of parents.
     let parents: HashSet<&str> =

@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::state::CgroupState;
-use crate::cgroup_path::{Level, Place};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupTree, Node as CgroupNode};
+use crate::cgroup_path::{Place, PodLevel};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree};
 use crate::kernel::counters::parse_populated;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
 use crate::kernel::task_text::TaskTimes;
-use crate::kernel::{ReadBuffer, ReadError, Situation};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::ThreadSample;
 
 /// How often all processes are listed.
@@ -158,7 +158,7 @@ impl ProcessFinder {
                 Ok((_, None)) => {
                     self.others.entry(id).and_modify(|settled| *settled = true).or_insert(false);
                 }
-                Err(ReadError { situation: Situation::Vanished(_), .. }) => {}
+                Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {}
                 // The reason is usually the same for all of them.
                 Err(error) => _ = first_error.get_or_insert(error),
             }
@@ -188,7 +188,7 @@ impl ProcessFinder {
                 }
                 match thread.sample(id.number, may_wait, buffer) {
                     Ok(sample) => samples.extend(sample),
-                    Err(ReadError { situation: Situation::Vanished(_), .. }) => {
+                    Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
                         self.thread_ended = true;
                         return false;
                     }
@@ -231,7 +231,7 @@ impl ContainerProcesses {
                 all_read &= complete;
                 true
             }
-            Err(ReadError { situation: Situation::Vanished(_), .. }) => false,
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => false,
             Err(error) => {
                 errors.push(error);
                 all_read = false;
@@ -266,7 +266,7 @@ impl Process {
             };
             match thread {
                 Ok(thread) => _ = self.threads.insert(id, thread),
-                Err(ReadError { situation: Situation::Vanished(_), .. }) => {}
+                Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {}
                 Err(error) => {
                     errors.push(error);
                     complete = false;
@@ -341,7 +341,7 @@ pub struct VisibleThreads {
 #[must_use]
 pub fn visible_threads(proc: &ProcRoot, tree: &CgroupTree, now: Instant) -> VisibleThreads {
     let is_container = |node: &&CgroupNode| match &node.cgroup.place {
-        Place::Pod(pod) => matches!(pod.level, Level::Container(_)),
+        Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Root | Place::Host | Place::MountUnit => false,
     };
     let containers: Vec<&CgroupNode> = tree.nodes().filter(is_container).collect();

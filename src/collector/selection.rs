@@ -1,6 +1,6 @@
 //! Which cgroups are read, and which of their files.
 
-use crate::cgroup_path::{Level, Place};
+use crate::cgroup_path::{Place, PodLevel};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Extent;
 
@@ -36,11 +36,12 @@ impl Selection {
             Place::Root => self.everything || self.root,
             Place::Host => self.everything,
             Place::Pod(pod) => match pod.level {
-                Level::Pod => self.everything || self.pods,
-                Level::Container(_) => self.everything || self.containers,
-                Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => {
-                    self.everything
-                }
+                PodLevel::Pod => self.everything || self.pods,
+                PodLevel::Container(_) => self.everything || self.containers,
+                PodLevel::Sandbox(_)
+                | PodLevel::Monitor
+                | PodLevel::Nested(_)
+                | PodLevel::Unknown => self.everything,
             },
         }
     }

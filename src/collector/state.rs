@@ -70,7 +70,7 @@ impl CgroupState {
         node: &PressureReading,
         now: Instant,
     ) -> Result<PressureReading, Gone> {
-        if dir.is_node() {
+        if dir.is_root_cgroup() {
             return Ok(*node);
         }
         let mut reading = PressureReading { at: now, pressures: Pressures::default() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::pod::{ContainerStatus, Metadata, Pod};
 use super::{Vm, Workload};
-use crate::cgroup_path::{Level, PodPlace};
+use crate::cgroup_path::{PodLevel, PodPlace};
 
 /// What KubeVirt writes on its pods.
 mod kubevirt {
@@ -97,9 +97,11 @@ impl PodIndex {
         let by_claim = || self.pods.get(self.claims.get(uid)?);
         let pod = self.pods.get(uid).or_else(by_claim)?;
         match &place.level {
-            Level::Pod => Some(&pod.whole),
-            Level::Container(container) => pod.containers.get(container.id.as_str()),
-            Level::Sandbox(_) | Level::Monitor | Level::Nested(_) | Level::Unknown => None,
+            PodLevel::Pod => Some(&pod.whole),
+            PodLevel::Container(container) => pod.containers.get(container.id.as_str()),
+            PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
+                None
+            }
         }
     }
 

@@ -1,6 +1,6 @@
-//! One cgroup's directory: a kept handle, and its files opened relative to it, so that two lives
-//! of one path never mix. A kept directory costs the kernel next to nothing, a kept pressure
-//! file more than a page: so files are opened anew at each reading.
+//! Reads the files of one cgroup, relative to a kept handle of its directory: a new cgroup at the
+//! same path is never mistaken for it. Files are opened for each reading, since an open pressure file
+//! costs 4.9 KiB of kernel memory, and an open directory very little.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,13 +14,13 @@ use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
 use super::pressure::{Pressure, parse_pressure};
-use super::text::Malformed;
-use super::{ReadBuffer, ReadError, Situation};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::text::ParseError;
 
 /// The inode of the real root cgroup.
 const ROOT_INODE: u64 = 1;
 
-/// What a pressure file is about.
+/// The resource of a pressure file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// CPU time.
@@ -32,10 +32,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All three, in the order in which they are read.
+    /// All three, in reading order.
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
 
-    /// The kernel's word, which is Prometheus' too.
+    /// The name in file names and metrics.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Resource {
     }
 }
 
-/// The top of a cgroup2 hierarchy.
+/// The top directory of a cgroup2 hierarchy.
 #[derive(Debug)]
 pub struct CgroupRoot {
     handle: OwnedFd,
@@ -63,30 +63,28 @@ pub struct CgroupRoot {
 }
 
 impl CgroupRoot {
-    /// Opens `path`, whatever file system it is on: a replay of a node's files serves as well.
+    /// Opens `path`. It may be on any file system: copies of a node's files work too.
     ///
     /// # Errors
     /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
-        let named =
-            |errno: Errno| ReadError { path: path.display().to_string(), situation: errno.into() };
+        let named = |errno: Errno| ReadError::new(path, errno);
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle = open(path, OFlag::O_PATH | flags, Mode::empty()).map_err(named)?;
-        // O_PATH asks for no right to list: find out now that the directory can be read.
+        // O_PATH does not check the permission to list the directory.
         open(path, OFlag::O_RDONLY | flags, Mode::empty()).map_err(named)?;
         let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
         let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
         Ok(Arc::new(Self { handle, path: path.to_owned(), is_cgroup2 }))
     }
 
-    /// Whether the file system's magic number says cgroup2.
+    /// Whether the file system is cgroup2, by its magic number.
     #[must_use]
     pub fn is_cgroup2(&self) -> bool {
         self.is_cgroup2
     }
 
-    /// Whether there is cgroup v2 to read: the file system says so, or there are the files of a
-    /// root cgroup, which a copy has too.
+    /// Whether this is cgroup v2, or has the files of a root cgroup as a copy does.
     #[must_use]
     pub fn has_cgroup2_files(&self) -> bool {
         self.is_cgroup2
@@ -96,7 +94,7 @@ impl CgroupRoot {
                 .any(Result::is_ok)
     }
 
-    /// Whether hierarchies of cgroup v1 are mounted here, or right below.
+    /// Whether cgroup v1 is mounted here or in a direct subdirectory.
     #[must_use]
     pub fn has_cgroup1(&self) -> bool {
         let is_cgroup1 = |path: &Path| {
@@ -106,61 +104,57 @@ impl CgroupRoot {
         is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
-    /// Whether this top is a cgroup below the host's root: only the real root has no
-    /// `cgroup.events`.
+    /// Whether this is a cgroup below the host's root: only the real root has no `cgroup.events`.
     #[must_use]
     pub fn is_namespaced(&self) -> bool {
         self.stat("cgroup.events").is_ok()
     }
 
-    /// Where it was opened.
+    /// The path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file or cgroup in the host's file system, for people.
+    /// The absolute path of a file or cgroup.
     #[must_use]
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
         self.path.join(cgroup.trim_start_matches('/'))
     }
 
-    /// `path` counts from the root cgroup; `/` is the root itself.
-    pub(crate) fn stat(&self, path: &str) -> Result<FileStat, Errno> {
-        let relative = match path.trim_start_matches('/') {
-            "" => ".",
-            relative => relative,
-        };
-        fstatat(&self.handle, relative, AtFlags::AT_SYMLINK_NOFOLLOW)
+    pub(super) fn stat(&self, path: &str) -> Result<FileStat, Errno> {
+        fstatat(&self.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 }
 
-/// A cgroup's directory, at one moment of its life.
+/// `path` without its leading slash, which is the root cgroup.
+fn relative(path: &str) -> &str {
+    match path.trim_start_matches('/') {
+        "" => ".",
+        relative => relative,
+    }
+}
+
+/// A cgroup's directory.
 #[derive(Debug)]
 pub struct CgroupDir {
     root: Arc<CgroupRoot>,
     path: Box<str>,
     inode: u64,
-    /// `None` when no descriptor is to spare: then files are opened by path from the root.
+    /// `None` where files are opened by path, to save the descriptor.
     handle: Option<OwnedFd>,
 }
 
 impl CgroupDir {
-    /// Opens the cgroup at `path` (`/` for the root), and keeps the handle if it may.
+    /// Opens the cgroup at `path` (`/` for the root). Without `keep`, or where no descriptor is
+    /// left, later files are opened by path.
     ///
     /// # Errors
-    /// The errno of opening it; running out of descriptors is none.
+    /// The errno of opening it, other than EMFILE and ENFILE.
     pub fn open(root: &Arc<CgroupRoot>, path: &str, keep: bool) -> Result<Self, ReadError> {
-        let named = |errno: Errno| ReadError {
-            path: root.full_path(path).display().to_string(),
-            situation: errno.into(),
-        };
+        let named = |errno: Errno| ReadError::new(&root.full_path(path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let relative = match path.trim_start_matches('/') {
-            "" => ".",
-            relative => relative,
-        };
-        let opened = match openat(&root.handle, relative, flags, Mode::empty()) {
+        let opened = match openat(&root.handle, relative(path), flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
@@ -174,26 +168,26 @@ impl CgroupDir {
         Ok(Self { root: Arc::clone(root), path: path.into(), inode, handle })
     }
 
-    /// The directory's inode: the identity of the cgroup, which a path is not.
+    /// The directory's inode, which identifies the cgroup; a path can be reused.
     #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Whether this is the real root cgroup, whose pressure files are the node's own.
+    /// Whether this is the host's root cgroup, whose pressure files are those of the node.
     #[must_use]
-    pub fn is_node(&self) -> bool {
+    pub fn is_root_cgroup(&self) -> bool {
         self.root.is_cgroup2 && self.inode == ROOT_INODE
     }
 
-    /// Whether this very cgroup still stands at its path.
+    /// Whether this cgroup still exists at its path.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.root.stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
     }
 
-    /// When the cgroup was made, seconds since the epoch: the older of its directory's and its
-    /// `cgroup.events`' modification times, as cAdvisor has it.
+    /// When the cgroup was created, seconds since the epoch: the older of the modification times of
+    /// its directory and its `cgroup.events`, as in cAdvisor.
     #[must_use]
     pub fn made_at_s(&self) -> Option<u64> {
         let of = |name: &str| {
@@ -203,10 +197,7 @@ impl CgroupDir {
         of("").into_iter().chain(of("cgroup.events")).min()
     }
 
-    /// Names and inodes of the directories below.
-    ///
-    /// # Errors
-    /// The errno that stopped the listing.
+    /// Names and inodes of the child cgroups.
     pub fn children(&self) -> Result<Vec<(CString, u64)>, ReadError> {
         self.list().map_err(|errno| self.error(c".", errno.into()))
     }
@@ -223,7 +214,7 @@ impl CgroupDir {
                 children.push((name.to_owned(), entry.ino()));
             }
         }
-        // Only cgroupfs is known to list the inode that stat() tells.
+        // Only on cgroupfs is the listed inode known to equal that of stat().
         if !self.root.is_cgroup2 {
             for (name, inode) in &mut children {
                 *inode = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?.st_ino;
@@ -235,8 +226,8 @@ impl CgroupDir {
     /// Reads one of the pressure files.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] both for a cgroup that is gone and for one whose pressure is
-    /// switched off by `cgroup.pressure`: [`CgroupDir::is_alive`] tells them apart.
+    /// [`ReadErrorKind::Vanished`] for a removed cgroup and for one with PSI disabled by
+    /// `cgroup.pressure`: [`CgroupDir::is_alive`] distinguishes them.
     pub fn pressure(
         &self,
         resource: Resource,
@@ -245,50 +236,46 @@ impl CgroupDir {
         let name = resource.cgroup_file();
         let (base, file) = self.locate(name);
         let mut text = buffer.read_once(base, &file);
-        // ENODEV comes when the file went away between opening and reading: a new opening tells
-        // whether it is there again. (The borrow of the failed reading ends with it.)
-        if let Err(Situation::Vanished(Errno::ENODEV)) = text {
+        // ENODEV: the file was removed between opening and reading. PSI may have been disabled and
+        // enabled again, so try once more.
+        if let Err(ReadErrorKind::Vanished(Errno::ENODEV)) = text {
             text = buffer.read_once(base, &file);
         }
         text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
     }
 
-    /// Reads and parses any other file; `None` where the kernel has no such file here (the
-    /// controller is off, the kernel is older, the root cgroup lacks it).
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// Reads and parses any other file; `None` where it is absent, because the controller is off, the
+    /// kernel is older, or this is the root cgroup.
     pub fn read<T>(
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
         let (base, file) = self.locate(name);
         match buffer.read_all(base, &file) {
             Ok(text) => parse(text).map(Some).map_err(|why| self.error(name, why.into())),
-            // EOPNOTSUPP is `cgroup.procs` of a threaded cgroup.
-            Err(Situation::Vanished(_) | Situation::Unsupported(_)) => Ok(None),
+            // EOPNOTSUPP: `cgroup.procs` of a threaded cgroup.
+            Err(ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_)) => Ok(None),
             Err(why) => Err(self.error(name, why)),
         }
     }
 
-    /// Where to open a file from: the kept handle, or the root with the whole path.
+    /// The directory and the relative name by which to open a file.
     fn locate<'a>(&'a self, name: &'a CStr) -> (BorrowedFd<'a>, std::borrow::Cow<'a, CStr>) {
         match &self.handle {
             Some(handle) => (handle.as_fd(), name.into()),
             None => {
                 let path = self.path.trim_start_matches('/').as_bytes();
                 let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
-                // A path that the kernel listed has no NUL; "." is the root if it ever had.
+                // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
                 (self.root.handle.as_fd(), whole.into())
             }
         }
     }
 
-    fn error(&self, file: &CStr, situation: Situation) -> ReadError {
-        let path = self.root.full_path(&self.path).join(file.to_string_lossy().as_ref());
-        ReadError { path: path.display().to_string(), situation }
+    fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
+        ReadError::new(&self.root.full_path(&self.path).join(&*file.to_string_lossy()), kind)
     }
 }

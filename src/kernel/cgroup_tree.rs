@@ -1,6 +1,5 @@
-//! Which cgroups there are now. In: directories below one root. Out: a table by path of kept
-//! handles, each with the identity that its inode gives. Hints of inotify say where to look at
-//! once; a rescan every minute decides.
+//! The current cgroups below one root, by path, each with a handle of its directory. inotify reports
+//! most changes at once; a rescan every minute finds the others.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,41 +12,41 @@ use nix::errno::Errno;
 
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::cgroup_watch::CgroupWatch;
-use super::text::malformed_file;
-use super::{ReadError, Situation};
-use crate::cgroup_path::{Level, Place};
+use super::read::{ReadError, ReadErrorKind};
+use super::text::ParseError;
+use crate::cgroup_path::{Place, PodLevel};
 
-/// How long a lost hint can go unnoticed.
+/// Interval of rescans, which find changes that inotify missed.
 const RESCAN_EVERY: Duration = Duration::from_secs(60);
-/// The same, while some directories cannot be watched.
+/// Interval of rescans while some directories cannot be watched.
 const RESCAN_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 
-/// A cgroup's identity across samples: its directory's inode. A path can be used again, an inode
-/// of cgroupfs is not (its numbers are 64 bits wide and count up).
+/// Identity of a cgroup: the inode of its directory. A path can be reused; inode numbers of cgroupfs
+/// count up in 64 bits and are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CgroupId(pub u64);
 
-/// What is known of a cgroup for as long as it lives.
+/// Properties of a cgroup that never change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cgroup {
     /// Its identity.
     pub id: CgroupId,
-    /// Its path from the root of the hierarchy, as the host sees it; `/` is the root.
+    /// Its path from the root of the hierarchy; `/` is the root.
     pub path: Box<str>,
-    /// What the path says.
+    /// Its place in the tree, derived from the path.
     pub place: Place,
-    /// When it was made, seconds since the epoch.
+    /// When it was created, seconds since the epoch.
     pub made_at_s: Option<u64>,
 }
 
-/// Which part of the tree is followed.
+/// Part of the tree that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Every cgroup but mount units.
+    /// All cgroups except mount units.
     Everything,
-    /// Pods and containers, and the way down to them; nothing below a container.
+    /// Pods, containers and their ancestors; nothing below a container.
     Pods,
-    /// The root alone.
+    /// Only the root.
     Root,
 }
 
@@ -58,7 +57,10 @@ impl Extent {
             Place::Root | Place::Host => true,
             Place::Pod(pod) => {
                 self == Extent::Everything
-                    || !matches!(pod.level, Level::Nested(_) | Level::Monitor | Level::Unknown)
+                    || !matches!(
+                        pod.level,
+                        PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown
+                    )
             }
         }
     }
@@ -68,53 +70,53 @@ impl Extent {
             return false;
         }
         match place {
-            Place::Pod(pod) => self == Extent::Everything || pod.level == Level::Pod,
+            Place::Pod(pod) => self == Extent::Everything || pod.level == PodLevel::Pod,
             Place::Root | Place::Host | Place::MountUnit => true,
         }
     }
 }
 
-/// A cgroup with its open directory.
+/// A cgroup and its directory.
 #[derive(Debug)]
-pub struct Node {
-    /// Who it is.
+pub struct CgroupNode {
+    /// Its properties.
     pub cgroup: Arc<Cgroup>,
     /// Its directory.
     pub dir: CgroupDir,
-    /// Whether the tree goes on below it.
+    /// Whether its children belong to the tree.
     descends: bool,
-    /// Directories below it when it was last listed; `None` when it has to be listed again.
+    /// Number of children when it was last listed; `None` when it has to be listed again.
     subdirs: Option<usize>,
     watch: Option<WatchDescriptor>,
 }
 
-/// The tree's own state, for health metrics.
+/// State of the tree, for the agent's own metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeHealth {
-    /// Directories watched.
+    /// Watched directories.
     pub watches: usize,
     /// Directories that could not be watched.
     pub unwatched: usize,
-    /// Times that inotify's queue ran over.
+    /// Overflows of the inotify queue.
     pub overflows: u64,
 }
 
-/// The tree.
+/// All cgroups below one root, by path.
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     extent: Extent,
     watch: Option<CgroupWatch>,
-    nodes: BTreeMap<Box<str>, Node>,
+    nodes: BTreeMap<Box<str>, CgroupNode>,
     rescanned_at: Option<Instant>,
-    /// How many directory handles may be kept; the rest is opened by path.
+    /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
     overflows: u64,
     errors: Vec<ReadError>,
 }
 
 impl CgroupTree {
-    /// An empty tree that may keep so many directory handles; [`CgroupTree::follow`] fills it.
+    /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills it.
     #[must_use]
     pub fn new(root: Arc<CgroupRoot>, extent: Extent, handles: usize) -> Self {
         let mut errors = Vec::new();
@@ -131,14 +133,14 @@ impl CgroupTree {
         }
     }
 
-    /// The top of the tree.
+    /// The root directory.
     #[must_use]
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
 
-    /// Brings the tree up to date: what inotify hinted at, or all of it when that is due. Answers
-    /// whether it was all of it.
+    /// Updates the tree: the directories that inotify reported, or all of it when a rescan is due.
+    /// Returns whether it was a rescan.
     pub fn follow(&mut self, now: Instant) -> bool {
         let hints = match self.watch.as_mut().map(CgroupWatch::take_hints).transpose() {
             Ok(hints) => hints.unwrap_or_default(),
@@ -160,12 +162,12 @@ impl CgroupTree {
         false
     }
 
-    /// Looks at every cgroup that is known, and lists those whose children may have changed.
+    /// Checks every cgroup, and lists those whose children may have changed.
     fn rescan(&mut self, now: Instant) -> bool {
         self.rescanned_at = Some(now);
         let mut relist = Vec::new();
         for path in self.nodes.keys().cloned().collect::<Vec<_>>() {
-            // Gone with its parent, earlier in this very loop.
+            // Removed with its parent earlier in this loop.
             let Some(node) = self.nodes.get_mut(&path) else { continue };
             match self.root.stat(&path) {
                 Ok(stat) if stat.st_ino == node.dir.inode() => {
@@ -173,8 +175,8 @@ impl CgroupTree {
                         let watch = self.watch.as_mut();
                         node.watch = watch_node(watch, &self.root, &path, &mut self.errors);
                     }
-                    // On cgroupfs a directory has two links and one for each directory below it,
-                    // which saves listing it. Other file systems need not keep that rule.
+                    // On cgroupfs the link count is the number of children and 2, which saves
+                    // listing the directory. Other file systems do not guarantee it.
                     let links = usize::try_from(stat.st_nlink).ok();
                     let listed = node.subdirs.map(|subdirs| subdirs + 2);
                     let unchanged = self.root.is_cgroup2() && links.is_some() && links == listed;
@@ -188,14 +190,14 @@ impl CgroupTree {
         for path in relist {
             self.relist(&path);
         }
-        // At the first time, or when the root itself was replaced.
+        // The first time, or after the root was replaced.
         if self.nodes.is_empty() {
             self.add("/".into());
         }
         true
     }
 
-    /// Lists a cgroup's children; adds those that are new and removes those that are not there.
+    /// Lists a cgroup's children, adds new ones and removes those that no longer exist.
     fn relist(&mut self, path: &str) {
         let Some(node) = self.nodes.get_mut(path) else {
             return;
@@ -226,8 +228,8 @@ impl CgroupTree {
         }
     }
 
-    /// Paths and inodes of what was listed below `path`. A name that is no UTF-8 cannot be a label
-    /// value: it is reported and passed over.
+    /// Paths and inodes of the children of `path`. A name that is not UTF-8 cannot be a label value: it
+    /// is skipped and reported.
     fn child_paths(
         &mut self,
         path: &str,
@@ -238,13 +240,12 @@ impl CgroupTree {
                 return Some((join(path, name), *inode));
             }
             let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
-            let situation = malformed_file("a name in UTF-8").into();
-            self.errors.push(ReadError { path: shown.display().to_string(), situation });
+            self.errors.push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
             None
         })
     }
 
-    /// Adds a cgroup and all below it, where it is not known yet.
+    /// Adds a cgroup and its descendants.
     fn add(&mut self, path: Box<str>) {
         let mut pending = vec![path];
         while let Some(path) = pending.pop() {
@@ -255,7 +256,7 @@ impl CgroupTree {
             let keep = self.nodes.len() < self.handles;
             let dir = match CgroupDir::open(&self.root, &path, keep) {
                 Ok(dir) => dir,
-                Err(ReadError { situation: Situation::Vanished(_), .. }) => continue,
+                Err(error) if error.is_vanished() => continue,
                 Err(error) => {
                     self.errors.push(error);
                     continue;
@@ -265,16 +266,16 @@ impl CgroupTree {
             let id = CgroupId(dir.inode());
             let made_at_s = dir.made_at_s();
             let cgroup = Arc::new(Cgroup { id, path: path.clone(), place, made_at_s });
-            let mut node = Node { cgroup, dir, descends, subdirs: None, watch: None };
+            let mut node = CgroupNode { cgroup, dir, descends, subdirs: None, watch: None };
             if descends {
-                // Watch, then list: a child made in between is seen twice, never missed.
+                // Watch before listing: a child created in between is reported twice, not missed.
                 node.watch = watch_node(self.watch.as_mut(), &self.root, &path, &mut self.errors);
                 match node.dir.children() {
                     Ok(children) => {
                         node.subdirs = Some(children.len());
                         pending.extend(self.child_paths(&path, &children).map(|(path, _)| path));
                     }
-                    Err(ReadError { situation: Situation::Vanished(_), .. }) => {}
+                    Err(error) if error.is_vanished() => {}
                     Err(error) => self.errors.push(error),
                 }
             }
@@ -282,8 +283,8 @@ impl CgroupTree {
         }
     }
 
-    /// Takes out a cgroup that was found gone, and all below it. Answers its parent, which is to
-    /// be listed again: where one went another may have come.
+    /// Removes a cgroup that no longer exists, and its descendants. Returns its parent, which has to
+    /// be listed again: a new cgroup may have the same name.
     pub fn remove(&mut self, path: &str) -> Option<Box<str>> {
         let mut gone = self.descendants_of(path);
         gone.push(path.into());
@@ -316,17 +317,17 @@ impl CgroupTree {
     }
 
     /// All cgroups, by path.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> + Clone {
+    pub fn nodes(&self) -> impl Iterator<Item = &CgroupNode> + Clone {
         self.nodes.values()
     }
 
-    /// How many cgroups are followed.
+    /// Number of cgroups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether not even the root was found.
+    /// Whether there is no cgroup, not even the root.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -336,7 +337,7 @@ impl CgroupTree {
         self.nodes.values().filter(|node| node.descends && node.watch.is_none()).count()
     }
 
-    /// Its own state.
+    /// Its state.
     #[must_use]
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
@@ -346,13 +347,13 @@ impl CgroupTree {
         }
     }
 
-    /// What went wrong since the last call.
+    /// Errors since the last call.
     pub fn take_errors(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.errors)
     }
 }
 
-/// A watch, or `None` with the reason noted; a directory that is gone needs none.
+/// Adds a watch; `None` with the error reported, unless the directory is gone.
 fn watch_node(
     watch: Option<&mut CgroupWatch>,
     root: &CgroupRoot,
@@ -371,14 +372,14 @@ fn watch_node(
 }
 
 fn inotify_error(errno: Errno) -> ReadError {
-    let remedy = if errno == Errno::ENOSPC {
+    let path = if errno == Errno::ENOSPC {
         "inotify (raise fs.inotify.max_user_watches; rescanning every 5 s)"
     } else if errno == Errno::EMFILE {
         "inotify (raise fs.inotify.max_user_instances; rescanning every 5 s)"
     } else {
         "inotify"
     };
-    ReadError { path: remedy.into(), situation: Situation::Failed(errno) }
+    ReadError { path: path.into(), kind: ReadErrorKind::Failed(errno) }
 }
 
 fn join(path: &str, name: &str) -> Box<str> {

@@ -1,23 +1,23 @@
-//! inotify on cgroup directories, as hints: which directory's children changed. Events can be
-//! late, doubled or lost, so a hint says "look there", never what is there. cgroupfs sends no
-//! IN_DELETE_SELF or IN_IGNORED on rmdir: a watch must be removed by hand, or it stays for ever.
+//! Watches cgroup directories by inotify. Events can be late, doubled or lost, so they are hints to
+//! list a directory again, not its content. cgroupfs sends no IN_DELETE_SELF or IN_IGNORED on rmdir:
+//! a watch must be removed explicitly.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use nix::errno::Errno;
 
-/// What the kernel told since it was last asked.
+/// Changes since the last call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Cgroups below which directories came or went.
+    /// Cgroups whose children changed.
     pub changed: BTreeSet<Box<str>>,
-    /// The queue ran over: any cgroup may have changed.
+    /// The event queue overflowed: any cgroup may have changed.
     pub overflow: bool,
 }
 
-/// The watches of one tree.
+/// An inotify instance with its watches.
 #[derive(Debug)]
 pub struct CgroupWatch {
     inotify: Inotify,
@@ -26,54 +26,55 @@ pub struct CgroupWatch {
 }
 
 impl CgroupWatch {
+    /// An instance without watches.
+    ///
     /// # Errors
-    /// The errno of inotify_init1: EMFILE when `fs.inotify.max_user_instances` is used up.
+    /// EMFILE when `fs.inotify.max_user_instances` is reached.
     pub fn new() -> Result<Self, Errno> {
         let inotify = Inotify::init().map_err(errno)?;
         Ok(Self { inotify, paths: HashMap::new(), buffer: vec![0; 16 * 1024] })
     }
 
-    /// Watches the children of the directory `full_path`, which hints will call `cgroup`.
+    /// Watches the children of the directory `full_path`, named `cgroup` in hints.
     ///
     /// # Errors
-    /// ENOSPC when `fs.inotify.max_user_watches` is used up, ENOENT when the directory is gone.
+    /// ENOSPC when `fs.inotify.max_user_watches` is reached, ENOENT when the directory is gone.
     pub fn add(&mut self, full_path: &Path, cgroup: &str) -> Result<WatchDescriptor, Errno> {
-        // Control files are made and removed too when controllers are switched: ONLYDIR is about
-        // the watched directory, so those events arrive and are passed over by their mask.
+        // ONLYDIR applies to the watched path. Events of control files, which come and go with
+        // controllers, arrive too: take_hints() ignores them.
         let mask = WatchMask::CREATE
             | WatchMask::DELETE
             | WatchMask::MOVED_TO
             | WatchMask::MOVED_FROM
             | WatchMask::ONLYDIR
             | WatchMask::DONT_FOLLOW;
-        let watch = self.watches().add(full_path, mask).map_err(errno)?;
+        let watch = self.inotify.watches().add(full_path, mask).map_err(errno)?;
         self.paths.insert(watch.clone(), cgroup.into());
         Ok(watch)
     }
 
-    /// Ends a watch. That of a removed cgroup still has to be ended; kernels that end it by
-    /// themselves answer EINVAL, which is as good.
+    /// Removes a watch. The error is ignored: EINVAL means that the kernel has removed it already.
     pub fn remove(&mut self, watch: WatchDescriptor) {
         self.paths.remove(&watch);
-        let _ = self.watches().remove(watch);
+        let _ = self.inotify.watches().remove(watch);
     }
 
-    /// How many directories are watched.
+    /// Number of watches.
     #[must_use]
     pub fn len(&self) -> usize {
         self.paths.len()
     }
 
-    /// Whether nothing is watched.
+    /// Whether there are no watches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// Takes all that is queued, without waiting.
+    /// Takes all queued events without waiting.
     ///
     /// # Errors
-    /// The errno of reading the queue; hints read before it are lost, so rescan.
+    /// The errno of reading the queue. Events read before it are lost.
     pub fn take_hints(&mut self) -> Result<Hints, Errno> {
         let mut hints = Hints::default();
         loop {
@@ -93,10 +94,6 @@ impl CgroupWatch {
                 }
             }
         }
-    }
-
-    fn watches(&self) -> Watches {
-        self.inotify.watches()
     }
 }
 

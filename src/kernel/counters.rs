@@ -1,9 +1,10 @@
-//! The flat keyed files of a cgroup: `cpu.stat`, `cpu.stat.local`, `memory.stat`,
-//! `memory.events`. A key that the kernel does not write is `None`.
+//! Parsers of a cgroup's keyed files: `cgroup.events`, `cpu.stat`, `cpu.stat.local`, `memory.stat`
+//! and `memory.events`; and of `cgroup.procs`. A key that the kernel does not write is `None`. All
+//! fail when a line is not a key and a number.
 
-use super::text::{Malformed, lines, malformed_file, parse_keyed, parse_u64};
+use super::text::{ParseError, lines, parse_keyed, parse_u64};
 
-/// `cpu.stat`. Times are microseconds of CPU since the cgroup was made.
+/// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuStat {
     /// CPU time used.
@@ -12,7 +13,7 @@ pub struct CpuStat {
     pub user_us: Option<u64>,
     /// CPU time used in the kernel.
     pub system_us: Option<u64>,
-    /// Enforcement periods that elapsed; `None` where the cpu controller is off.
+    /// Quota periods elapsed; `None` where the cpu controller is off.
     pub nr_periods: Option<u64>,
     /// Periods in which the quota ran out.
     pub nr_throttled: Option<u64>,
@@ -20,139 +21,103 @@ pub struct CpuStat {
     pub throttled_us: Option<u64>,
 }
 
-/// `memory.stat`, the part that is used. Bytes, where nothing else is said.
+/// Parts of `memory.stat`, in bytes unless noted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStat {
     /// Anonymous memory.
     pub anon: Option<u64>,
     /// Page cache.
     pub file: Option<u64>,
-    /// Page cache not used of late, the first to go under reclaim.
+    /// Inactive page cache, which is reclaimed first.
     pub inactive_file: Option<u64>,
-    /// Pages that the node's background thread looked at to free memory: only the node's shortage
-    /// wakes it. Pages, not bytes.
+    /// Pages scanned by kswapd, which runs only when the node is short of memory.
     pub pgscan_kswapd: Option<u64>,
-    /// Pages that tasks looked at that needed memory at once, for the node's sake or for a limit's.
+    /// Pages scanned by allocating tasks, because of the node's shortage or of a limit.
     pub pgscan_direct: Option<u64>,
-    /// Pages of files that were taken from the page cache and were read once more. Pages, not bytes.
+    /// Pages of files read again after their eviction from the page cache.
     pub workingset_refault_file: Option<u64>,
-    /// Pages of its own memory that were taken and came back from swap.
+    /// Pages of anonymous memory read back from swap.
     pub workingset_refault_anon: Option<u64>,
-    /// Of these the ones that were in use when they were taken, which is when the kernel calls their coming
-    /// back a stall.
+    /// Of these, pages that were active when evicted. The kernel counts only the reading of these as
+    /// a memory stall.
     pub workingset_restore_anon: Option<u64>,
 }
 
-/// `memory.events` (the cgroup and all below it) or `memory.events.local` (itself alone).
+/// `memory.events` (the cgroup and its descendants) or `memory.events.local` (the cgroup alone).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryEvents {
-    /// Times that usage went over `memory.high`.
+    /// Times that usage exceeded `memory.high`.
     pub high: Option<u64>,
-    /// Times that usage was about to go over `memory.max`.
+    /// Times that usage was about to exceed `memory.max`.
     pub max: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed for lack of memory.
     pub oom_kill: Option<u64>,
 }
 
-/// Reads `cgroup.events`: whether there are tasks in the cgroup or below it.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a key and a number, or none says so.
-pub fn parse_populated(text: &[u8]) -> Result<bool, Malformed> {
+/// Parses `cgroup.events`: whether the cgroup or a descendant has tasks.
+pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     let mut populated = None;
-    parse_keyed(text, |key, value| {
-        if key == b"populated" {
-            populated = Some(value != 0);
-        }
-    })?;
-    populated.ok_or(malformed_file("a line `populated`"))
+    parse_keyed(text, &mut [("populated", &mut populated)])?;
+    Ok(populated.ok_or(ParseError::of_file("a line `populated`"))? != 0)
 }
 
-/// Reads `cpu.stat`.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, Malformed> {
+/// Parses `cpu.stat`.
+pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, ParseError> {
     let mut stat = CpuStat::default();
-    parse_keyed(text, |key, value| {
-        let slot = match key {
-            b"usage_usec" => &mut stat.usage_us,
-            b"user_usec" => &mut stat.user_us,
-            b"system_usec" => &mut stat.system_us,
-            b"nr_periods" => &mut stat.nr_periods,
-            b"nr_throttled" => &mut stat.nr_throttled,
-            b"throttled_usec" => &mut stat.throttled_us,
-            _ => return,
-        };
-        *slot = Some(value);
-    })?;
+    parse_keyed(
+        text,
+        &mut [
+            ("usage_usec", &mut stat.usage_us),
+            ("user_usec", &mut stat.user_us),
+            ("system_usec", &mut stat.system_us),
+            ("nr_periods", &mut stat.nr_periods),
+            ("nr_throttled", &mut stat.nr_throttled),
+            ("throttled_usec", &mut stat.throttled_us),
+        ],
+    )?;
     Ok(stat)
 }
 
-/// Reads `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.
-/// `None` where the file is there but empty: the cpu controller is off.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, Malformed> {
+/// Parses `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.
+/// The file is empty where the cpu controller is off.
+pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, ParseError> {
     let mut throttled_us = None;
-    parse_keyed(text, |key, value| {
-        if key == b"throttled_usec" {
-            throttled_us = Some(value);
-        }
-    })?;
+    parse_keyed(text, &mut [("throttled_usec", &mut throttled_us)])?;
     Ok(throttled_us)
 }
 
-/// Reads `memory.stat`.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, Malformed> {
+/// Parses `memory.stat`.
+pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, ParseError> {
     let mut stat = MemoryStat::default();
-    parse_keyed(text, |key, value| {
-        let slot = match key {
-            b"anon" => &mut stat.anon,
-            b"file" => &mut stat.file,
-            b"inactive_file" => &mut stat.inactive_file,
-            b"pgscan_kswapd" => &mut stat.pgscan_kswapd,
-            b"pgscan_direct" => &mut stat.pgscan_direct,
-            b"workingset_refault_file" => &mut stat.workingset_refault_file,
-            b"workingset_refault_anon" => &mut stat.workingset_refault_anon,
-            b"workingset_restore_anon" => &mut stat.workingset_restore_anon,
-            _ => return,
-        };
-        *slot = Some(value);
-    })?;
+    parse_keyed(
+        text,
+        &mut [
+            ("anon", &mut stat.anon),
+            ("file", &mut stat.file),
+            ("inactive_file", &mut stat.inactive_file),
+            ("pgscan_kswapd", &mut stat.pgscan_kswapd),
+            ("pgscan_direct", &mut stat.pgscan_direct),
+            ("workingset_refault_file", &mut stat.workingset_refault_file),
+            ("workingset_refault_anon", &mut stat.workingset_refault_anon),
+            ("workingset_restore_anon", &mut stat.workingset_restore_anon),
+        ],
+    )?;
     Ok(stat)
 }
 
-/// Reads `memory.events` or `memory.events.local`.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, Malformed> {
+/// Parses `memory.events` or `memory.events.local`.
+pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, ParseError> {
     let mut events = MemoryEvents::default();
-    parse_keyed(text, |key, value| {
-        let slot = match key {
-            b"high" => &mut events.high,
-            b"max" => &mut events.max,
-            b"oom_kill" => &mut events.oom_kill,
-            _ => return,
-        };
-        *slot = Some(value);
-    })?;
+    let MemoryEvents { high, max, oom_kill } = &mut events;
+    parse_keyed(text, &mut [("high", high), ("max", max), ("oom_kill", oom_kill)])?;
     Ok(events)
 }
 
-/// Counts the processes of `cgroup.procs`.
-///
-/// # Errors
-/// [`Malformed`] when a line is not a process id.
-pub fn count_processes(text: &[u8]) -> Result<u64, Malformed> {
+/// Counts the processes in `cgroup.procs`.
+pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     let mut count = 0;
     for (line, pid) in lines(text)? {
-        parse_u64(pid).ok_or(Malformed { line, expected: "a process id" })?;
+        parse_u64(pid).ok_or(ParseError { line, expected: "a process id" })?;
         count += 1;
     }
     Ok(count)
@@ -182,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_passed_over() {
+    fn unknown_keys_are_ignored() {
         let stat = parse_memory_stat(b"anon 4096\nfile 8192\nsec_pagetables 0\n").unwrap();
         let expected = MemoryStat { anon: Some(4096), file: Some(8192), ..MemoryStat::default() };
         assert_eq!(stat, expected);
@@ -191,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_counted_by_line() {
+    fn the_lines_of_cgroup_procs_are_counted() {
         assert_eq!(count_processes(b""), Ok(0));
         assert_eq!(count_processes(b"1\n20\n"), Ok(2));
-        // Seen from a child process namespace, the host's processes are all 0.
+        // In a child PID namespace the host's processes are all 0.
         assert_eq!(count_processes(b"0\n0\n"), Ok(2));
         assert!(count_processes(b"1\nx\n").is_err());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let _ = (parse_cpu_stat(&bytes), parse_cpu_stat_local(&bytes));
             let _ = (parse_memory_stat(&bytes), parse_memory_events(&bytes), count_processes(&bytes));
         }

@@ -1,5 +1,5 @@
-//! `io.stat` of a cgroup: what it moved, a row for each device. Some kernels write rows without
-//! numbers, or two devices in one line: such a row is dropped and counted, the others stay.
+//! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels write rows without
+//! numbers, or two devices in one line: such a row is dropped and counted, the others are kept.
 
 use super::text::{parse_u32, parse_u64, split_once};
 
@@ -12,7 +12,7 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// What a cgroup moved to and from one device since it was made.
+/// I/O of a cgroup on one device since the cgroup was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoCounters {
     /// The device.
@@ -30,24 +30,24 @@ pub struct IoCounters {
 /// The rows of an `io.stat` file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IoStat {
-    /// Well-formed rows, in the file's order.
+    /// Rows with counters, in the file's order.
     pub devices: Vec<IoCounters>,
-    /// Rows that were neither well-formed nor empty of numbers.
+    /// Malformed rows.
     pub dropped_rows: u64,
 }
 
-/// `8:16`.
+/// Parses `8:16`.
 pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
     let (major, minor) = split_once(word, b':')?;
     Some(Device { major: parse_u32(major)?, minor: parse_u32(minor)? })
 }
 
-/// Reads `io.stat`; never fails as a whole, since one device's bad row says nothing of the others.
+/// Parses `io.stat`. A malformed row is counted and does not affect the others.
 #[must_use]
 pub fn parse_io_stat(text: &[u8]) -> IoStat {
     let mut stat = IoStat::default();
     for row in text.split_inclusive(|&byte| byte == b'\n') {
-        // A last row without its newline was cut off, perhaps within a number.
+        // A last row without a newline is truncated, perhaps within a number.
         match row.strip_suffix(b"\n").and_then(parse_row) {
             Some(Row::Counters(counters)) => stat.devices.push(counters),
             Some(Row::NoNumbers) => {}
@@ -59,7 +59,7 @@ pub fn parse_io_stat(text: &[u8]) -> IoStat {
 
 enum Row {
     Counters(IoCounters),
-    /// A device that the cgroup never touched: some kernels write its number alone.
+    /// A device that the cgroup never used: some kernels write its number alone.
     NoNumbers,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_row_costs_that_row_only() {
+    fn a_malformed_row_costs_that_row_only() {
         let stat = parse_io_stat(
             b"254:0 254:16 rbytes=1 wbytes=1 rios=1 wios=1\n7:0 \n8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n8:1 rbytes=1\n",
         );
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_was_cut_off_is_dropped() {
+    fn a_truncated_row_is_dropped() {
         let stat = parse_io_stat(b"8:0 rbytes=1 wbytes=2 rios=3 wios=4");
         assert_eq!((stat.devices.len(), stat.dropped_rows), (0, 1));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_give_rows_or_are_dropped(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let _ = parse_io_stat(&bytes);
         }
     }

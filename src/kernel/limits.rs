@@ -1,29 +1,20 @@
-//! What a cgroup is allowed: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and its
-//! kind, `pids.max`, `io.max`. `max` is a word of its own, never a large or a negative number.
+//! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
+//! similar files, `pids.max`, `io.max`. `max` stays a case of its own and becomes no number.
 
 use super::io_stat::{Device, parse_device};
-use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+use super::text::{ParseError, lines, parse_u64, single_line, split_once};
 
-/// A limit as the kernel writes it.
+/// A limit in the file's own unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// `max`: no limit at this level.
     Max,
-    /// The limit, in the file's own unit.
+    /// A limit.
     At(u64),
 }
 
-impl CpuMax {
-    /// The quota in CPUs; `None` where there is none.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "a quota of 2^52 us is no limit")]
-    pub fn cpus(self) -> Option<f64> {
-        self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
-    }
-}
-
 impl Limit {
-    /// The number, where there is one.
+    /// The number; `None` without a limit.
     #[must_use]
     pub fn at(self) -> Option<u64> {
         match self {
@@ -33,37 +24,37 @@ impl Limit {
     }
 }
 
-/// `cpu.max`: microseconds of CPU time allowed in each period.
+/// `cpu.max`: CPU time allowed in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuMax {
-    /// CPU time in a period, microseconds.
+    /// CPU time per period, microseconds.
     pub quota_us: Limit,
     /// Length of a period, microseconds.
     pub period_us: u64,
 }
 
-/// One row of `io.max`: what one device gives the cgroup each second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IoMax {
-    /// The device that the row is about.
-    pub device: Device,
-    /// Bytes read a second.
-    pub read_bytes: Limit,
-    /// Bytes written a second.
-    pub written_bytes: Limit,
-    /// Reads a second.
-    pub reads: Limit,
-    /// Writes a second.
-    pub writes: Limit,
+impl CpuMax {
+    /// The quota in CPUs; `None` without a quota.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a quota of 2^52 us is no limit")]
+    pub fn cpus(self) -> Option<f64> {
+        self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
+    }
 }
 
-/// A file that is one line: `text` without its newline.
-fn single_line(text: &[u8]) -> Result<&[u8], Malformed> {
-    let mut all = lines(text)?;
-    match (all.next(), all.next()) {
-        (Some((_, line)), None) => Ok(line),
-        _ => Err(malformed_file("one line")),
-    }
+/// One row of `io.max`: limits per second on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoMax {
+    /// The device.
+    pub device: Device,
+    /// Bytes read per second.
+    pub read_bytes: Limit,
+    /// Bytes written per second.
+    pub written_bytes: Limit,
+    /// Reads per second.
+    pub reads: Limit,
+    /// Writes per second.
+    pub writes: Limit,
 }
 
 fn limit(word: &[u8]) -> Option<Limit> {
@@ -73,41 +64,41 @@ fn limit(word: &[u8]) -> Option<Limit> {
     }
 }
 
-/// A file with one number (`cpu.weight`, `memory.current`, `pids.current`), in its own unit.
+/// Parses a file with one number (`cpu.weight`, `memory.current`, `pids.current`).
 ///
 /// # Errors
-/// [`Malformed`] when it is anything but digits and a newline.
-pub fn parse_number(text: &[u8]) -> Result<u64, Malformed> {
-    parse_u64(single_line(text)?).ok_or(Malformed { line: 1, expected: "a number" })
+/// [`ParseError`] unless it is digits and a newline.
+pub fn parse_number(text: &[u8]) -> Result<u64, ParseError> {
+    parse_u64(single_line(text)?).ok_or(ParseError { line: 1, expected: "a number" })
 }
 
-/// A file with one limit (`memory.max`, `memory.high`, `pids.max`), in its own unit.
+/// Parses a file with one limit (`memory.max`, `memory.high`, `pids.max`).
 ///
 /// # Errors
-/// [`Malformed`] when it is neither `max` nor a number.
-pub fn parse_limit(text: &[u8]) -> Result<Limit, Malformed> {
-    limit(single_line(text)?).ok_or(Malformed { line: 1, expected: "`max` or a number" })
+/// [`ParseError`] unless it is `max` or a number.
+pub fn parse_limit(text: &[u8]) -> Result<Limit, ParseError> {
+    limit(single_line(text)?).ok_or(ParseError { line: 1, expected: "`max` or a number" })
 }
 
-/// `cpu.max`: `max 100000` or `150000 100000`.
+/// Parses `cpu.max`: `max 100000` or `150000 100000`.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a limit and a period above zero.
-pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, Malformed> {
-    let expected = Malformed { line: 1, expected: "a quota and a period" };
+/// [`ParseError`] unless it is a limit and a period above zero.
+pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
+    let expected = ParseError { line: 1, expected: "a quota and a period" };
     let (quota, period) = split_once(single_line(text)?, b' ').ok_or(expected)?;
     let quota_us = limit(quota).ok_or(expected)?;
     let period_us = parse_u64(period).filter(|&period| period > 0).ok_or(expected)?;
     Ok(CpuMax { quota_us, period_us })
 }
 
-/// `cpuset.cpus.effective`: `0-3,8`, how many CPUs that is. An empty list is a cgroup that has no
-/// CPU left, and 0.
+/// Counts the CPUs in `cpuset.cpus.effective`, such as `0-3,8`. An empty list is 0: the cgroup has
+/// no CPU left.
 ///
 /// # Errors
-/// [`Malformed`] when a range is neither a number nor two in order.
-pub fn parse_cpu_count(text: &[u8]) -> Result<u64, Malformed> {
-    let expected = Malformed { line: 1, expected: "a list of CPUs" };
+/// [`ParseError`] unless each range is a number or two numbers in order.
+pub fn parse_cpu_count(text: &[u8]) -> Result<u64, ParseError> {
+    let expected = ParseError { line: 1, expected: "a list of CPUs" };
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
     ranges
         .map(|range| cpus_in(range).ok_or(expected))
@@ -119,15 +110,16 @@ fn cpus_in(range: &[u8]) -> Option<u64> {
     parse_u64(last)?.checked_sub(parse_u64(first)?)?.checked_add(1)
 }
 
-/// `io.max`: `8:16 rbps=2097152 wbps=max riops=max wiops=120`, a row for each limited device.
+/// Parses `io.max`, which has a row for each limited device:
+/// `8:16 rbps=2097152 wbps=max riops=max wiops=120`. A missing key is `max`, an unknown one is
+/// ignored.
 ///
 /// # Errors
-/// [`Malformed`] when a row has no device or a key no limit. A key that is missing is `max`, one
-/// that is unknown is passed over.
-pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, Malformed> {
+/// [`ParseError`] when a row has no device, or a key no limit.
+pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, ParseError> {
     lines(text)?
         .map(|(line, content)| {
-            io_max_row(content).ok_or(Malformed { line, expected: "a device and its limits" })
+            io_max_row(content).ok_or(ParseError { line, expected: "a device and its limits" })
         })
         .collect()
 }
@@ -162,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn max_is_a_word_and_not_a_number() {
+    fn max_is_no_number() {
         assert_eq!(parse_limit(b"max\n"), Ok(Limit::Max));
         assert_eq!(parse_limit(b"67108864\n"), Ok(Limit::At(67_108_864)));
         for wrong in [&b""[..], b"\n", b"max", b"-1\n", b"1\n2\n", b"maximum\n"] {
@@ -182,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_a_number_of_cpus() {
+    fn a_quota_is_converted_to_cpus() {
         assert_eq!(parse_cpu_max(b"150000 100000\n").unwrap().cpus(), Some(1.5));
         assert_eq!(parse_cpu_max(b"max 100000\n").unwrap().cpus(), None);
     }
 
     #[test]
-    fn cpus_of_a_list_are_counted() {
+    fn the_cpus_of_a_list_are_counted() {
         assert_eq!(parse_cpu_count(b"0-3,8,10-11\n"), Ok(7));
         assert_eq!(parse_cpu_count(b"5\n"), Ok(1));
         assert_eq!(parse_cpu_count(b"\n"), Ok(0));
@@ -216,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
             let _ = (parse_io_max(&bytes), parse_cpu_count(&bytes));
         }

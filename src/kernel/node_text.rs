@@ -1,40 +1,40 @@
-//! The node's own files, those that are read at every tick: `/proc/stat`, `/proc/schedstat`,
-//! `/proc/vmstat`, `/proc/meminfo`; and `/proc/diskstats` for block devices.
+//! Parsers of the node's files: `/proc/stat`, `/proc/schedstat`, `/proc/vmstat`, `/proc/meminfo`
+//! and `/proc/diskstats`.
 
 use std::collections::BTreeMap;
 
 use procfs::DiskStat;
 
 use super::io_stat::Device;
-use super::text::{Malformed, lines, malformed_file, parse_keyed, parse_u64, split_once};
+use super::text::{ParseError, lines, parse_keyed, parse_u64, split_once};
 
-/// `/proc/stat`: where the CPUs' time went, in clock ticks since boot, summed over CPUs.
+/// `/proc/stat`: CPU time by kind, in clock ticks since boot, summed over CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// User mode, guests included.
     pub user: u64,
-    /// User mode at lowered priority.
+    /// User mode at low priority.
     pub nice: u64,
     /// Kernel mode.
     pub system: u64,
-    /// Nothing to do.
+    /// Idle.
     pub idle: u64,
-    /// Nothing to do while a disk is waited for.
+    /// Idle while a task waited for a disk.
     pub iowait: u64,
     /// Interrupts.
     pub irq: u64,
     /// Soft interrupts.
     pub softirq: u64,
-    /// Wanted to run, but the hypervisor below ran somebody else.
+    /// Runnable, while the hypervisor below ran other guests.
     pub steal: u64,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cpus: u64,
-    /// When the node booted, seconds since the epoch.
+    /// Time of boot, seconds since the epoch.
     pub boot_time_s: u64,
 }
 
 impl CpuTimes {
-    /// Ticks in which a CPU ran something of this node's.
+    /// Ticks in which a CPU ran a task or an interrupt of this node.
     #[must_use]
     pub fn busy(&self) -> u64 {
         [self.user, self.nice, self.system, self.irq, self.softirq]
@@ -42,20 +42,20 @@ impl CpuTimes {
             .fold(0, u64::saturating_add)
     }
 
-    /// All ticks, whoever had them.
+    /// All ticks, idle and steal included.
     #[must_use]
     pub fn total(&self) -> u64 {
         [self.idle, self.iowait, self.steal].into_iter().fold(self.busy(), u64::saturating_add)
     }
 }
 
-/// `/proc/vmstat`: pages that the node itself looked at to free memory, since boot. They stand
-/// still while a cgroup only reclaims for its own limit.
+/// `/proc/vmstat`: pages scanned by the node's own reclaim since boot. Reclaim for a cgroup's own
+/// limit is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaim {
-    /// By the background thread.
+    /// By kswapd, in the background.
     pub pgscan_kswapd: Option<u64>,
-    /// By a task that needed memory at once.
+    /// By tasks that were allocating memory.
     pub pgscan_direct: Option<u64>,
 }
 
@@ -64,19 +64,19 @@ pub struct Reclaim {
 pub struct NodeMemory {
     /// Usable memory.
     pub total: Option<u64>,
-    /// What new programs could get without swapping, as the kernel guesses.
+    /// Memory available without swapping, as estimated by the kernel.
     pub available: Option<u64>,
     /// Swap space.
     pub swap_total: Option<u64>,
-    /// Swap space not in use.
+    /// Free swap space.
     pub swap_free: Option<u64>,
 }
 
-/// Reads `/proc/stat`.
+/// Parses `/proc/stat`.
 ///
 /// # Errors
-/// [`Malformed`] without the summed `cpu` line (four numbers at least) or without `btime`.
-pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, Malformed> {
+/// [`ParseError`] without the `cpu` line (at least four numbers) or without `btime`.
+pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let mut times = None;
     let (mut cpus, mut boot_time_s) = (0, None);
     for (line, content) in lines(text)? {
@@ -85,23 +85,23 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, Malformed> {
         };
         match keyword {
             b"cpu" => {
-                let expected = Malformed { line, expected: "the CPUs' ticks" };
+                let expected = ParseError { line, expected: "the CPUs' ticks" };
                 times = Some(parse_ticks(rest).ok_or(expected)?);
             }
             b"btime" => {
-                let expected = Malformed { line, expected: "the boot time" };
+                let expected = ParseError { line, expected: "the boot time" };
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
             cpu if cpu.strip_prefix(b"cpu").and_then(parse_u64).is_some() => cpus += 1,
             _ => {}
         }
     }
-    let times = times.ok_or(malformed_file("a line `cpu`"))?;
-    let boot_time_s = boot_time_s.ok_or(malformed_file("a line `btime`"))?;
+    let times = times.ok_or(ParseError::of_file("a line `cpu`"))?;
+    let boot_time_s = boot_time_s.ok_or(ParseError::of_file("a line `btime`"))?;
     Ok(CpuTimes { cpus, boot_time_s, ..times })
 }
 
-/// `user nice system idle`, then what later kernels added, 0 where they did not.
+/// `user nice system idle`, then the fields of later kernels, which default to 0.
 fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
     let mut ticks = text.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).map(parse_u64);
     let (user, nice, system, idle) =
@@ -120,14 +120,12 @@ fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
     })
 }
 
-/// Reads `/proc/schedstat`: for how long tasks have waited for a CPU, nanoseconds since boot, summed
-/// over tasks and over the CPUs that are online. It counts when a task runs at last, and what a
-/// quota took from a task is in it. Tasks that wait side by side count side by side.
+/// Parses `/proc/schedstat`: run delay, nanoseconds since boot, summed over tasks and online CPUs. It
+/// includes throttling by quotas, and a wait is added only when the task runs again.
 ///
 /// # Errors
-/// [`Malformed`] without a version, without a CPU, or when a CPU's line is not its name and nine
-/// numbers at least.
-pub fn parse_schedstat(text: &[u8]) -> Result<u64, Malformed> {
+/// [`ParseError`] without a version or a CPU, or with a line of a CPU of fewer than nine numbers.
+pub fn parse_schedstat(text: &[u8]) -> Result<u64, ParseError> {
     let (mut version, mut run_delay_ns) = (false, None);
     for (line, content) in lines(text)? {
         let Some((keyword, rest)) = split_once(content, b' ') else {
@@ -137,46 +135,53 @@ pub fn parse_schedstat(text: &[u8]) -> Result<u64, Malformed> {
         if keyword.strip_prefix(b"cpu").and_then(parse_u64).is_none() {
             continue;
         }
-        let expected = Malformed { line, expected: "nine numbers of a CPU" };
-        let numbers: Option<Vec<u64>> = rest.split(|&byte| byte == b' ').map(parse_u64).collect();
-        let numbers = numbers.filter(|numbers| numbers.len() >= SCHEDSTAT_NUMBERS);
-        let numbers = numbers.ok_or(expected)?;
-        let delay = numbers.get(SCHEDSTAT_RUN_DELAY).copied().ok_or(expected)?;
+        let expected = ParseError { line, expected: "nine numbers of a CPU" };
+        let delay = cpu_run_delay(rest).ok_or(expected)?;
         run_delay_ns = Some(run_delay_ns.unwrap_or(0_u64).checked_add(delay).ok_or(expected)?);
     }
     if !version {
-        return Err(malformed_file("a line `version`"));
+        return Err(ParseError::of_file("a line `version`"));
     }
-    run_delay_ns.ok_or(malformed_file("a line `cpu0`"))
+    run_delay_ns.ok_or(ParseError::of_file("a line `cpu0`"))
 }
 
-/// Of a CPU's numbers in `/proc/schedstat`, in versions 15 to 17: how many there are, and the place
-/// of the run delay.
-const SCHEDSTAT_NUMBERS: usize = 9;
-const SCHEDSTAT_RUN_DELAY: usize = 7;
+/// The eighth of at least nine numbers, in versions 15 to 17 of the file.
+fn cpu_run_delay(numbers: &[u8]) -> Option<u64> {
+    let (mut count, mut delay) = (0, None);
+    for number in numbers.split(|&byte| byte == b' ') {
+        let number = parse_u64(number)?;
+        count += 1;
+        if count == 8 {
+            delay = Some(number);
+        }
+    }
+    delay.filter(|_| count >= 9)
+}
 
-/// Reads `/proc/vmstat`.
+/// Parses `/proc/vmstat`.
 ///
 /// # Errors
-/// [`Malformed`] when a line is not a key and a number.
-pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, Malformed> {
+/// [`ParseError`] when a line is not a key and a number.
+pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     let mut reclaim = Reclaim::default();
-    parse_keyed(text, |key, value| match key {
-        b"pgscan_kswapd" => reclaim.pgscan_kswapd = Some(value),
-        b"pgscan_direct" => reclaim.pgscan_direct = Some(value),
-        _ => {}
-    })?;
+    parse_keyed(
+        text,
+        &mut [
+            ("pgscan_kswapd", &mut reclaim.pgscan_kswapd),
+            ("pgscan_direct", &mut reclaim.pgscan_direct),
+        ],
+    )?;
     Ok(reclaim)
 }
 
-/// Reads `/proc/meminfo`.
+/// Parses `/proc/meminfo`.
 ///
 /// # Errors
-/// [`Malformed`] when a line that is used is not `Key:   number kB`.
-pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, Malformed> {
+/// [`ParseError`] when a line has no key, or a line in use is not `Key:   number kB`.
+pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     let mut memory = NodeMemory::default();
     for (line, content) in lines(text)? {
-        let expected = Malformed { line, expected: "a key and a number of kB" };
+        let expected = ParseError { line, expected: "a key and a number of kB" };
         let (key, value) = split_once(content, b':').ok_or(expected)?;
         let slot = match key {
             b"MemTotal" => &mut memory.total,
@@ -191,30 +196,30 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, Malformed> {
     Ok(memory)
 }
 
-/// Reads `/proc/diskstats`: the name of each block device. Lines that do not read are passed over,
-/// since a device without a name still has its counters.
+/// Parses the names of block devices in `/proc/diskstats`. Lines that do not parse are skipped: the
+/// counters of a device do not depend on its name.
 #[must_use]
 pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
     of_devices(text, |stat| stat.name)
 }
 
-/// What a block device did since boot. A cgroup's `io.stat` counts operations before the kernel merges
-/// them.
+/// Counters of a block device since boot. They count operations after merging; a cgroup's `io.stat`
+/// counts them before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     /// Reads completed.
     pub reads: u64,
-    /// Reads that were merged into others.
+    /// Reads merged into others.
     pub reads_merged: u64,
     /// Writes completed.
     pub writes: u64,
-    /// Writes that were merged into others.
+    /// Writes merged into others.
     pub writes_merged: u64,
-    /// How long reads took from when they were asked for, milliseconds: of several at once the sum.
+    /// Duration of all reads from request to completion, milliseconds, concurrent ones added up.
     pub reading_ms: u64,
 }
 
-/// Reads `/proc/diskstats`. Lines that do not read are passed over.
+/// Parses `/proc/diskstats`. Lines that do not parse are skipped.
 #[must_use]
 pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
     of_devices(text, |stat| DiskCounters {
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn meminfo_is_bytes() {
+    fn meminfo_is_converted_to_bytes() {
         let text = "MemTotal:       24676204 kB\nHugePages_Total:       0\nSwapFree:  0 kB\n";
         let memory = parse_meminfo(text.as_bytes()).unwrap();
         assert_eq!(memory.total, Some(24_676_204 * 1024));
@@ -270,13 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn vmstat_keeps_the_nodes_own_reclaim() {
+    fn vmstat_counts_the_nodes_own_reclaim() {
         let reclaim = parse_vmstat(b"nr_free_pages 1\npgscan_kswapd 7\npgscan_direct 0\n").unwrap();
         assert_eq!((reclaim.pgscan_kswapd, reclaim.pgscan_direct), (Some(7), Some(0)));
     }
 
     #[test]
-    fn devices_have_names() {
+    fn diskstats_gives_names_of_devices() {
         let names = parse_device_names(
             b" 254       0 vda 1 2 3 4 5 6 7 8 9 10 11\nrubbish\n   7       1 loop1 0 0 0 0 0 0 0 0 0 0 0\n",
         );
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_has_counters() {
+    fn diskstats_gives_counters_of_each_device() {
         let disks = parse_disk_counters(b" 254 0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n");
         let vda = DiskCounters {
             reads: 1,
@@ -317,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
             let _ = (parse_device_names(&bytes), parse_disk_counters(&bytes));
             let _ = parse_schedstat(&bytes);

@@ -1,25 +1,25 @@
-//! The agent's own process: what it costs the node, and its limit of open files.
+//! The agent's own process: its resource usage and its limit of open files.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
 
-/// What the kernel says of this process.
+/// Resource usage of this process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProcess {
     /// CPU time of all threads, seconds.
     pub cpu_seconds: f64,
-    /// Descriptors that are open.
+    /// Open file descriptors.
     pub open_fds: u64,
-    /// Descriptors that may be open; `None` without a limit.
+    /// Limit of open file descriptors; `None` without a limit.
     pub max_fds: Option<u64>,
     /// Resident memory, bytes.
     pub resident_bytes: u64,
-    /// Address space, bytes.
+    /// Virtual memory, bytes.
     pub virtual_bytes: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// When it started, seconds since the epoch.
+    /// Start time, seconds since the epoch.
     pub start_time_s: f64,
 }
 
@@ -49,16 +49,15 @@ impl OwnProcess {
     }
 }
 
-/// Descriptors that are not for directory handles: connections, inotify, and the file being read.
+/// Descriptors reserved for connections, inotify and the file being read.
 const RESERVED_DESCRIPTORS: u64 = 160;
 
-/// Raises the soft limit of open files to the hard one, and answers how many directory handles may
-/// be kept below it: one for each cgroup, and the usual soft limit of 1024 is less than a busy
-/// node has.
+/// Raises the soft limit of open files to the hard limit, and returns how many directory handles may
+/// be kept open. The usual soft limit of 1024 is less than the number of cgroups of a busy node.
 ///
 /// # Errors
 /// The errno of reading or setting the limit.
-pub fn spare_descriptors() -> nix::Result<usize> {
+pub fn raise_open_file_limit() -> nix::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;

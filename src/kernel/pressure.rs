@@ -1,30 +1,29 @@
-//! Text of a pressure file (`/proc/pressure/*`, `*.pressure` of a cgroup) to [`Pressure`].
-//! Lines are told by keyword, never by position: `cpu` had no `full` before Linux 5.13, `irq` has
-//! only `full`. The averages are checked for their form and dropped: rates come from totals.
+//! Parser of pressure files (`/proc/pressure/*` and a cgroup's `*.pressure`). Lines are recognized by
+//! keyword: `cpu` had no `full` before Linux 5.13, and `irq` has only `full`. The averages are checked
+//! for their format and dropped, since rates are computed from totals.
 
-use super::text::{Malformed, lines, malformed_file, parse_u64, split_once};
+use super::text::{ParseError, lines, parse_u64, split_once};
 
-/// Totals of one pressure file, in microseconds since boot (or since the cgroup was made).
-///
-/// `None` is a line that the kernel does not write, which is not the same as no stall.
+/// Totals of one pressure file, in microseconds since boot, or since the cgroup was created. `None`
+/// is a line that the kernel does not write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Time in which at least one task waited, microseconds.
+    /// Time in which at least one task was stalled, microseconds.
     pub some_us: Option<u64>,
-    /// Time in which all non-idle tasks waited at once, microseconds.
+    /// Time in which all non-idle tasks were stalled at once, microseconds.
     pub full_us: Option<u64>,
 }
 
-/// Reads a pressure file.
+/// Parses a pressure file. Lines with unknown keywords and fields after `total` are ignored: later
+/// kernels may add them.
 ///
 /// # Errors
-/// [`Malformed`] for any truncation, a repeated line, a number that is none, or a file without
-/// `some` and `full`. Unknown fields at the end of a line and unknown lines of the same form are
-/// passed over, since later kernels may add them.
-pub fn parse_pressure(text: &[u8]) -> Result<Pressure, Malformed> {
+/// [`ParseError`] when the file is truncated, repeats a keyword, has a malformed number, or has
+/// neither `some` nor `full`.
+pub fn parse_pressure(text: &[u8]) -> Result<Pressure, ParseError> {
     let mut pressure = Pressure::default();
     for (line, content) in lines(text)? {
-        let malformed = |expected| Malformed { line, expected };
+        let malformed = |expected| ParseError { line, expected };
         let (keyword, fields) =
             split_once(content, b' ').ok_or(malformed("a keyword and its fields"))?;
         let total_us = parse_fields(fields).map_err(malformed)?;
@@ -38,12 +37,12 @@ pub fn parse_pressure(text: &[u8]) -> Result<Pressure, Malformed> {
         }
     }
     if pressure == Pressure::default() {
-        return Err(malformed_file("a line `some` or `full`"));
+        return Err(ParseError::of_file("a line `some` or `full`"));
     }
     Ok(pressure)
 }
 
-/// `avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then whatever a later kernel adds.
+/// Parses `avg10=0.00 avg60=0.00 avg300=0.00 total=0`, with or without further fields.
 fn parse_fields(fields: &[u8]) -> Result<u64, &'static str> {
     let mut fields = fields.split(|&byte| byte == b' ');
     for key in [&b"avg10="[..], b"avg60=", b"avg300="] {
@@ -86,7 +85,7 @@ mod tests {
     const FULL: &str = "full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
 
     #[test]
-    fn both_lines_in_either_order() {
+    fn lines_are_parsed_in_either_order() {
         check(&format!("{SOME}{FULL}"), Some(2_354_911), Some(7));
         check(&format!("{FULL}{SOME}"), Some(2_354_911), Some(7));
     }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_later_kernels_add_is_passed_over() {
+    fn additions_of_later_kernels_are_ignored() {
         check("some avg10=0.00 avg60=0.00 avg300=0.00 total=5 max=9\n", Some(5), None);
         check(
             &format!("{SOME}most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"),
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused_with_its_line() {
+    fn an_error_names_the_malformed_line() {
         check_refused("", "malformed: expected a line `some` or `full`");
         check_refused("some\n", "malformed in line 1: expected a keyword and its fields");
         check_refused(&format!("{SOME}{SOME}"), "malformed in line 2: expected each keyword once");
@@ -128,12 +127,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let _ = parse_pressure(&bytes);
         }
 
         #[test]
-        fn printing_and_parsing_is_identity(some: u64, full: Option<u64>) {
+        fn printed_totals_parse_to_themselves(some: u64, full: Option<u64>) {
             let mut text = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={some}\n");
             if let Some(full) = full {
                 text += &format!("full avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n");
@@ -143,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn no_truncation_passes_for_the_whole(cut in 1usize..) {
+        fn a_truncated_file_is_an_error(cut in 1usize..) {
             let whole = format!("{SOME}{FULL}");
             let part = &whole.as_bytes()[..whole.len() - 1 - cut % (whole.len() - 1)];
             // The one cut that leaves a well-formed file is the one between the lines.

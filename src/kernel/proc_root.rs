@@ -1,5 +1,4 @@
-//! The node's `/proc`: pressure, CPU time, reclaim, memory, device names. Where `/proc/pressure`
-//! is refused (SELinux), the root cgroup's files say the same.
+//! The node's files in a mounted `/proc`, and its processes.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -7,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
-use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
@@ -19,10 +17,11 @@ use super::node_text::{
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, TaskId, task_ids};
-use super::text::Malformed;
-use super::{ReadBuffer, ReadError, Situation};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::text::ParseError;
 
-/// A mounted `/proc`, or a replay of one.
+/// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
+/// where the file is absent; any other failure is an error.
 #[derive(Debug)]
 pub struct ProcRoot {
     handle: OwnedFd,
@@ -36,117 +35,84 @@ impl ProcRoot {
     /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let handle = open(path, flags, Mode::empty()).map_err(|errno: Errno| ReadError {
-            path: path.display().to_string(),
-            situation: errno.into(),
-        })?;
-        Ok(Self { handle, path: path.to_owned() })
+        let handle =
+            open(path, flags, Mode::empty()).map_err(|errno| ReadError::new(path, errno))?;
+        Ok(Self { handle: handle, path: path.to_owned() })
     }
 
     /// The node's pressure of one resource.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] where PSI is off, [`Situation::Refused`] where a security module
-    /// hides it.
+    /// [`ReadErrorKind::Vanished`] where PSI is off, [`ReadErrorKind::Refused`] where a security
+    /// module such as SELinux denies access.
     pub fn pressure(
         &self,
         resource: Resource,
         buffer: &mut ReadBuffer,
     ) -> Result<Pressure, ReadError> {
-        self.read(
-            match resource {
-                Resource::Cpu => c"pressure/cpu",
-                Resource::Memory => c"pressure/memory",
-                Resource::Io => c"pressure/io",
-            },
-            buffer,
-            parse_pressure,
-        )
+        let name = match resource {
+            Resource::Cpu => c"pressure/cpu",
+            Resource::Memory => c"pressure/memory",
+            Resource::Io => c"pressure/io",
+        };
+        self.read(name, buffer, parse_pressure)
     }
 
-    /// Interrupt pressure; `None` without CONFIG_IRQ_TIME_ACCOUNTING or before Linux 6.1.
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
     pub fn irq_pressure(&self, buffer: &mut ReadBuffer) -> Result<Option<Pressure>, ReadError> {
-        absent_is_none(self.read(c"pressure/irq", buffer, parse_pressure))
+        self.read_optional(c"pressure/irq", buffer, parse_pressure)
     }
 
-    /// `/proc/stat`; `None` where there is none (a replay).
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// `/proc/stat`.
     pub fn cpu_times(&self, buffer: &mut ReadBuffer) -> Result<Option<CpuTimes>, ReadError> {
-        absent_is_none(self.read(c"stat", buffer, parse_proc_stat))
+        self.read_optional(c"stat", buffer, parse_proc_stat)
     }
 
-    /// `/proc/schedstat`: for how long tasks waited for a CPU, nanoseconds; `None` without
-    /// CONFIG_SCHEDSTATS.
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// Run delay of all tasks from `/proc/schedstat`, nanoseconds; it needs CONFIG_SCHEDSTATS.
     pub fn run_delay(&self, buffer: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
-        absent_is_none(self.read(c"schedstat", buffer, parse_schedstat))
+        self.read_optional(c"schedstat", buffer, parse_schedstat)
     }
 
-    /// `/proc/vmstat`; `None` where there is none (a replay).
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// `/proc/vmstat`.
     pub fn reclaim(&self, buffer: &mut ReadBuffer) -> Result<Option<Reclaim>, ReadError> {
-        absent_is_none(self.read(c"vmstat", buffer, parse_vmstat))
+        self.read_optional(c"vmstat", buffer, parse_vmstat)
     }
 
-    /// `/proc/meminfo`; `None` where there is none (a replay).
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// `/proc/meminfo`.
     pub fn memory(&self, buffer: &mut ReadBuffer) -> Result<Option<NodeMemory>, ReadError> {
-        absent_is_none(self.read(c"meminfo", buffer, parse_meminfo))
+        self.read_optional(c"meminfo", buffer, parse_meminfo)
     }
 
-    /// `/proc/diskstats`: names of block devices; empty where there is no such file.
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// Names of block devices from `/proc/diskstats`.
     pub fn device_names(
         &self,
         buffer: &mut ReadBuffer,
     ) -> Result<BTreeMap<Device, String>, ReadError> {
-        let names = self.read(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
-        Ok(absent_is_none(names)?.unwrap_or_default())
+        let names = self.read_optional(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
+        Ok(names?.unwrap_or_default())
     }
 
-    /// `/proc/diskstats`: what block devices did since boot; empty where there is no such file.
-    ///
-    /// # Errors
-    /// Anything but absence.
+    /// Counters of block devices from `/proc/diskstats`.
     pub fn disks(
         &self,
         buffer: &mut ReadBuffer,
     ) -> Result<BTreeMap<Device, DiskCounters>, ReadError> {
-        let disks = self.read(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
-        Ok(absent_is_none(disks)?.unwrap_or_default())
+        let disks = self.read_optional(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
+        Ok(disks?.unwrap_or_default())
     }
 
-    /// The numbers of all processes that this mount shows.
-    ///
-    /// # Errors
-    /// The errno that stopped the listing.
+    /// The PIDs of all processes that this mount shows.
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.handle, ".", flags, Mode::empty())
             .and_then(|mut dir| task_ids(&mut dir))
-            .map_err(|errno| ReadError {
-                path: self.path.display().to_string(),
-                situation: errno.into(),
-            })
+            .map_err(|errno| ReadError::new(&self.path, errno))
     }
 
     /// Opens the directory of a process.
     ///
     /// # Errors
-    /// [`Situation::Vanished`] where it has ended.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
         ProcessDir::open(&self.handle, &self.path, id)
     }
@@ -171,22 +137,52 @@ impl ProcRoot {
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<T, ReadError> {
         let value = buffer.read_all(&self.handle, name).and_then(|text| Ok(parse(text)?));
-        value.map_err(|situation| ReadError {
-            path: self.path.join(name.to_string_lossy().as_ref()).display().to_string(),
-            situation,
-        })
+        value.map_err(|kind| ReadError::new(&self.path.join(&*name.to_string_lossy()), kind))
+    }
+
+    fn read_optional<T>(
+        &self,
+        name: &CStr,
+        buffer: &mut ReadBuffer,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, ReadError> {
+        match self.read(name, buffer, parse) {
+            Ok(value) => Ok(Some(value)),
+            Err(ReadError {
+                kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_),
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
-fn absent_is_none<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(ReadError {
-            situation: Situation::Vanished(_) | Situation::Unsupported(_), ..
-        }) => Ok(None),
-        Err(error) => Err(error),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    #[test]
+    fn schedstat_of_1024_cpus_with_domains_reads_whole() {
+        let mask = vec!["ffffffff"; 32].join(",");
+        let mut text = "version 17\ntimestamp 4294898432\n".to_owned();
+        for cpu in 0..1024 {
+            let times = "0 0 81344213 9187652 7865432 6543210 270012345678 1000 3123456";
+            writeln!(text, "cpu{cpu} {times}").unwrap();
+            for (domain, name) in ["SMT", "MC", "PKG", "NUMA", "NUMA"].iter().enumerate() {
+                let numbers = " 123456789".repeat(45);
+                writeln!(text, "domain{domain} {name} {mask}{numbers}").unwrap();
+            }
+        }
+        assert!(text.len() > 3 << 20, "{}", text.len());
+        let path = std::env::temp_dir().join(format!("psi-agent-cpus-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("schedstat"), text).unwrap();
+        let delay = ProcRoot::open(&path).unwrap().run_delay(&mut ReadBuffer::default());
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(delay, Ok(Some(1_024_000)));
     }
 }

@@ -12,11 +12,11 @@ use nix::dir::Dir;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
+use super::read::{ReadBuffer, ReadError, ReadErrorKind};
 use super::task_text::{
     TaskTimes, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
 };
 use super::text::parse_u32;
-use super::{ReadBuffer, ReadError, Situation};
 
 /// A number below `/proc`, and the inode of its directory: where the inode is another one, so is the
 /// task.
@@ -48,14 +48,12 @@ impl TaskDir {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         match openat(dir, name, flags, Mode::empty()) {
             Ok(handle) => Ok(Self { handle, path }),
-            Err(errno) => {
-                Err(ReadError { path: path.display().to_string(), situation: errno.into() })
-            }
+            Err(errno) => Err(ReadError::new(&path, errno)),
         }
     }
 
-    fn error(&self, file: &str, situation: Situation) -> ReadError {
-        ReadError { path: self.path.join(file).display().to_string(), situation }
+    fn error(&self, file: &str, kind: ReadErrorKind) -> ReadError {
+        ReadError::new(&self.path.join(file), kind)
     }
 }
 
@@ -70,17 +68,17 @@ impl ProcessDir {
     /// it; `None` where it is in none.
     ///
     /// # Errors
-    /// Anything, a process that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         let text = buffer.read_all(&self.0.handle, c"cgroup");
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
-        path.map_err(|situation| self.0.error("cgroup", situation))
+        path.map_err(|kind| self.0.error("cgroup", kind))
     }
 
     /// Its threads.
     ///
     /// # Errors
-    /// Anything, a process that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn threads(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.0.handle, c"task", flags, Mode::empty())
@@ -91,7 +89,7 @@ impl ProcessDir {
     /// Opens the directory of one of its threads.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn thread(&self, id: u32) -> Result<ThreadDir, ReadError> {
         let name = format!("task/{id}");
         TaskDir::open(&self.0.handle, &name, self.0.path.join(&name)).map(ThreadDir)
@@ -102,7 +100,7 @@ impl ThreadDir {
     /// Whether it runs a virtual CPU, by its name.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.read(c"comm", buffer, |text| Ok(is_vcpu(text)))
     }
@@ -110,7 +108,7 @@ impl ThreadDir {
     /// Time run and run delay.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn times(&self, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
         self.read(c"schedstat", buffer, |text| Ok(parse_task_schedstat(text)?))
     }
@@ -118,7 +116,7 @@ impl ThreadDir {
     /// Whether it runs or waits for a CPU now.
     ///
     /// # Errors
-    /// Anything, a thread that ended included.
+    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_runnable(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.read(c"stat", buffer, |text| Ok(parse_is_runnable(text)?))
     }
@@ -127,10 +125,10 @@ impl ThreadDir {
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, Situation>,
+        parse: impl FnOnce(&[u8]) -> Result<T, ReadErrorKind>,
     ) -> Result<T, ReadError> {
         let value = buffer.read_once(&self.0.handle, name).and_then(parse);
-        value.map_err(|situation| self.0.error(&name.to_string_lossy(), situation))
+        value.map_err(|kind| self.0.error(&name.to_string_lossy(), kind))
     }
 }
 
@@ -143,4 +141,35 @@ pub(super) fn task_ids(dir: &mut Dir) -> nix::Result<Vec<TaskId>> {
         ids.extend(number.map(|number| TaskId { number, inode: entry.ino() }));
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::open;
+    use std::process::{Command, Stdio};
+
+    fn open_process(id: u32) -> ProcessDir {
+        let path = Path::new("/proc");
+        let proc = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+        ProcessDir::open(proc, path, id).unwrap()
+    }
+
+    #[test]
+    fn kept_handles_of_a_process_and_its_thread_fail_after_its_end() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = open_process(child.id());
+        let mut buffer = ReadBuffer::default();
+        let id = process.threads().unwrap().remove(0);
+        assert_eq!(id.number, child.id());
+        let thread = process.thread(id.number).unwrap();
+        assert!(thread.times(&mut buffer).is_ok() && !thread.is_vcpu(&mut buffer).unwrap());
+        assert!(thread.is_runnable(&mut buffer).is_ok());
+        assert_eq!(process.threads(), Ok(vec![id]), "the inode is that of the kept handle");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(thread.times(&mut buffer).unwrap_err().is_vanished());
+        assert!(process.threads().unwrap_err().is_vanished());
+        assert!(process.cgroup(&mut buffer).unwrap_err().is_vanished());
+    }
 }

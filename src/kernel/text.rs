@@ -1,20 +1,25 @@
-//! Words and numbers of kernel text, strictly, as bytes. Nothing here slices or indexes: whatever
-//! the bytes are, the answer is a value or a [`Malformed`].
+//! Lines, words and numbers of kernel text, parsed strictly as bytes. Nothing here slices or
+//! indexes, so no input can make it panic.
 
 use std::fmt;
 
-/// A file of the kernel's that does not read as its format says.
-///
-/// `line` counts from 1; 0 means the file as a whole (empty, or cut off before its last newline).
+/// A kernel file that does not follow its documented format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed {
-    /// Line number, from 1; 0 for the file as a whole.
+pub struct ParseError {
+    /// Line number, from 1; 0 for the file as a whole (empty, or truncated).
     pub line: usize,
-    /// What was expected there.
+    /// What the format has there.
     pub expected: &'static str,
 }
 
-impl fmt::Display for Malformed {
+impl ParseError {
+    /// An error of the file as a whole.
+    pub(crate) const fn of_file(expected: &'static str) -> Self {
+        Self { line: 0, expected }
+    }
+}
+
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "malformed: expected {}", self.expected),
@@ -23,25 +28,26 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for ParseError {}
 
-/// The whole file is wrong.
-pub(crate) const fn malformed_file(expected: &'static str) -> Malformed {
-    Malformed { line: 0, expected }
-}
-
-/// The lines of a file with their numbers. A text that does not end in a newline was cut off.
-pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, Malformed> {
+/// The lines of a file with their numbers. A text that does not end in a newline is truncated.
+pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, ParseError> {
     let body = match text.split_last() {
         None => None,
         Some((b'\n', body)) => Some(body),
-        Some(_) => return Err(malformed_file("a newline at the end")),
+        Some(_) => return Err(ParseError::of_file("a newline at the end")),
     };
-    Ok(body.into_iter().flat_map(|body| body.split(|&byte| byte == b'\n')).zip(1..).map(swap))
+    let lines = body.into_iter().flat_map(|body| body.split(|&byte| byte == b'\n'));
+    Ok((1..).zip(lines))
 }
 
-fn swap<A, B>((a, b): (A, B)) -> (B, A) {
-    (b, a)
+/// The line of a file that has exactly one, without its newline.
+pub(crate) fn single_line(text: &[u8]) -> Result<&[u8], ParseError> {
+    let mut all = lines(text)?;
+    match (all.next(), all.next()) {
+        (Some((_, line)), None) => Ok(line),
+        _ => Err(ParseError::of_file("one line")),
+    }
 }
 
 /// Cuts at the first `separator`; `None` where there is none.
@@ -51,7 +57,7 @@ pub(crate) fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     Some((head, tail.get(1..)?))
 }
 
-/// Decimal digits and nothing else; `None` when empty, signed, padded or beyond `u64`.
+/// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -65,22 +71,25 @@ pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// As [`parse_u64`], for numbers that fit 32 bits (device numbers).
+/// As [`parse_u64`], for numbers of 32 bits (PIDs, device numbers).
 pub(crate) fn parse_u32(digits: &[u8]) -> Option<u32> {
     parse_u64(digits).and_then(|value| u32::try_from(value).ok())
 }
 
-/// Calls `field` for every line `key value` of a flat keyed file (`cpu.stat`, `memory.stat`,
-/// `memory.events`, `/proc/vmstat`). An empty file is well-formed: `cpu.stat.local` is empty
-/// where the controller is off.
-pub(crate) fn parse_keyed(text: &[u8], mut field: impl FnMut(&[u8], u64)) -> Result<(), Malformed> {
+/// Parses a flat keyed file, which has lines `key value`, and stores the values of these keys.
+/// Other keys are ignored. An empty file is valid: `cpu.stat.local` is empty where the cpu
+/// controller is off.
+pub(crate) fn parse_keyed(
+    text: &[u8],
+    fields: &mut [(&str, &mut Option<u64>)],
+) -> Result<(), ParseError> {
     for (line, content) in lines(text)? {
-        let expected = Malformed { line, expected: "a key and a number" };
+        let expected = ParseError { line, expected: "a key and a number" };
         let (key, value) = split_once(content, b' ').ok_or(expected)?;
-        if key.is_empty() {
-            return Err(expected);
+        let value = parse_u64(value).filter(|_| !key.is_empty()).ok_or(expected)?;
+        if let Some((_, field)) = fields.iter_mut().find(|(name, _)| name.as_bytes() == key) {
+            **field = Some(value);
         }
-        field(key, parse_u64(value).ok_or(expected)?);
     }
     Ok(())
 }
@@ -100,27 +109,30 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_off_file_is_malformed_and_an_empty_one_has_no_lines() {
+    fn a_truncated_file_is_an_error_and_an_empty_one_has_no_lines() {
         assert_eq!(lines(b"").unwrap().count(), 0);
         assert_eq!(lines(b"a\nb\n").unwrap().collect::<Vec<_>>(), [(1, &b"a"[..]), (2, &b"b"[..])]);
-        assert_eq!(lines(b"a\nb").err(), Some(malformed_file("a newline at the end")));
+        assert_eq!(lines(b"a\nb").err(), Some(ParseError::of_file("a newline at the end")));
     }
 
     #[test]
     fn a_keyed_file_names_its_wrong_line() {
-        let wrong = parse_keyed(b"usage_usec 1\nuser_usec\n", |_, _| {}).unwrap_err();
-        assert_eq!(wrong.to_string(), "malformed in line 2: expected a key and a number");
+        for text in [&b"usage_usec 1\nuser_usec\n"[..], b"usage_usec 1\n 5\n"] {
+            let wrong = parse_keyed(text, &mut []).unwrap_err();
+            assert_eq!(wrong.to_string(), "malformed in line 2: expected a key and a number");
+        }
     }
 
     proptest! {
         #[test]
-        fn numbers_survive_printing(value: u64) {
+        fn a_printed_number_parses_to_itself(value: u64) {
             prop_assert_eq!(parse_u64(value.to_string().as_bytes()), Some(value));
         }
 
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
-            let _ = parse_keyed(&bytes, |_, _| {});
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
+            let mut value = None;
+            let _ = parse_keyed(&bytes, &mut [("key", &mut value)]);
         }
     }
 }

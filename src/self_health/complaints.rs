@@ -23,7 +23,7 @@ impl Complaints {
     /// Whether an error should be logged now, and how many like it were not since the last time.
     pub(super) fn hear(&mut self, error: &ReadError, now: Instant) -> Option<u64> {
         let file = error.path.rsplit('/').next().unwrap_or_default().to_owned();
-        let said = self.0.entry((file, error.situation.word()));
+        let said = self.0.entry((file, error.kind.word()));
         let mut first = false;
         let said = said.or_insert_with(|| {
             first = true;
@@ -45,7 +45,7 @@ impl Complaints {
 #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
     use super::*;
-    use crate::kernel::Situation;
+    use crate::kernel::ReadErrorKind;
     use nix::errno::Errno;
 
     #[test]
@@ -54,7 +54,7 @@ mod tests {
         let start = Instant::now();
         let error = |path: &str| ReadError {
             path: path.into(),
-            situation: Situation::Refused(Errno::EACCES),
+            kind: ReadErrorKind::Refused(Errno::EACCES),
         };
         assert_eq!(complaints.hear(&error("/a/memory.stat"), start), Some(0));
         assert_eq!(complaints.hear(&error("/b/memory.stat"), start), None);

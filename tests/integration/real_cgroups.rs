@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use psi_agent::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use psi_agent::kernel::{ReadBuffer, ReadError, Situation};
+use psi_agent::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use serde_json::Value;
 
 use crate::support::agent::{Agent, BINARY};
@@ -171,8 +171,8 @@ fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
     own.remove("one");
     let error = std::io::read_to_string(file).unwrap_err();
     let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap());
-    assert_eq!(Situation::from(errno).word(), "vanished");
-    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().situation.word(), "vanished");
+    assert_eq!(ReadErrorKind::from(errno).word(), "vanished");
+    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().kind.word(), "vanished");
     assert!(!dir.is_alive());
 
     // The same name again is another cgroup.
@@ -202,7 +202,7 @@ fn readers_racing_with_removal_see_a_value_or_nothing() {
         let Ok(dir) = CgroupDir::open(&root, "/blink", true) else { continue };
         match dir.pressure(Resource::Cpu, &mut buffer) {
             Ok(_) => values += 1,
-            Err(ReadError { situation: Situation::Vanished(_), .. }) => gone += 1,
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => gone += 1,
             Err(other) => panic!("{other}"),
         }
     }
