@@ -9,7 +9,7 @@ use anyhow::Context;
 use crate::cgroup_path::{Place, PodLevel};
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
-use crate::collector::{VisibleThreads, visible_threads};
+use crate::collector::{Collector, Groups, Handles, Selection};
 use crate::config::{Config, PodSource, Publish};
 use crate::doors::certificate::Certificate;
 use crate::host::Host;
@@ -116,7 +116,7 @@ fn look(config: &Config) -> Vec<Finding> {
         findings.push(controllers(tree.root(), &mut buffer));
         findings.push(pods(&tree));
         if by_threads {
-            findings.push(threads(&host.proc, &tree));
+            findings.push(threads(host.proc, Arc::clone(tree.root())));
         }
     }
     findings.extend(who_tells_of_pods(&config.pods));
@@ -300,27 +300,34 @@ fn pods(tree: &CgroupTree) -> Finding {
     Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
 }
 
-/// Whether the threads are to be seen that the run delay is told of.
-fn threads(proc: &ProcRoot, tree: &CgroupTree) -> Finding {
+/// Whether the threads of containers can be read, by a tick of the agent.
+fn threads(proc: ProcRoot, root: Arc<CgroupRoot>) -> Finding {
     let about = "run delay";
-    let VisibleThreads { containers, hidden, threads, error } =
-        visible_threads(proc, tree, moment_now().at);
-    let text = match error {
-        Some(error) => error.to_string(),
-        None if hidden > 0 => {
-            format!("no process of {hidden} of {containers} containers is to be seen")
+    let handles = Handles { cgroups: 0, processes: usize::MAX };
+    let (selection, groups) = (Selection::NONE, Groups::default());
+    let mut collector = Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles);
+    let tick = collector.tick(moment_now(), None);
+    let containers = tick.containers.unwrap_or_default();
+    let count = containers.len();
+    let text = match (tick.report.errors.first(), tick.hidden_containers) {
+        (Some(error), _) => error.to_string(),
+        (None, 0) => {
+            let threads: usize = containers.iter().flat_map(|one| &one.threads).map(Vec::len).sum();
+            return Finding::ok(
+                about,
+                format!("{threads} threads of {count} containers are readable"),
+            );
         }
-        None => {
-            let text = format!("{threads} threads of {containers} containers are told");
-            return Finding::ok(about, text);
+        (None, hidden) => {
+            format!("the processes of {hidden} of {count} containers are not visible")
         }
     };
     Finding::new(
         Verdict::Fail,
         about,
         text,
-        "name a /proc of the host's own with --proc-root, mounted without hidepid; in a pod, mount \
-         it (daemonset/components/run-delay)",
+        "name the host's own /proc with --proc-root, mounted without hidepid; in a pod, mount it as \
+         daemonset/base does",
     )
 }
 

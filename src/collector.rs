@@ -13,6 +13,7 @@ mod processes;
 mod selection;
 mod stalls;
 mod state;
+mod threads;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +34,6 @@ use matching::{Found, Matcher};
 use node::NodeReader;
 use population::{Container, Pods, other_workloads, pod_of, scored_containers, workloads};
 use processes::{ProcessFinder, States};
-pub use processes::{VisibleThreads, visible_threads};
 pub use selection::{Groups, Selection};
 use stalls::{MemoryNeeds, NodeMemoryHistory, read_io_use, read_memory_use};
 pub use state::MIN_PRESSURE_INTERVAL;
@@ -153,7 +153,7 @@ impl Collector {
         let in_scope = self.tree.nodes().zip(&found).filter(is_in_scope).count();
         let is_hidden = |container: &&ContainerSample| {
             let state = self.states.get(&container.cgroup.id);
-            state.is_some_and(|state| state.processes.is_hidden())
+            state.is_some_and(|state| state.threads.hidden)
         };
         let hidden_containers = containers.iter().flatten().filter(is_hidden).count();
         self.forget(&gone);
@@ -297,7 +297,8 @@ impl TickPass<'_> {
                 // While its pressure stands still, none of its tasks waited.
                 let may_wait = stalled_us.is_none() || state.stalled_us != stalled_us;
                 let files = (&mut self.files.buffer, &mut self.files.errors);
-                let threads = processes.read(&mut state.processes, may_wait, files);
+                let ended = &mut processes.thread_ended;
+                let threads = state.threads.read(may_wait, files, ended);
                 state.cpu_wait.advance(threads.as_deref().map(delay_us), self.now);
                 (threads, CpuSource::RunDelay)
             }

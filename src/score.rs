@@ -6,8 +6,6 @@ mod quartile;
 mod run_delay;
 mod smoothing;
 mod stalls;
-#[cfg(test)]
-mod tests;
 mod wait;
 
 use std::collections::HashMap;
@@ -315,3 +313,6 @@ fn steal_share(rates: &TickRates) -> Option<f64> {
     let (steal, busy) = (rates.node.steal?.get(), rates.node.utilization?.get());
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ pub struct Selection {
 
 impl Selection {
     /// No cgroup at all.
-    pub(super) const NONE: Self =
+    pub const NONE: Self =
         Self { everything: false, root: false, pods: false, containers: false, vms_only: false };
 
     /// Whether a cgroup at this place, whosever it is, is read.

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use super::files::{Files, Gone};
-use super::processes::ContainerProcesses;
+use super::threads::ContainerThreads;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
@@ -48,8 +48,8 @@ pub(super) struct CgroupState {
     pub(super) memory: Option<(Option<Pressure>, MemoryUse)>,
     /// Whether there is an `io.max`, and the I/O pressure at which that was read.
     pub(super) io_max: Option<(Option<Pressure>, Option<bool>)>,
-    /// Its processes, where the run delay of its threads is read.
-    pub(super) processes: ContainerProcesses,
+    /// Its threads, with run delay as the CPU source.
+    pub(super) threads: ContainerThreads,
 }
 
 #[derive(Debug, Clone, Copy)]

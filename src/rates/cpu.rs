@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{WaitShares, increase, per_second};
+use super::window::{WaitShares, increase, per_second};
 use crate::kernel::task_text::TaskTimes;
 use crate::sample::{CpuCounters, CpuLimits, CpuUse, ThreadSample};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Ratio, increase, per_second};
+use super::window::{Ratio, increase, per_second};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::node_text::DiskCounters;
 use crate::sample::{DiskOperations, IoUse, Refaults, TickSample};

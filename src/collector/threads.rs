@@ -1,0 +1,173 @@
+//! The threads of one container below the host's `/proc`: their time run and run delay.
+//!
+//! A container is *hidden*, and has no value, unless its threads could be read in full.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
+use crate::kernel::task_text::TaskTimes;
+use crate::kernel::{ReadBuffer, ReadError};
+use crate::sample::ThreadSample;
+
+/// Until then a container's processes are still starting, and its threads still get their names.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// Where file contents and errors go.
+pub(super) type Sink<'a> = (&'a mut ReadBuffer, &'a mut Vec<ReadError>);
+
+/// The processes of one container.
+#[derive(Debug, Default)]
+pub(super) struct ContainerThreads {
+    pub(super) since: Option<Instant>,
+    pub(super) hidden: bool,
+    processes: HashMap<TaskId, Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    dir: ProcessDir,
+    threads: HashMap<TaskId, Thread>,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Thread {
+    is_vcpu: bool,
+    /// `None` for a thread that is not read, beside vCPU threads.
+    dir: Option<ThreadDir>,
+    last: Option<TaskTimes>,
+    was_runnable: bool,
+}
+
+pub(super) fn is_young(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < YOUNG
+}
+
+impl ContainerThreads {
+    /// Adds a process, whose threads are not listed yet.
+    pub(super) fn add(&mut self, id: TaskId, dir: ProcessDir, now: Instant) {
+        self.processes.insert(id, Process { dir, threads: HashMap::new(), since: now });
+    }
+
+    /// Forgets all processes, and gives their handles back.
+    pub(super) fn clear(&mut self) {
+        self.processes.clear();
+    }
+
+    /// The processes that are known.
+    pub(super) fn processes(&self) -> impl Iterator<Item = TaskId> {
+        self.processes.keys().copied()
+    }
+
+    /// Whether a vCPU thread is known.
+    pub(super) fn has_vcpus(&self) -> bool {
+        self.processes.values().flat_map(|process| process.threads.values()).any(|one| one.is_vcpu)
+    }
+
+    /// Handles that are kept open.
+    pub(super) fn handles(&self) -> usize {
+        let threads = self.processes.values().flat_map(|process| process.threads.values());
+        self.processes.len() + threads.filter(|thread| thread.dir.is_some()).count()
+    }
+
+    /// Brings the threads of all processes up to date; answers whether all could be read.
+    pub(super) fn list(&mut self, (buffer, errors): Sink<'_>, now: Instant) -> bool {
+        let known_errors = errors.len();
+        self.processes.retain(|_, process| match process.list(buffer, errors, now) {
+            Ok(()) => true,
+            Err(error) => {
+                let is_vanished = error.is_vanished();
+                if !is_vanished {
+                    errors.push(error);
+                }
+                !is_vanished
+            }
+        });
+        if self.has_vcpus() {
+            let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
+            threads.filter(|thread| !thread.is_vcpu).for_each(|thread| thread.dir = None);
+        }
+        errors.len() == known_errors
+    }
+
+    /// The vCPU threads, or all threads where there are none; `None` where the container is hidden.
+    /// `may_wait` is false where its CPU pressure proves that no task waited. Sets `ended` where a
+    /// known thread ended.
+    pub(super) fn read(
+        &mut self,
+        may_wait: bool,
+        (buffer, errors): Sink<'_>,
+        ended: &mut bool,
+    ) -> Option<Vec<ThreadSample>> {
+        if self.hidden {
+            return None;
+        }
+        let vcpus_only = self.has_vcpus();
+        let (mut samples, mut failed) = (Vec::new(), None);
+        for process in self.processes.values_mut() {
+            process.threads.retain(|id, thread| {
+                if vcpus_only && !thread.is_vcpu {
+                    return true;
+                }
+                match thread.sample(id.number, may_wait, buffer) {
+                    Ok(sample) => samples.extend(sample),
+                    Err(error) if error.is_vanished() => {
+                        *ended = true;
+                        return false;
+                    }
+                    Err(error) => _ = failed.get_or_insert(error),
+                }
+                true
+            });
+        }
+        let complete = failed.is_none();
+        errors.extend(failed);
+        complete.then_some(samples)
+    }
+}
+
+impl Process {
+    fn list(
+        &mut self,
+        buffer: &mut ReadBuffer,
+        errors: &mut Vec<ReadError>,
+        now: Instant,
+    ) -> Result<(), ReadError> {
+        // A thread is born with the name of its process.
+        let names_change = is_young(self.since, now);
+        let mut before = std::mem::take(&mut self.threads);
+        for id in self.dir.threads()? {
+            let kept = before.remove(&id).filter(|thread| thread.is_vcpu || !names_change);
+            match kept.map_or_else(|| Thread::open(&self.dir, id, buffer), Ok) {
+                Ok(thread) => _ = self.threads.insert(id, thread),
+                Err(error) if error.is_vanished() => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Thread {
+    fn open(process: &ProcessDir, id: TaskId, buffer: &mut ReadBuffer) -> Result<Self, ReadError> {
+        let dir = process.thread(id.number)?;
+        let is_vcpu = dir.is_vcpu(buffer)?;
+        Ok(Self { is_vcpu, dir: Some(dir), last: None, was_runnable: false })
+    }
+
+    fn sample(
+        &mut self,
+        id: u32,
+        may_wait: bool,
+        buffer: &mut ReadBuffer,
+    ) -> Result<Option<ThreadSample>, ReadError> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let times = dir.times(buffer)?;
+        // The kernel adds a delay when it ends: of a thread that never gets a CPU it adds nothing.
+        let stands_still = self.last.replace(times) == Some(times);
+        let runnable = stands_still && may_wait && dir.is_runnable(buffer)?;
+        let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;
+        Ok(Some(ThreadSample { id, is_vcpu: self.is_vcpu, times, starved }))
+    }
+}
