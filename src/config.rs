@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use crate::cluster::Cluster;
-use crate::contract::{Level, Prefix};
+use crate::contract::{Level, Prefix, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
-use crate::publish::level::Thresholds;
 use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};
 use crate::reap::Reap;
