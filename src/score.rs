@@ -93,6 +93,9 @@ pub struct NodeScore {
     pub contention: PerResource<Option<Ratio>>,
     /// The same of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
+    /// CPU ready (share of wall time that a vCPU waited), smoothed, of the VM at the quartile that
+    /// made the CPU contention; `None` as for the score.
+    pub cpu_ready: Option<Ratio>,
     /// Share of the CPU time that this node wanted from below and did not get, smoothed.
     pub steal: Option<Ratio>,
     /// Share of the CPUs' time in which they ran something, smoothed.
@@ -207,6 +210,7 @@ impl Scorer {
             score: self.score(&settled, rates),
             contention: settled,
             latest: contention.map(|value| value.and_then(|value| Ratio::of(value, 1.0))),
+            cpu_ready: None,
             steal: self.steal.now(),
             cpu_utilization: self.utilization.now(),
             memory_utilization: rates.memory_utilization,

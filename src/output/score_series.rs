@@ -241,6 +241,7 @@ mod tests {
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
             latest: PerResource::default(),
+            cpu_ready: None,
             steal: None,
             cpu_utilization: Ratio::of(0.5, 1.0),
             memory_utilization: None,

@@ -88,6 +88,7 @@ fn full_score() -> NodeScore {
         score: half,
         contention: each,
         latest: each,
+        cpu_ready: None,
         steal: half,
         cpu_utilization: half,
         memory_utilization: half,

@@ -11,11 +11,11 @@ use std::time::Duration;
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::cluster::call::CallError;
-use psi_agent::cluster::own_node::OwnNode;
-use psi_agent::cluster::{self, connect};
-use psi_agent::contract::{Key, Level, Prefix};
-use psi_agent::publish::level::Thresholds;
+use psi_agent::cluster::{self, ApiClient, OwnNode};
+use psi_agent::contract::{Key, Level, Prefix, Thresholds};
+use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::node_patch::Outputs;
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
 use serde_json::{Value, json};
@@ -33,7 +33,8 @@ fn everything() -> Outputs {
 
 fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
     let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
-    Settings { prefix, thresholds, outputs, node, dry_run, chance: || 0.5 }
+    let counted = vec![Resource::Cpu, Resource::Memory];
+    Settings { prefix, thresholds, counted, outputs, node, dry_run, random: || 0.5 }
 }
 
 /// A pod on a Node, which the account's token is bound to.
@@ -52,7 +53,7 @@ fn pod_of(account: &str, node: &str) -> Value {
 struct Scene {
     cluster: Cluster,
     kubeconfig: PathBuf,
-    client: Client,
+    own_node: OwnNode,
     node: ShortNode,
     publisher: Publisher,
     /// What was reported, one word each.
@@ -70,18 +71,18 @@ impl Scene {
         let kubeconfig = cluster.write_kubeconfig("agent", &token);
         let reached =
             cluster::Cluster { kubeconfig: Some(kubeconfig.clone()), node_name: NODE.into() };
-        let client = connect(&reached).await.unwrap();
+        let own_node = OwnNode::connect(&reached).await.unwrap();
         let publisher = Publisher::new(settings(None, Outputs::default(), true));
         let node = ShortNode::new();
-        let mut scene = Self { cluster, kubeconfig, client, node, publisher, heard: Vec::new() };
+        let mut scene = Self { cluster, kubeconfig, own_node, node, publisher, heard: Vec::new() };
         scene.restart(everything(), false);
         scene
     }
 
     /// A new agent takes the place of the one before it.
     fn restart(&mut self, outputs: Outputs, dry_run: bool) {
-        let node = OwnNode::new(self.client.clone(), NODE.into());
-        self.publisher = Publisher::new(settings(Some(node), outputs, dry_run));
+        let node = Some(self.own_node.clone());
+        self.publisher = Publisher::new(settings(node, outputs, dry_run));
         self.node.restart();
         self.heard.clear();
     }
@@ -273,6 +274,27 @@ async fn what_was_taken_away_comes_back_and_what_is_switched_off_goes() {
     assert_eq!(scene.heard, ["written"]);
 }
 
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_that_is_short() {
+    let mut scene = Scene::start("upgrade").await;
+    scene.pass(3 * MINUTE, 0.5).await;
+    assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
+    // As the release before wrote it; the new agent takes over under load.
+    let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=psi/1"];
+    scene.cluster.kubectl(&basis, "");
+    scene.restart(everything(), false);
+    let writes = scene.pass(5 * MINUTE, 0.5).await;
+    assert_eq!((labels(&writes), taint_counts(&writes)), (vec!["high"], vec![]));
+    assert_eq!(annotation(&writes[0], Key::Basis), "psi/8");
+    assert!(!scene.heard.contains(&"adopted"), "{:?}", scene.heard);
+    assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
+    // Calm from then on, the level is left as ever.
+    let writes = scene.pass(5 * MINUTE, 0.0).await;
+    assert_eq!(labels(&writes), ["high", "medium", "low"]);
+    assert!(scene.own_taints().is_empty());
+}
+
 /// Patches that somebody may try.
 mod patches {
     use serde_json::{Value, json};
@@ -353,7 +375,7 @@ async fn the_api_server_lets_the_agent_change_its_own_keys_of_its_own_node_alone
     assert!(cluster.kubectl_as(&scene.kubeconfig, &["get", "pods", "-A"]).status.success());
 
     // What the agent itself makes of a refusal: tried again, later each time.
-    let other = OwnNode::new(scene.client.clone(), "node-b".into());
+    let other = OwnNode { name: "node-b".into(), ..scene.own_node.clone() };
     scene.publisher = Publisher::new(settings(Some(other), everything(), false));
     scene.pass(10 * MINUTE, 0.0).await;
     assert!((3..=10).contains(&scene.heard.len()), "{:?}", scene.heard);
@@ -399,7 +421,10 @@ async fn somebody_else_s_write_in_between_is_seen_and_survives() {
     let mut scene = Scene::start("conflict").await;
     scene.pass(MINUTE / 2, 0.0).await;
     // Between the agent's look at its Node and its write, an administrator taints it: once.
-    let real = scene.client.clone();
+    let kubeconfig = Kubeconfig::read_from(&scene.kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    let real = Client::try_from(config).unwrap();
     let cluster = Arc::new(scene.cluster);
     let intruded = Arc::new(AtomicBool::new(false));
     let (meddling, done) = (Arc::clone(&cluster), Arc::clone(&intruded));
@@ -416,7 +441,7 @@ async fn somebody_else_s_write_in_between_is_seen_and_survives() {
             real.send(Request::from_parts(head, body.to_vec().into())).await
         }
     });
-    let node = OwnNode::new(Client::new(service, "default"), NODE.into());
+    let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
     let mut publisher = Publisher::new(settings(Some(node), everything(), false));
     let mut heard = Vec::new();
     for _ in 0..12 {
