@@ -20,7 +20,7 @@ use crate::support::cluster::Cluster;
 use crate::support::staged_node::agent_pod;
 use crate::support::terminal::Terminal;
 
-/// A Node that an agent wrote on so many minutes ago, in a cluster with keys of others.
+/// A Node with a score of so many minutes ago, and with foreign keys.
 fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
     let observed_at = Timestamp::now() - SignedDuration::from_mins(minutes_ago);
     json!({
@@ -60,14 +60,14 @@ impl Scene {
         agent.args(arguments).arg("--kubeconfig").arg(&self.kubeconfig).output().unwrap()
     }
 
-    /// What a command says when all is well.
+    /// The output of a command that succeeds.
     fn say(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Nodes on which the prefix has left something.
+    /// Nodes with keys of the prefix.
     fn marked(&self) -> Vec<String> {
         let nodes: Value =
             serde_json::from_str(&self.cluster.kubectl(&["get", "nodes", "-o", "json"], ""))
@@ -77,7 +77,7 @@ impl Scene {
             let name = node["metadata"]["name"].as_str().unwrap();
             assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux", "{name}");
             assert!(node["spec"]["taints"].to_string().contains("other.io/taint"), "{name}");
-            // What kubectl remembers of its own last call is no trace of ours.
+            // kubectl repeats the applied object in an annotation.
             let mut node = node.clone();
             let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
@@ -269,7 +269,7 @@ fn a_wrong_reap_is_a_wrong_command_line() {
     }
 }
 
-/// What `psi-agent nodes` says in a terminal so wide.
+/// The output of `psi-agent nodes` in a terminal of this width.
 fn in_terminal(scene: &Scene, columns: u16) -> Vec<String> {
     let kubeconfig = scene.kubeconfig.display();
     let script = format!("{BINARY} nodes --kubeconfig {kubeconfig}; echo ended: $?; exec sleep 60");
@@ -283,7 +283,7 @@ fn in_terminal(scene: &Scene, columns: u16) -> Vec<String> {
 
 #[test]
 #[ignore = "needs etcd, a kube-apiserver (tests/kubernetes/build) and tmux"]
-fn nodes_fit_a_terminal_with_their_ages_and_what_is_stale() {
+fn nodes_fit_a_terminal_with_ages_and_stale_marks() {
     let cluster = Cluster::start("nodes");
     let kubeconfig = cluster.admin_kubeconfig();
     let scene = Scene { cluster, kubeconfig };
