@@ -45,8 +45,9 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     health.has_cgroup2(!host.node_alone);
     let scrapes = Arc::new(Scrapes::new(config.families.clone(), health));
     let tls = doors::open_certificate(config, &scrapes)?;
-    let gate = doors::open_gate(config, &scrapes).await?;
-    let pods = pod_source::follow(&config.pods, &scrapes).await?;
+    let node = pod_source::connect(&config.pods).await?;
+    let gate = doors::open_gate(config, node.as_ref(), &scrapes)?;
+    let pods = pod_source::follow(&config.pods, node.clone(), &scrapes)?;
     let mut sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
 
@@ -57,7 +58,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     tracing::info!(%cgroups, %pressure, "Reading {found}; serving {scheme}://{address}/");
     let (scored, scores) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
-    publishing::start(config, scores.clone(), adopt, &scrapes).await?;
+    publishing::start(config, node, scores.clone(), adopt, &scrapes);
     let scorer = Scorer::new(config.counted.clone());
     let ticks = ticks::follow(sampler.clone(), first, scorer, scored, adopted, &scrapes);
     let service = Service::new(sampler, pods, scores, Arc::clone(&scrapes));

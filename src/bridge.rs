@@ -14,8 +14,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::cluster::node_watch::{Told, watch_nodes};
-use crate::cluster::{connect_as_kubectl, event_loop};
+use crate::cluster::{ApiClient, NodeAnnotations, WatchEvent, event_loop};
 use crate::config::{Bridge, Config};
 use crate::doors::certificate::{Certificate, Tls};
 use crate::output::connections::{listen, serve, until_stopped};
@@ -35,7 +34,7 @@ pub fn bridge(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
     let stop = until_stopped().context("cannot listen for signals")?;
-    let client = connect_as_kubectl(config.kubeconfig.as_ref()).await?;
+    let api = ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()).await?;
     let health = BridgeHealth::new(&Standing::ALL.map(Standing::word));
     let health = Arc::new(health.context("cannot register the bridge's own metrics")?);
     let tls = open_certificate(config, &health)?;
@@ -49,7 +48,7 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let reach = Reach { window: *window, stale_after: *stale_after };
     let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
     let service = BridgeService::new(tables, config.doors.rules(), Arc::clone(&health));
-    let watching = watch_nodes(client, node_selector, |told| hear(told, &table, &health));
+    let watching = api.watch_nodes(node_selector, |event| take(event, &table, &health));
     tokio::select! {
         () = serve(listener, tls, service, stop) => {
             tracing::info!("Stopped");
@@ -61,21 +60,21 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     }
 }
 
-fn hear(told: Told<'_>, table: &watch::Sender<Table>, health: &BridgeHealth) {
+fn take(event: WatchEvent<NodeAnnotations>, table: &watch::Sender<Table>, health: &BridgeHealth) {
     let now = now();
-    match told {
-        Told::Listed(nodes) => {
+    match event {
+        WatchEvent::Listed(nodes) => {
             let (count, first) = (nodes.len(), !table.borrow().is_listed());
             table.send_modify(|table| table.replace(nodes, now));
             if first {
                 tracing::info!(nodes = count, "The API server listed the Nodes");
             }
         }
-        Told::Changed((name, annotations)) => {
+        WatchEvent::Changed((name, annotations)) => {
             table.send_modify(|table| table.apply(name, &annotations, now));
         }
-        Told::Gone(name) => table.send_modify(|table| table.remove(&name)),
-        Told::Trouble(error) => return health.nodes_not_told(error),
+        WatchEvent::Deleted((name, _)) => table.send_modify(|table| table.remove(&name)),
+        WatchEvent::Failed(error) => return health.nodes_not_told(&error),
     }
     health.nodes_told();
 }

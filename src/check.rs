@@ -7,8 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
-use crate::cluster::own_node::OwnNode;
-use crate::cluster::{connect, event_loop};
+use crate::cluster::{ClusterError, OwnNode, event_loop};
 use crate::collector::{Collector, Groups, Handles, Selection};
 use crate::config::{Config, PodSource, Publish};
 use crate::doors::certificate::Certificate;
@@ -17,7 +16,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
-use crate::pod_source::read_now;
+use crate::pod_source::{connect, list};
 use crate::sample::CpuSource;
 use crate::sampler::moment_now;
 
@@ -119,8 +118,7 @@ fn look(config: &Config) -> Vec<Finding> {
             findings.push(threads(host.proc, Arc::clone(tree.root())));
         }
     }
-    findings.extend(who_tells_of_pods(&config.pods));
-    findings.extend(own_node(config));
+    findings.extend(api_server(config));
     findings.extend(certificate(config));
     findings
 }
@@ -331,8 +329,25 @@ fn threads(proc: ProcRoot, root: Arc<CgroupRoot>) -> Finding {
     )
 }
 
-/// Where names come from; nothing to say where the agent stands alone.
-fn who_tells_of_pods(source: &PodSource) -> Option<Finding> {
+/// The pods and the Node that the agent writes on; none of both where it runs stand-alone.
+fn api_server(config: &Config) -> Vec<Finding> {
+    let findings = event_loop().map(|event_loop| {
+        event_loop.block_on(async {
+            let node = connect(&config.pods).await;
+            let names = pod_names(&config.pods, &node).await;
+            [names, own_node(config, &node).await]
+        })
+    });
+    match findings {
+        Ok(findings) => findings.into_iter().flatten().collect(),
+        Err(error) => vec![Finding::new(Verdict::Warn, "names", error.to_string(), "try again")],
+    }
+}
+
+type Connected = Result<Option<OwnNode>, ClusterError>;
+
+/// The source of pods' names.
+async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     let remedy = match source {
         PodSource::Nobody => return None,
         PodSource::File(_) => "write the file as `kubectl get pods -o json` does",
@@ -340,30 +355,31 @@ fn who_tells_of_pods(source: &PodSource) -> Option<Finding> {
             "let the agent reach the API server, and its account list and watch pods"
         }
     };
-    Some(match read_now(source) {
-        Ok(told) => {
-            let count = told.map_or(0, |index| index.len());
+    let pods = match node {
+        Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
+        Err(error) => Err(error.to_string()),
+    };
+    Some(match pods {
+        Ok(pods) => {
+            let count = pods.map_or(0, |index| index.len());
             Finding::ok("names", format!("{count} pods of this node are told"))
         }
-        Err(error) => Finding::new(Verdict::Warn, "names", format!("{error:#}"), remedy),
+        Err(error) => Finding::new(Verdict::Warn, "names", error, remedy),
     })
 }
 
 /// The Node that is written on; nothing to say where none is.
-fn own_node(config: &Config) -> Option<Finding> {
-    let PodSource::Cluster(cluster) = &config.pods else { return None };
+async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
     }
-    let looked = event_loop().and_then(|event_loop| {
-        event_loop.block_on(async {
-            let client = connect(cluster).await?;
-            Ok(OwnNode::new(client, cluster.node_name.clone()).look().await)
-        })
-    });
-    let error = match looked {
-        Ok(Ok(keys)) => return Some(Finding::ok("node", format!("{} is there", keys.name))),
-        Ok(Err(error)) => error.to_string(),
+    let error = match node {
+        Ok(node) => match node.as_ref()?.get().await {
+            Ok(keys) => {
+                return Some(Finding::ok("node", format!("{} is there", keys.metadata.name)));
+            }
+            Err(error) => error.to_string(),
+        },
         Err(error) => error.to_string(),
     };
     let remedy = "apply daemonset/base, and name the node that this is with --node-name; or leave \

@@ -8,10 +8,9 @@ use clap::{Parser, ValueEnum};
 
 use crate::cluster::Cluster;
 use crate::collector::{Groups, Selection};
-use crate::contract::{Level, Prefix};
+use crate::contract::{Level, Prefix, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
-use crate::publish::level::Thresholds;
 use crate::publish::node_patch::Outputs;
 use crate::reap::Reap;
 use crate::sample::CpuSource;

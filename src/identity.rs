@@ -1,22 +1,21 @@
-//! Who a cgroup is. In: the place that its path says, and the pods that the API server tells. Out:
-//! a [`Workload`] with everything its series are labelled with; `None` until that is known.
+//! The pods of this node, and the pod and container of a cgroup: a [`Workload`] with the labels of
+//! its series, or `None` while the pod is unknown.
 
 pub mod pod;
 pub mod pod_index;
-pub mod pod_watch;
 pub mod pods_file;
 
 use std::sync::Arc;
 
-/// What is known of a VM's pod.
+/// The VM that a pod runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// The VM's own name, which is not its pod's; its namespace is.
+    /// The name of the VirtualMachineInstance, in the namespace of its pod.
     pub name: Box<str>,
-    /// The uid of its VirtualMachineInstance; empty where its pod does not say.
+    /// The uid of the VirtualMachineInstance; empty where the pod has no label for it.
     pub uid: Box<str>,
-    /// Whether a live migration made this pod and the VM still runs on another node: it holds
-    /// memory here, but no vCPU runs yet.
+    /// Whether the pod is the target of a live migration and the VM still runs on another node: it
+    /// uses memory here, but no vCPU runs yet.
     pub awaits_handover: bool,
 }
 
@@ -33,17 +32,17 @@ pub struct Workload {
     pub name: Box<str>,
     /// The container's image; empty for the pod itself.
     pub image: Box<str>,
-    /// CPUs that the container asked for, thousandths; `None` for the pod itself.
+    /// CPU request of the container, in thousandths of a CPU; `None` for the pod itself.
     pub cpu_request: Option<u64>,
-    /// The VM that the pod runs, if it is a virt-launcher.
+    /// The VM, if the pod is a virt-launcher.
     pub vm: Option<Arc<Vm>>,
 }
 
-/// The name of the container in which a VM itself runs; the others only attend it.
+/// The container of a virt-launcher pod that runs QEMU; the others are helpers.
 const VM_CONTAINER: &str = "compute";
 
 impl Workload {
-    /// Whether this is the container that a VM runs in.
+    /// Whether this is the container that runs a VM.
     #[must_use]
     pub fn is_vm(&self) -> bool {
         self.vm.is_some() && &*self.container == VM_CONTAINER

@@ -16,7 +16,8 @@
 //! - [`self_health`]: what the agent says of itself
 //! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
 //!
-//! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
+//! For schedulers and deschedulers: [`contract`], the crate `psi-agent-contract`, which parses what
+//! the agent publishes on a Node.
 
 pub mod agent;
 pub mod bridge;
@@ -25,7 +26,6 @@ pub mod check;
 pub mod cluster;
 pub mod collector;
 pub mod config;
-pub mod contract;
 pub mod doors;
 pub mod host;
 pub mod identity;
@@ -43,3 +43,5 @@ pub mod score;
 pub mod self_health;
 pub mod snapshot;
 pub mod top;
+
+pub use psi_agent_contract as contract;

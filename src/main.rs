@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use jiff::Timestamp;
-use psi_agent::cluster::Connection;
+use psi_agent::cluster::{ApiClient, event_loop};
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
 use psi_agent::{agent, bridge, check, nodes, once, reap, top};
 use tracing_subscriber::Layer;
@@ -45,15 +45,12 @@ fn main() -> ExitCode {
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
-        Command::Nodes => connect(&config).and_then(|connection| {
+        Command::Nodes => with_api(&config, async |api| {
             let (now, width) = (Timestamp::now(), nodes::terminal_width());
-            nodes::nodes(&connection, &config.prefix, now, width, &mut stdout().lock())?;
-            Ok(ExitCode::SUCCESS)
+            nodes::nodes(&api, &config.prefix, now, width, &mut stdout().lock()).await
         }),
-        Command::Reap(what) => connect(&config).and_then(|connection| {
-            let now = Timestamp::now();
-            reap::reap(&connection, &config.prefix, *what, now, &mut stdout().lock())?;
-            Ok(ExitCode::SUCCESS)
+        Command::Reap(what) => with_api(&config, async |api| {
+            reap::reap(&api, &config.prefix, *what, Timestamp::now(), &mut stdout().lock()).await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
     };
@@ -63,8 +60,15 @@ fn main() -> ExitCode {
     })
 }
 
-fn connect(config: &Config) -> anyhow::Result<Connection> {
-    Ok(Connection::open(config.kubeconfig.as_ref())?)
+/// Runs a command that needs the API server.
+fn with_api(
+    config: &Config,
+    command: impl AsyncFnOnce(ApiClient) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    event_loop()?.block_on(async {
+        command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()).await?).await
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What is wrong, without the usage that clap shows below it.

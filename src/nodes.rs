@@ -1,5 +1,5 @@
-//! `psi-agent nodes`: the cluster's nodes by what their annotations say, with its age. In a terminal
-//! too narrow for all columns, the less telling are left out.
+//! `psi-agent nodes`: the cluster's nodes by published score, with its age. A narrow terminal gets
+//! the more important columns only.
 
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::time::Duration;
@@ -7,27 +7,28 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 
-use crate::cluster::{Connection, list_nodes};
+use crate::cluster::{ApiClient, NodeKeys};
 use crate::contract::{Freshness, NodePressure, Prefix, STALE_AFTER};
 
-/// Lists the nodes on `out`, the most held back first, in lines of `width` columns where that is
-/// possible. What does not read is said below the table.
+/// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
+/// Malformed annotations are listed below the table.
 ///
 /// # Errors
-/// Where the API server does not answer, or `out` cannot be written.
-pub fn nodes(
-    connection: &Connection,
+/// Where the API server fails, or `out` cannot be written.
+pub async fn nodes(
+    api: &ApiClient,
     prefix: &Prefix,
     now: Timestamp,
     width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut rows: Vec<Row> = list_nodes(connection)?
-        .iter()
-        .map(|node| {
-            Row::of(&node.name, NodePressure::from_annotations(prefix, &node.annotations), now)
-        })
-        .collect();
+    let nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
+    let row = |node: &NodeKeys| {
+        let metadata = &node.metadata;
+        let pressure = NodePressure::from_annotations(prefix, &metadata.annotations);
+        Row::of(&metadata.name, pressure, now)
+    };
+    let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
     match out.write_all(table(&rows, width).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -35,19 +36,19 @@ pub fn nodes(
     }
 }
 
-/// How wide the terminal on stdout is; `None` where stdout is none.
+/// Columns of the terminal on stdout; `None` if stdout is no terminal.
 #[must_use]
 pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
-    // A terminal that does not know its size says 0.
+    // A terminal of unknown size reports 0.
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 3;
 
-/// What a narrow terminal goes without, the least telling first; indices of [`HEADER`].
-const LEFT_OUT: [usize; 4] = [5, 4, 3, 2];
+/// Columns that a narrow terminal goes without, the least important first; indices of [`HEADER`].
+const OPTIONAL: [usize; 4] = [5, 4, 3, 2];
 
 const HEADER: [&str; 7] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"];
 
@@ -55,7 +56,7 @@ struct Row {
     /// For sorting: a node without a value comes last.
     score: Option<u8>,
     cells: [String; 7],
-    /// Why there is no value to be had of what the annotations say.
+    /// Why the annotations do not parse.
     error: Option<String>,
 }
 
@@ -65,10 +66,10 @@ impl Row {
         pressure: Result<Option<NodePressure>, E>,
         now: Timestamp,
     ) -> Self {
-        let told = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
+        let cell = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
         let (score, [cpu, memory, io], basis, age, error) = match pressure {
             Ok(Some(pressure)) => {
-                let each = [pressure.cpu, pressure.memory, pressure.io].map(told);
+                let each = [pressure.cpu, pressure.memory, pressure.io].map(cell);
                 let age = match pressure.freshness(now, STALE_AFTER) {
                     Freshness::Fresh { age } => short(age),
                     Freshness::Stale { age } => format!("{} (stale)", short(age)),
@@ -76,17 +77,17 @@ impl Row {
                 };
                 (Some(pressure.score), each, pressure.basis.to_string(), age, None)
             }
-            Ok(None) => (None, [None; 3].map(told), "-".into(), "-".into(), None),
+            Ok(None) => (None, [None; 3].map(cell), "-".into(), "-".into(), None),
             Err(error) => {
                 let error = Some(format!("{name}: {error}"));
-                (None, [None; 3].map(told), "-".into(), "unreadable".into(), error)
+                (None, [None; 3].map(cell), "-".into(), "unreadable".into(), error)
             }
         };
-        Self { score, cells: [name.to_owned(), told(score), cpu, memory, io, basis, age], error }
+        Self { score, cells: [name.to_owned(), cell(score), cpu, memory, io, basis, age], error }
     }
 }
 
-/// Columns as wide as they have to be, as kubectl sets them, and errors below.
+/// Columns as wide as their longest cell, as kubectl prints them, with errors below.
 fn table(rows: &[Row], width: Option<usize>) -> String {
     let header = HEADER.map(str::to_owned);
     let lines: Vec<&[String; 7]> =
@@ -100,7 +101,7 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
     let whole = |columns: &[(usize, usize)]| {
         columns.iter().map(|(_, longest)| longest + GAP).sum::<usize>().saturating_sub(GAP)
     };
-    for column in LEFT_OUT {
+    for column in OPTIONAL {
         if width.is_some_and(|width| whole(&columns) > width) {
             columns.retain(|(kept, _)| *kept != column);
         }
@@ -116,11 +117,7 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
     }
     let errors: Vec<&str> = rows.iter().filter_map(|row| row.error.as_deref()).collect();
     if !errors.is_empty() {
-        text.push('\n');
-    }
-    for error in errors {
-        text.push_str(error);
-        text.push('\n');
+        text.push_str(&format!("\n{}\n", errors.join("\n")));
     }
     text
 }
@@ -147,8 +144,7 @@ mod tests {
             ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
             ("psi-agent.io/basis", "psi/1"),
         ];
-        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let pressure = NodePressure::from_annotations(&Prefix::default(), &annotations);
+        let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
         let rows = [
             Row::of("worker-1", pressure, now),
@@ -159,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_goes_without_the_less_telling() {
+    fn a_narrow_terminal_goes_without_the_less_important_columns() {
         let whole = [
             "NAME       SCORE   CPU   MEMORY   IO   BASIS   AGE",
             "worker-1   35      35    -        -    psi/1   10m (stale)",

@@ -1,106 +1,123 @@
-//! Who tells of this node's pods, at work: the API server's watch, a file that is read again, or
-//! nobody. Whatever goes wrong here is counted and said, and what was told before stays true.
+//! The pods of this node: a watch of the API server, a file that is read when it changes, or none.
+//! After a failure the last list stays in use.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use crate::cluster::{connect, event_loop};
+use crate::cluster::{ClusterError, OwnNode, WatchEvent, event_loop};
 use crate::config::PodSource;
 use crate::identity::pod_index::PodIndex;
-use crate::identity::pod_watch::{Told, list_pods, watch_pods};
 use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::output::scrape::Scrapes;
 use crate::sampler::{Pods, moment_now};
 
-/// How soon a changed file of pods is seen.
+/// Interval of the checks whether the file of pods has changed.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 
-type Teller = watch::Sender<Option<Arc<PodIndex>>>;
+type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
-/// Starts to follow the pods. Nobody waits for the API server: until it answers, the pods' series
-/// wait for their labels and all others are served.
+/// The process' client of the API server; `None` outside a cluster. Sends no request.
 ///
 /// # Errors
-/// A file or credentials that do not read.
-pub async fn follow(source: &PodSource, scrapes: &Arc<Scrapes>) -> anyhow::Result<Pods> {
-    let (teller, pods) = watch::channel(None);
+/// Where the credentials can't be read.
+pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
     match source {
-        PodSource::Nobody => {}
-        PodSource::File(path) => {
-            let mut file = PodsFile::new(path);
-            let mut index = PodIndex::default();
-            take(&mut file, &mut index, &teller)?;
-            tokio::spawn(follow_file(file, index, teller, Arc::clone(scrapes)));
-        }
-        PodSource::Cluster(cluster) => {
-            let client = connect(cluster).await?;
-            teller.send_replace(Some(Arc::default()));
-            tracing::info!(node = %cluster.node_name, "Waiting for the API server to list the pods");
-            let (node_name, scrapes) = (cluster.node_name.clone(), Arc::clone(scrapes));
-            tokio::spawn(async move {
-                watch_pods(client, &node_name, |told| hear(told, &teller, &scrapes)).await;
-            });
-        }
+        PodSource::Nobody | PodSource::File(_) => Ok(None),
+        PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
+    }
+}
+
+/// Starts to follow the pods, those of `node` where the source is a cluster. Doesn't wait for the
+/// API server.
+///
+/// # Errors
+/// Where the file of pods can't be read.
+pub fn follow(
+    source: &PodSource,
+    node: Option<OwnNode>,
+    scrapes: &Arc<Scrapes>,
+) -> anyhow::Result<Pods> {
+    let (sender, pods) = watch::channel(None);
+    let scrapes = Arc::clone(scrapes);
+    if let Some(node) = node {
+        sender.send_replace(Some(Arc::default()));
+        tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
+        tokio::spawn(follow_node(node, sender, scrapes));
+    } else if let PodSource::File(path) = source {
+        let mut file = PodsFile::new(path);
+        let mut index = PodIndex::default();
+        update(&mut file, &mut index, &sender)?;
+        tokio::spawn(follow_file(file, index, sender, scrapes));
     }
     Ok(pods)
 }
 
-fn hear(told: Told<'_>, teller: &Teller, scrapes: &Scrapes) {
-    match told {
-        Told::Pods(index) => {
-            let listed_before = teller.borrow().as_ref().is_some_and(|before| before.is_listed());
-            if !listed_before {
-                tracing::info!(pods = index.len(), "The API server listed the pods");
+async fn follow_node(node: OwnNode, sender: Sender, scrapes: Arc<Scrapes>) {
+    let mut index = PodIndex::default();
+    let mut events = std::pin::pin!(node.watch_pods());
+    while let Some(event) = events.next().await {
+        let was_listed = index.is_listed();
+        match event {
+            WatchEvent::Listed(pods) => index.replace(&pods),
+            WatchEvent::Changed(pod) => index.apply(&pod),
+            WatchEvent::Deleted(pod) => index.delete(&pod),
+            WatchEvent::Failed(error) => {
+                scrapes.health().pods_not_told(&error, moment_now().unix_ms);
+                continue;
             }
-            scrapes.health().pods_told();
-            teller.send_replace(Some(Arc::new(index.clone())));
         }
-        Told::Trouble(error) => scrapes.health().pods_not_told(error, moment_now().unix_ms),
+        if !was_listed && index.is_listed() {
+            tracing::info!(pods = index.len(), "The API server listed the pods");
+        }
+        scrapes.health().pods_told();
+        sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
 
 async fn follow_file(
     mut file: PodsFile,
     mut index: PodIndex,
-    teller: Teller,
+    sender: Sender,
     scrapes: Arc<Scrapes>,
 ) {
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
-        match take(&mut file, &mut index, &teller) {
+        match update(&mut file, &mut index, &sender) {
             Ok(()) => scrapes.health().pods_told(),
             Err(error) => scrapes.health().pods_not_told(&error, moment_now().unix_ms),
         }
     }
 }
 
-fn take(file: &mut PodsFile, index: &mut PodIndex, teller: &Teller) -> Result<(), PodsFileError> {
+fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<(), PodsFileError> {
     if let Some(pods) = file.read_if_changed()? {
         index.replace(&pods);
-        teller.send_replace(Some(Arc::new(index.clone())));
+        sender.send_replace(Some(Arc::new(index.clone())));
     }
     Ok(())
 }
 
-/// The pods at this moment; `None` where nobody tells of them.
+/// The pods now; `None` where there is no source of pods.
 ///
 /// # Errors
-/// A file that does not read, or an API server that does not answer.
+/// Where the file can't be read, or the API server doesn't list the pods.
 pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
-    match source {
-        PodSource::Nobody => Ok(None),
-        PodSource::File(path) => {
-            Ok(PodsFile::new(path).read_if_changed()?.as_deref().map(PodIndex::of))
-        }
-        PodSource::Cluster(cluster) => {
-            let pods = event_loop()?.block_on(async {
-                let client = connect(cluster).await?;
-                list_pods(client, &cluster.node_name).await.context("cannot list the pods")
-            })?;
-            Ok(Some(PodIndex::of(&pods)))
-        }
-    }
+    event_loop()?.block_on(async { list(source, connect(source).await?.as_ref()).await })
+}
+
+/// As [`read_now`], with a client that there is already.
+///
+/// # Errors
+/// As [`read_now`].
+pub async fn list(source: &PodSource, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
+    let pods = match (source, node) {
+        (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),
+        (PodSource::File(path), None) => PodsFile::new(path).read_if_changed()?,
+        (PodSource::Nobody | PodSource::Cluster(_), None) => None,
+    };
+    Ok(pods.as_deref().map(PodIndex::of))
 }

@@ -1,5 +1,4 @@
-//! The score's way onto the Node: what is written, when, and what comes of it. All but the
-//! publisher itself is pure.
+//! From the score to the Node: which values to write, when, and how. Pure except for `publisher`.
 
 pub mod level;
 pub mod node_patch;
@@ -7,39 +6,40 @@ pub mod plan;
 pub mod publisher;
 
 use crate::contract::Level;
+use crate::rates::Ratio;
 use crate::score::{NodeScore, PerResource};
 
-/// Published values are multiples of this.
+/// Published values are multiples of this, in points.
 const STEP: f64 = 5.0;
 
-/// What is said on a Node: whole points from 0 to 100, in steps of 5.
+/// The values on a Node: points from 0 to 100, in steps of 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Statement {
+pub struct PublishedScore {
     /// The score.
     pub score: u8,
-    /// Each resource's contention; `None` where it cannot be told.
+    /// Contention by resource; `None` where it is unknown.
     pub each: PerResource<Option<u8>>,
     /// The level.
     pub level: Level,
-    /// When it was so, milliseconds since the epoch.
+    /// Time of the measurement, milliseconds since the epoch.
     pub observed_at_ms: u64,
 }
 
-impl Statement {
-    /// What a score amounts to; `None` where there is none.
+impl PublishedScore {
+    /// The score in steps; `None` where there is no score.
     #[must_use]
     pub fn of(score: &NodeScore, level: Level) -> Option<Self> {
-        let step = |points: f64| quantised(points);
+        let quantised = |ratio| quantised(points(ratio));
         Some(Self {
-            score: step(points(score.score?)),
-            each: score.contention.map(|ratio| ratio.map(|ratio| step(points(ratio)))),
+            score: quantised(score.score?),
+            each: score.contention.map(|ratio| ratio.map(quantised)),
             level,
             observed_at_ms: score.moment.unix_ms,
         })
     }
 }
 
-fn points(ratio: crate::rates::Ratio) -> f64 {
+fn points(ratio: Ratio) -> f64 {
     ratio.get() * 100.0
 }
 

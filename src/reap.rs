@@ -1,5 +1,5 @@
-//! `psi-agent reap`: takes away what agents left on Nodes and nobody renews, since most readers of
-//! it know no expiry. It never touches a key that is not the prefix's.
+//! `psi-agent reap`: removes values from Nodes that no agent renews, since most readers don't check
+//! their age. Removes keys of the prefix only.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,90 +7,109 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 
-use crate::cluster::{ClearOutcome, Connection, NodeKeys, clear_node, list_nodes};
+use crate::cluster::call::CallError;
+use crate::cluster::{ApiClient, NodeKeys, OwnNode};
 use crate::contract::{Freshness, NodePressure, Prefix};
 
-/// What is taken away.
+/// The values to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reap {
     /// Values that were not renewed for this long.
     OlderThan {
         /// The age.
         age: Duration,
-        /// Also where more than half of the nodes are stale.
+        /// Also where more than half of the values are stale.
         force: bool,
     },
-    /// Everything: the uninstall.
+    /// All values: the uninstall.
     All,
 }
 
-/// How often a Node that changes under our hands is looked at again.
+/// Tries for a Node that changes between the read and the write.
 const TRIES: usize = 3;
 
-/// Clears the Nodes and says which on `out`.
+/// Clears the Nodes and writes one line on `out` for each that was cleared or could not be.
 ///
 /// # Errors
-/// Where the API server refuses, or most values are stale: that is an outage, not dead agents.
-pub fn reap(
-    connection: &Connection,
+/// Where Nodes can't be listed or cleared, or more than half of the values are stale, which is an
+/// outage rather than dead agents.
+pub async fn reap(
+    api: &ApiClient,
     prefix: &Prefix,
     reap: Reap,
     now: Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let nodes = list_nodes(connection)?;
-    let scored: Vec<&NodeKeys> = nodes.iter().filter(|node| node.has_own_keys(prefix)).collect();
-    let due: Vec<&&NodeKeys> =
-        scored.iter().filter(|node| is_due(node, prefix, reap, now)).collect();
+    let mut nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
+    nodes.retain(|node| node.has_own_keys(prefix));
+    let scored = nodes.len();
+    nodes.retain(|node| is_stale(node, prefix, reap, now));
+    let stale = nodes.len();
     if let Reap::OlderThan { force: false, .. } = reap
-        && due.len() * 2 > scored.len()
+        && stale * 2 > scored
     {
         bail!(
-            "{} of {} nodes with a value are stale: that looks like an outage of the agents or of \
-             the API server, so nothing was cleared; --force clears them all the same",
-            due.len(),
-            scored.len()
+            "{stale} of {scored} nodes with a value are stale: that looks like an outage of the \
+             agents or of the API server, so nothing was cleared; --force clears them all the same",
         );
     }
-    let mut cleared = 0;
-    for node in &due {
-        if clear(connection, prefix, reap, node, now)? {
-            cleared += 1;
-            writeln!(out, "{}: cleared", node.name).context("cannot write what was cleared")?;
-        }
+    let (mut cleared, mut failed) = (0, 0);
+    for node in nodes {
+        let name = node.metadata.name.clone();
+        let written = match clear(api, prefix, reap, node, now).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                cleared += 1;
+                writeln!(out, "{name}: cleared")
+            }
+            Err(error) => {
+                failed += 1;
+                writeln!(out, "{name}: not cleared: {error:#}")
+            }
+        };
+        written.context(CANNOT_WRITE)?;
     }
-    writeln!(out, "{cleared} of {} nodes with a value cleared", scored.len())
-        .context("cannot write what was cleared")
+    writeln!(out, "{cleared} of {scored} nodes with a value cleared").context(CANNOT_WRITE)?;
+    if failed > 0 {
+        bail!("{failed} of {stale} nodes could not be cleared");
+    }
+    Ok(())
 }
 
-/// A value without a date that reads is nobody's to renew; so is a label or a taint alone.
-fn is_due(node: &NodeKeys, prefix: &Prefix, reap: Reap, now: Timestamp) -> bool {
+const CANNOT_WRITE: &str = "cannot write what was cleared";
+
+/// Whether to clear the Node. Keys without a valid date count as stale.
+fn is_stale(node: &NodeKeys, prefix: &Prefix, reap: Reap, now: Timestamp) -> bool {
     let Reap::OlderThan { age, .. } = reap else { return true };
-    match NodePressure::from_annotations(prefix, &node.annotations) {
+    match NodePressure::from_annotations(prefix, &node.metadata.annotations) {
         Ok(Some(pressure)) => !matches!(pressure.freshness(now, age), Freshness::Fresh { .. }),
         Ok(None) | Err(_) => true,
     }
 }
 
-/// Clears one Node as it was seen; if it has changed meanwhile, it is looked at again. Answers
-/// whether there was something to clear in the end.
-fn clear(
-    connection: &Connection,
+/// Clears a Node; `false` where it was deleted or its value was renewed since it was listed.
+async fn clear(
+    api: &ApiClient,
     prefix: &Prefix,
     reap: Reap,
-    node: &NodeKeys,
+    mut node: NodeKeys,
     now: Timestamp,
 ) -> anyhow::Result<bool> {
-    let mut seen = node.clone();
+    let own = OwnNode { api: api.clone(), name: node.metadata.name.clone() };
     for _ in 0..TRIES {
-        match clear_node(connection, prefix, &seen)? {
-            ClearOutcome::Cleared => return Ok(true),
-            ClearOutcome::Gone => return Ok(false),
-            ClearOutcome::Changed(newer) => seen = newer,
+        let patched = match own.patch(&node.clearing_patch(prefix)).await {
+            Err(CallError::Conflict) => own.get().await.map(Some),
+            patched => patched.map(|()| None),
+        };
+        match patched {
+            Ok(None) => return Ok(true),
+            Ok(Some(changed)) => node = changed,
+            Err(CallError::NotFound) => return Ok(false),
+            Err(error) => return Err(error.into()),
         }
-        if !seen.has_own_keys(prefix) || !is_due(&seen, prefix, reap, now) {
+        if !node.has_own_keys(prefix) || !is_stale(&node, prefix, reap, now) {
             return Ok(false);
         }
     }
-    bail!("node {} changes faster than it can be cleared: try again", node.name)
+    bail!("it was changed during each of {TRIES} tries")
 }

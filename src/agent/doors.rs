@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::cluster::connect;
-use crate::cluster::reviews::Reviewer;
-use crate::config::{Auth, Config, PodSource};
+use crate::cluster::OwnNode;
+use crate::config::{Auth, Config};
 use crate::doors::certificate::{Certificate, Tls};
 use crate::doors::gate::{Gate, Report};
 use crate::output::scrape::Scrapes;
@@ -34,21 +33,18 @@ pub(super) fn open_certificate(
 /// Who looks at tokens; `None` where nobody needs any.
 ///
 /// # Errors
-/// Credentials that do not read.
-pub(super) async fn open_gate(
+/// Where the agent has no API server, or the system no random numbers.
+pub(super) fn open_gate(
     config: &Config,
+    node: Option<&OwnNode>,
     scrapes: &Arc<Scrapes>,
 ) -> anyhow::Result<Option<Arc<Gate>>> {
-    let cluster = match (config.doors.auth, &config.pods) {
-        (Auth::None, _) => return Ok(None),
-        (Auth::Kubernetes, PodSource::Cluster(cluster)) => cluster,
-        (Auth::Kubernetes, PodSource::Nobody | PodSource::File(_)) => {
-            anyhow::bail!("there is no API server to ask about tokens")
-        }
-    };
-    let reviewer = Reviewer::new(connect(cluster).await?);
+    if config.doors.auth == Auth::None {
+        return Ok(None);
+    }
+    let node = node.context("there is no API server to review tokens")?;
     let scrapes = Arc::clone(scrapes);
-    let gate = Gate::new(reviewer, move |report| match report {
+    let gate = Gate::new(node.api.clone(), move |report| match report {
         Report::Found(verdict) => scrapes.health().reviewed(*verdict),
         Report::Failed(error) => scrapes.health().not_reviewed(error),
     });

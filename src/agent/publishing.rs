@@ -1,99 +1,96 @@
-//! The publisher, as this agent is told to run it, and what it says.
+//! The publisher as configured, with its log lines.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::cluster::connect;
-use crate::cluster::own_node::OwnNode;
-use crate::config::{Config, PodSource, Publish};
+use crate::cluster::OwnNode;
+use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
 use crate::output::scrape::Scrapes;
-use crate::publish::Statement;
-use crate::publish::plan::Why;
+use crate::publish::PublishedScore;
+use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
 use crate::sampler::moment_now;
 use crate::score::NodeScore;
 use crate::self_health::PublishedValue;
 
-/// Publishes the scores, if it is told to, for as long as there are any.
-pub(super) async fn start(
+/// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
+/// only logged.
+pub(super) fn start(
     config: &Config,
+    node: Option<OwnNode>,
     scores: watch::Receiver<Option<Arc<NodeScore>>>,
     adopt: oneshot::Sender<NodePressure>,
     scrapes: &Arc<Scrapes>,
-) -> anyhow::Result<()> {
+) {
     scrapes.health().publishing(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
     });
     if config.publish == Publish::Off {
-        return Ok(());
+        return;
     }
-    let node = match &config.pods {
-        PodSource::Cluster(cluster) => {
-            Some(OwnNode::new(connect(cluster).await?, cluster.node_name.clone()))
-        }
-        PodSource::Nobody | PodSource::File(_) => None,
-    };
     let settings = Settings {
         prefix: config.prefix.clone(),
         thresholds: config.thresholds,
+        counted: config.counted.clone(),
         outputs: config.outputs.clone(),
         node,
         dry_run: config.publish == Publish::DryRun,
-        chance,
+        random,
     };
     let scrapes = Arc::clone(scrapes);
     let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        publish(settings, scores, adopt, |report| hear(&scrapes, report, shows_level)).await;
+        publish(settings, scores, adopt, |report| record(&scrapes, report, shows_level)).await;
     });
-    Ok(())
 }
 
-fn hear(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
+fn record(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
     let health = scrapes.health();
     match report {
         Report::Adopted(found) => {
             let score = found.score;
-            tracing::info!(score, "Going on from what the agent before this one published");
+            tracing::info!(score, "Continuing from the value that an earlier agent published");
         }
-        Report::Written(statement, why) => {
-            health.published(value(statement, shows_level));
-            say("Published", statement, *why, "");
+        Report::Written(published, reason) => {
+            health.published(value(published, shows_level));
+            log("Published", published, *reason, "");
         }
-        Report::WouldWrite(statement, why, patch) => {
-            health.would_publish(value(statement, shows_level));
+        Report::WouldWrite(published, reason, patch) => {
+            health.would_publish(value(published, shows_level));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
-            say("Would publish", statement, *why, &patch);
+            log("Would publish", published, *reason, &patch);
         }
         Report::Failed(error) => health.not_published(error, moment_now().unix_ms),
     }
 }
 
-fn value(statement: &Statement, shows_level: bool) -> PublishedValue {
-    let Statement { score, level, observed_at_ms, .. } = *statement;
+fn value(published: &PublishedScore, shows_level: bool) -> PublishedValue {
+    let PublishedScore { score, level, observed_at_ms, .. } = *published;
     PublishedValue { score, level: shows_level.then_some(level.word()), observed_at_ms }
 }
 
-/// A heartbeat says nothing new.
-fn say(what: &str, statement: &Statement, why: Why, patch: &str) {
-    let level = statement.level.word();
-    let each = statement.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
-    let (score, cpu, memory, io) = (statement.score, &each.cpu, &each.memory, &each.io);
-    match why {
-        Why::Change | Why::Level => {
+/// Logs a write; a heartbeat, which changes no value, at the level debug.
+fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: &str) {
+    let level = published.level.word();
+    let each = published.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
+    let (score, cpu, memory, io) = (published.score, &each.cpu, &each.memory, &each.io);
+    match reason {
+        WriteReason::Change | WriteReason::Level => {
             tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
         }
-        Why::Heartbeat => tracing::debug!(score, %cpu, %memory, %io, level, patch, "{what}"),
+        WriteReason::Heartbeat => {
+            tracing::debug!(score, %cpu, %memory, %io, level, patch, "{what}")
+        }
     }
 }
 
-/// A number from 0 to 1. No more is asked of it than to be another on each node.
-#[allow(clippy::cast_precision_loss, reason = "53 bits of chance are enough")]
-fn chance() -> f64 {
+/// A number from 0 to 1 that differs between nodes.
+#[allow(clippy::cast_precision_loss, reason = "53 random bits are enough")]
+fn random() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
 }

@@ -1,5 +1,4 @@
-//! One request to the API server within a time limit, with whatever it answers told apart by what
-//! helps.
+//! One request to the API server, with a time limit and errors by what the caller can do about them.
 
 use std::time::Duration;
 
@@ -7,41 +6,42 @@ use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
 use kube::core::request;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// An API server that takes longer is asked again later.
+/// Time limit of a request.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// No Node is larger: etcd takes no object of more than 1.5 MiB.
-const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
+/// The largest answer about one object, in bytes: etcd stores at most 1.5 MiB per object.
+pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
 
-/// How much of an answer is quoted.
+/// Characters of an answer that an error quotes.
 const QUOTED: usize = 300;
 
-/// Why the API server did not do as it was asked.
+/// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// 403: the agent lacks the right, or its admission policy forbids it.
+    /// 403: RBAC or an admission policy forbids it.
     #[error("the API server forbids it: {0}")]
     Forbidden(String),
-    /// 401: the token is no more.
-    #[error("the API server does not know the agent's token: {0}")]
+    /// 401: the token is invalid or has expired.
+    #[error("the API server rejects the token: {0}")]
     Unauthorized(String),
     /// 404: there is no such object.
     #[error("the API server has no such object; for a Node, see --node-name")]
     NotFound,
-    /// 409: the object changed between looking and writing.
-    #[error("the Node was changed by somebody else meanwhile")]
+    /// 409: the object changed between the read and the write.
+    #[error("another client changed the Node between the read and the write")]
     Conflict,
-    /// 429: later, please.
-    #[error("the API server is busy")]
+    /// 429: too many requests; with the time to wait, if given.
+    #[error("the API server throttles requests")]
     Throttled(Option<Duration>),
     /// Any other 4xx.
     #[error("the API server refuses it with {code}: {message}")]
     Refused {
         /// The HTTP status.
         code: u16,
-        /// What it says.
+        /// The message of the answer.
         message: String,
     },
     /// 5xx.
@@ -49,12 +49,12 @@ pub enum CallError {
     Failed {
         /// The HTTP status.
         code: u16,
-        /// What it says.
+        /// The message of the answer.
         message: String,
-        /// When it wants to be asked again.
+        /// The requested time to wait.
         retry_after: Option<Duration>,
     },
-    /// No answer, or one that is none.
+    /// No connection, or an answer that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
     /// No answer in time.
@@ -63,7 +63,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// All that [`CallError::word`] can say.
+    /// All results of [`CallError::word`].
     pub const WORDS: [&'static str; 8] = [
         "forbidden",
         "unauthorized",
@@ -75,7 +75,7 @@ impl CallError {
         "unreachable",
     ];
 
-    /// A closed set of words, for a label.
+    /// The kind of error, as the value of a metric label.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -90,47 +90,47 @@ impl CallError {
         }
     }
 
-    /// How long the API server asks to be left alone.
+    /// The time to wait that the API server requests.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            CallError::Throttled(after) | CallError::Failed { retry_after: after, .. } => *after,
-            CallError::Forbidden(_)
-            | CallError::Unauthorized(_)
-            | CallError::NotFound
-            | CallError::Conflict
-            | CallError::Refused { .. }
-            | CallError::Unreachable(_)
-            | CallError::TimedOut(_) => None,
+        if let Self::Throttled(after) | Self::Failed { retry_after: after, .. } = self {
+            *after
+        } else {
+            None
         }
     }
 }
 
-/// Sends a request; answers the body of a success.
+/// Sends a request and parses the JSON body of a success, of at most `longest` bytes.
 ///
 /// # Errors
 /// [`CallError`], after [`TIME_LIMIT`] at the latest.
-pub(super) async fn call(
+pub(super) async fn call<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, request::Error>,
-) -> Result<Vec<u8>, CallError> {
-    let unreachable = |error: kube::Error| CallError::Unreachable(reason(&error));
-    let request = request.map_err(|error| CallError::Unreachable(error.to_string()))?;
+    longest: usize,
+) -> Result<T, CallError> {
+    let request = request.map_err(unreachable)?;
     let answer = async {
-        let answer = client.send(request.map(Body::from)).await.map_err(unreachable)?;
+        let answer = client.send(request.map(Body::from)).await;
+        let answer = answer.map_err(|error| CallError::Unreachable(innermost(&error)))?;
         let status = answer.status();
         let retry_after = answer.headers().get(http::header::RETRY_AFTER);
         let retry_after = retry_after
             .and_then(|value| value.to_str().ok()?.parse().ok())
             .map(Duration::from_secs);
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| CallError::Unreachable(error.to_string()))?.to_bytes();
+        let body = Limited::new(answer.into_body(), longest).collect().await;
+        let body = body.map_err(unreachable)?.to_bytes();
         if status.is_success() {
-            return Ok(body.to_vec());
+            return serde_json::from_slice(&body).map_err(unreachable);
         }
         Err(refusal(status.as_u16(), retry_after, &body))
     };
     tokio::time::timeout(TIME_LIMIT, answer).await.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT)))
+}
+
+fn unreachable(error: impl std::fmt::Display) -> CallError {
+    CallError::Unreachable(error.to_string())
 }
 
 fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
@@ -149,8 +149,8 @@ fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
     }
 }
 
-/// The innermost reason: what is around it says no more than that a request failed.
-fn reason(error: &kube::Error) -> String {
+/// The innermost error: those around it only state that a request failed.
+fn innermost(error: &kube::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart_by_what_helps() {
+    fn an_error_has_the_kind_of_its_status_code() {
         let status = br#"{"kind":"Status","message":"not yours","code":403}"#;
         assert_eq!(refusal(403, None, status), CallError::Forbidden("not yours".into()));
         let soon = Some(Duration::from_secs(7));

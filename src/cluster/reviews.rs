@@ -1,35 +1,30 @@
-//! What the API server says of somebody else's bearer token: whose it is (TokenReview), and whether
-//! they may get a path (SubjectAccessReview). The rights are those of `system:auth-delegator`.
+//! Reviews of a client's bearer token: authentication (TokenReview) and authorization of a path
+//! (SubjectAccessReview). Needs the rights of `system:auth-delegator`.
 
-use kube::Client;
 use kube::api::{PostParams, Request};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::call::{CallError, call};
+use super::call::{CallError, LONGEST_OBJECT, call};
+use super::client::ApiClient;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// What came of asking.
+/// The result of reviewing a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
-    /// The token is somebody's who may.
+    /// The token is valid and its user has the right.
     Allowed,
-    /// The token is somebody's who may not.
+    /// The token is valid and its user lacks the right.
     Forbidden,
-    /// The token is nobody's: made up, expired, or its account is gone.
+    /// The token is invalid or expired, or its account was deleted.
     Unauthenticated,
 }
 
-/// Who asks the API server.
-#[derive(Clone)]
-pub struct Reviewer {
-    client: Client,
-}
-
 #[derive(Deserialize)]
-struct Answered<S> {
+struct Reviewed<S> {
     status: S,
 }
 
@@ -41,7 +36,7 @@ struct TokenStatus {
     user: User,
 }
 
-/// Handed on as it comes: what of it counts is the API server's to say.
+/// The user as the first review names it, passed to the second unchanged.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct User {
@@ -59,46 +54,37 @@ struct AccessStatus {
     denied: bool,
 }
 
-impl Reviewer {
-    /// Asks as this client, whose account needs the right to.
-    #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { client }
-    }
-
-    /// Whether who has this token may get this path.
+impl ApiClient {
+    /// Whether the user of `token` may `get` the non-resource `path`.
     ///
     /// # Errors
-    /// [`CallError`] where the API server does not say: then nobody may.
+    /// [`CallError`] where there is no result: treat it as forbidden.
     pub async fn review(&self, token: &str, path: &str) -> Result<Review, CallError> {
-        let question = json!({
+        let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
             "spec": {"token": token},
         });
-        let TokenStatus { authenticated, user } = self.ask(TOKEN_REVIEWS, &question).await?;
+        let TokenStatus { authenticated, user } = self.create(TOKEN_REVIEWS, &review).await?;
         if !authenticated || user.username.is_empty() {
             return Ok(Review::Unauthenticated);
         }
-        let question = json!({
+        let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "spec": {
                 "user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra,
                 "nonResourceAttributes": {"path": path, "verb": "get"},
             },
         });
-        let AccessStatus { allowed, denied } = self.ask(ACCESS_REVIEWS, &question).await?;
+        let AccessStatus { allowed, denied } = self.create(ACCESS_REVIEWS, &review).await?;
         Ok(if allowed && !denied { Review::Allowed } else { Review::Forbidden })
     }
 
-    async fn ask<S>(&self, path: &str, question: &Value) -> Result<S, CallError>
-    where
-        S: for<'a> Deserialize<'a>,
-    {
-        let question = question.to_string().into_bytes();
-        let request = Request::new(path).create(&PostParams::default(), question);
-        let answer = call(&self.client, request).await?;
-        let answered: Answered<S> = serde_json::from_slice(&answer)
-            .map_err(|error| CallError::Unreachable(error.to_string()))?;
-        Ok(answered.status)
+    async fn create<S: DeserializeOwned>(
+        &self,
+        path: &str,
+        review: &Value,
+    ) -> Result<S, CallError> {
+        let request = Request::new(path).create(&PostParams::default(), review.to_string().into());
+        Ok(call::<Reviewed<S>>(&self.client, request, LONGEST_OBJECT).await?.status)
     }
 }

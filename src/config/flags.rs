@@ -7,11 +7,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Auth, Bridge, Command, Publish, Scope};
-use crate::contract::{Level, Prefix};
+use crate::contract::{Level, Prefix, Thresholds};
 use crate::doors::rules::Page;
 use crate::kernel::cgroup_dir::Resource;
 use crate::output::families::FamilyGroup;
-use crate::publish::level::Thresholds;
 use crate::reap::Reap;
 use crate::sample::CpuSource;
 

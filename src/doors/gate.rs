@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::rules::Door;
 use super::verdicts::{Key, Next, Verdict, Verdicts};
 use crate::cluster::call::CallError;
-use crate::cluster::reviews::{Review, Reviewer};
+use crate::cluster::{ApiClient, Review};
 use crate::sampler::moment_now;
 
 /// Prometheus waits no longer than 10 s, and would like an answer that says why not.
@@ -36,7 +36,7 @@ type Hear = Box<dyn Fn(&Report<'_>) + Send + Sync>;
 
 /// The one who looks at tokens.
 pub struct Gate {
-    reviewer: Reviewer,
+    api: ApiClient,
     /// Made anew at each start, so that nobody can look for tokens of the same hash.
     secret: hmac::Key,
     state: Mutex<State>,
@@ -50,17 +50,17 @@ struct State {
 }
 
 impl Gate {
-    /// Asks by `reviewer`, and reports to `hear` what came of it.
+    /// Asks by `api`, and reports to `hear` what came of it.
     ///
     /// # Errors
     /// [`NoRandomness`].
     pub fn new(
-        reviewer: Reviewer,
+        api: ApiClient,
         hear: impl Fn(&Report<'_>) + Send + Sync + 'static,
     ) -> Result<Self, NoRandomness> {
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         let secret = secret.map_err(|_| NoRandomness)?;
-        Ok(Self { reviewer, secret, state: Mutex::default(), hear: Box::new(hear) })
+        Ok(Self { api, secret, state: Mutex::default(), hear: Box::new(hear) })
     }
 
     /// Whether who shows this token may pass.
@@ -109,7 +109,7 @@ impl Gate {
     }
 
     async fn ask(&self, door: Door, token: &str) -> Verdict {
-        let review = self.reviewer.review(token, door.path());
+        let review = self.api.review(token, door.path());
         let review = tokio::time::timeout(TIME_LIMIT, review).await;
         let verdict = match review.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT))) {
             Ok(Review::Allowed) => Verdict::Allowed,

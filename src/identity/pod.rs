@@ -1,6 +1,5 @@
-//! A pod as the API server tells it, cut down to what labels need, and to what its containers asked
-//! for: metadata, requests and the statuses of containers. A full pod would take twice the agent's
-//! memory.
+//! A pod as the API server sends it, reduced to what labels need: metadata, CPU requests and the
+//! statuses of containers. Full pods would double the agent's memory.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +12,9 @@ use serde_json::Value;
 pub struct Pod {
     /// Names, labels, annotations.
     pub metadata: Metadata,
-    /// Where it runs.
+    /// Its node and requests.
     pub spec: Spec,
-    /// What runs in it.
+    /// Its containers as they run.
     pub status: Status,
 }
 
@@ -35,7 +34,7 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The part of a pod's spec that is looked at.
+/// The used part of a pod's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -47,17 +46,17 @@ pub struct Spec {
     pub init_containers: Vec<ContainerSpec>,
 }
 
-/// What a container asks for.
+/// The used part of a container's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerSpec {
     /// Its name in the pod.
     pub name: String,
-    /// Its requests and limits.
+    /// Its requests.
     pub resources: Resources,
 }
 
-/// A container's requests; its limits are the kernel's to tell.
+/// A container's requests. Its limits are read from the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
@@ -65,8 +64,8 @@ pub struct Resources {
     pub requests: BTreeMap<String, Value>,
 }
 
-/// Thousandths of a CPU, rounded up as Kubernetes does; `None` where it is no quantity of CPUs. The
-/// API server writes a string; who writes pods by hand may not, and loses no more than this by it.
+/// Thousandths of a CPU, rounded up as Kubernetes does; `None` where this is no quantity. The API
+/// server sends a string; a file of pods may have a number.
 fn thousandths(quantity: &Value) -> Option<u64> {
     let cpus = match quantity {
         Value::Number(number) => return rounded(number.as_f64()? * 1e3),
@@ -79,14 +78,14 @@ fn thousandths(quantity: &Value) -> Option<u64> {
     rounded(number.parse::<f64>().ok()? * scale)
 }
 
-/// Nobody has a thousand million CPUs, and a cast of that much is exact.
+/// Rounded up; `None` outside 0 to 10^12.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
 fn rounded(thousandths: f64) -> Option<u64> {
     (0.0..=1e12).contains(&thousandths).then_some(thousandths.ceil() as u64)
 }
 
 impl Spec {
-    /// CPUs that a container asked for, thousandths.
+    /// CPU request of a container, in thousandths of a CPU.
     #[must_use]
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
         let mut all = self.containers.iter().chain(&self.init_containers);
@@ -94,8 +93,8 @@ impl Spec {
     }
 }
 
-/// A pod's containers. All three lists count: KubeVirt's console log is an init container that
-/// stays.
+/// A pod's containers. Init containers matter too: KubeVirt's guest-console-log is one that keeps
+/// running.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
@@ -107,23 +106,23 @@ pub struct Status {
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
-/// A container that the kubelet told of.
+/// The status of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     /// Its name in the pod.
     pub name: String,
-    /// Its image, as the runtime tells it.
+    /// Its image, as the runtime reports it.
     pub image: String,
-    /// `containerd://<id>`; empty before it was made.
+    /// Such as `containerd://<id>`; empty before it is created.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// How often it was made anew: the attempt in CRI-O's name of it.
+    /// The number of restarts: the attempt in CRI-O's name of it.
     pub restart_count: u32,
 }
 
 impl Status {
-    /// All containers, of whatever kind.
+    /// The containers of all three lists.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         let lists = [
             &self.container_statuses,
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_kubernetes_writes_them() {
+    fn requests_parse_as_kubernetes_writes_them() {
         let spec = r#"{"containers": [{"name": "compute", "resources": {"requests": {"cpu": "250m"}}},
             {"name": "whole", "resources": {"requests": {"cpu": 2}}}, {"name": "none"}],
             "initContainers": [{"name": "console", "resources": {"requests": {"cpu": "0.0051"}}}]}"#;
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_asks_for_nothing() {
+    fn an_invalid_quantity_is_no_request() {
         let thousandths = |text: &str| thousandths(&Value::from(text));
         assert_eq!(
             ["1k", "1e3", "1500000n", "10u"].map(thousandths),

@@ -1,5 +1,4 @@
-//! The pods of this node, by what cgroup paths say of them. A plain value with one writer; others
-//! see it whole.
+//! The pods of this node, found by the uid and container id of a cgroup path.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,44 +7,46 @@ use super::pod::{ContainerStatus, Metadata, Pod};
 use super::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 
-/// What KubeVirt writes on its pods.
+/// Labels and annotations of KubeVirt's pods.
 mod kubevirt {
-    /// Label: what the pod is.
+    /// Label: the kind of pod.
     pub(super) const KIND: &str = "kubevirt.io";
-    /// The value of [`KIND`] on a pod that runs a VM; a hot-plugged disk's has another.
+    /// The value of [`KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
     pub(super) const LAUNCHER: &str = "virt-launcher";
-    /// Annotation: the VM's exact name.
+    /// Annotation: the VM's name, which the label may have shortened.
     pub(super) const DOMAIN: &str = "kubevirt.io/domain";
     /// Label: the VM's uid.
     pub(super) const CREATED_BY: &str = "kubevirt.io/created-by";
-    /// Label: the migration that made the pod.
+    /// Label: the migration that the pod is the target of.
     pub(super) const MIGRATION: &str = "kubevirt.io/migrationJobUID";
-    /// Label: the node that the VM runs on. A migration's target has its source's until the VM is
-    /// handed over; one from another cluster has its own at once.
+    /// Label: the node that the VM runs on. The target of a migration has the source's node until
+    /// the handover; one from another cluster has its own from the start.
     pub(super) const NODE_NAME: &str = "kubevirt.io/nodeName";
     /// Annotation: the migration comes from another cluster or namespace.
-    pub(super) const FROM_AFAR: &str = "kubevirt.io/create-migration-target";
-    /// Annotation: since when the VM runs in a migration's target, a moment before its handover.
+    pub(super) const FROM_OTHER_CLUSTER: &str = "kubevirt.io/create-migration-target";
+    /// Annotation: when the VM began to run in the target, shortly before the handover.
     pub(super) const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
 }
 
-/// Annotation of a static pod's mirror: the uid that its cgroup has.
+/// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// Pods by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
-    pods: HashMap<Box<str>, Arc<KnownPod>>,
-    /// Uids by the hash that pods claim. Whoever makes a pod may annotate it with any, so that a
-    /// hash never takes the place of a uid, which is the API server's to give.
-    claims: HashMap<Box<str>, Box<str>>,
+    pods: HashMap<Box<str>, Arc<IndexedPod>>,
+    /// Uids of pods by their annotation [`CONFIG_HASH`]. Any user can annotate a pod, so a uid is
+    /// always looked up before a hash.
+    config_hashes: HashMap<Box<str>, Box<str>>,
     listed: bool,
 }
 
-/// A pod, by the uid that its cgroup has.
+/// The workloads of a pod.
 #[derive(Debug, PartialEq, Eq)]
-struct KnownPod {
-    whole: Arc<Workload>,
+struct IndexedPod {
+    /// The pod itself.
+    pod: Arc<Workload>,
+    /// Its containers by id.
     containers: HashMap<Box<str>, Arc<Workload>>,
 }
 
@@ -58,46 +59,46 @@ impl PodIndex {
         index
     }
 
-    /// Takes in a pod that is new or has changed.
+    /// Adds or updates a pod.
     pub fn apply(&mut self, pod: &Pod) {
         let uid = &*pod.metadata.uid;
-        let known = KnownPod::new(pod);
-        // What has not changed keeps its place in memory, so that its labels are not made anew.
-        if self.pods.get(uid).is_none_or(|before| **before != known) {
-            self.pods.insert(uid.into(), Arc::new(known));
+        let indexed = IndexedPod::new(pod);
+        // An unchanged pod keeps its allocation, so that its labels are not rendered again.
+        if self.pods.get(uid).is_none_or(|before| **before != indexed) {
+            self.pods.insert(uid.into(), Arc::new(indexed));
         }
-        self.claims.retain(|_, claimant| **claimant != *uid);
-        if let Some(hash) = claimed_hash(&pod.metadata) {
-            self.claims.insert(hash.into(), uid.into());
+        self.config_hashes.retain(|_, owner| **owner != *uid);
+        if let Some(hash) = config_hash(&pod.metadata) {
+            self.config_hashes.insert(hash.into(), uid.into());
         }
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn delete(&mut self, pod: &Pod) {
         self.pods.remove(&*pod.metadata.uid);
-        self.claims.retain(|_, claimant| **claimant != *pod.metadata.uid);
+        self.config_hashes.retain(|_, owner| **owner != *pod.metadata.uid);
     }
 
-    /// Takes in a full list: what is not in it is forgotten.
+    /// Replaces the pods by a full list.
     pub fn replace(&mut self, pods: &[Pod]) {
         let listed: HashSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
         self.listed = true;
         self.pods.retain(|uid, _| listed.contains(&**uid));
-        self.claims.clear();
+        self.config_hashes.clear();
         for pod in pods {
             self.apply(pod);
         }
     }
 
-    /// Who a cgroup of a pod's is; `None` for what the API server has not told of yet, and for what
-    /// never has labels (sandboxes, monitors, what is nested in a container).
+    /// The pod or container of a cgroup; `None` for unknown pods and for cgroups that never have
+    /// labels (sandboxes, monitors, cgroups within a container).
     #[must_use]
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
         let uid = place.uid.as_str();
-        let by_claim = || self.pods.get(self.claims.get(uid)?);
-        let pod = self.pods.get(uid).or_else(by_claim)?;
+        let by_hash = || self.pods.get(self.config_hashes.get(uid)?);
+        let pod = self.pods.get(uid).or_else(by_hash)?;
         match &place.level {
-            PodLevel::Pod => Some(&pod.whole),
+            PodLevel::Pod => Some(&pod.pod),
             PodLevel::Container(container) => pod.containers.get(container.id.as_str()),
             PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
                 None
@@ -105,31 +106,31 @@ impl PodIndex {
         }
     }
 
-    /// Whether a full list was ever taken in: until then an empty index means nothing.
+    /// Whether a full list was received. Until then an empty index means that pods are unknown.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// How many pods are known.
+    /// The number of pods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether none is known.
+    /// Whether there is no pod.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 }
 
-/// A static pod's cgroup is named after the hash of its manifest, not after its mirror in the API.
-fn claimed_hash(metadata: &Metadata) -> Option<&str> {
+/// A static pod's cgroup is named after the hash of its manifest, not after the uid of its mirror pod.
+fn config_hash(metadata: &Metadata) -> Option<&str> {
     metadata.annotations.get(CONFIG_HASH).map(String::as_str)
 }
 
-impl KnownPod {
+impl IndexedPod {
     fn new(pod: &Pod) -> Self {
         let vm = vm_of(pod).map(Arc::new);
         let whole = Workload {
@@ -153,12 +154,12 @@ impl KnownPod {
             Some((id.into(), Arc::new(workload)))
         });
         let containers = containers.collect();
-        Self { whole: Arc::new(whole), containers }
+        Self { pod: Arc::new(whole), containers }
     }
 }
 
-/// What cAdvisor puts into the label `name`: containerd's containers are named by their id, those
-/// of CRI-O and docker by all that the kubelet knows of them.
+/// The label `name` as cAdvisor sets it: the id with containerd, and with CRI-O and docker a name
+/// composed by the kubelet.
 fn runtime_name(
     runtime: &str,
     id: &str,
@@ -170,7 +171,7 @@ fn runtime_name(
     }
     let Metadata { name, namespace, .. } = metadata;
     let (container, attempt, uid) =
-        (&status.name, status.restart_count, claimed_hash(metadata).unwrap_or(&metadata.uid));
+        (&status.name, status.restart_count, config_hash(metadata).unwrap_or(&metadata.uid));
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 
@@ -187,13 +188,13 @@ fn vm_of(pod: &Pod) -> Option<Vm> {
     })
 }
 
-/// Whether the VM runs in its migration's target by now. One that arrives without running is handed
-/// over, but never said to be ready.
+/// Whether the VM has arrived in the target of its migration. A VM that arrives without running is
+/// handed over, but its target never gets the annotation.
 fn has_arrived(pod: &Pod) -> bool {
     let Metadata { labels, annotations, .. } = &pod.metadata;
     let is_here = labels.get(kubevirt::NODE_NAME) == Some(&pod.spec.node_name);
     annotations.contains_key(kubevirt::TARGET_READY)
-        || is_here && !annotations.contains_key(kubevirt::FROM_AFAR)
+        || is_here && !annotations.contains_key(kubevirt::FROM_OTHER_CLUSTER)
 }
 
 #[cfg(test)]

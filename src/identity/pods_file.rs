@@ -1,5 +1,5 @@
-//! Pods from a file in place of the API server: what `kubectl get pods -o json` prints. For tests
-//! and labs; it is read again when it changes.
+//! Pods from a file instead of the API server, in the format of `kubectl get pods -o json`. For tests
+//! and labs; the file is read again when it changes.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::pod::Pod;
 
-/// Why a file of pods does not read.
+/// The file of pods can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PodsFileError {
     /// It cannot be opened or read.
@@ -19,12 +19,12 @@ pub enum PodsFileError {
         /// The errno.
         source: std::io::Error,
     },
-    /// It is no list of pods.
+    /// It has another format.
     #[error("{} is no list of pods as `kubectl get pods -o json` prints it: {source}", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where, and what was expected.
+        /// Position and expectation.
         source: serde_json::Error,
     },
 }
@@ -38,32 +38,31 @@ struct PodList {
 #[derive(Debug)]
 pub struct PodsFile {
     path: PathBuf,
-    read_at_version: Option<SystemTime>,
+    modified: Option<SystemTime>,
 }
 
 impl PodsFile {
-    /// A file that was not read yet.
+    /// A file that has not been read yet.
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), read_at_version: None }
+        Self { path: path.to_owned(), modified: None }
     }
 
-    /// The pods, if the file has changed since it was read last.
+    /// The pods, if the file has changed since the last call.
     ///
     /// # Errors
-    /// [`PodsFileError`]; what was read before stays true.
+    /// [`PodsFileError`].
     pub fn read_if_changed(&mut self) -> Result<Option<Vec<Pod>>, PodsFileError> {
         let unreadable = |source| PodsFileError::Unreadable { path: self.path.clone(), source };
-        let version = std::fs::metadata(&self.path)
-            .and_then(|metadata| metadata.modified())
-            .map_err(unreadable)?;
-        if self.read_at_version == Some(version) {
+        let modified = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());
+        let modified = Some(modified.map_err(unreadable)?);
+        if self.modified == modified {
             return Ok(None);
         }
         let text = std::fs::read(&self.path).map_err(unreadable)?;
         let list: PodList = serde_json::from_slice(&text)
             .map_err(|source| PodsFileError::Malformed { path: self.path.clone(), source })?;
-        self.read_at_version = Some(version);
+        self.modified = modified;
         Ok(Some(list.items))
     }
 }

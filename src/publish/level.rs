@@ -1,91 +1,62 @@
-//! Levels with hysteresis: each is entered and left only after the score was there for a while.
+//! Levels with hysteresis and dwell. Pure: time is an argument.
 
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use crate::contract::Level;
+use crate::contract::{Level, Thresholds};
 
-/// A level is entered or left after the score was beyond its threshold for this long.
+/// A level is entered or left when its condition has held for this long.
 const DWELL: Duration = Duration::from_secs(30);
 
-/// Where levels begin, in points of the score.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thresholds {
-    medium: u8,
-    high: u8,
+/// CPU ready, as a share of the vCPUs' time, below which CPU contention makes no node `medium`:
+/// VMware's rule of thumb for what users notice.
+const MEDIUM_READY: f64 = 0.05;
+
+/// The same for `high`: the rule of thumb for what is bad.
+const HIGH_READY: f64 = 0.10;
+
+/// What a level depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct LevelInput {
+    /// The score, in points.
+    pub score: f64,
+    /// The largest contention of the counted resources other than CPU, in points. It is a share of
+    /// time, so it needs no second condition.
+    pub other_than_cpu: f64,
+    /// CPU ready, 0 to 1; `None` where it is unknown, and then the score alone decides.
+    pub cpu_ready: Option<f64>,
 }
 
-/// Thresholds that are none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("levels are two numbers from 1 to 100, the smaller first, such as 10,30")]
-pub struct NotThresholds;
-
-impl Default for Thresholds {
-    fn default() -> Self {
-        Self { medium: 10, high: 30 }
-    }
-}
-
-impl FromStr for Thresholds {
-    type Err = NotThresholds;
-
-    fn from_str(text: &str) -> Result<Self, NotThresholds> {
-        let (medium, high) = text.split_once(',').ok_or(NotThresholds)?;
-        let points = |text: &str| text.trim().parse::<u8>().ok().filter(|n| (1..=100).contains(n));
-        match (points(medium), points(high)) {
-            (Some(medium), Some(high)) if medium < high => Ok(Self { medium, high }),
-            _ => Err(NotThresholds),
-        }
-    }
-}
-
-impl std::fmt::Display for Thresholds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{},{}", self.medium, self.high)
-    }
-}
-
-/// The level as it was last, and how long the score has been pulling it elsewhere.
+/// The current level, and since when the score has been pointing at another.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelTracker {
-    medium: Gate,
-    high: Gate,
+    medium: Threshold,
+    high: Threshold,
 }
 
 impl LevelTracker {
     /// At [`Level::Low`].
     #[must_use]
     pub fn new(thresholds: Thresholds) -> Self {
-        let (medium, high) = (f64::from(thresholds.medium), f64::from(thresholds.high));
-        // Medium is left below a half, high below two thirds of where it begins.
-        Self { medium: Gate::new(medium, medium / 2.0), high: Gate::new(high, high * 2.0 / 3.0) }
-    }
-
-    /// Takes over a level.
-    pub fn adopt(&mut self, level: Level) {
-        self.medium.is_open = level >= Level::Medium;
-        self.high.is_open = level == Level::High;
-    }
-
-    /// The level that a score of so many points stands for by itself.
-    #[must_use]
-    pub fn level_of(&self, points: f64) -> Level {
-        if points >= self.high.enter {
-            Level::High
-        } else if points >= self.medium.enter {
-            Level::Medium
-        } else {
-            Level::Low
+        let (medium, high) = (f64::from(thresholds.medium()), f64::from(thresholds.high()));
+        Self {
+            medium: Threshold::new(medium, medium / 2.0, MEDIUM_READY),
+            high: Threshold::new(high, high * 2.0 / 3.0, HIGH_READY),
         }
     }
 
-    /// The level after the score was seen at so many points.
-    pub fn advance(&mut self, now: Instant, points: f64) -> Level {
-        self.medium.advance(now, points);
-        self.high.advance(now, points);
-        if self.high.is_open {
+    /// Continues from a level that an earlier agent published.
+    pub fn adopt(&mut self, level: Level) {
+        self.medium.is_exceeded = level >= Level::Medium;
+        self.high.is_exceeded = level == Level::High;
+    }
+
+    /// The level after one more score.
+    pub fn advance(&mut self, now: Instant, input: LevelInput) -> Level {
+        self.medium.advance(now, input);
+        self.high.advance(now, input);
+        if self.high.is_exceeded {
             Level::High
-        } else if self.medium.is_open {
+        } else if self.medium.is_exceeded {
             Level::Medium
         } else {
             Level::Low
@@ -94,28 +65,36 @@ impl LevelTracker {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Gate {
+struct Threshold {
     enter: f64,
     leave: f64,
-    is_open: bool,
-    pulled_since: Option<Instant>,
+    ready: f64,
+    is_exceeded: bool,
+    /// Since when the condition of the other state has held.
+    changing_since: Option<Instant>,
 }
 
-impl Gate {
-    fn new(enter: f64, leave: f64) -> Self {
-        Self { enter, leave, is_open: false, pulled_since: None }
+impl Threshold {
+    fn new(enter: f64, leave: f64, ready: f64) -> Self {
+        Self { enter, leave, ready, is_exceeded: false, changing_since: None }
     }
 
-    fn advance(&mut self, now: Instant, points: f64) {
-        let is_pulled = if self.is_open { points < self.leave } else { points >= self.enter };
-        if !is_pulled {
-            self.pulled_since = None;
+    fn advance(&mut self, now: Instant, input: LevelInput) {
+        let (points, ready) = if self.is_exceeded {
+            (self.leave, self.ready / 2.0)
+        } else {
+            (self.enter, self.ready)
+        };
+        let by_cpu = input.score >= points && input.cpu_ready.is_none_or(|share| share >= ready);
+        let is_exceeded = input.other_than_cpu >= points || by_cpu;
+        if is_exceeded == self.is_exceeded {
+            self.changing_since = None;
             return;
         }
-        let since = *self.pulled_since.get_or_insert(now);
+        let since = *self.changing_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= DWELL {
-            self.is_open = !self.is_open;
-            self.pulled_since = None;
+            self.is_exceeded = is_exceeded;
+            self.changing_since = None;
         }
     }
 }
@@ -123,22 +102,38 @@ impl Gate {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
+    use super::Level::{High, Low, Medium};
     use super::*;
 
-    /// Levels at ticks of 5 s while the score takes these values.
-    fn levels(values: impl IntoIterator<Item = f64>) -> Vec<Level> {
+    /// Levels at ticks of 5 s with these inputs.
+    fn levels_of(inputs: impl IntoIterator<Item = LevelInput>) -> Vec<Level> {
         let mut tracker = LevelTracker::new(Thresholds::default());
         let (start, mut seconds) = (Instant::now(), 0);
-        let mut next = |points| {
+        let mut next = |input| {
             seconds += 5;
-            tracker.advance(start + Duration::from_secs(seconds), points)
+            tracker.advance(start + Duration::from_secs(seconds), input)
         };
-        values.into_iter().map(&mut next).collect()
+        inputs.into_iter().map(&mut next).collect()
+    }
+
+    fn levels(scores: impl IntoIterator<Item = f64>) -> Vec<Level> {
+        let input = |score| LevelInput { score, other_than_cpu: 0.0, cpu_ready: None };
+        levels_of(scores.into_iter().map(input))
+    }
+
+    /// The last level of 35 s each of these: score, other than CPU, CPU ready.
+    fn last_levels(inputs: &[(f64, f64, f64)]) -> Vec<Level> {
+        let input = |&(score, other_than_cpu, ready): &(f64, f64, f64)| LevelInput {
+            score,
+            other_than_cpu,
+            cpu_ready: Some(ready),
+        };
+        let repeated = inputs.iter().flat_map(|one| std::iter::repeat_n(input(one), 7));
+        levels_of(repeated).chunks(7).map(|chunk| chunk[6]).collect()
     }
 
     #[test]
     fn a_level_is_entered_and_left_after_30_s_beyond_its_threshold() {
-        use Level::{High, Low, Medium};
         let up = levels(std::iter::repeat_n(30.0, 8));
         assert_eq!(up, [Low, Low, Low, Low, Low, Low, High, High]);
         let down: Vec<f64> = [30.0; 7].into_iter().chain([19.0; 7]).chain([4.0; 7]).collect();
@@ -147,21 +142,27 @@ mod tests {
     }
 
     #[test]
-    fn a_sawtooth_around_a_threshold_flips_nothing() {
+    fn a_sawtooth_around_a_threshold_changes_no_level() {
         let sawtooth = (0..1000).map(|tick| if tick % 6 < 3 { 12.0 } else { 8.0 });
-        assert!(levels(sawtooth).iter().all(|level| *level == Level::Low));
-        // Having entered it, one that does not go below the half never leaves it.
+        assert!(levels(sawtooth).iter().all(|level| *level == Low));
+        // Once entered, a level that stays above half of its threshold is never left.
         let entered = [15.0; 7].into_iter();
         let hovering = entered.chain((0..1000).map(|tick| f64::from(tick % 10) + 5.0));
-        assert!(levels(hovering).iter().skip(7).all(|level| *level == Level::Medium));
+        assert!(levels(hovering).iter().skip(7).all(|level| *level == Medium));
     }
 
     #[test]
-    fn thresholds_are_two_rising_numbers() {
-        assert_eq!("10,30".parse(), Ok(Thresholds::default()));
-        assert_eq!(Thresholds::default().to_string(), "10,30");
-        for wrong in ["", "10", "30,10", "10,10", "0,5", "10,101", "a,b", "10,30,50", "-1,5"] {
-            assert_eq!(wrong.parse::<Thresholds>(), Err(NotThresholds), "{wrong}");
-        }
+    fn cpu_contention_reaches_a_level_only_where_vms_wait_for_enough_of_their_time() {
+        assert_eq!(last_levels(&[(60.0, 0.0, 0.006)]), [Low]);
+        assert_eq!(last_levels(&[(60.0, 0.0, 0.05), (60.0, 0.0, 0.1)]), [Medium, High]);
+        // Each level is left where CPU ready is below half of what it needs.
+        let left = [(60.0, 0.0, 0.1), (60.0, 0.0, 0.05), (60.0, 0.0, 0.049), (60.0, 0.0, 0.024)];
+        assert_eq!(last_levels(&left), [High, High, Medium, Low]);
+    }
+
+    #[test]
+    fn memory_contention_reaches_a_level_whatever_cpu_ready_is() {
+        assert_eq!(last_levels(&[(60.0, 60.0, 0.0)]), [High]);
+        assert_eq!(last_levels(&[(60.0, 15.0, 0.0), (60.0, 0.0, 0.0)]), [Medium, Low]);
     }
 }

@@ -1,24 +1,24 @@
-//! A statement as a merge patch of the Node: all own keys as they should be, nobody else's touched.
+//! The merge patch of the Node: sets or removes all own keys, and leaves other keys alone.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::Statement;
+use super::PublishedScore;
 use crate::cluster::NodeKeys;
 use crate::contract::{Basis, Key, Level, Prefix};
 
-/// What is written on a Node besides annotations.
+/// The optional outputs, besides annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outputs {
-    /// The label.
+    /// Whether to write the label.
     pub label: bool,
-    /// Levels that have a taint of their own.
+    /// Levels that have a taint.
     pub taints: BTreeSet<Level>,
 }
 
 impl Outputs {
-    /// Whether a level can be seen on the Node at all.
+    /// Whether any output shows the level.
     #[must_use]
     pub fn show_level(&self) -> bool {
         self.label || !self.taints.is_empty()
@@ -31,31 +31,31 @@ impl Outputs {
     }
 }
 
-/// The patch. It names the version that it was made for only where the list of taints changes,
-/// since a list can only be written whole; so the kubelet's writes get in nobody's way otherwise.
+/// The patch. It names the Node's version only where it writes the list of taints, which can only be
+/// written as a whole. Without the version, a concurrent write, such as the kubelet's, is no conflict.
 #[must_use]
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
-    statement: &Statement,
+    published: &PublishedScore,
     basis: Basis,
     outputs: &Outputs,
 ) -> Value {
-    let mut metadata = json!({ "annotations": annotations(prefix, node, statement, basis) });
+    let mut metadata = json!({ "annotations": annotations(prefix, node, published, basis) });
     let mut patch = Map::new();
     let label = Key::Pressure.of(prefix);
     let labels = if outputs.label {
-        Some(json!({ label: statement.level.word() }))
+        Some(json!({ label: published.level.word() }))
     } else {
-        node.labels.contains_key(&label).then(|| json!({ label: null }))
+        node.metadata.labels.contains_key(&label).then(|| json!({ label: null }))
     };
-    let taints = taints(prefix, node, statement.level, outputs);
+    let taints = taints(prefix, node, published.level, outputs);
     if let Some(metadata) = metadata.as_object_mut() {
         if let Some(labels) = labels {
             metadata.insert("labels".into(), labels);
         }
         if taints.is_some() {
-            metadata.insert("resourceVersion".into(), json!(node.resource_version));
+            metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
         }
     }
     patch.insert("metadata".into(), metadata);
@@ -68,48 +68,46 @@ pub fn node_patch(
 fn annotations(
     prefix: &Prefix,
     node: &NodeKeys,
-    statement: &Statement,
+    published: &PublishedScore,
     basis: Basis,
 ) -> Map<String, Value> {
     let points = |points: u8| Some(points.to_string());
-    let observed_at = i64::try_from(statement.observed_at_ms / 1000)
+    let observed_at = i64::try_from(published.observed_at_ms / 1000)
         .ok()
         .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     let wanted = [
-        (Key::Score, points(statement.score)),
-        (Key::Cpu, statement.each.cpu.and_then(points)),
-        (Key::Memory, statement.each.memory.and_then(points)),
-        (Key::Io, statement.each.io.and_then(points)),
+        (Key::Score, points(published.score)),
+        (Key::Cpu, published.each.cpu.and_then(points)),
+        (Key::Memory, published.each.memory.and_then(points)),
+        (Key::Io, published.each.io.and_then(points)),
         (Key::ObservedAt, observed_at.map(|at| at.to_string())),
         (Key::Basis, Some(basis.to_string())),
     ];
     let written = wanted.into_iter().filter_map(|(key, value)| {
         let key = key.of(prefix);
-        // What cannot be told is taken away, if it is there.
-        let is_due = value.is_some() || node.annotations.contains_key(&key);
-        is_due.then(|| (key, value.map_or(Value::Null, Value::String)))
+        // An unknown value is removed.
+        let is_written = value.is_some() || node.metadata.annotations.contains_key(&key);
+        is_written.then(|| (key, value.map_or(Value::Null, Value::String)))
     });
     written.collect()
 }
 
-/// The whole list of taints, if it is not yet as it should be.
+/// The whole list of taints; `None` if it needs no change.
 fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> Option<Vec<Value>> {
     let own_keys = Key::TAINTS.map(|key| key.of(prefix));
     let is_own = |taint: &&Value| {
         let key = taint.get("key").and_then(Value::as_str);
-        key.is_some_and(|key| own_keys.iter().any(|own| own == key))
+        own_keys.iter().any(|own| key == Some(own))
     };
     let wanted: Vec<Value> = outputs
         .taints_at(level)
         .map(|key| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
         .collect();
-    let own: Vec<&Value> = node.taints.iter().filter(is_own).collect();
-    let is_as_it_should_be =
-        own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint));
-    if is_as_it_should_be {
+    let own: Vec<&Value> = node.taints().iter().filter(is_own).collect();
+    if own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint)) {
         return None;
     }
-    let foreign = node.taints.iter().filter(|taint| !is_own(taint)).cloned();
+    let foreign = node.taints().iter().filter(|taint| !is_own(taint)).cloned();
     Some(foreign.chain(wanted).collect())
 }
 
@@ -122,8 +120,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn statement(level: Level) -> Statement {
-        Statement {
+    fn published(level: Level) -> PublishedScore {
+        PublishedScore {
             score: 40,
             each: PerResource { cpu: Some(40), memory: Some(0), io: None },
             level,
@@ -142,8 +140,8 @@ mod tests {
     }
 
     fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
-        let (node, statement) = (node(node_value), statement(level));
-        node_patch(&Prefix::default(), &node, &statement, Basis::Psi(8), outputs)
+        let (node, published) = (node(node_value), published(level));
+        node_patch(&Prefix::default(), &node, &published, Basis::Psi(8), outputs)
     }
 
     #[test]
@@ -180,10 +178,10 @@ mod tests {
             Some(json!([foreign, medium, high]))
         );
         assert_eq!(write(&[&medium, &high], Level::Low, &both), Some(json!([])));
-        // Only high is asked for: medium is neither set nor left.
+        // With the taint high only, medium is removed.
         let only_high = outputs(false, &[Level::High]);
         assert_eq!(write(&[&medium], Level::High, &only_high), Some(json!([high])));
-        // Switched off, or with another effect: put right.
+        // A taint that is switched off or has another effect is corrected.
         assert_eq!(
             write(&[&high, &foreign], Level::High, &outputs(false, &[])),
             Some(json!([foreign]))
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_label_is_the_level_and_goes_when_it_is_switched_off() {
+    fn the_label_is_the_level_and_is_removed_when_it_is_switched_off() {
         let labels = |node_value: Value, label| {
             let patch = patched(node_value, Level::Medium, &outputs(label, &[]));
             patch["metadata"].get("labels").cloned()

@@ -1,158 +1,153 @@
-//! When a statement is written. Pure: time and chance are arguments, and trying is the caller's.
-//! `tests/integration/plan.rs` has its hours.
+//! When to write. Pure: time and random numbers are arguments, and the caller does the writing.
+//! `tests/integration/plan.rs` tests it over hours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::level::{LevelTracker, Thresholds};
-use super::{STEP, Statement, points};
-use crate::contract::Level;
-use crate::score::{NodeScore, PerResource};
+use super::level::{LevelInput, LevelTracker};
+use super::{PublishedScore, STEP, points};
+use crate::contract::{Level, Thresholds};
+use crate::score::{Counted, NodeScore, PerResource};
 
-/// Before a change of values, since the last change; before a heartbeat, since the last write. That a node
-/// has just said that it lives does not keep its shortage back.
+/// Shortest time from one change of values to the next, and from any write to a heartbeat. A
+/// heartbeat doesn't delay a change.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Who reads a value knows by then that its writer is alive.
+/// Time between heartbeats, which renew the date of unchanged values.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// The time that the bound of writes is counted over.
-const HOUR: Duration = Duration::from_secs(3600);
-/// In an hour, heartbeats apart.
+/// Most writes in [`HOUR`] besides heartbeats.
 const MOST_CHANGES: usize = 60;
-/// So many points away from 0 is 0.
-const NEXT_TO_NOTHING: f64 = STEP / 2.0;
-/// Before the second try; each later one takes twice as long.
+const HOUR: Duration = Duration::from_secs(3600);
+/// Points below which a value is published as 0.
+const ZERO_BELOW: f64 = STEP / 2.0;
+/// Time before the second try; it doubles with each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Between two tries, while the API server is away.
+/// Longest time between tries while the API server is unavailable.
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// And while it says no.
+/// Longest time between tries while the API server refuses the write.
 const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
-/// However long the API server asks for.
+/// Longest time that the API server may ask to wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Why a statement is due.
+/// The reason for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// Its values differ from those that stand on the Node.
+pub enum WriteReason {
+    /// The values differ from the published ones.
     Change,
-    /// Its level does, which had its own time to settle. Values stay as they are.
+    /// The level differs from the published one; the values stay as they are.
     Level,
-    /// What stands on the Node is to be dated anew.
+    /// The date is to be renewed; the values stay as they are.
     Heartbeat,
 }
 
-/// What has been written.
-#[derive(Debug, Clone, Default)]
-pub struct History {
-    last: Option<(Statement, Instant)>,
-    heartbeat_due: Option<Instant>,
-    changes: VecDeque<Instant>,
-}
-
-/// Whether a statement is due now, given what was written before. `exact` is the score that it is
-/// made of, and `level_shows` whether its level stands on the Node at all.
-#[must_use]
-pub fn decide(
-    history: &History,
-    now: Instant,
-    statement: &Statement,
-    exact: &NodeScore,
-    level_shows: bool,
-) -> Option<Why> {
-    let Some((last, written_at)) = &history.last else { return Some(Why::Change) };
-    let is_silent_since = |at: Instant| now.saturating_duration_since(at) >= SILENCE;
-    let recent = history.changes.iter().filter(|at| now.saturating_duration_since(**at) < HOUR);
-    if recent.count() < MOST_CHANGES {
-        let last_change = history.changes.back();
-        if last_change.is_none_or(|at| is_silent_since(*at)) && values_differ(last, exact) {
-            return Some(Why::Change);
-        }
-        if level_shows && last.level != statement.level {
-            return Some(Why::Level);
-        }
-    }
-    let is_due = history.heartbeat_due.is_some_and(|due| now >= due);
-    (is_due && is_silent_since(*written_at)).then_some(Why::Heartbeat)
-}
-
-fn values_differ(last: &Statement, exact: &NodeScore) -> bool {
-    let pairs = [
-        (Some(last.score), exact.score),
-        (last.each.cpu, exact.contention.cpu),
-        (last.each.memory, exact.contention.memory),
-        (last.each.io, exact.contention.io),
-    ];
-    pairs.into_iter().any(|(published, exact)| match (published, exact.map(points)) {
-        (Some(published), Some(exact)) => {
-            (exact - f64::from(published)).abs() >= STEP - 1e-9
-                || (exact < NEXT_TO_NOTHING && published != 0)
-        }
-        (published, exact) => published.is_some() != exact.is_some(),
-    })
-}
-
-/// How a try that failed failed.
+/// The kind of a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The API server says no, and will until somebody changes something.
+    /// The API server refuses the write until rights or objects change.
     Refused,
-    /// It is away or busy, and may ask to be left alone for so long.
+    /// The API server is unreachable or busy, and may ask to wait for this long.
     Unavailable(Option<Duration>),
 }
 
-/// All that decides when to write.
+/// The state that decides when to write.
 #[derive(Debug)]
 pub struct Plan {
     levels: LevelTracker,
+    counted: Counted,
     level_shows: bool,
-    history: History,
+    last: Option<(PublishedScore, Instant)>,
+    heartbeat_due: Option<Instant>,
+    changes: VecDeque<Instant>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
 impl Plan {
-    /// Nothing was written yet.
+    /// A plan with nothing written yet. `counted` are the resources that make up the score, and
+    /// `level_shows` whether any output shows the level.
     #[must_use]
-    pub fn new(thresholds: Thresholds, level_shows: bool) -> Self {
+    pub fn new(thresholds: Thresholds, counted: Counted, level_shows: bool) -> Self {
         Self {
             levels: LevelTracker::new(thresholds),
+            counted,
             level_shows,
-            history: History::default(),
+            last: None,
+            heartbeat_due: None,
+            changes: VecDeque::new(),
             failures: 0,
             not_before: None,
         }
     }
 
-    /// Takes over what another agent wrote `age` ago: neither a write nor a level follows from it.
-    /// `shown` is the level that the Node shows, if it shows any.
+    /// Continues from values that an earlier agent wrote `age` ago, so that a restart causes no
+    /// write and no change of the level.
     pub fn adopt(
         &mut self,
         score: u8,
         each: PerResource<Option<u8>>,
-        shown: Option<Level>,
+        level: Level,
         now: Instant,
         age: Duration,
     ) {
-        let level = shown.unwrap_or_else(|| self.levels.level_of(f64::from(score)));
-        self.levels.adopt(level);
+        self.adopt_level(level);
         let written_at = now.checked_sub(age).unwrap_or(now);
-        let statement = Statement { score, each, level, observed_at_ms: 0 };
-        self.history.last = Some((statement, written_at));
-        self.history.changes.push_back(written_at);
-        self.history.heartbeat_due = Some(written_at + HEARTBEAT);
+        self.last = Some((PublishedScore { score, each, level, observed_at_ms: 0 }, written_at));
+        self.changes.push_back(written_at);
+        self.heartbeat_due = Some(written_at + HEARTBEAT);
     }
 
-    /// Takes in a score; what is due to be written now, if anything is.
-    pub fn due(&mut self, now: Instant, score: &NodeScore) -> Option<(Statement, Why)> {
-        let level = self.levels.advance(now, points(score.score?));
-        let statement = Statement::of(score, level)?;
-        let why = decide(&self.history, now, &statement, score, self.level_shows)?;
-        let statement = match (&self.history.last, why) {
-            (Some((last, _)), Why::Level | Why::Heartbeat) => {
-                Statement { score: last.score, each: last.each, ..statement }
+    /// Continues from the level alone: it holds until the agent's own scores have been beyond it
+    /// for as long as any change of the level takes.
+    pub fn adopt_level(&mut self, level: Level) {
+        self.levels.adopt(level);
+    }
+
+    /// Takes the next score; what to write now, if anything.
+    pub fn next_write(
+        &mut self,
+        now: Instant,
+        score: &NodeScore,
+    ) -> Option<(PublishedScore, WriteReason)> {
+        let level = self.levels.advance(now, self.level_input(score)?);
+        let published = PublishedScore::of(score, level)?;
+        let reason = self.reason_to_write(now, score, level)?;
+        let published = match (&self.last, reason) {
+            (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
+                PublishedScore { score: last.score, each: last.each, ..published }
             }
-            (Some(_), Why::Change) | (None, _) => statement,
+            (Some(_), WriteReason::Change) | (None, _) => published,
         };
-        self.may_try(now).then_some((statement, why))
+        self.may_try(now).then_some((published, reason))
+    }
+
+    fn level_input(&self, score: &NodeScore) -> Option<LevelInput> {
+        let others = PerResource { cpu: None, ..score.contention };
+        let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
+        Some(LevelInput {
+            score: points(score.score?),
+            other_than_cpu: others.map(points).fold(0.0, f64::max),
+            cpu_ready: score.cpu_ready.map(|ready| ready.get()),
+        })
+    }
+
+    fn reason_to_write(
+        &self,
+        now: Instant,
+        score: &NodeScore,
+        level: Level,
+    ) -> Option<WriteReason> {
+        let Some((last, written_at)) = &self.last else { return Some(WriteReason::Change) };
+        let since = |at: &Instant| now.saturating_duration_since(*at);
+        if self.changes.iter().filter(|at| since(at) < HOUR).count() < MOST_CHANGES {
+            let may_change = self.changes.back().is_none_or(|at| since(at) >= SILENCE);
+            if may_change && values_differ(last, score) {
+                return Some(WriteReason::Change);
+            }
+            if self.level_shows && last.level != level {
+                return Some(WriteReason::Level);
+            }
+        }
+        let is_due = self.heartbeat_due.is_some_and(|due| now >= due);
+        (is_due && since(written_at) >= SILENCE).then_some(WriteReason::Heartbeat)
     }
 
     /// Whether enough time has passed since the last failure.
@@ -161,38 +156,60 @@ impl Plan {
         self.not_before.is_none_or(|at| now >= at)
     }
 
-    /// A statement stands on the Node. `chance`, from 0 to 1, spreads the heartbeats of a cluster.
-    pub fn written(&mut self, statement: Statement, why: Why, now: Instant, chance: f64) {
+    /// Records a successful write. `random`, from 0 to 1, spreads the heartbeats of a cluster.
+    pub fn written(
+        &mut self,
+        published: PublishedScore,
+        reason: WriteReason,
+        now: Instant,
+        random: f64,
+    ) {
         self.recovered();
-        self.history.last = Some((statement, now));
-        let due = *self.history.heartbeat_due.get_or_insert(now + HEARTBEAT.mul_f64(chance));
+        self.last = Some((published, now));
+        let due = *self.heartbeat_due.get_or_insert(now + HEARTBEAT.mul_f64(random));
         if due <= now {
             let behind = now.saturating_duration_since(due).as_secs() / HEARTBEAT.as_secs();
             let periods = u32::try_from(behind + 1).unwrap_or(u32::MAX);
-            self.history.heartbeat_due = Some(due + HEARTBEAT.saturating_mul(periods));
+            self.heartbeat_due = Some(due + HEARTBEAT.saturating_mul(periods));
         }
-        if why != Why::Heartbeat {
-            self.history.changes.push_back(now);
-            self.history.changes.retain(|at| now.saturating_duration_since(*at) < HOUR);
+        if reason != WriteReason::Heartbeat {
+            self.changes.push_back(now);
+            self.changes.retain(|at| now.saturating_duration_since(*at) < HOUR);
         }
     }
 
-    /// The API server answered.
+    /// Records a successful request.
     pub fn recovered(&mut self) {
         self.failures = 0;
         self.not_before = None;
     }
 
-    /// A try failed. `chance`, from 0 to 1, keeps the agents of a cluster apart.
-    pub fn failed(&mut self, failure: Failure, now: Instant, chance: f64) {
-        let (longest, asked) = match failure {
+    /// Records a failed request. `random`, from 0 to 1, spreads the retries of a cluster.
+    pub fn failed(&mut self, failure: Failure, now: Instant, random: f64) {
+        let (longest, requested) = match failure {
             Failure::Refused => (LAST_RETRY_REFUSED, None),
-            Failure::Unavailable(asked) => (LAST_RETRY, asked),
+            Failure::Unavailable(requested) => (LAST_RETRY, requested),
         };
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10));
-        let wait = doubled.min(longest).mul_f64(0.5 + chance / 2.0);
-        let asked = asked.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        let wait = doubled.min(longest).mul_f64(0.5 + random / 2.0);
+        let requested = requested.unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + wait.max(asked));
+        self.not_before = Some(now + wait.max(requested));
     }
+}
+
+fn values_differ(last: &PublishedScore, score: &NodeScore) -> bool {
+    let pairs = [
+        (Some(last.score), score.score),
+        (last.each.cpu, score.contention.cpu),
+        (last.each.memory, score.contention.memory),
+        (last.each.io, score.contention.io),
+    ];
+    pairs.into_iter().any(|(published, now)| match (published, now.map(points)) {
+        (Some(published), Some(now)) => {
+            (now - f64::from(published)).abs() >= STEP - 1e-9
+                || (now < ZERO_BELOW && published != 0)
+        }
+        (published, now) => published.is_some() != now.is_some(),
+    })
 }

@@ -1,5 +1,5 @@
-//! Keeps the Node's keys true: follows the scores, writes what the plan says is due, and goes on
-//! whatever the API server answers. Only the newest score is ever written; nothing queues.
+//! Writes scores on the Node when the plan says so. After failures it writes the newest score only:
+//! there is no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,45 +8,45 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-use super::Statement;
-use super::level::Thresholds;
+use super::PublishedScore;
 use super::node_patch::{Outputs, node_patch};
-use super::plan::{Failure, Plan, Why};
-use crate::cluster::NodeKeys;
+use super::plan::{Failure, Plan, WriteReason};
 use crate::cluster::call::CallError;
-use crate::cluster::own_node::OwnNode;
-use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
-use crate::score::{NodeScore, PerResource};
+use crate::cluster::{NodeKeys, OwnNode};
+use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
+use crate::score::{Counted, NodeScore, PerResource};
 
-/// A value that was written longer ago says nothing of now.
+/// The age up to which an earlier agent's value is adopted.
 const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
 
-/// What is written, and where.
+/// What to write, and where.
 pub struct Settings {
-    /// What keys begin with.
+    /// The prefix of the keys.
     pub prefix: Prefix,
-    /// Where levels begin.
+    /// Scores at which levels begin.
     pub thresholds: Thresholds,
-    /// What is written besides annotations.
+    /// Resources that make up the score.
+    pub counted: Counted,
+    /// Outputs besides annotations.
     pub outputs: Outputs,
-    /// The Node; `None` on a host that is in no cluster.
+    /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
-    /// Whether nothing is written, only said.
+    /// Whether to report writes without doing them.
     pub dry_run: bool,
-    /// A number from 0 to 1, another each time, which keeps agents apart.
-    pub chance: fn() -> f64,
+    /// A random number from 0 to 1, new at each call.
+    pub random: fn() -> f64,
 }
 
-/// What came of it.
+/// A step of the publisher.
 #[derive(Debug)]
 pub enum Report<'a> {
-    /// The value of an agent before this one was taken over.
+    /// It continues from this value of an earlier agent.
     Adopted(&'a NodePressure),
-    /// It stands on the Node.
-    Written(&'a Statement, Why),
-    /// It would stand there; in a cluster, by this patch.
-    WouldWrite(&'a Statement, Why, Option<&'a Value>),
-    /// The API server did not look, or did not write.
+    /// It wrote this on the Node.
+    Written(&'a PublishedScore, WriteReason),
+    /// It would have written this; in a cluster, by this patch.
+    WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
+    /// A request failed.
     Failed(&'a CallError),
 }
 
@@ -54,12 +54,12 @@ pub enum Report<'a> {
 pub struct Publisher {
     settings: Settings,
     plan: Plan,
-    /// Until the Node was seen, nobody knows what there is to go on from.
-    has_seen_node: bool,
+    /// Whether the Node was read for values of an earlier agent.
+    has_read_node: bool,
 }
 
-/// Publishes until there are no more scores. What was found of an agent before this one goes to
-/// `adopt`, since scores go on from there.
+/// Publishes until the channel of scores closes. Sends the value of an earlier agent, if there is
+/// one to continue from, to `adopt`.
 pub async fn publish(
     settings: Settings,
     mut scores: watch::Receiver<Option<Arc<NodeScore>>>,
@@ -70,95 +70,83 @@ pub async fn publish(
     let mut adopt = Some(adopt);
     while scores.changed().await.is_ok() {
         let Some(score) = scores.borrow_and_update().clone() else { continue };
-        let hear = |heard: &Report<'_>| {
-            if let (Report::Adopted(found), Some(adopt)) = (heard, adopt.take()) {
-                // Who scores may have ended, and so will we then.
+        let on_report = |step: &Report<'_>| {
+            if let (Report::Adopted(found), Some(adopt)) = (step, adopt.take()) {
+                // A receiver that is gone means that the agent is stopping.
                 let _ = adopt.send((*found).clone());
             }
-            report(heard);
+            report(step);
         };
-        publisher.take(&score, hear).await;
+        publisher.take(&score, on_report).await;
     }
 }
 
 impl Publisher {
-    /// One that has written nothing yet.
+    /// A publisher that has written nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let plan = Plan::new(settings.thresholds, settings.outputs.show_level());
-        let has_seen_node = settings.node.is_none();
-        Self { settings, plan, has_seen_node }
+        let Settings { thresholds, counted, outputs, node, .. } = &settings;
+        let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level());
+        Self { has_read_node: node.is_none(), settings, plan }
     }
 
-    /// Takes in a score, and writes what is due.
+    /// Takes the next score, and writes if the plan says so.
     pub async fn take(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
-        let due = self.plan.due(score.moment.at, score);
+        let write = self.plan.next_write(score.moment.at, score);
         let node = self.settings.node.clone();
-        match (node, due) {
-            (Some(node), _) if !self.has_seen_node => {
+        match (node, write) {
+            (Some(node), _) if !self.has_read_node => {
                 if self.plan.may_try(score.moment.at) {
-                    match node.look().await {
+                    match node.get().await {
                         Ok(keys) => self.adopt(&keys, score, &mut report),
                         Err(error) => self.fail(score, &error, &mut report),
                     }
                 }
             }
-            (Some(node), Some((statement, why))) => {
-                self.write(&node, score, statement, why, &mut report).await;
+            (Some(node), Some((published, reason))) => {
+                self.write(&node, score, published, reason, &mut report).await;
             }
-            (None, Some((statement, why))) => {
-                self.plan.written(statement, why, score.moment.at, (self.settings.chance)());
-                report(&Report::WouldWrite(&statement, why, None));
+            (None, Some((published, reason))) => {
+                self.plan.written(published, reason, score.moment.at, (self.settings.random)());
+                report(&Report::WouldWrite(&published, reason, None));
             }
             (_, None) => {}
         }
     }
 
-    /// Goes on from what the Node says, if that is fresh and of our own kind.
+    /// Continues from the Node's values if they are fresh. Of values with another basis, which
+    /// measure something else, only the level is kept: a node that was short when the agent was
+    /// upgraded stays marked until a score of the new basis shows otherwise.
     fn adopt(&mut self, keys: &NodeKeys, score: &NodeScore, report: &mut impl FnMut(&Report<'_>)) {
-        self.has_seen_node = true;
+        self.has_read_node = true;
         self.plan.recovered();
         let now = i64::try_from(score.moment.unix_ms).ok();
         let now = now.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        let found = NodePressure::from_annotations(&self.settings.prefix, &keys.annotations);
+        let prefix = &self.settings.prefix;
+        let found = NodePressure::from_annotations(prefix, &keys.metadata.annotations);
         let (Some(now), Ok(Some(found))) = (now, found) else { return };
         let Freshness::Fresh { age } = found.freshness(now, ADOPTED_UNTIL) else { return };
+        let level = Level::from_labels(prefix, &keys.metadata.labels);
+        let level = level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()));
         if found.basis != score.basis {
-            return;
+            return self.plan.adopt_level(level);
         }
         let each = PerResource { cpu: found.cpu, memory: found.memory, io: found.io };
-        let level = self.shown_level(keys);
         self.plan.adopt(found.score, each, level, score.moment.at, age);
         report(&Report::Adopted(&found));
-    }
-
-    /// The level that the Node shows; `None` where nothing on it does.
-    fn shown_level(&self, keys: &NodeKeys) -> Option<Level> {
-        let Settings { prefix, outputs, .. } = &self.settings;
-        let label = keys.labels.get(&Key::Pressure.of(prefix));
-        if let Some(level) = label.and_then(|word| word.parse().ok()) {
-            return Some(level);
-        }
-        let [medium, high] = Key::TAINTS.map(|key| keys.has_taint(&key.of(prefix)));
-        match (medium, high) {
-            (_, true) => Some(Level::High),
-            (true, false) => Some(Level::Medium),
-            (false, false) if outputs.taints.contains(&Level::Medium) => Some(Level::Low),
-            (false, false) => None,
-        }
     }
 
     async fn write(
         &mut self,
         node: &OwnNode,
         score: &NodeScore,
-        statement: Statement,
-        why: Why,
+        published: PublishedScore,
+        reason: WriteReason,
         report: &mut impl FnMut(&Report<'_>),
     ) {
         let Settings { prefix, outputs, dry_run, .. } = &self.settings;
         let patched = async {
-            let patch = node_patch(prefix, &node.look().await?, &statement, score.basis, outputs);
+            let patch = node_patch(prefix, &node.get().await?, &published, score.basis, outputs);
             if !dry_run {
                 node.patch(&patch).await?;
             }
@@ -167,29 +155,27 @@ impl Publisher {
         match patched.await {
             Ok(patch) => {
                 report(&if *dry_run {
-                    Report::WouldWrite(&statement, why, Some(&patch))
+                    Report::WouldWrite(&published, reason, Some(&patch))
                 } else {
-                    Report::Written(&statement, why)
+                    Report::Written(&published, reason)
                 });
-                self.plan.written(statement, why, score.moment.at, (self.settings.chance)());
+                self.plan.written(published, reason, score.moment.at, (self.settings.random)());
             }
             Err(error) => self.fail(score, &error, report),
         }
     }
 
     fn fail(&mut self, score: &NodeScore, error: &CallError, report: &mut impl FnMut(&Report<'_>)) {
-        let failure = match error {
+        let is_refused = matches!(
+            error,
             CallError::Forbidden(_)
-            | CallError::Unauthorized(_)
-            | CallError::NotFound
-            | CallError::Refused { .. } => Failure::Refused,
-            CallError::Conflict
-            | CallError::Throttled(_)
-            | CallError::Failed { .. }
-            | CallError::Unreachable(_)
-            | CallError::TimedOut(_) => Failure::Unavailable(error.retry_after()),
-        };
-        self.plan.failed(failure, score.moment.at, (self.settings.chance)());
+                | CallError::Unauthorized(_)
+                | CallError::NotFound
+                | CallError::Refused { .. }
+        );
+        let failure =
+            if is_refused { Failure::Refused } else { Failure::Unavailable(error.retry_after()) };
+        self.plan.failed(failure, score.moment.at, (self.settings.random)());
         report(&Report::Failed(error));
     }
 }

@@ -88,7 +88,8 @@ impl OwnReading {
         let host = Host::open(config)?;
         let health = SelfHealth::new().context("cannot count what goes wrong with pods")?;
         let scrapes = Arc::new(Scrapes::new(Vec::new(), health));
-        let mut pods = pod_source::follow(&config.pods, &scrapes).await?;
+        let node = pod_source::connect(&config.pods).await?;
+        let mut pods = pod_source::follow(&config.pods, node, &scrapes)?;
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;

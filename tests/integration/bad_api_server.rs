@@ -1,5 +1,5 @@
-//! The publisher and an API server that is away, hangs, or answers nonsense: scripted, since no
-//! real one can be had that way, with time that passes by itself.
+//! The publisher and a scripted API server, which can be unreachable, hang, or answer nonsense, in
+//! virtual time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,30 +7,30 @@ use std::time::Duration;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use psi_agent::cluster::own_node::OwnNode;
-use psi_agent::contract::Prefix;
-use psi_agent::publish::level::Thresholds;
+use psi_agent::cluster::{ApiClient, OwnNode};
+use psi_agent::contract::{Level, Prefix, Thresholds};
+use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::node_patch::Outputs;
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
 use serde_json::{Value, json};
 
 use crate::support::short_node::ShortNode;
 
-/// How the server takes a request.
+/// How the server answers a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mood {
     Well,
-    /// Nobody listens.
+    /// It is unreachable.
     Away,
-    /// It accepts, and says nothing.
+    /// It accepts the connection and never answers.
     Hangs,
-    /// It answers so, and may say for how many seconds it wants to be left alone.
+    /// It answers with this status and body, and perhaps Retry-After.
     Says(u16, &'static str, Option<u64>),
     /// It answers without an end.
     Endless,
 }
 
-/// A server, what it was asked, and a publisher that writes there.
+/// A server, the requests that it got, and a publisher that writes there.
 struct Scene {
     mood: Arc<Mutex<Mood>>,
     patches: Arc<Mutex<Vec<Value>>>,
@@ -42,6 +42,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        let node = json!({"metadata": {"name": "node-a", "resourceVersion": "1"}});
+        Self::with(Outputs::default(), node)
+    }
+
+    /// A publisher with these outputs, and a server that has this Node.
+    fn with(outputs: Outputs, api_node: Value) -> Self {
         let mood = Arc::new(Mutex::new(Mood::Well));
         let patches = Arc::<Mutex<Vec<Value>>>::default();
         let asked = Arc::<Mutex<usize>>::default();
@@ -49,15 +55,17 @@ impl Scene {
         let service = tower::service_fn(move |request: Request<Body>| {
             let mood = *now.lock().unwrap();
             *counted.lock().unwrap() += 1;
-            answer(mood, request, Arc::clone(&seen))
+            answer(mood, request, api_node.to_string(), Arc::clone(&seen))
         });
+        let api = ApiClient::new(Client::new(service, "default"));
         let settings = Settings {
             prefix: Prefix::default(),
             thresholds: Thresholds::default(),
-            outputs: Outputs::default(),
-            node: Some(OwnNode::new(Client::new(service, "default"), "node-a".into())),
+            counted: vec![Resource::Cpu, Resource::Memory],
+            outputs,
+            node: Some(OwnNode { api, name: "node-a".into() }),
             dry_run: false,
-            chance: || 1.0,
+            random: || 1.0,
         };
         let publisher = Publisher::new(settings);
         Self { mood, patches, asked, node: ShortNode::new(), publisher, failures: Vec::new() }
@@ -67,7 +75,7 @@ impl Scene {
         *self.mood.lock().unwrap() = mood;
     }
 
-    /// Lets a time pass; answers how often the server was asked in it.
+    /// Lets a time pass; the number of requests in it.
     async fn pass(&mut self, seconds: u64, contention: f64) -> usize {
         let before = *self.asked.lock().unwrap();
         for _ in 0..seconds / 5 {
@@ -93,6 +101,7 @@ impl Scene {
 async fn answer(
     mood: Mood,
     request: Request<Body>,
+    node: String,
     patches: Arc<Mutex<Vec<Value>>>,
 ) -> Result<Response<Body>, std::io::Error> {
     match mood {
@@ -101,8 +110,7 @@ async fn answer(
                 let body = request.into_body().collect_bytes().await.unwrap();
                 patches.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
             }
-            let node = json!({"metadata": {"name": "node-a", "resourceVersion": "1"}});
-            Ok(Response::new(node.to_string().into_bytes().into()))
+            Ok(Response::new(node.into_bytes().into()))
         }
         Mood::Away => Err(std::io::ErrorKind::ConnectionRefused.into()),
         Mood::Hangs => std::future::pending().await,
@@ -118,11 +126,11 @@ async fn answer(
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_minutes_away_cost_a_few_tries_and_the_newest_value_is_written_after() {
+async fn ten_minutes_of_outage_cost_a_few_tries_and_the_newest_value_is_written_after() {
     let mut scene = Scene::new();
     scene.pass(60, 0.0).await;
     scene.set(Mood::Away);
-    // Each try is one look at the Node.
+    // Each try is one read of the Node.
     let tries = scene.pass(600, 0.5).await;
     assert!((8..=15).contains(&tries), "{tries}");
     assert_eq!(scene.failures, vec!["unreachable"; tries]);
@@ -134,7 +142,7 @@ async fn ten_minutes_away_cost_a_few_tries_and_the_newest_value_is_written_after
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_is_given_up_on_after_ten_seconds() {
+async fn a_request_that_hangs_is_given_up_after_ten_seconds() {
     let mut scene = Scene::new();
     scene.pass(60, 0.0).await;
     scene.set(Mood::Hangs);
@@ -150,7 +158,7 @@ async fn a_server_that_hangs_is_given_up_on_after_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
+async fn a_retry_waits_as_long_as_a_busy_server_requests() {
     let mut scene = Scene::new();
     scene.pass(60, 0.0).await;
     scene.set(Mood::Says(429, "Too many requests, please try again later.\n", Some(120)));
@@ -161,7 +169,7 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nonsense_is_counted_and_nothing_else_is_lost() {
+async fn an_answer_that_is_no_node_is_a_failure_and_later_values_are_written() {
     for (mood, word) in [
         (Mood::Says(200, "<html>", None), "unreachable"),
         (Mood::Says(200, "{\"metadata\": {\"annotations\": 5}}", None), "unreachable"),
@@ -182,4 +190,56 @@ async fn nonsense_is_counted_and_nothing_else_is_lost() {
         scene.pass(310, 0.5).await;
         assert_eq!(scene.last_score(), "50", "{mood:?}");
     }
+}
+
+/// A Node on which an agent of another basis published the level high half a minute ago.
+fn node_of_another_basis() -> Value {
+    let observed_at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(30);
+    let taint = |key: &str| json!({"key": key, "value": "true", "effect": "PreferNoSchedule"});
+    json!({
+        "metadata": {
+            "name": "node-a", "resourceVersion": "1",
+            "annotations": {
+                "psi-agent.io/score": "60", "psi-agent.io/cpu": "60", "psi-agent.io/memory": "0",
+                "psi-agent.io/io": "0", "psi-agent.io/observed-at": format!("{observed_at:.0}"),
+                "psi-agent.io/basis": "psi/1",
+            },
+            "labels": {"psi-agent.io/pressure": "high"},
+        },
+        "spec": {"taints": [
+            taint("psi-agent.io/pressure-medium"), taint("psi-agent.io/pressure-high"),
+        ]},
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_to_another_basis_keeps_the_label_and_taints_of_a_node_that_is_short() {
+    let outputs = Outputs { label: true, taints: [Level::Medium, Level::High].into() };
+    let mut scene = Scene::with(outputs, node_of_another_basis());
+    scene.pass(400, 0.5).await;
+    let short = scene.patches.lock().unwrap().clone();
+    assert!(short.len() >= 2, "{short:#?}");
+    for patch in short {
+        assert_eq!(patch["metadata"]["labels"]["psi-agent.io/pressure"], "high");
+        assert_eq!(patch.get("spec"), None, "the taints stay");
+        // The old score is not adopted: the new one comes from the agent's own readings.
+        assert_eq!(patch["metadata"]["annotations"]["psi-agent.io/score"], "50");
+        assert_eq!(patch["metadata"]["annotations"]["psi-agent.io/basis"], "psi/9");
+    }
+    // The level follows the new scores from then on.
+    scene.pass(180, 0.0).await;
+    let patches = scene.patches.lock().unwrap();
+    let last = patches.last().unwrap();
+    assert_eq!(last["metadata"]["labels"]["psi-agent.io/pressure"], "low");
+    assert_eq!(last["spec"]["taints"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_to_another_basis_clears_a_node_that_is_calm() {
+    let mut scene =
+        Scene::with(Outputs { label: true, ..Outputs::default() }, node_of_another_basis());
+    scene.pass(90, 0.0).await;
+    let patches = scene.patches.lock().unwrap();
+    let last = patches.last().unwrap();
+    assert_eq!(last["metadata"]["labels"]["psi-agent.io/pressure"], "low");
 }

@@ -1,5 +1,5 @@
-//! The agent and a real API server: series are labelled as pods come, change and go, and the loss
-//! of the API server costs nobody what is known already.
+//! The agent and a real API server: labels follow pods as they are created, change and are deleted,
+//! and known pods stay labelled while the API server is unreachable.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::support::exposition::{Series, parse};
 use crate::support::staged_node::{StagedNode, agent_pod, container_id, launcher, running};
 use crate::support::wait_for;
 
-/// Long before the next rescan: inotify and the watch told of it.
+/// Much shorter than the time to the next rescan, so that inotify and the watch are tested.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const POD: &str = "psi-agent-node-a";
 
-/// A node's worth of real cgroups beside the control plane, and the agent's rights in it.
+/// A control plane with the agent's rights, and the real cgroups of a node.
 struct Scene {
     cluster: Cluster,
     node: StagedNode,
@@ -38,7 +38,7 @@ impl Scene {
         self.node.start_agent(&self.cluster, POD, &[])
     }
 
-    /// What `once`, `top` and `check` say, run as the agent.
+    /// The output of `once`, `top` or `check`, run as the agent.
     fn run(&self, command: &str) -> String {
         let token = self.cluster.bound_token("psi-agent", POD);
         let kubeconfig = self.cluster.write_kubeconfig("agent", &token);
@@ -47,7 +47,7 @@ impl Scene {
             .arg(&self.node.own.path)
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            // Nobody listens there, so that `top` reads by itself.
+            // No agent listens there, so `top` reads the kernel itself.
             .args(["--listen-address", "127.0.0.1:1"])
             .output()
             .unwrap();
@@ -55,7 +55,7 @@ impl Scene {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The container of a VM is made anew in its pod.
+    /// Restarts the container of a VM in its pod.
     fn restart_container(&self, vm: &str, cgroup: &str, container: u32) {
         let (pod, _) = cgroup.rsplit_once('/').unwrap();
         self.node.own.remove(cgroup);
@@ -64,7 +64,7 @@ impl Scene {
         self.cluster.set_status("vms", &format!("virt-launcher-{vm}"), &running(&id));
     }
 
-    /// The target of a migration, with its container running; answers its pod's name.
+    /// Adds the target of a migration, with its container running; the name of its pod.
     fn migrate_here(&self, vm: &str, container: u32) -> String {
         let mut target = launcher(vm, "node-a");
         let labels = &mut target["metadata"]["labels"];
@@ -99,10 +99,10 @@ fn publishes(agent: &Agent, result: &str) -> f64 {
     found.next().unwrap().value
 }
 
-/// Waits until people see so of publishing: the last value that was written, and what keeps the
-/// next from it.
+/// Waits until the snapshot shows this of publishing: the last written value, and the error that
+/// keeps the next from being written.
 fn expect_publish(agent: &Agent, is_so: impl Fn(&Value, &Value) -> bool) {
-    wait_for("what came of publishing", LIMIT, || {
+    wait_for("the state of publishing", LIMIT, || {
         let snapshot: Value = serde_json::from_str(&agent.get("/snapshot.json")).unwrap();
         let publish = &snapshot["agent"]["publish"];
         assert_eq!(publish["mode"], "on");
@@ -157,13 +157,13 @@ fn series_follow_the_pods_of_this_node() {
     expect(&agent, "a new pod", &[("one", 1), ("two", 2)]);
 
     scene.restart_container("one", &first, 3);
-    expect(&agent, "a container that was made anew", &[("one", 3), ("two", 2)]);
+    expect(&agent, "a restarted container", &[("one", 3), ("two", 2)]);
 
     let (pod, _) = second.rsplit_once('/').unwrap();
     scene.node.own.remove(pod);
     let delete = ["delete", "pod", "virt-launcher-two", "-n", "vms", "--force", "--grace-period=0"];
     scene.cluster.kubectl(&delete, "");
-    expect(&agent, "a pod that went", &[("one", 3)]);
+    expect(&agent, "a deleted pod", &[("one", 3)]);
 
     let moved = scene.migrate_here("moved", 5);
     expect(&agent, "a migration's target", &[("moved", 5), ("one", 3)]);
@@ -175,21 +175,20 @@ fn series_follow_the_pods_of_this_node() {
     outlive_an_outage(&mut scene, &agent);
 }
 
-/// The API server goes away until after the first value was due, and comes back.
+/// Stops the API server until after the first value was due, and starts it again.
 fn outlive_an_outage(scene: &mut Scene, agent: &Agent) {
     scene.cluster.kill_api_server();
     wait_for("the agent tries to publish", Duration::from_secs(60), || {
         (publishes(agent, "unreachable") >= 2.0).then_some(())
     });
-    expect(agent, "what was known before the API server went", &[("moved", 5), ("one", 3)]);
+    expect(agent, "pods known before the outage", &[("moved", 5), ("one", 3)]);
     expect_publish(agent, |last, error| {
         let message = error["message"].as_str().unwrap_or_default();
         last.is_null() && error["at_ms"].is_u64() && message.contains("cannot be reached")
     });
     scene.cluster.start_api_server_again();
     scene.node.start_vm(&scene.cluster, "three", 4);
-    // Both come back by themselves, though later each time that they failed: clients that watch
-    // wait for up to a minute, lest a whole cluster asks at once.
+    // Both recover by themselves, after up to a minute of backoff.
     wait_for("a pod after the API server came back", Duration::from_secs(120), || {
         (computes(agent).len() == 3).then_some(())
     });
@@ -199,7 +198,7 @@ fn outlive_an_outage(scene: &mut Scene, agent: &Agent) {
     assert_eq!(agent.log().matches("Cannot publish the score").count(), 1, "{}", agent.log());
     assert!(agent.log().contains("The score is published again"));
 
-    // While the agent is held up, the version that it watches from is forgotten.
+    // While the agent is stopped, the version that it watches from expires.
     agent.signal("STOP");
     let pods = scene.cluster.kubectl(&["get", "--raw", "/api/v1/pods"], "");
     let pods: Value = serde_json::from_str(&pods).unwrap();
@@ -215,16 +214,16 @@ fn outlive_an_outage(scene: &mut Scene, agent: &Agent) {
     wait_for("a pod after the version expired", Duration::from_secs(120), || {
         (computes(agent).len() == 4).then_some(())
     });
-    // And it is a watch again, not a list.
+    // It is a watch again, not a list.
     scene.restart_container("four", &last, 7);
     let new = ("virt-launcher-four".to_owned(), container_id(7));
     wait_for("a change after that", LIMIT, || computes(agent).contains(&new).then_some(()));
 }
 
-/// The API server lets a token live for a minute longer than it says.
+/// The API server accepts a token for a minute after it expires.
 const LEEWAY: i64 = 60;
 
-/// A token as the API server signs them, that is good for so many seconds.
+/// A token as the API server signs them, valid for so many seconds.
 fn short_lived_token(scene: &Scene, seconds: i64) -> String {
     let uid = |arguments: &[&str]| scene.cluster.get(arguments)["metadata"]["uid"].clone();
     let account = uid(&["serviceaccount", "psi-agent", "-n", "psi-agent"]);
@@ -254,7 +253,7 @@ fn a_token_that_expires_is_read_again_from_its_file() {
     let user = json!({"tokenFile": file});
     let kubeconfig = scene.cluster.write_kubeconfig_of("rotated", &user);
     let agent = scene.node.start_agent_with(&kubeconfig);
-    expect(&agent, "a pod while the token is good", &[("one", 1)]);
+    expect(&agent, "a pod while the token is valid", &[("one", 1)]);
     wait_for("the token is refused", Duration::from_secs(60), || {
         (publishes(&agent, "unauthorized") >= 1.0).then_some(())
     });
@@ -264,13 +263,13 @@ fn a_token_that_expires_is_read_again_from_its_file() {
     wait_for("the new one is used", Duration::from_secs(150), || scene.published());
     scene.node.start_vm(&scene.cluster, "two", 2);
     let watched = || (computes(&agent).len() == 2).then_some(());
-    wait_for("pods are told as before", Duration::from_secs(60), watched);
+    wait_for("pods are listed as before", Duration::from_secs(60), watched);
     std::fs::remove_file(&file).unwrap();
 }
 
 #[test]
 #[ignore = "needs root and a cgroup2 mount"]
-fn without_an_api_server_the_agent_serves_and_says_what_it_waits_for() {
+fn without_an_api_server_the_agent_serves_and_reports_what_it_waits_for() {
     let own = OwnCgroup::new("alone");
     own.make(&format!("kubepods/pod1/{}", container_id(1)));
     let folder = std::env::temp_dir();

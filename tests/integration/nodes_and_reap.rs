@@ -2,10 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use http::{Method, Request, Response};
 use jiff::{SignedDuration, Timestamp};
-use psi_agent::cluster::{ClearOutcome, Connection, clear_node, list_nodes};
+use kube::Client;
+use kube::client::Body;
+use psi_agent::cluster::call::CallError;
+use psi_agent::cluster::{ApiClient, OwnNode, event_loop};
 use psi_agent::contract::Prefix;
+use psi_agent::reap::{Reap, reap};
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
@@ -13,7 +20,7 @@ use crate::support::cluster::Cluster;
 use crate::support::staged_node::agent_pod;
 use crate::support::terminal::Terminal;
 
-/// A Node that an agent wrote on so many minutes ago, in a cluster with keys of others.
+/// A Node with a score of so many minutes ago, and with foreign keys.
 fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
     let observed_at = Timestamp::now() - SignedDuration::from_mins(minutes_ago);
     json!({
@@ -53,14 +60,14 @@ impl Scene {
         agent.args(arguments).arg("--kubeconfig").arg(&self.kubeconfig).output().unwrap()
     }
 
-    /// What a command says when all is well.
+    /// The output of a command that succeeds.
     fn say(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Nodes on which the prefix has left something.
+    /// Nodes with keys of the prefix.
     fn marked(&self) -> Vec<String> {
         let nodes: Value =
             serde_json::from_str(&self.cluster.kubectl(&["get", "nodes", "-o", "json"], ""))
@@ -70,7 +77,7 @@ impl Scene {
             let name = node["metadata"]["name"].as_str().unwrap();
             assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux", "{name}");
             assert!(node["spec"]["taints"].to_string().contains("other.io/taint"), "{name}");
-            // What kubectl remembers of its own last call is no trace of ours.
+            // kubectl repeats the applied object in an annotation.
             let mut node = node.clone();
             let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
@@ -86,7 +93,7 @@ impl Scene {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-fn nodes_are_listed_by_score_and_what_nobody_renews_is_reaped() {
+fn nodes_are_listed_by_score_and_stale_values_are_reaped() {
     let cluster = Cluster::start("reap");
     let kubeconfig = cluster.admin_kubeconfig();
     let scene = Scene { cluster, kubeconfig };
@@ -144,15 +151,105 @@ fn reap_uses_all_of_its_rights() {
     let said = scene.say(&arguments);
     assert_eq!(said, "old: cleared\n1 of 3 nodes with a value cleared\n");
 
-    // A Node that somebody changes between being listed and being cleared is looked at by itself.
-    let connection = Connection::open(Some(&scene.kubeconfig)).unwrap();
-    let nodes = list_nodes(&connection).unwrap();
-    let calm = nodes.iter().find(|node| node.name == "calm").unwrap();
-    scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
-    let outcome = clear_node(&connection, &Prefix::default(), calm).unwrap();
-    let ClearOutcome::Changed(newer) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(newer.annotations["other.io/more"], "yes");
+    // A Node that changes between the list and the patch is read again.
+    let prefix = Prefix::default();
+    let newer = event_loop().unwrap().block_on(async {
+        let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig)).await.unwrap();
+        let nodes = api.list_nodes(&prefix).await.unwrap();
+        let calm = nodes.iter().find(|node| node.metadata.name == "calm").unwrap();
+        let own = OwnNode { api, name: "calm".into() };
+        scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
+        let patched = own.patch(&calm.clearing_patch(&prefix)).await;
+        assert_eq!(patched, Err(CallError::Conflict));
+        own.get().await.unwrap()
+    });
+    assert_eq!(newer.metadata.annotations["other.io/more"], "yes");
     assert_eq!(scene.cluster.used_rights(), scene.cluster.granted_rights("psi-agent-reap"));
+}
+
+/// A scripted API server with these Nodes, of which it forbids to patch `forbidden`.
+struct ScriptedApi {
+    api: ApiClient,
+    /// The requests, such as `GET ?&limit=50` and `PATCH old`.
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl ScriptedApi {
+    fn new(nodes: Vec<Value>, forbidden: &'static str) -> Self {
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let (nodes, log) = (Arc::new(nodes), Arc::clone(&requests));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let target = request.uri().to_string().replace("/api/v1/nodes", "");
+            log.lock().unwrap().push(format!("{} {target}", request.method()));
+            let (status, body) = if request.method() == Method::GET {
+                (200, page(&nodes, &target))
+            } else if target.starts_with(&format!("/{forbidden}?")) {
+                (403, json!({"message": "not this one"}))
+            } else {
+                (200, json!({}))
+            };
+            let answer = Response::builder().status(status);
+            let answer = answer.body(Body::from(body.to_string().into_bytes())).unwrap();
+            async move { Ok::<_, std::io::Error>(answer) }
+        });
+        Self { api: ApiClient::new(Client::new(service, "default")), requests }
+    }
+
+    async fn reap(&self) -> (anyhow::Result<()>, String) {
+        let (prefix, mut out) = (Prefix::default(), Vec::new());
+        let what = Reap::OlderThan { age: Duration::from_secs(900), force: false };
+        let result = reap(&self.api, &prefix, what, Timestamp::now(), &mut out).await;
+        (result, String::from_utf8(out).unwrap())
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+/// As many Nodes as `limit` allows from where `continue` says; all without a limit.
+fn page(nodes: &[Value], target: &str) -> Value {
+    let parameter = |name: &str| {
+        let parameters = target.trim_start_matches('?').split('&');
+        parameters.filter_map(|it| it.split_once('=')).find(|(it, _)| *it == name)
+    };
+    let number = |name: &str| parameter(name).map(|(_, value)| value.parse::<usize>().unwrap());
+    let first = number("continue").unwrap_or(0);
+    let end = number("limit").map_or(nodes.len(), |limit| nodes.len().min(first + limit));
+    let next = if end < nodes.len() { end.to_string() } else { String::new() };
+    json!({"metadata": {"continue": next}, "items": nodes[first..end]})
+}
+
+#[tokio::test]
+async fn nodes_are_listed_in_pages_and_only_own_keys_of_them_are_kept() {
+    let nodes = (0..120).map(|number| node(&format!("node-{number}"), 5, 1)).collect();
+    let scripted = ScriptedApi::new(nodes, "none");
+    let listed = scripted.api.list_nodes(&Prefix::default()).await.unwrap();
+    assert_eq!(listed.len(), 120);
+    assert_eq!(listed[119].metadata.name, "node-119");
+    assert_eq!(listed[0].taints().len(), 2);
+    let foreign = |key: &&String| !key.starts_with("psi-agent.io/");
+    let metadata = listed.iter().map(|node| &node.metadata);
+    let keys = metadata.flat_map(|node| node.annotations.keys().chain(node.labels.keys()));
+    assert_eq!(keys.filter(foreign).count(), 0);
+    let requests = scripted.requests();
+    assert_eq!(requests.len(), 3, "{requests:?}");
+    assert!(requests.iter().all(|request| request.contains("limit=50")), "{requests:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_cleared_does_not_keep_reap_from_the_others() {
+    let scripted = ScriptedApi::new(
+        vec![node("calm", 0, 1), node("bad", 95, 30), node("old", 95, 30), node("fresh", 5, 1)],
+        "bad",
+    );
+    let (result, said) = scripted.reap().await;
+    assert_eq!(
+        said,
+        "bad: not cleared: the API server forbids it: not this one\nold: cleared\n1 of 4 nodes \
+         with a value cleared\n"
+    );
+    assert_eq!(result.unwrap_err().to_string(), "1 of 2 nodes could not be cleared");
 }
 
 #[test]
@@ -172,7 +269,7 @@ fn a_wrong_reap_is_a_wrong_command_line() {
     }
 }
 
-/// What `psi-agent nodes` says in a terminal so wide.
+/// The output of `psi-agent nodes` in a terminal of this width.
 fn in_terminal(scene: &Scene, columns: u16) -> Vec<String> {
     let kubeconfig = scene.kubeconfig.display();
     let script = format!("{BINARY} nodes --kubeconfig {kubeconfig}; echo ended: $?; exec sleep 60");
@@ -186,7 +283,7 @@ fn in_terminal(scene: &Scene, columns: u16) -> Vec<String> {
 
 #[test]
 #[ignore = "needs etcd, a kube-apiserver (tests/kubernetes/build) and tmux"]
-fn nodes_fit_a_terminal_with_their_ages_and_what_is_stale() {
+fn nodes_fit_a_terminal_with_ages_and_stale_marks() {
     let cluster = Cluster::start("nodes");
     let kubeconfig = cluster.admin_kubeconfig();
     let scene = Scene { cluster, kubeconfig };
@@ -203,7 +300,7 @@ fn nodes_fit_a_terminal_with_their_ages_and_what_is_stale() {
     let aligned = lines.iter().filter_map(|line| line.get(..31)?.strip_suffix("   "));
     assert_eq!(aligned.count(), lines.len(), "{lines:#?}");
 
-    // The age is what nobody reads a score without.
+    // The age is shown in any case.
     let lines = in_terminal(&scene, 60);
     assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "CPU", "AGE"]);
     assert_eq!(cells(&lines[1]), [long, "95", "95", "30m", "(stale)"]);

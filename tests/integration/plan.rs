@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use psi_agent::contract::{Basis, Level, NodePressure};
-use psi_agent::publish::Statement;
-use psi_agent::publish::level::Thresholds;
-use psi_agent::publish::plan::{Failure, Plan, Why};
+use psi_agent::contract::{Basis, Level, NodePressure, Thresholds};
+use psi_agent::kernel::cgroup_dir::Resource;
+use psi_agent::publish::PublishedScore;
+use psi_agent::publish::plan::{Failure, Plan, WriteReason};
 use psi_agent::score::PerResource;
 
 use crate::support::short_node::ShortNode;
@@ -13,57 +13,62 @@ use crate::support::short_node::ShortNode;
 const TICK: u64 = 5;
 const MOST_CHANGES: usize = 60;
 
+fn counted() -> Vec<Resource> {
+    vec![Resource::Cpu, Resource::Memory]
+}
+
 /// A node whose one VM waits for a share of what it wants, and what an agent would write.
 struct Node {
     node: ShortNode,
     plan: Plan,
     seconds: u64,
-    /// Second, what was said, why.
-    writes: Vec<(u64, Statement, Why)>,
+    /// Second, values, reason.
+    writes: Vec<(u64, PublishedScore, WriteReason)>,
 }
 
 impl Node {
     fn new() -> Self {
-        let plan = Plan::new(Thresholds::default(), true);
+        let plan = Plan::new(Thresholds::default(), counted(), true);
         Self { node: ShortNode::new(), plan, seconds: 0, writes: Vec::new() }
     }
 
-    /// A tick in which the VM waited for `contention`; answers what is due after it, and when.
-    fn tick(&mut self, contention: f64) -> (Instant, Option<(Statement, Why)>) {
+    /// A tick in which the VM waited for `contention`: its time, and what to write after it.
+    fn tick(&mut self, contention: f64) -> (Instant, Option<(PublishedScore, WriteReason)>) {
         self.seconds += TICK;
         let score = self.node.tick(contention);
-        (score.moment.at, self.plan.due(score.moment.at, &score))
+        (score.moment.at, self.plan.next_write(score.moment.at, &score))
     }
 
-    /// Lets so many seconds go by, writing what is due.
+    /// Lets so many seconds pass, with all writes.
     fn pass(&mut self, seconds: u64, contention: impl Fn(u64) -> f64) {
         for _ in 0..seconds / TICK {
-            if let (now, Some((statement, why))) = self.tick(contention(self.seconds)) {
-                self.plan.written(statement, why, now, 0.5);
-                self.writes.push((self.seconds, statement, why));
+            if let (now, Some((published, reason))) = self.tick(contention(self.seconds)) {
+                self.plan.written(published, reason, now, 0.5);
+                self.writes.push((self.seconds, published, reason));
             }
         }
     }
 
     fn levels(&self) -> Vec<Level> {
-        let mut levels: Vec<Level> = self.writes.iter().map(|(_, said, _)| said.level).collect();
+        let mut levels: Vec<Level> =
+            self.writes.iter().map(|(_, published, _)| published.level).collect();
         levels.dedup();
         levels
     }
 
-    /// The second at which a statement like this was first written.
-    fn first(&self, wanted: impl Fn(&Statement) -> bool) -> u64 {
-        self.writes.iter().find(|(_, said, _)| wanted(said)).unwrap().0
+    /// The second of the first write of such values.
+    fn first(&self, wanted: impl Fn(&PublishedScore) -> bool) -> u64 {
+        self.writes.iter().find(|(_, published, _)| wanted(published)).unwrap().0
     }
 }
 
 #[test]
-fn the_first_write_waits_for_a_history_and_then_a_calm_node_only_shows_that_it_lives() {
+fn the_first_write_waits_for_30_s_of_history_and_a_calm_node_writes_heartbeats_only() {
     let mut node = Node::new();
     node.pass(2 * 3600, |_| 0.0);
     assert_eq!(node.writes.first().map(|(at, ..)| *at), Some(30));
     assert_eq!(node.writes.len(), 1 + 24, "{:?}", node.writes);
-    assert!(node.writes.iter().skip(1).all(|(_, _, why)| *why == Why::Heartbeat));
+    assert!(node.writes.iter().skip(1).all(|(_, _, why)| *why == WriteReason::Heartbeat));
     // Its heartbeats are at a phase of its own, and never more than 5 min apart.
     let times: Vec<u64> = node.writes.iter().map(|(at, ..)| *at).collect();
     assert_eq!(times[1], 30 + 150);
@@ -81,18 +86,24 @@ fn a_step_up_and_down_changes_each_level_once_and_values_30_s_apart() {
     use Level::{High, Low, Medium};
     assert_eq!(node.levels(), [Low, Medium, High, Medium, Low], "{:?}", node.writes);
     let values: Vec<(u64, u8)> =
-        node.writes.iter().map(|(at, said, _)| (*at, said.score)).collect();
+        node.writes.iter().map(|(at, published, _)| (*at, published.score)).collect();
     let mut changes = values.clone();
     changes.dedup_by_key(|(_, score)| *score);
     assert!(changes.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 30), "{values:?}");
     // The budgets: a changed value within 15 s, medium and high within 60 s; after the end high is
     // left within 90 s, and low again within 150 s.
-    assert!(node.first(|said| said.score > 0) - calm_until <= 15);
-    assert!(node.first(|said| said.level >= Medium) - calm_until <= 60);
-    assert!(node.first(|said| said.level == High) - calm_until <= 60, "{:?}", node.writes);
+    assert!(node.first(|published| published.score > 0) - calm_until <= 15);
+    assert!(node.first(|published| published.level >= Medium) - calm_until <= 60);
+    assert!(
+        node.first(|published| published.level == High) - calm_until <= 60,
+        "{:?}",
+        node.writes
+    );
     let after = |wanted: Level| {
-        let later =
-            node.writes.iter().find(|(at, said, _)| *at > loaded_until && said.level <= wanted);
+        let later = node
+            .writes
+            .iter()
+            .find(|(at, published, _)| *at > loaded_until && published.level <= wanted);
         later.unwrap().0 - loaded_until
     };
     assert!(after(Medium) <= 90 && after(Low) <= 150, "{:?}", node.writes);
@@ -101,14 +112,21 @@ fn a_step_up_and_down_changes_each_level_once_and_values_30_s_apart() {
 }
 
 #[test]
-fn a_shortage_is_seen_as_soon_after_a_heartbeat_as_at_any_other_time() {
+fn a_heartbeat_does_not_delay_a_change() {
     for after_heartbeat in (0..60).step_by(5) {
         let mut node = Node::new();
         node.pass(30 + 150 + after_heartbeat, |_| 0.0);
-        assert_eq!(node.writes.last().map(|(at, _, why)| (*at, *why)), Some((180, Why::Heartbeat)));
+        assert_eq!(
+            node.writes.last().map(|(at, _, why)| (*at, *why)),
+            Some((180, WriteReason::Heartbeat))
+        );
         let calm_until = node.seconds;
         node.pass(60, |_| 0.3);
-        assert!(node.first(|said| said.score > 0) - calm_until <= 15, "{:?}", node.writes);
+        assert!(
+            node.first(|published| published.score > 0) - calm_until <= 15,
+            "{:?}",
+            node.writes
+        );
     }
 }
 
@@ -131,16 +149,16 @@ fn a_sawtooth_around_a_threshold_flips_nothing_and_the_hour_has_a_bound() {
     for hour in 0..3 {
         let within = |at: u64| (hour * 3600..(hour + 1) * 3600).contains(&at);
         let changes =
-            node.writes.iter().filter(|(at, _, why)| within(*at) && *why != Why::Heartbeat);
+            node.writes.iter().filter(|(at, _, why)| within(*at) && *why != WriteReason::Heartbeat);
         assert!(changes.count() <= MOST_CHANGES);
         let heartbeats =
-            node.writes.iter().filter(|(at, _, why)| within(*at) && *why == Why::Heartbeat);
+            node.writes.iter().filter(|(at, _, why)| within(*at) && *why == WriteReason::Heartbeat);
         assert!(heartbeats.count() <= 12);
     }
 }
 
 #[test]
-fn next_to_nothing_is_written_as_nothing() {
+fn a_value_below_half_a_step_is_published_as_0() {
     let mut node = Node::new();
     node.pass(600, |_| 0.06);
     assert_eq!(node.writes.last().unwrap().1.score, 5);
@@ -151,11 +169,11 @@ fn next_to_nothing_is_written_as_nothing() {
 }
 
 #[test]
-fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
+fn values_of_an_earlier_agent_are_neither_written_again_nor_lost() {
     for (level, points) in [(Level::High, 50), (Level::Low, 50), (Level::Medium, 15)] {
         let mut node = Node::new();
         let each = PerResource { cpu: Some(points), memory: Some(0), io: Some(0) };
-        node.plan.adopt(points, each, Some(level), node.node.now(), Duration::from_secs(100));
+        node.plan.adopt(points, each, level, node.node.now(), Duration::from_secs(100));
         node.node.adopt(&NodePressure {
             score: points,
             cpu: Some(points),
@@ -169,7 +187,8 @@ fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
         node.pass(25, |_| same);
         assert_eq!(node.writes, []);
         node.pass(175, |_| same);
-        let levels: Vec<Level> = node.writes.iter().map(|(_, said, _)| said.level).collect();
+        let levels: Vec<Level> =
+            node.writes.iter().map(|(_, published, _)| published.level).collect();
         let times: Vec<u64> = node.writes.iter().map(|(at, ..)| *at).collect();
         if level == Level::Low {
             // A level that had begun to be entered is entered, after its 30 s.
@@ -181,7 +200,7 @@ fn what_another_agent_wrote_is_neither_written_again_nor_forgotten() {
 }
 
 #[test]
-fn tries_that_fail_come_later_each_time_and_the_newest_value_is_written_in_the_end() {
+fn failed_tries_back_off_and_the_newest_value_is_written_in_the_end() {
     let mut node = Node::new();
     node.pass(60, |_| 0.0);
     let mut tries = Vec::new();
@@ -195,15 +214,15 @@ fn tries_that_fail_come_later_each_time_and_the_newest_value_is_written_in_the_e
     assert!((8..=14).contains(&tries.len()), "{tries:?}");
     assert!(tries.windows(2).all(|pair| pair[1] - pair[0] <= 65), "{tries:?}");
     node.pass(60, |_| 0.5);
-    let (_, said, _) = node.writes.last().unwrap();
-    assert_eq!((said.score, said.level), (50, Level::High));
+    let (_, published, _) = node.writes.last().unwrap();
+    assert_eq!((published.score, published.level), (50, Level::High));
     assert_eq!(node.writes.len(), 2, "{:?}", node.writes);
 }
 
 #[test]
-fn the_api_server_is_left_alone_for_as_long_as_it_asks_and_longer_when_it_refuses() {
+fn retries_wait_as_long_as_the_api_server_requests_and_longer_when_it_refuses() {
     let gaps = |failure, count: usize| {
-        let mut plan = Plan::new(Thresholds::default(), false);
+        let mut plan = Plan::new(Thresholds::default(), counted(), false);
         let start = Instant::now();
         let gap = |_| {
             plan.failed(failure, start, 1.0);
@@ -229,17 +248,17 @@ proptest::proptest! {
         for (contention, ticks) in steps {
             node.pass(ticks * TICK, |_| contention);
         }
-        let values: Vec<_> = node.writes.iter().filter(|(.., why)| *why == Why::Change).collect();
+        let values: Vec<_> = node.writes.iter().filter(|(.., why)| *why == WriteReason::Change).collect();
         for pair in values.windows(2) {
             proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
         }
-        for pair in node.writes.windows(2).filter(|pair| pair[1].2 == Why::Heartbeat) {
+        for pair in node.writes.windows(2).filter(|pair| pair[1].2 == WriteReason::Heartbeat) {
             proptest::prop_assert!(pair[1].0 - pair[0].0 >= 30);
         }
-        for (_, said, _) in &node.writes {
-            let each = [Some(said.score), said.each.cpu, said.each.memory, said.each.io];
+        for (_, published, _) in &node.writes {
+            let each = [Some(published.score), published.each.cpu, published.each.memory, published.each.io];
             proptest::prop_assert!(each.iter().flatten().all(|points| points % 5 == 0 && *points <= 100));
-            proptest::prop_assert_eq!(Some(said.score), said.each.cpu.max(said.each.memory));
+            proptest::prop_assert_eq!(Some(published.score), published.each.cpu.max(published.each.memory));
         }
     }
 }

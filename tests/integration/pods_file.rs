@@ -1,4 +1,4 @@
-//! Pods told by a file: series wait for their labels, follow the file, and survive its faults.
+//! Pods from a file: series wait for their labels, follow the file, and survive its errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ impl Drop for Pods {
     }
 }
 
-fn told() -> String {
+fn pods_of_the_case() -> String {
     fs::read_to_string(format!("{CASE}/pods.json")).unwrap()
 }
 
@@ -62,7 +62,7 @@ fn gauge(agent: &Agent, name: &str) -> f64 {
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[test]
-fn series_wait_for_their_labels_and_what_does_not_match_is_counted() {
+fn series_wait_for_their_labels_and_unmatched_cgroups_are_counted() {
     let pods = Pods::new("waits.json", NO_PODS);
     let agent = pods.start_agent(&[]);
     assert!(containers(&agent).is_empty());
@@ -70,13 +70,13 @@ fn series_wait_for_their_labels_and_what_does_not_match_is_counted() {
     // Two pods, and four containers in them.
     assert_eq!(gauge(&agent, "psi_agent_cgroups_without_pod"), 6.0);
 
-    pods.write(&told().replace("9999abcd", "8888abcd"));
+    pods.write(&pods_of_the_case().replace("9999abcd", "8888abcd"));
     wait_for("labels", LIMIT, || {
         (containers(&agent) == ["compute", "guest-console-log"]).then_some(())
     });
     assert_eq!(gauge(&agent, "psi_agent_pods"), 2.0);
     assert_eq!(gauge(&agent, "psi_agent_pods_without_cgroup"), 1.0);
-    // The pause container; and the pod whose uid nobody told of, with its container.
+    // The pause container, and the pod that is not in the file with its container.
     assert_eq!(gauge(&agent, "psi_agent_cgroups_without_pod"), 3.0);
 
     pods.write(NO_PODS);
@@ -84,8 +84,8 @@ fn series_wait_for_their_labels_and_what_does_not_match_is_counted() {
 }
 
 #[test]
-fn in_the_scope_all_what_is_nobodys_keeps_its_series() {
-    let pods = Pods::new("all.json", &told());
+fn in_the_scope_all_cgroups_outside_pods_keep_their_series() {
+    let pods = Pods::new("all.json", &pods_of_the_case());
     let agent = pods.start_agent(&["--scope", "all"]);
     let text = agent.get("/metrics");
     for expected in ["/kubepods.slice\"", "/housekeeping\"", "container=\"shop\""] {
@@ -96,8 +96,8 @@ fn in_the_scope_all_what_is_nobodys_keeps_its_series() {
 }
 
 #[test]
-fn a_file_that_breaks_leaves_what_was_told_before() {
-    let pods = Pods::new("breaks.json", &told());
+fn a_malformed_file_leaves_the_last_pods_in_use() {
+    let pods = Pods::new("breaks.json", &pods_of_the_case());
     let agent = pods.start_agent(&[]);
     assert_eq!(containers(&agent).len(), 2);
     pods.write("{\"items\": [{");
@@ -108,7 +108,7 @@ fn a_file_that_breaks_leaves_what_was_told_before() {
 }
 
 #[test]
-fn a_file_that_is_wrong_from_the_start_is_refused() {
+fn an_invalid_file_at_the_start_is_refused() {
     for (text, expected) in [
         (None, "cannot read the pods in /nowhere/pods.json: No such file or directory"),
         (Some("[]"), "is no list of pods as `kubectl get pods -o json` prints it"),

@@ -1,5 +1,5 @@
-//! The publisher against a real API server, in virtual time: scores are made, five seconds apart,
-//! as fast as they are taken; what reaches the Node is read from the API server's audit log.
+//! The publisher against a real API server, in virtual time: scores five seconds apart are made as
+//! fast as the publisher takes them. The writes are read from the API server's audit log.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use std::time::Duration;
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::cluster::call::CallError;
-use psi_agent::cluster::own_node::OwnNode;
-use psi_agent::cluster::{self, connect};
-use psi_agent::contract::{Key, Level, Prefix};
-use psi_agent::publish::level::Thresholds;
+use psi_agent::cluster::{self, ApiClient, OwnNode};
+use psi_agent::contract::{Key, Level, Prefix, Thresholds};
+use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::node_patch::Outputs;
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
 use serde_json::{Value, json};
@@ -33,7 +33,8 @@ fn everything() -> Outputs {
 
 fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
     let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
-    Settings { prefix, thresholds, outputs, node, dry_run, chance: || 0.5 }
+    let counted = vec![Resource::Cpu, Resource::Memory];
+    Settings { prefix, thresholds, counted, outputs, node, dry_run, random: || 0.5 }
 }
 
 /// A pod on a Node, which the account's token is bound to.
@@ -52,11 +53,11 @@ fn pod_of(account: &str, node: &str) -> Value {
 struct Scene {
     cluster: Cluster,
     kubeconfig: PathBuf,
-    client: Client,
+    own_node: OwnNode,
     node: ShortNode,
     publisher: Publisher,
-    /// What was reported, one word each.
-    heard: Vec<&'static str>,
+    /// The reports, one word each.
+    reports: Vec<&'static str>,
 }
 
 impl Scene {
@@ -70,30 +71,31 @@ impl Scene {
         let kubeconfig = cluster.write_kubeconfig("agent", &token);
         let reached =
             cluster::Cluster { kubeconfig: Some(kubeconfig.clone()), node_name: NODE.into() };
-        let client = connect(&reached).await.unwrap();
+        let own_node = OwnNode::connect(&reached).await.unwrap();
         let publisher = Publisher::new(settings(None, Outputs::default(), true));
         let node = ShortNode::new();
-        let mut scene = Self { cluster, kubeconfig, client, node, publisher, heard: Vec::new() };
+        let mut scene =
+            Self { cluster, kubeconfig, own_node, node, publisher, reports: Vec::new() };
         scene.restart(everything(), false);
         scene
     }
 
     /// A new agent takes the place of the one before it.
     fn restart(&mut self, outputs: Outputs, dry_run: bool) {
-        let node = OwnNode::new(self.client.clone(), NODE.into());
-        self.publisher = Publisher::new(settings(Some(node), outputs, dry_run));
+        let node = Some(self.own_node.clone());
+        self.publisher = Publisher::new(settings(node, outputs, dry_run));
         self.node.restart();
-        self.heard.clear();
+        self.reports.clear();
     }
 
-    /// Lets so many seconds pass; answers what the agent did to its Node in them.
+    /// Lets so many seconds pass; the writes of the agent in them.
     async fn pass(&mut self, seconds: u64, contention: f64) -> Vec<Audited> {
         let before = self.writes().len();
         for _ in 0..seconds / 5 {
             let score = self.node.tick(contention);
-            let (mut adopted, heard) = (None, &mut self.heard);
-            let hear = |report: &Report<'_>| {
-                heard.push(match report {
+            let (mut adopted, reports) = (None, &mut self.reports);
+            let on_report = |report: &Report<'_>| {
+                reports.push(match report {
                     Report::Adopted(found) => {
                         adopted = Some((*found).clone());
                         "adopted"
@@ -106,7 +108,7 @@ impl Scene {
                     Report::Failed(error) => error.word(),
                 });
             };
-            self.publisher.take(&score, hear).await;
+            self.publisher.take(&score, on_report).await;
             if let Some(found) = adopted {
                 self.node.adopt(&found);
             }
@@ -147,7 +149,7 @@ fn labels(writes: &[Audited]) -> Vec<&str> {
     )
 }
 
-/// How many own taints each write of the list of taints left.
+/// The number of own taints in each write of the list of taints.
 fn taint_counts(writes: &[Audited]) -> Vec<usize> {
     let lists = writes.iter().filter_map(|write| write.body["spec"]["taints"].as_array());
     let own = |list: &Vec<Value>| {
@@ -159,11 +161,11 @@ fn taint_counts(writes: &[Audited]) -> Vec<usize> {
 
 #[tokio::test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-async fn the_life_of_the_annotations_from_the_first_to_the_last() {
+async fn annotations_label_and_taints_follow_the_score() {
     let mut scene = Scene::start("life").await;
     scene.cluster.kubectl(&["taint", "node", NODE, "other.io/taint=x:NoSchedule"], "");
 
-    // Nothing before there is a history, then one write, then signs of life.
+    // Nothing before 30 s of history, then one write, then heartbeats.
     assert!(scene.pass(25, 0.0).await.is_empty());
     let first = scene.pass(5, 0.0).await;
     let body = &first[0].body;
@@ -208,7 +210,7 @@ async fn the_life_of_the_annotations_from_the_first_to_the_last() {
     assert!(step.iter().all(|write| write.code == 200 && write.node == NODE));
     assert!(step.iter().all(|write| write.by == "psi-agent-node-a"));
 
-    // A sawtooth around a threshold, and bursts, flip nothing.
+    // A sawtooth around a threshold and short bursts change no level.
     let mut restless = Vec::new();
     for _ in 0..20 {
         restless.extend(scene.pass(15, 0.13).await);
@@ -225,7 +227,7 @@ async fn the_life_of_the_annotations_from_the_first_to_the_last() {
 
 #[tokio::test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-async fn what_was_taken_away_comes_back_and_what_is_switched_off_goes() {
+async fn removed_keys_come_back_and_keys_switched_off_are_removed() {
     let mut scene = Scene::start("reassert").await;
     scene.pass(3 * MINUTE, 0.5).await;
     let both = [MEDIUM, HIGH];
@@ -239,19 +241,19 @@ async fn what_was_taken_away_comes_back_and_what_is_switched_off_goes() {
     assert_eq!(scene.own_taints(), both);
     assert_eq!(scene.api_node()["metadata"]["labels"]["psi-agent.io/pressure"], "high");
 
-    // A restart at high is nobody's business: no write but the next sign of life.
+    // A restart at high causes no write before the next heartbeat.
     scene.restart(everything(), false);
     let writes = scene.pass(5 * MINUTE, 0.5).await;
-    assert_eq!(scene.heard, ["adopted", "written"]);
+    assert_eq!(scene.reports, ["adopted", "written"]);
     assert_eq!((labels(&writes), annotation(&writes[0], Key::Score)), (vec!["high"], "50"));
 
-    // A dry run says what it would do, and does nothing.
+    // A dry run reports writes and does none.
     scene.restart(Outputs::default(), true);
     assert!(scene.pass(5 * MINUTE, 0.5).await.is_empty());
-    assert_eq!(scene.heard, ["adopted", "would write"]);
+    assert_eq!(scene.reports, ["adopted", "would write"]);
     assert_eq!(scene.own_taints(), both);
 
-    // Outputs that are switched off go with the next write.
+    // Outputs that are switched off are removed by the next write.
     scene.restart(Outputs { label: false, taints: [Level::High].into() }, false);
     scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!(scene.own_taints(), both[1..]);
@@ -260,20 +262,41 @@ async fn what_was_taken_away_comes_back_and_what_is_switched_off_goes() {
     assert!(scene.own_taints().is_empty());
     assert_eq!(scene.api_node()["metadata"]["labels"].get("psi-agent.io/pressure"), None);
 
-    // A value of another kind or too old a one is not gone on from.
+    // A value of another basis or too old a value is not adopted.
     let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=run-delay/2"];
     scene.cluster.kubectl(&basis, "");
     scene.restart(everything(), false);
     assert!(scene.pass(25, 0.0).await.is_empty());
     assert_eq!(labels(&scene.pass(5, 0.0).await), ["low"]);
-    assert_eq!(scene.heard, ["written"]);
+    assert_eq!(scene.reports, ["written"]);
     scene.node.sleep(Duration::from_secs(10 * MINUTE));
     scene.restart(everything(), false);
     scene.pass(30, 0.5).await;
-    assert_eq!(scene.heard, ["written"]);
+    assert_eq!(scene.reports, ["written"]);
 }
 
-/// Patches that somebody may try.
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_that_is_short() {
+    let mut scene = Scene::start("upgrade").await;
+    scene.pass(3 * MINUTE, 0.5).await;
+    assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
+    // As the release before wrote it; the new agent takes over under load.
+    let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=psi/1"];
+    scene.cluster.kubectl(&basis, "");
+    scene.restart(everything(), false);
+    let writes = scene.pass(5 * MINUTE, 0.5).await;
+    assert_eq!((labels(&writes), taint_counts(&writes)), (vec!["high"], vec![]));
+    assert_eq!(annotation(&writes[0], Key::Basis), "psi/9");
+    assert!(!scene.reports.contains(&"adopted"), "{:?}", scene.reports);
+    assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
+    // The level is left when the node is calm.
+    let writes = scene.pass(5 * MINUTE, 0.0).await;
+    assert_eq!(labels(&writes), ["high", "medium", "low"]);
+    assert!(scene.own_taints().is_empty());
+}
+
+/// Patches to try.
 mod patches {
     use serde_json::{Value, json};
 
@@ -294,7 +317,7 @@ mod patches {
 }
 
 impl Scene {
-    /// Whether the API server lets somebody patch a Node. A refusal is 403 and nothing else.
+    /// Whether an account may patch a Node. A refusal is 403 and nothing else.
     fn allows(&self, kubeconfig: &Path, node: &str, patch: &Value) -> bool {
         let patch = patch.to_string();
         let arguments = ["patch", "node", node, "--type=merge", "-p", &patch];
@@ -311,7 +334,7 @@ const SOFT: &str = "PreferNoSchedule";
 
 #[tokio::test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-async fn the_api_server_lets_the_agent_change_its_own_keys_of_its_own_node_alone() {
+async fn the_agent_may_change_its_own_keys_of_its_own_node_only() {
     use patches::{annotation, label, taints};
     let mut scene = Scene::start("rights").await;
     let cluster = &scene.cluster;
@@ -340,7 +363,7 @@ async fn the_api_server_lets_the_agent_change_its_own_keys_of_its_own_node_alone
         assert_eq!(scene.allows(&scene.kubeconfig, NODE, &what), allowed, "{what}");
         assert!(!scene.allows(&scene.kubeconfig, "node-b", &what), "another Node: {what}");
     }
-    // Nor does it have any right besides.
+    // It has no other right.
     for refused in [
         &["get", "nodes"][..],
         &["delete", "node", NODE],
@@ -352,17 +375,17 @@ async fn the_api_server_lets_the_agent_change_its_own_keys_of_its_own_node_alone
     }
     assert!(cluster.kubectl_as(&scene.kubeconfig, &["get", "pods", "-A"]).status.success());
 
-    // What the agent itself makes of a refusal: tried again, later each time.
-    let other = OwnNode::new(scene.client.clone(), "node-b".into());
+    // After a refusal the agent tries again, later each time.
+    let other = OwnNode { name: "node-b".into(), ..scene.own_node.clone() };
     scene.publisher = Publisher::new(settings(Some(other), everything(), false));
     scene.pass(10 * MINUTE, 0.0).await;
-    assert!((3..=10).contains(&scene.heard.len()), "{:?}", scene.heard);
-    assert!(scene.heard.iter().all(|word| *word == "forbidden"), "{:?}", scene.heard);
+    assert!((3..=10).contains(&scene.reports.len()), "{:?}", scene.reports);
+    assert!(scene.reports.iter().all(|word| *word == "forbidden"), "{:?}", scene.reports);
 }
 
 #[tokio::test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-async fn the_api_server_lets_the_reaper_take_away_and_never_add() {
+async fn reap_may_remove_values_and_never_add_any() {
     use patches::{annotation, label, taints};
     let mut scene = Scene::start("reaper").await;
     let cluster = &scene.cluster;
@@ -388,18 +411,21 @@ async fn the_api_server_lets_the_reaper_take_away_and_never_add() {
     let node = scene.api_node();
     assert_eq!(node["metadata"]["annotations"]["other.io/kept"], "yes");
     assert_eq!(node["spec"]["taints"].as_array().unwrap().len(), 1);
-    // The agent, if there still is one, puts it all back with its next sign of life.
+    // An agent that still runs restores its keys with its next heartbeat.
     scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
 }
 
 #[tokio::test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-async fn somebody_else_s_write_in_between_is_seen_and_survives() {
+async fn a_concurrent_write_of_another_client_survives() {
     let mut scene = Scene::start("conflict").await;
     scene.pass(MINUTE / 2, 0.0).await;
-    // Between the agent's look at its Node and its write, an administrator taints it: once.
-    let real = scene.client.clone();
+    // Between the agent's read of its Node and its write, an administrator taints it, once.
+    let kubeconfig = Kubeconfig::read_from(&scene.kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    let real = Client::try_from(config).unwrap();
     let cluster = Arc::new(scene.cluster);
     let intruded = Arc::new(AtomicBool::new(false));
     let (meddling, done) = (Arc::clone(&cluster), Arc::clone(&intruded));
@@ -416,20 +442,20 @@ async fn somebody_else_s_write_in_between_is_seen_and_survives() {
             real.send(Request::from_parts(head, body.to_vec().into())).await
         }
     });
-    let node = OwnNode::new(Client::new(service, "default"), NODE.into());
+    let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
     let mut publisher = Publisher::new(settings(Some(node), everything(), false));
-    let mut heard = Vec::new();
+    let mut conflicts = Vec::new();
     for _ in 0..12 {
         let score = scene.node.tick(0.5);
         publisher
             .take(&score, |report| {
                 if let Report::Failed(error) = report {
-                    heard.push((*error).clone());
+                    conflicts.push((*error).clone());
                 }
             })
             .await;
     }
-    assert_eq!(heard, [CallError::Conflict]);
+    assert_eq!(conflicts, [CallError::Conflict]);
     let node = cluster.get(&["node", NODE]);
     let taints = node["spec"]["taints"].as_array().unwrap();
     let keys: Vec<&str> = taints.iter().map(|taint| taint["key"].as_str().unwrap()).collect();

@@ -61,8 +61,8 @@ impl Scene {
         });
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hear = Arc::clone(&heard);
-        let reviewer = Reviewer::new(Client::new(service, "default"));
-        let gate = Gate::new(reviewer, move |report| {
+        let api = ApiClient::new(Client::new(service, "default"));
+        let gate = Gate::new(api, move |report| {
             hear.lock().unwrap().push(match report {
                 Report::Found(verdict) => verdict.word(),
                 Report::Failed(error) => error.word(),

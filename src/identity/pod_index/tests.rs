@@ -59,17 +59,16 @@ fn a_containerd_container_is_named_by_its_id() {
 }
 
 #[test]
-fn a_cri_o_container_is_named_by_all_the_kubelet_knows() {
+fn a_cri_o_container_has_the_name_that_the_kubelet_composes() {
     let index = index_of(&launcher("cri-o"));
     let console = in_pod(&index, "/crio-<console>.scope").unwrap();
     let expected = format!("k8s_guest-console-log_virt-launcher-demo-x7k2p_vms_{UID}_2");
     assert_eq!(&*console.name, expected);
-    // It attends the VM, it is not the VM.
     assert!(console.vm.is_some() && !console.is_vm());
 }
 
 #[test]
-fn the_pod_itself_has_only_its_own_names() {
+fn the_pod_itself_has_no_container_labels() {
     let whole = in_pod(&index_of(&launcher("containerd")), "").unwrap();
     assert_eq!(&*whole.pod, "virt-launcher-demo-x7k2p");
     assert_eq!((&*whole.container, &*whole.name, &*whole.image), ("", "", ""));
@@ -77,7 +76,7 @@ fn the_pod_itself_has_only_its_own_names() {
 }
 
 #[test]
-fn what_the_api_server_has_not_told_of_waits() {
+fn an_unknown_cgroup_has_no_workload() {
     let index = index_of(&launcher("containerd"));
     let pause = "c".repeat(64);
     assert_eq!(in_pod(&index, &format!("/cri-containerd-{pause}.scope")), None);
@@ -97,7 +96,7 @@ fn a_static_pod_is_found_by_the_hash_of_its_manifest() {
     let mut gone = index.clone();
     gone.delete(&pod(&mirror));
     assert_eq!(find(&gone, &path), None);
-    // One manifest more or less leaves no claim behind.
+    // Without the annotation the hash is forgotten.
     mirror["metadata"]["annotations"] = json!({});
     let mut changed = index;
     changed.apply(&pod(&mirror));
@@ -105,7 +104,7 @@ fn a_static_pod_is_found_by_the_hash_of_its_manifest() {
 }
 
 #[test]
-fn no_pod_takes_anothers_place_or_leaves_its_own_by_what_it_is_annotated_with() {
+fn no_annotation_lets_a_pod_take_the_place_of_another_or_lose_its_own() {
     let victim = launcher("containerd");
     let mut thief = launcher("containerd");
     thief["metadata"]["uid"] = json!("9999abcd-0000-1111-2222-333344445555");
@@ -125,7 +124,7 @@ fn no_pod_takes_anothers_place_or_leaves_its_own_by_what_it_is_annotated_with() 
 }
 
 #[test]
-fn a_migrations_target_awaits_its_vm_until_that_runs_here() {
+fn the_target_of_a_migration_awaits_handover_until_the_vm_runs_here() {
     let mut target = launcher("containerd");
     let awaits =
         |pod: &Value| in_pod(&index_of(pod), "").unwrap().vm.as_ref().unwrap().awaits_handover;
@@ -140,7 +139,7 @@ fn a_migrations_target_awaits_its_vm_until_that_runs_here() {
     target["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("node-a");
     assert!(!awaits(&target));
 
-    // From another cluster it has the label before the VM has come.
+    // From another cluster the target has the label before the VM has arrived.
     target["metadata"]["annotations"]["kubevirt.io/create-migration-target"] = json!("true");
     assert!(awaits(&target));
     target["metadata"]["annotations"][ready] = json!("2026-01-02 03:04:05 +0000 UTC");
@@ -155,7 +154,7 @@ fn a_pod_with_a_hot_plugged_disk_is_no_vm() {
 }
 
 #[test]
-fn a_new_list_forgets_what_it_lacks_and_keeps_what_has_not_changed() {
+fn a_new_list_removes_missing_pods_and_keeps_unchanged_allocations() {
     let first = launcher("containerd");
     let mut second = first.clone();
     second["metadata"]["uid"] = json!("other");

@@ -1,0 +1,132 @@
+//! The keys on a Node.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The DNS subdomain that all keys begin with, without the slash. Default: `psi-agent.io`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefix(String);
+
+/// The text can't be the prefix of a Kubernetes key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no DNS subdomain: use lower-case letters, digits, dashes and dots, such as psi-agent.io"
+)]
+pub struct NotASubdomain(String);
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("psi-agent.io".into())
+    }
+}
+
+impl Prefix {
+    /// The subdomain, without the slash.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `key` is one of this prefix, `<prefix>/<name>`.
+    #[must_use]
+    pub fn owns(&self, key: &str) -> bool {
+        key.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = NotASubdomain;
+
+    fn from_str(text: &str) -> Result<Self, NotASubdomain> {
+        let is_inner =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(is_inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        if text.len() <= 253 && text.split('.').all(is_label) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NotASubdomain(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A key on a Node. The agent writes all of its keys in one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// Annotation: the largest of the counted resources (by default CPU and memory), 0 to 100.
+    Score,
+    /// Annotation: CPU contention, 0 to 100.
+    Cpu,
+    /// Annotation: memory contention, 0 to 100.
+    Memory,
+    /// Annotation: I/O contention, 0 to 100.
+    Io,
+    /// Annotation: the time of measurement, RFC 3339 in UTC, to the second.
+    ObservedAt,
+    /// Annotation: source and version of the estimator.
+    Basis,
+    /// Label: `low`, `medium` or `high`.
+    Pressure,
+    /// Taint: the level is `medium` or `high`.
+    PressureMedium,
+    /// Taint: the level is `high`.
+    PressureHigh,
+}
+
+impl Key {
+    /// The annotations.
+    pub const ANNOTATIONS: [Key; 6] =
+        [Key::Score, Key::Cpu, Key::Memory, Key::Io, Key::ObservedAt, Key::Basis];
+    /// The taints.
+    pub const TAINTS: [Key; 2] = [Key::PressureMedium, Key::PressureHigh];
+
+    /// The key as it is written on a Node, such as `psi-agent.io/score`.
+    #[must_use]
+    pub fn of(self, prefix: &Prefix) -> String {
+        let name = match self {
+            Key::Score => "score",
+            Key::Cpu => "cpu",
+            Key::Memory => "memory",
+            Key::Io => "io",
+            Key::ObservedAt => "observed-at",
+            Key::Basis => "basis",
+            Key::Pressure => "pressure",
+            Key::PressureMedium => "pressure-medium",
+            Key::PressureHigh => "pressure-high",
+        };
+        format!("{prefix}/{name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_a_dns_subdomain() {
+        for right in ["psi-agent.io", "a", "x-1.example.com"] {
+            assert!(right.parse::<Prefix>().is_ok(), "{right}");
+        }
+        let long = "a".repeat(64);
+        for wrong in ["", "Psi.io", "a..b", "-a", "a-", "a/b", ".a", "a_b", "ä.io", &long] {
+            assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_owns_the_keys_below_it() {
+        let prefix = Prefix::default();
+        assert!(prefix.owns("psi-agent.io/score"));
+        assert!(!prefix.owns("psi-agent.iox/score") && !prefix.owns("psi-agent.io"));
+    }
+}

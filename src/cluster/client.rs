@@ -1,0 +1,110 @@
+//! The client and its connection. Calls are in the files of what they are about.
+
+use std::path::{Path, PathBuf};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// How the agent reaches the API server, and the name of its Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The kubeconfig; `None` for the pod's own service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// The Node's name.
+    pub node_name: String,
+}
+
+/// No client can be made. An unreachable API server is none of these.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The kubeconfig can't be read or parsed.
+    #[error("cannot use the kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: String,
+        /// The reason.
+        source: kube::config::KubeconfigError,
+    },
+    /// The service account's files are missing.
+    #[error(
+        "cannot use the service account: {0}: name a --kubeconfig, or let the pod mount its token"
+    )]
+    ServiceAccount(#[from] kube::config::InClusterError),
+    /// Neither a kubeconfig in kubectl's places nor a service account.
+    #[error("no way to a cluster: {0}: name a --kubeconfig, or set KUBECONFIG")]
+    Nowhere(#[from] kube::config::InferConfigError),
+    /// The configuration makes no client, for example because of a bad certificate.
+    #[error("cannot make a client for the API server: {0}")]
+    Client(#[source] kube::Error),
+    /// The system refused an event loop.
+    #[error("cannot start the event loop: {0}")]
+    EventLoop(std::io::Error),
+}
+
+/// A client of the API server. Clones share its connections: make one per process.
+#[derive(Clone)]
+pub struct ApiClient {
+    pub(super) client: Client,
+}
+
+impl ApiClient {
+    /// A client with this transport.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// A client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
+    /// `~/.kube/config`, else the service account. Sends no request.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn connect_as_kubectl(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
+        let config = match kubeconfig {
+            Some(path) => from_kubeconfig(path).await?,
+            None => Config::infer().await?,
+        };
+        Client::try_from(config).map(Self::new).map_err(ClusterError::Client)
+    }
+}
+
+/// The agent's own Node.
+#[derive(Clone)]
+pub struct OwnNode {
+    /// The client, for other calls too.
+    pub api: ApiClient,
+    /// The Node's name.
+    pub name: String,
+}
+
+impl OwnNode {
+    /// Makes the agent's client. Sends no request.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn connect(cluster: &Cluster) -> Result<Self, ClusterError> {
+        let mut config = match &cluster.kubeconfig {
+            None => Config::incluster()?,
+            Some(path) => from_kubeconfig(path).await?,
+        };
+        // The agent has its own rules for retries: see publish/plan.rs.
+        config.default_retry = false;
+        let client = Client::try_from(config).map_err(ClusterError::Client)?;
+        Ok(Self { api: ApiClient::new(client), name: cluster.node_name.clone() })
+    }
+}
+
+async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
+    let failed = |source| ClusterError::Kubeconfig { path: path.display().to_string(), source };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
+}
+
+/// An event loop on the calling thread.
+///
+/// # Errors
+/// [`ClusterError::EventLoop`].
+pub fn event_loop() -> Result<tokio::runtime::Runtime, ClusterError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(ClusterError::EventLoop)
+}

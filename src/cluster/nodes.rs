@@ -1,0 +1,255 @@
+//! Nodes: read and patched one by one, listed in pages, and watched. Of each Node only names,
+//! annotations, labels and taints are kept: images and status are twenty times as large.
+
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, GetParams, ListParams, PartialObjectMeta, Patch, PatchParams, Request};
+use kube::runtime::watcher;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use super::call::{CallError, LONGEST_OBJECT, call};
+use super::client::{ApiClient, OwnNode};
+use super::watch::{WatchEvent, watch};
+use crate::contract::Prefix;
+
+const NODES: &str = "/api/v1/nodes";
+
+/// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
+const PAGE: u32 = 50;
+
+/// The largest page that is read.
+const LONGEST_PAGE: usize = 24 * 1024 * 1024;
+
+/// The part of a Node that concerns the agent.
+#[derive(Debug, Clone, Deserialize)]
+pub struct NodeKeys {
+    /// Its metadata.
+    pub metadata: NodeMetadata,
+    #[serde(default)]
+    spec: NodeSpec,
+}
+
+/// A Node's name, annotations and labels.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeMetadata {
+    /// Its name.
+    pub name: String,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The version that this was read from.
+    pub resource_version: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    taints: Vec<Value>,
+}
+
+impl NodeKeys {
+    /// Whether the Node has an annotation, a label or a taint of the prefix.
+    #[must_use]
+    pub fn has_own_keys(&self, prefix: &Prefix) -> bool {
+        let NodeMetadata { annotations, labels, .. } = &self.metadata;
+        let keys = annotations.keys().chain(labels.keys()).map(String::as_str);
+        keys.chain(self.taint_keys()).any(|key| prefix.owns(key))
+    }
+
+    /// Its taints, as the API server sends them: the list can only be written as a whole.
+    #[must_use]
+    pub fn taints(&self) -> &[Value] {
+        &self.spec.taints
+    }
+
+    /// The keys of its taints.
+    pub fn taint_keys(&self) -> impl Iterator<Item = &str> {
+        self.spec.taints.iter().map(key_of)
+    }
+
+    fn without_foreign_metadata(mut self, prefix: &Prefix) -> Self {
+        self.metadata.annotations.retain(|key, _| prefix.owns(key));
+        self.metadata.labels.retain(|key, _| prefix.owns(key));
+        self
+    }
+
+    /// The merge patch that removes all keys of the prefix. It names the version that it was made
+    /// for, so that the API server refuses it where the Node has changed.
+    #[must_use]
+    pub fn clearing_patch(&self, prefix: &Prefix) -> Value {
+        let nulls = |keys: &BTreeMap<String, String>| {
+            let own = keys.keys().filter(|key| prefix.owns(key));
+            own.map(|key| (key.clone(), Value::Null)).collect::<Map<_, _>>()
+        };
+        let NodeMetadata { annotations, labels, resource_version, .. } = &self.metadata;
+        let mut patch = json!({"metadata": {
+            "resourceVersion": resource_version,
+            "annotations": nulls(annotations),
+            "labels": nulls(labels),
+        }});
+        let taints = self.taints();
+        let foreign: Vec<&Value> =
+            taints.iter().filter(|taint| !prefix.owns(key_of(taint))).collect();
+        if foreign.len() < taints.len()
+            && let Some(patch) = patch.as_object_mut()
+        {
+            patch.insert("spec".into(), json!({ "taints": foreign }));
+        }
+        patch
+    }
+}
+
+fn key_of(taint: &Value) -> &str {
+    taint.get("key").and_then(Value::as_str).unwrap_or_default()
+}
+
+#[derive(Deserialize)]
+struct Page {
+    #[serde(default)]
+    metadata: PageMetadata,
+    items: Vec<NodeKeys>,
+}
+
+#[derive(Default, Deserialize)]
+struct PageMetadata {
+    #[serde(rename = "continue", default)]
+    next: String,
+}
+
+impl ApiClient {
+    /// All Nodes, with those annotations and labels that belong to the prefix.
+    ///
+    /// # Errors
+    /// [`CallError`] of the first page that fails.
+    pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
+        let mut nodes = Vec::new();
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let request = Request::new(NODES).list(&params);
+            let page: Page = call(&self.client, request, LONGEST_PAGE).await?;
+            nodes.extend(page.items.into_iter().map(|node| node.without_foreign_metadata(prefix)));
+            if page.metadata.next.is_empty() {
+                return Ok(nodes);
+            }
+            params.continue_token = Some(page.metadata.next);
+        }
+    }
+
+    /// Watches the metadata of Nodes with these labels. Ends only when the API server refuses the
+    /// selector.
+    ///
+    /// # Errors
+    /// [`NotASelector`].
+    pub async fn watch_nodes(
+        &self,
+        selector: &str,
+        mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
+    ) -> Result<(), NotASelector> {
+        let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
+        let config = watcher::Config::default().labels(selector);
+        let mut events = std::pin::pin!(watch(api, config));
+        while let Some(event) = events.next().await {
+            if let WatchEvent::Failed(error) = &event
+                && let Some(message) = refused_selector(error)
+            {
+                return Err(NotASelector { selector: selector.to_owned(), message });
+            }
+            on_event(event.map(|mut node| {
+                (node.name_any(), node.metadata.annotations.take().unwrap_or_default())
+            }));
+        }
+        Ok(())
+    }
+}
+
+impl OwnNode {
+    /// The Node now.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn get(&self) -> Result<NodeKeys, CallError> {
+        let request = Request::new(NODES).get(&self.name, &GetParams::default());
+        call(&self.api.client, request, LONGEST_OBJECT).await
+    }
+
+    /// Changes the Node by a merge patch.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
+        let (name, params) = (&self.name, PatchParams::default());
+        let request = Request::new(NODES).patch(name, &params, &Patch::Merge(patch));
+        call::<IgnoredAny>(&self.api.client, request, LONGEST_OBJECT).await.map(drop)
+    }
+}
+
+/// A Node's name and all of its annotations.
+pub type NodeAnnotations = (String, BTreeMap<String, String>);
+
+/// The API server refuses the label selector.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server does not understand the --node-selector {selector:?}: {message}")]
+pub struct NotASelector {
+    selector: String,
+    message: String,
+}
+
+/// The message of a list that is refused as a bad request, which a retry doesn't change.
+fn refused_selector(error: &watcher::Error) -> Option<String> {
+    if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error {
+        return (status.code == 400).then(|| status.message.clone());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(value: Value) -> NodeKeys {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_clearing_patch_leaves_foreign_keys_alone() {
+        let node = node(json!({
+            "metadata": {
+                "name": "a", "resourceVersion": "7",
+                "annotations": {"psi-agent.io/score": "5", "psi-agent.iox/score": "1", "x": "y"},
+                "labels": {"psi-agent.io/pressure": "low", "kubernetes.io/os": "linux"},
+            },
+            "spec": {"taints": [
+                {"key": "psi-agent.io/pressure-high", "value": "true", "effect": "PreferNoSchedule"},
+                {"key": "other", "effect": "NoSchedule"},
+            ]},
+        }));
+        let expected = json!({
+            "metadata": {
+                "resourceVersion": "7",
+                "annotations": {"psi-agent.io/score": null},
+                "labels": {"psi-agent.io/pressure": null},
+            },
+            "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]},
+        });
+        assert_eq!(node.clearing_patch(&Prefix::default()), expected);
+        let slim = node.without_foreign_metadata(&Prefix::default());
+        assert_eq!(slim.clearing_patch(&Prefix::default()), expected);
+    }
+
+    #[test]
+    fn without_own_taints_the_list_of_taints_is_not_written() {
+        let node = node(json!({
+            "metadata": {"name": "a", "annotations": {"psi-agent.io/score": "5"}},
+            "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]},
+        }));
+        assert!(node.has_own_keys(&Prefix::default()));
+        assert!(node.clearing_patch(&Prefix::default()).get("spec").is_none());
+    }
+}
