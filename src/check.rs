@@ -1,4 +1,5 @@
-//! `psi-agent check`: what the agent needs of this host, one line each, and what to do about it.
+//! `psi-agent check`: checks the requirements of the agent on this host, and prints a line for each
+//! with a remedy where it is not met.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -21,18 +22,18 @@ use crate::reader::{SeenThreads, see_threads};
 use crate::sample::CpuSource;
 use crate::sampler::moment_now;
 
-/// How a finding is to be taken.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// As it should be.
+    /// The requirement is met.
     Ok,
-    /// The agent runs, with less than it could have.
+    /// The agent runs, with limitations.
     Warn,
-    /// The agent has nothing to export.
+    /// The agent cannot run, or has nothing to export or no score.
     Fail,
 }
 
-/// One line of the answer.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
@@ -56,12 +57,12 @@ impl Finding {
     }
 }
 
-/// Looks, and writes what it found. Exit code 0: the agent can run; 1: it has nothing to export.
+/// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
 ///
 /// # Errors
 /// When `out` cannot be written.
 pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let findings = look(config);
+    let findings = check_host(config);
     for finding in &findings {
         match write_finding(finding, out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
@@ -86,7 +87,7 @@ fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()>
     Ok(())
 }
 
-fn look(config: &Config) -> Vec<Finding> {
+fn check_host(config: &Config) -> Vec<Finding> {
     let host = match Host::open(config) {
         Ok(host) => host,
         Err(error) => {
@@ -99,9 +100,8 @@ fn look(config: &Config) -> Vec<Finding> {
     let mut findings = vec![kernel(&host.proc, &mut buffer), cgroup_root(&host)];
     let mut pressure = node_pressure(&host, &mut buffer);
     let psi_is_on = pressure.verdict != Verdict::Fail;
-    let by_threads = config.cpu_source == CpuSource::RunDelay;
-    if by_threads && !psi_is_on {
-        // CPU is scored without it.
+    if config.cpu_source == CpuSource::RunDelay && !psi_is_on {
+        // The CPU score does not need PSI.
         pressure.verdict = Verdict::Warn;
     }
     findings.push(pressure);
@@ -115,11 +115,9 @@ fn look(config: &Config) -> Vec<Finding> {
         }
         findings.push(controllers(tree.root(), &mut buffer));
         findings.push(pods(&tree));
-        if by_threads {
-            findings.push(threads(&host.proc, &tree));
-        }
+        findings.push(cpu_source(config.cpu_source, &host.proc, &tree));
     }
-    findings.extend(who_tells_of_pods(&config.pods));
+    findings.extend(pod_list(&config.pods));
     findings.extend(own_node(config));
     findings.extend(certificate(config));
     findings
@@ -131,8 +129,8 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
         None => Finding::new(
             Verdict::Warn,
             "kernel",
-            "its release is not told",
-            "mount the host's /proc, or name it with --proc-root",
+            "no release in sys/kernel/osrelease below --proc-root",
+            "mount the host's /proc, and set --proc-root to it",
         ),
     }
 }
@@ -143,25 +141,25 @@ fn cgroup_root(host: &Host) -> Finding {
         return Finding::new(
             Verdict::Fail,
             "cgroup v2",
-            format!("{path} is no cgroup v2: the agent would run, and publish no score"),
+            format!("{path} is not cgroup v2: the agent would run without a score"),
             "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
-             /sys/fs/cgroup and name it with --cgroup-root",
+             /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
     if !host.root.is_cgroup2() {
         return Finding::new(
             Verdict::Warn,
             "cgroup v2",
-            format!("{path} is no cgroupfs: these are the files of a replay"),
-            "leave --cgroup-root out to read this host's own cgroups",
+            format!("{path} is not a cgroup2 mount; its files are read as a copy"),
+            "omit --cgroup-root to read the cgroups of this host",
         );
     }
     if host.root.is_namespaced() {
         return Finding::new(
             Verdict::Warn,
             "cgroup v2",
-            format!("{path} shows only a part of the host's tree"),
-            "in a container, mount the host's /sys/fs/cgroup and name it with --cgroup-root",
+            format!("{path} shows only part of the host's cgroups"),
+            "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
     let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
@@ -169,11 +167,11 @@ fn cgroup_root(host: &Host) -> Finding {
     Finding::ok("cgroup v2", format!("{path}{beside}"))
 }
 
-/// PSI is proven by reading: RHEL's kernels open the files and refuse the reading.
+/// PSI is checked by reading: kernels of RHEL open the files with PSI disabled, and fail the read.
 fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
     let about = "pressure";
     let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
-        Ok(()) => return Finding::ok(about, "cpu, memory and io are told"),
+        Ok(()) => return Finding::ok(about, "cpu, memory and io are readable"),
         Err(error) => error,
     };
     match error.kind {
@@ -184,7 +182,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
                 Ok(()) => Finding::new(
                     Verdict::Warn,
                     about,
-                    format!("{error}; the root cgroup's files take its place"),
+                    format!("{error}; the root cgroup's files are read instead"),
                     REFUSED,
                 ),
                 Err(_) => Finding::new(Verdict::Fail, about, error.to_string(), REFUSED),
@@ -197,20 +195,20 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
                 Verdict::Fail,
                 about,
                 format!("off in this kernel ({error}; its command line has {parameter})"),
-                "boot with psi=1; if that changes nothing the kernel was built without CONFIG_PSI",
+                "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
             )
         }
         ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::new(
             Verdict::Fail,
             about,
             error.to_string(),
-            "report this kernel's file: it is not what the kernel documents",
+            "report the content of this file as an issue of psi-agent",
         ),
     }
 }
 
-const REFUSED: &str = "let the agent read /proc/pressure (a security module such as SELinux \
-                       keeps it from this user)";
+const REFUSED: &str = "allow the agent to read /proc/pressure (a security module such as SELinux \
+                       denies it to this user)";
 
 fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result<(), ReadError> {
     Resource::ALL.into_iter().try_for_each(|resource| read(resource).map(drop))
@@ -225,8 +223,8 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
         Some(error) => Finding::new(
             Verdict::Warn,
             "cgroups",
-            format!("{count} found; {} could not be followed, such as {error}", errors.len()),
-            "run as a user who may read the cgroup tree; raise fs.inotify.max_user_watches",
+            format!("{count} found; {} errors, first: {error}", errors.len()),
+            "run as a user with read access to the cgroups; raise fs.inotify.max_user_watches",
         ),
     }
 }
@@ -237,20 +235,17 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     for node in tree.nodes() {
         match node.dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
-            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
-                if node.dir.is_alive() {
-                    off.push(&*node.cgroup.path);
-                }
-            }
-            Err(error) => wrong.push(error),
+            Err(error) if !error.is_vanished() => wrong.push(error),
+            Err(_) if node.dir.is_alive() => off.push(&*node.cgroup.path),
+            Err(_) => {}
         }
     }
     if let Some(error) = wrong.first() {
         return Finding::new(
             Verdict::Warn,
             "cgroup PSI",
-            format!("{} of {} do not read, such as {error}", wrong.len(), tree.len()),
-            "run as a user who may read the cgroup tree",
+            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
+            "run as a user with read access to the cgroups",
         );
     }
     match off.first() {
@@ -297,84 +292,93 @@ fn pods(tree: &CgroupTree) -> Finding {
             containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }
     }
-    Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
+    Finding::ok("pods", format!("{pods} pods and {containers} containers found by path"))
 }
 
-/// Whether the threads are to be seen that the run delay is told of.
-fn threads(proc: &ProcRoot, tree: &CgroupTree) -> Finding {
-    let about = "run delay";
+/// The source of CPU wait time, and whether run delay can be read here.
+fn cpu_source(chosen: CpuSource, proc: &ProcRoot, tree: &CgroupTree) -> Finding {
+    let about = "cpu source";
     let SeenThreads { containers, hidden, threads, error } =
         see_threads(proc, tree, moment_now().at);
-    let text = match error {
-        Some(error) => error.to_string(),
+    let obstacle = match error {
+        Some(error) => Some(error.to_string()),
         None if hidden > 0 => {
-            format!("no process of {hidden} of {containers} containers is to be seen")
+            Some(format!("--proc-root shows no process of {hidden} of {containers} containers"))
         }
-        None => {
-            let text = format!("{threads} threads of {containers} containers are told");
-            return Finding::ok(about, text);
-        }
+        None => None,
     };
-    Finding::new(
-        Verdict::Fail,
-        about,
-        text,
-        "name a /proc of the host's own with --proc-root, mounted without hidepid; in a pod, mount \
-         it (daemonset/components/run-delay)",
-    )
+    let visible = format!(
+        "the host's processes are visible in /proc ({threads} threads of {containers} containers)"
+    );
+    match (chosen, obstacle) {
+        (CpuSource::RunDelay, None) => Finding::ok(about, format!("run delay: {visible}")),
+        (CpuSource::RunDelay, Some(why)) => Finding::new(
+            Verdict::Fail,
+            about,
+            format!("run delay is not readable: {why}"),
+            "set --proc-root to the host's /proc, mounted without hidepid; in a pod, mount it \
+             (daemonset/components/run-delay)",
+        ),
+        (CpuSource::Psi, None) => {
+            Finding::ok(about, format!("PSI; run delay is readable too: {visible}"))
+        }
+        (CpuSource::Psi, Some(why)) => {
+            Finding::ok(about, format!("PSI; run delay is not readable: {why}"))
+        }
+    }
 }
 
-/// Where names come from; nothing to say where the agent stands alone.
-fn who_tells_of_pods(source: &PodSource) -> Option<Finding> {
+/// The list of pods, which gives series their names; `None` stand-alone.
+fn pod_list(source: &PodSource) -> Option<Finding> {
     let remedy = match source {
         PodSource::Nobody => return None,
-        PodSource::File(_) => "write the file as `kubectl get pods -o json` does",
+        PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
-            "let the agent reach the API server, and its account list and watch pods"
+            "give the agent access to the API server, and its account list and watch on pods"
         }
     };
     Some(match read_now(source) {
-        Ok(told) => {
-            let count = told.map_or(0, |index| index.len());
-            Finding::ok("names", format!("{count} pods of this node are told"))
+        Ok(pods) => {
+            let count = pods.map_or(0, |index| index.len());
+            Finding::ok("names", format!("{count} pods of this node listed"))
         }
         Err(error) => Finding::new(Verdict::Warn, "names", format!("{error:#}"), remedy),
     })
 }
 
-/// The Node that is written on; nothing to say where none is.
+/// Access to the agent's own Node; `None` where nothing is published.
 fn own_node(config: &Config) -> Option<Finding> {
     let PodSource::Cluster(cluster) = &config.pods else { return None };
     if config.publish != Publish::On {
         return None;
     }
-    let looked = event_loop().and_then(|event_loop| {
+    let read = event_loop().and_then(|event_loop| {
         event_loop.block_on(async {
             let client = connect(cluster).await?;
             Ok(OwnNode::new(client, cluster.node_name.clone()).look().await)
         })
     });
-    let error = match looked {
-        Ok(Ok(keys)) => return Some(Finding::ok("node", format!("{} is there", keys.name))),
+    let error = match read {
+        Ok(Ok(keys)) => return Some(Finding::ok("node", format!("{} is readable", keys.name))),
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    let remedy = "apply daemonset/base, and name the node that this is with --node-name; or leave \
-                  the score unpublished with --publish=off";
+    let remedy = "apply daemonset/base and set --node-name to this node's name; or do not publish, \
+                  with --publish=off";
     Some(Finding::new(Verdict::Warn, "node", error, remedy))
 }
 
-/// The certificate, without which an agent that was told of one does not start.
+/// The TLS certificate, without which an agent that is configured with one does not start.
 fn certificate(config: &Config) -> Option<Finding> {
     let files = config.doors.certificate.clone()?;
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
-        Ok(_) => Finding::ok("tls", format!("{path} and its key fit together")),
+        Ok(_) => Finding::ok("tls", format!("{path} matches its key")),
         Err(error) => Finding::new(
             Verdict::Fail,
             "tls",
             error.to_string(),
-            "put certificate and key there, or leave --tls-cert-file and --tls-private-key-file out",
+            "provide certificate and key, or omit --tls-cert-file and --tls-private-key-file",
         ),
     })
 }

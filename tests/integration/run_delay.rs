@@ -187,10 +187,13 @@ fn waiting_for_a_cpu_is_told_without_any_pressure_and_only_where_processes_are_s
     });
     assert_eq!(told["basis"], "run-delay/4");
     let (passes, text) = check(&own, &[]);
-    assert!(passes && text.contains("threads of 2 containers are told"), "{text}");
+    assert!(passes && text.contains("threads of 2 containers)"), "{text}");
 
     // In a process namespace of its own, with a `/proc` of its own, no other is to be seen.
     let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
     let (passes, text) = check(&own, &alone);
-    assert!(!passes && text.contains("no process of 2 of 2 containers is to be seen"), "{text}");
+    assert!(
+        !passes && text.contains("--proc-root shows no process of 2 of 2 containers"),
+        "{text}"
+    );
 }
