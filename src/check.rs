@@ -47,13 +47,12 @@ impl Finding {
         Self { verdict: Verdict::Ok, about, text: text.into(), remedy: None }
     }
 
-    fn new(
-        verdict: Verdict,
-        about: &'static str,
-        text: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { verdict, about, text: text.into(), remedy: Some(remedy.into()) }
+    fn warn(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warn, about, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(about, text, remedy) }
     }
 }
 
@@ -93,7 +92,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
         Err(error) => {
             let error = error.to_string();
             let (text, remedy) = error.rsplit_once(": ").unwrap_or((&error, ""));
-            return vec![Finding::new(Verdict::Fail, "host", text, remedy)];
+            return vec![Finding::fail("host", text, remedy)];
         }
     };
     let mut buffer = ReadBuffer::default();
@@ -126,8 +125,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
 fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
     match proc.kernel_release(buffer) {
         Some(release) => Finding::ok("kernel", format!("Linux {release}")),
-        None => Finding::new(
-            Verdict::Warn,
+        None => Finding::warn(
             "kernel",
             "no release in sys/kernel/osrelease below --proc-root",
             "mount the host's /proc, and set --proc-root to it",
@@ -138,8 +136,7 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 fn cgroup_root(host: &Host) -> Finding {
     let path = host.root.path().display();
     if host.node_alone {
-        return Finding::new(
-            Verdict::Fail,
+        return Finding::fail(
             "cgroup v2",
             format!("{path} is not cgroup v2: the agent would run without a score"),
             "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
@@ -147,16 +144,14 @@ fn cgroup_root(host: &Host) -> Finding {
         );
     }
     if !host.root.is_cgroup2() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup v2",
             format!("{path} is not a cgroup2 mount; its files are read as a copy"),
             "omit --cgroup-root to read the cgroups of this host",
         );
     }
     if host.root.is_namespaced() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup v2",
             format!("{path} shows only part of the host's cgroups"),
             "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
@@ -179,27 +174,24 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             let read = CgroupDir::open(&host.root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
-                Ok(()) => Finding::new(
-                    Verdict::Warn,
+                Ok(()) => Finding::warn(
                     about,
                     format!("{error}; the root cgroup's files are read instead"),
                     REFUSED,
                 ),
-                Err(_) => Finding::new(Verdict::Fail, about, error.to_string(), REFUSED),
+                Err(_) => Finding::fail(about, error.to_string(), REFUSED),
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
             let parameter = host.proc.boot_parameter("psi", buffer);
             let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
-            Finding::new(
-                Verdict::Fail,
+            Finding::fail(
                 about,
                 format!("off in this kernel ({error}; its command line has {parameter})"),
                 "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
             )
         }
-        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::new(
-            Verdict::Fail,
+        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::fail(
             about,
             error.to_string(),
             "report the content of this file as an issue of psi-agent",
@@ -220,8 +212,7 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
     let errors = tree.take_errors();
     match errors.first() {
         None => Finding::ok("cgroups", format!("{count} found, {} watched", health.watches)),
-        Some(error) => Finding::new(
-            Verdict::Warn,
+        Some(error) => Finding::warn(
             "cgroups",
             format!("{count} found; {} errors, first: {error}", errors.len()),
             "run as a user with read access to the cgroups; raise fs.inotify.max_user_watches",
@@ -241,8 +232,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
         }
     }
     if let Some(error) = wrong.first() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup PSI",
             format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
             "run as a user with read access to the cgroups",
@@ -252,8 +242,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
         None => Finding::ok("cgroup PSI", "on for every cgroup"),
         Some(first) => {
             let file = tree.root().full_path(first).join("cgroup.pressure");
-            Finding::new(
-                Verdict::Warn,
+            Finding::warn(
                 "cgroup PSI",
                 format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
                 format!("echo 1 > {}", file.display()),
@@ -275,8 +264,7 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     if off.is_empty() {
         Finding::ok("controls", "cpu, memory, io and pids are on v2")
     } else {
-        Finding::new(
-            Verdict::Warn,
+        Finding::warn(
             "controls",
             format!("not on v2: {}; their usage and limits are not exported", off.join(", ")),
             "boot with systemd.unified_cgroup_hierarchy=1; pressure does not need them",
@@ -312,8 +300,7 @@ fn cpu_source(chosen: CpuSource, proc: &ProcRoot, tree: &CgroupTree) -> Finding 
     );
     match (chosen, obstacle) {
         (CpuSource::RunDelay, None) => Finding::ok(about, format!("run delay: {visible}")),
-        (CpuSource::RunDelay, Some(why)) => Finding::new(
-            Verdict::Fail,
+        (CpuSource::RunDelay, Some(why)) => Finding::fail(
             about,
             format!("run delay is not readable: {why}"),
             "set --proc-root to the host's /proc, mounted without hidepid; in a pod, mount it \
@@ -342,7 +329,7 @@ fn pod_list(source: &PodSource) -> Option<Finding> {
             let count = pods.map_or(0, |index| index.len());
             Finding::ok("names", format!("{count} pods of this node listed"))
         }
-        Err(error) => Finding::new(Verdict::Warn, "names", format!("{error:#}"), remedy),
+        Err(error) => Finding::warn("names", format!("{error:#}"), remedy),
     })
 }
 
@@ -365,7 +352,7 @@ fn own_node(config: &Config) -> Option<Finding> {
     };
     let remedy = "apply daemonset/base and set --node-name to this node's name; or do not publish, \
                   with --publish=off";
-    Some(Finding::new(Verdict::Warn, "node", error, remedy))
+    Some(Finding::warn("node", error, remedy))
 }
 
 /// The TLS certificate, without which an agent that is configured with one does not start.
@@ -374,8 +361,7 @@ fn certificate(config: &Config) -> Option<Finding> {
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
         Ok(_) => Finding::ok("tls", format!("{path} matches its key")),
-        Err(error) => Finding::new(
-            Verdict::Fail,
+        Err(error) => Finding::fail(
             "tls",
             error.to_string(),
             "provide certificate and key, or omit --tls-cert-file and --tls-private-key-file",

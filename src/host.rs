@@ -101,7 +101,6 @@ impl Host {
     }
 
     /// A reader of this host, which keeps as many directory handles as the process may have.
-    #[must_use]
     pub fn into_reader(self, config: &Config) -> Reader {
         if self.node_alone {
             return Reader::of_node_alone(self.proc, self.root);

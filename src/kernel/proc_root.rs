@@ -124,14 +124,12 @@ impl ProcRoot {
     }
 
     /// The kernel's release, such as `6.12.0`.
-    #[must_use]
     pub fn kernel_release(&self, buffer: &mut ReadBuffer) -> Option<String> {
         let release = buffer.read_all(&self.handle, c"sys/kernel/osrelease").ok()?;
         Some(String::from_utf8_lossy(release).trim().to_owned())
     }
 
     /// The value of a parameter on the kernel's command line.
-    #[must_use]
     pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
         let line = buffer.read_all(&self.handle, c"cmdline").ok()?;
         let line = String::from_utf8_lossy(line);

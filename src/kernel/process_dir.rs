@@ -1,4 +1,5 @@
-//! One process in a mounted `/proc`: its cgroup, its threads and their times.
+//! One process in a mounted `/proc`: its cgroup, its threads and their times. After the end of the
+//! process or thread, reads fail with [`ReadErrorKind::Vanished`].
 //!
 //! A PID and a TID can be reused. What the kernel guarantees:
 //! - A kept handle of `/proc/PID` stays with its process. After its end every access through the
@@ -80,15 +81,11 @@ impl ProcessDir {
     }
 
     /// Whether this holds a descriptor.
-    #[must_use]
     pub fn is_kept(&self) -> bool {
         self.prefix.is_empty()
     }
 
     /// When the process that has the PID now started, in clock ticks since boot.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn start_time(&self, buffer: &mut ReadBuffer) -> Result<u64, ReadError> {
         let text = buffer.read_once(&self.base, &self.file("stat"));
         let time = text.and_then(|text| Ok(parse_start_time(text)?));
@@ -96,9 +93,6 @@ impl ProcessDir {
     }
 
     /// When the thread that has the TID now started, in clock ticks since boot.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn thread_start_time(
         &self,
         thread: &Thread,
@@ -111,19 +105,13 @@ impl ProcessDir {
     }
 
     /// Its cgroup v2 path as this process's own cgroup namespace shows it; `None` without one.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         let text = buffer.read_all(&self.base, &self.file("cgroup"));
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
         path.map_err(|kind| self.error("cgroup", kind))
     }
 
-    /// Its threads.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end, also where another process has its PID.
+    /// Its threads. Another process with its PID is an error, too.
     pub fn threads(&self, buffer: &mut ReadBuffer) -> Result<Vec<Thread>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let listed = Dir::openat(&self.base, self.file("task").as_c_str(), flags, Mode::empty())
@@ -137,9 +125,6 @@ impl ProcessDir {
     }
 
     /// Whether a thread runs a vCPU, by its name.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_vcpu(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         let name = format!("task/{}/comm", thread.id);
         let comm = buffer.read_once(&self.base, &self.file(&name)).map(is_vcpu);
@@ -147,9 +132,6 @@ impl ProcessDir {
     }
 
     /// CPU times of the thread that has the TID now.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn times(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
         let text = buffer.read_once(&self.base, &thread.schedstat);
         let times = text.and_then(|text| Ok(parse_task_schedstat(text)?));

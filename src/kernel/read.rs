@@ -53,7 +53,6 @@ pub enum ReadErrorKind {
 
 impl ReadErrorKind {
     /// Value of the label `kind` in metrics, one of [`ReadErrorKind::WORDS`].
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             ReadErrorKind::Vanished(_) => "vanished",
