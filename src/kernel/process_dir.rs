@@ -26,7 +26,7 @@ use super::read::{ReadBuffer, ReadError, ReadErrorKind};
 use super::task_text::{
     TaskTimes, is_vcpu, parse_cgroup_path, parse_start_time, parse_task_schedstat,
 };
-use super::text::parse_u32;
+use super::text::{ParseError, parse_u32};
 
 /// A process: by an open handle of its directory, or by path and start time.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ pub struct ProcessDir {
     prefix: String,
     /// Start time when it was opened, where files are opened by path.
     start_time: Option<u64>,
+    /// The path of `base`.
     path: PathBuf,
 }
 
@@ -59,7 +60,6 @@ impl ProcessDir {
         buffer: &mut ReadBuffer,
     ) -> Result<Self, ReadError> {
         let name = id.to_string();
-        let path = path.join(&name);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle = if keep {
             openat(proc, name.as_str(), flags, Mode::empty())
@@ -68,15 +68,16 @@ impl ProcessDir {
         };
         match handle {
             Ok(handle) => {
-                Ok(Self { base: Arc::new(handle), prefix: String::new(), start_time: None, path })
+                let (base, path) = (Arc::new(handle), path.join(name));
+                Ok(Self { base, prefix: String::new(), start_time: None, path })
             }
             Err(Errno::EMFILE | Errno::ENFILE) => {
-                let base = Arc::clone(proc);
+                let (base, path) = (Arc::clone(proc), path.to_owned());
                 let mut dir = Self { base, prefix: name + "/", start_time: None, path };
                 dir.start_time = Some(dir.start_time(buffer)?);
                 Ok(dir)
             }
-            Err(errno) => Err(ReadError::new(&path, errno)),
+            Err(errno) => Err(ReadError::new(&path.join(name), errno)),
         }
     }
 
@@ -87,9 +88,7 @@ impl ProcessDir {
 
     /// When the process that has the PID now started, in clock ticks since boot.
     pub fn start_time(&self, buffer: &mut ReadBuffer) -> Result<u64, ReadError> {
-        let text = buffer.read_once(&self.base, &self.file("stat"));
-        let time = text.and_then(|text| Ok(parse_start_time(text)?));
-        time.map_err(|kind| self.error("stat", kind))
+        self.read(&self.file("stat"), buffer, parse_start_time)
     }
 
     /// When the thread that has the TID now started, in clock ticks since boot.
@@ -98,27 +97,25 @@ impl ProcessDir {
         thread: &Thread,
         buffer: &mut ReadBuffer,
     ) -> Result<u64, ReadError> {
-        let name = format!("task/{}/stat", thread.id);
-        let text = buffer.read_once(&self.base, &self.file(&name));
-        let time = text.and_then(|text| Ok(parse_start_time(text)?));
-        time.map_err(|kind| self.error(&name, kind))
+        self.read(&self.file(&format!("task/{}/stat", thread.id)), buffer, parse_start_time)
     }
 
     /// Its cgroup v2 path as this process's own cgroup namespace shows it; `None` without one.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
-        let text = buffer.read_all(&self.base, &self.file("cgroup"));
-        let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
-        path.map_err(|kind| self.error("cgroup", kind))
+        let name = self.file("cgroup");
+        let text = buffer.read_all(&self.base, &name);
+        text.and_then(|text| Ok(parse_cgroup_path(text)?)).map_err(|kind| self.error(&name, kind))
     }
 
     /// Its threads. Another process with its PID is an error, too.
     pub fn threads(&self, buffer: &mut ReadBuffer) -> Result<Vec<Thread>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let listed = Dir::openat(&self.base, self.file("task").as_c_str(), flags, Mode::empty())
+        let name = self.file("task");
+        let listed = Dir::openat(&self.base, name.as_c_str(), flags, Mode::empty())
             .and_then(|mut dir| numeric_entries(&mut dir))
-            .map_err(|errno| self.error("task", errno.into()))?;
+            .map_err(|errno| self.error(&name, errno))?;
         if self.start_time.is_some() && self.start_time != Some(self.start_time(buffer)?) {
-            return Err(self.error("task", Errno::ESRCH.into()));
+            return Err(self.error(&name, Errno::ESRCH));
         }
         let thread = |id| Thread { id, schedstat: self.file(&format!("task/{id}/schedstat")) };
         Ok(listed.into_iter().map(thread).collect())
@@ -126,16 +123,23 @@ impl ProcessDir {
 
     /// Whether a thread runs a vCPU, by its name.
     pub fn is_vcpu(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
-        let name = format!("task/{}/comm", thread.id);
-        let comm = buffer.read_once(&self.base, &self.file(&name)).map(is_vcpu);
-        comm.map_err(|kind| self.error(&name, kind))
+        let name = self.file(&format!("task/{}/comm", thread.id));
+        self.read(&name, buffer, |comm| Ok(is_vcpu(comm)))
     }
 
     /// CPU times of the thread that has the TID now.
     pub fn times(&self, thread: &Thread, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
-        let text = buffer.read_once(&self.base, &thread.schedstat);
-        let times = text.and_then(|text| Ok(parse_task_schedstat(text)?));
-        times.map_err(|kind| self.error(&format!("task/{}/schedstat", thread.id), kind))
+        self.read(&thread.schedstat, buffer, parse_task_schedstat)
+    }
+
+    fn read<T>(
+        &self,
+        file: &CStr,
+        buffer: &mut ReadBuffer,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
+        let value = buffer.read_once(&self.base, file).and_then(|text| Ok(parse(text)?));
+        value.map_err(|kind| self.error(file, kind))
     }
 
     fn file(&self, name: &str) -> CString {
@@ -143,8 +147,8 @@ impl ProcessDir {
         CString::new(format!("{}{name}", self.prefix)).unwrap_or_default()
     }
 
-    fn error(&self, file: &str, kind: ReadErrorKind) -> ReadError {
-        ReadError::new(&self.path.join(file), kind)
+    fn error(&self, file: &CStr, kind: impl Into<ReadErrorKind>) -> ReadError {
+        ReadError::new(&self.path.join(&*file.to_string_lossy()), kind)
     }
 }
 
@@ -223,7 +227,9 @@ mod tests {
             proc.start(7, 4711);
             let dir = open(&proc.0, 7, keep);
             proc.start(7, 4712);
-            assert!(dir.threads(&mut buffer).unwrap_err().is_vanished(), "kept: {keep}");
+            let error = dir.threads(&mut buffer).unwrap_err();
+            assert!(error.is_vanished(), "kept: {keep}");
+            assert_eq!(error.path, proc.0.join("7/task").display().to_string());
         }
     }
 
