@@ -41,6 +41,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     })?;
     let address = listener.local_addr().context("cannot tell the address")?;
     let found = describe(&host);
+    let cpu_source = host.cpu_source.word();
     let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
     health.has_cgroup2(!host.node_alone);
     let scrapes = Arc::new(Scrapes::new(config.families.clone(), health));
@@ -55,7 +56,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let cgroups = first.sample.report.in_scope;
     let pressure = ticks::supported(&first).unwrap_or("off".into());
     let scheme = if tls.is_some() { "https" } else { "http" };
-    tracing::info!(%cgroups, %pressure, "Reading {found}; serving {scheme}://{address}/");
+    tracing::info!(%cgroups, %pressure, cpu_source, "Reading {found}; serving {scheme}://{address}/");
     let (scored, scores) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
     publishing::start(config, node, scores.clone(), adopt, &scrapes);

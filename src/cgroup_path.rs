@@ -15,7 +15,6 @@ pub enum Qos {
 
 impl Qos {
     /// The class in names of the kubelet's cgroups.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Qos::Guaranteed => "guaranteed",
@@ -44,7 +43,6 @@ pub enum Runtime {
 
 impl Runtime {
     /// Its usual name.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Runtime::CriO => "cri-o",
@@ -66,7 +64,6 @@ pub struct ContainerId(Box<str>);
 
 impl PodUid {
     /// The UID with dashes.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -74,7 +71,6 @@ impl PodUid {
 
 impl ContainerId {
     /// The ID: 64 hex digits; other characters only in the colon form.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -133,7 +129,6 @@ pub struct ContainerRef {
 
 impl Place {
     /// Parses a path relative to the root of the hierarchy, which is `/`.
-    #[must_use]
     pub fn of_path(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let Some(last) = parts.last() else {

@@ -1,4 +1,5 @@
-//! `psi-agent check`: what the agent needs of this host, one line each, and what to do about it.
+//! `psi-agent check`: checks the requirements of the agent on this host, and prints a line for each
+//! with a remedy where it is not met.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -20,18 +21,18 @@ use crate::pod_source::{connect, list};
 use crate::sample::CpuSource;
 use crate::sampler::moment_now;
 
-/// How a finding is to be taken.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// As it should be.
+    /// The requirement is met.
     Ok,
-    /// The agent runs, with less than it could have.
+    /// The agent runs, with limitations.
     Warn,
-    /// The agent has nothing to export.
+    /// The agent cannot run, or has nothing to export or no score.
     Fail,
 }
 
-/// One line of the answer.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
@@ -45,22 +46,21 @@ impl Finding {
         Self { verdict: Verdict::Ok, about, text: text.into(), remedy: None }
     }
 
-    fn new(
-        verdict: Verdict,
-        about: &'static str,
-        text: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { verdict, about, text: text.into(), remedy: Some(remedy.into()) }
+    fn warn(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warn, about, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(about, text, remedy) }
     }
 }
 
-/// Looks, and writes what it found. Exit code 0: the agent can run; 1: it has nothing to export.
+/// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
 ///
 /// # Errors
 /// When `out` cannot be written.
 pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let findings = look(config);
+    let findings = check_host(config);
     for finding in &findings {
         match write_finding(finding, out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
@@ -85,22 +85,21 @@ fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()>
     Ok(())
 }
 
-fn look(config: &Config) -> Vec<Finding> {
+fn check_host(config: &Config) -> Vec<Finding> {
     let host = match Host::open(config) {
         Ok(host) => host,
         Err(error) => {
             let error = error.to_string();
             let (text, remedy) = error.rsplit_once(": ").unwrap_or((&error, ""));
-            return vec![Finding::new(Verdict::Fail, "host", text, remedy)];
+            return vec![Finding::fail("host", text, remedy)];
         }
     };
     let mut buffer = ReadBuffer::default();
     let mut findings = vec![kernel(&host.proc, &mut buffer), cgroup_root(&host)];
     let mut pressure = node_pressure(&host, &mut buffer);
     let psi_is_on = pressure.verdict != Verdict::Fail;
-    let by_threads = config.cpu_source == CpuSource::RunDelay;
-    if by_threads && !psi_is_on {
-        // CPU is scored without it.
+    if host.cpu_source == CpuSource::RunDelay && !psi_is_on {
+        // The CPU score does not need PSI.
         pressure.verdict = Verdict::Warn;
     }
     findings.push(pressure);
@@ -114,9 +113,8 @@ fn look(config: &Config) -> Vec<Finding> {
         }
         findings.push(controllers(tree.root(), &mut buffer));
         findings.push(pods(&tree));
-        if by_threads {
-            findings.push(threads(host.proc, Arc::clone(tree.root())));
-        }
+        let root = Arc::clone(tree.root());
+        findings.push(cpu_source(config, host.cpu_source, host.proc, root));
     }
     findings.extend(api_server(config));
     findings.extend(certificate(config));
@@ -126,11 +124,10 @@ fn look(config: &Config) -> Vec<Finding> {
 fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
     match proc.kernel_release(buffer) {
         Some(release) => Finding::ok("kernel", format!("Linux {release}")),
-        None => Finding::new(
-            Verdict::Warn,
+        None => Finding::warn(
             "kernel",
-            "its release is not told",
-            "mount the host's /proc, or name it with --proc-root",
+            "no release in sys/kernel/osrelease below --proc-root",
+            "mount the host's /proc, and set --proc-root to it",
         ),
     }
 }
@@ -138,28 +135,25 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 fn cgroup_root(host: &Host) -> Finding {
     let path = host.root.path().display();
     if host.node_alone {
-        return Finding::new(
-            Verdict::Fail,
+        return Finding::fail(
             "cgroup v2",
-            format!("{path} is no cgroup v2: the agent would run, and publish no score"),
+            format!("{path} is not cgroup v2: the agent would run without a score"),
             "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
-             /sys/fs/cgroup and name it with --cgroup-root",
+             /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
     if !host.root.is_cgroup2() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup v2",
-            format!("{path} is no cgroupfs: these are the files of a replay"),
-            "leave --cgroup-root out to read this host's own cgroups",
+            format!("{path} is not a cgroup2 mount; its files are read as a copy"),
+            "omit --cgroup-root to read the cgroups of this host",
         );
     }
     if host.root.is_namespaced() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup v2",
-            format!("{path} shows only a part of the host's tree"),
-            "in a container, mount the host's /sys/fs/cgroup and name it with --cgroup-root",
+            format!("{path} shows only part of the host's cgroups"),
+            "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
     let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
@@ -167,11 +161,11 @@ fn cgroup_root(host: &Host) -> Finding {
     Finding::ok("cgroup v2", format!("{path}{beside}"))
 }
 
-/// PSI is proven by reading: RHEL's kernels open the files and refuse the reading.
+/// PSI is checked by reading: kernels of RHEL open the files with PSI disabled, and fail the read.
 fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
     let about = "pressure";
     let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
-        Ok(()) => return Finding::ok(about, "cpu, memory and io are told"),
+        Ok(()) => return Finding::ok(about, "cpu, memory and io are readable"),
         Err(error) => error,
     };
     match error.kind {
@@ -179,36 +173,33 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             let read = CgroupDir::open(&host.root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
-                Ok(()) => Finding::new(
-                    Verdict::Warn,
+                Ok(()) => Finding::warn(
                     about,
-                    format!("{error}; the root cgroup's files take its place"),
+                    format!("{error}; the root cgroup's files are read instead"),
                     REFUSED,
                 ),
-                Err(_) => Finding::new(Verdict::Fail, about, error.to_string(), REFUSED),
+                Err(_) => Finding::fail(about, error.to_string(), REFUSED),
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
             let parameter = host.proc.boot_parameter("psi", buffer);
             let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
-            Finding::new(
-                Verdict::Fail,
+            Finding::fail(
                 about,
                 format!("off in this kernel ({error}; its command line has {parameter})"),
-                "boot with psi=1; if that changes nothing the kernel was built without CONFIG_PSI",
+                "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
             )
         }
-        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::new(
-            Verdict::Fail,
+        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::fail(
             about,
             error.to_string(),
-            "report this kernel's file: it is not what the kernel documents",
+            "report the content of this file as an issue of psi-agent",
         ),
     }
 }
 
-const REFUSED: &str = "let the agent read /proc/pressure (a security module such as SELinux \
-                       keeps it from this user)";
+const REFUSED: &str = "allow the agent to read /proc/pressure (a security module such as SELinux \
+                       denies it to this user)";
 
 fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result<(), ReadError> {
     Resource::ALL.into_iter().try_for_each(|resource| read(resource).map(drop))
@@ -220,11 +211,10 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
     let errors = tree.take_errors();
     match errors.first() {
         None => Finding::ok("cgroups", format!("{count} found, {} watched", health.watches)),
-        Some(error) => Finding::new(
-            Verdict::Warn,
+        Some(error) => Finding::warn(
             "cgroups",
-            format!("{count} found; {} could not be followed, such as {error}", errors.len()),
-            "run as a user who may read the cgroup tree; raise fs.inotify.max_user_watches",
+            format!("{count} found; {} errors, first: {error}", errors.len()),
+            "run as a user with read access to the cgroups; raise fs.inotify.max_user_watches",
         ),
     }
 }
@@ -235,28 +225,23 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     for node in tree.nodes() {
         match node.dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
-            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => {
-                if node.dir.is_alive() {
-                    off.push(&*node.cgroup.path);
-                }
-            }
-            Err(error) => wrong.push(error),
+            Err(error) if !error.is_vanished() => wrong.push(error),
+            Err(_) if node.dir.is_alive() => off.push(&*node.cgroup.path),
+            Err(_) => {}
         }
     }
     if let Some(error) = wrong.first() {
-        return Finding::new(
-            Verdict::Warn,
+        return Finding::warn(
             "cgroup PSI",
-            format!("{} of {} do not read, such as {error}", wrong.len(), tree.len()),
-            "run as a user who may read the cgroup tree",
+            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
+            "run as a user with read access to the cgroups",
         );
     }
     match off.first() {
         None => Finding::ok("cgroup PSI", "on for every cgroup"),
         Some(first) => {
             let file = tree.root().full_path(first).join("cgroup.pressure");
-            Finding::new(
-                Verdict::Warn,
+            Finding::warn(
                 "cgroup PSI",
                 format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
                 format!("echo 1 > {}", file.display()),
@@ -278,8 +263,7 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     if off.is_empty() {
         Finding::ok("controls", "cpu, memory, io and pids are on v2")
     } else {
-        Finding::new(
-            Verdict::Warn,
+        Finding::warn(
             "controls",
             format!("not on v2: {}; their usage and limits are not exported", off.join(", ")),
             "boot with systemd.unified_cgroup_hierarchy=1; pressure does not need them",
@@ -295,38 +279,50 @@ fn pods(tree: &CgroupTree) -> Finding {
             containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }
     }
-    Finding::ok("pods", format!("{pods} pods and {containers} containers by their paths"))
+    Finding::ok("pods", format!("{pods} pods and {containers} containers found by path"))
 }
 
-/// Whether the threads of containers can be read, by a tick of the agent.
-fn threads(proc: ProcRoot, root: Arc<CgroupRoot>) -> Finding {
-    let about = "run delay";
+/// The source of CPU wait time, and whether run delay can be read here, by a tick of the agent.
+fn cpu_source(
+    config: &Config,
+    source: CpuSource,
+    proc: ProcRoot,
+    root: Arc<CgroupRoot>,
+) -> Finding {
+    let about = "cpu source";
     let handles = Handles { cgroups: 0, processes: usize::MAX };
     let (selection, groups) = (Selection::NONE, Groups::default());
     let mut collector = Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles);
     let tick = collector.tick(moment_now(), None);
     let containers = tick.containers.unwrap_or_default();
     let count = containers.len();
-    let text = match (tick.report.errors.first(), tick.hidden_containers) {
-        (Some(error), _) => error.to_string(),
-        (None, 0) => {
-            let threads: usize = containers.iter().flat_map(|one| &one.threads).map(Vec::len).sum();
-            return Finding::ok(
-                about,
-                format!("{threads} threads of {count} containers are readable"),
-            );
-        }
+    let obstacle = match (tick.report.errors.first(), tick.hidden_containers) {
+        (Some(error), _) => Some(error.to_string()),
+        (None, 0) => None,
         (None, hidden) => {
-            format!("the processes of {hidden} of {count} containers are not visible")
+            Some(format!("--proc-root shows no process of {hidden} of {count} containers"))
         }
     };
-    Finding::new(
-        Verdict::Fail,
-        about,
-        text,
-        "name the host's own /proc with --proc-root, mounted without hidepid; in a pod, mount it as \
-         daemonset/base does",
-    )
+    let threads: usize = containers.iter().flat_map(|one| &one.threads).map(Vec::len).sum();
+    let visible = format!(
+        "the host's processes are visible in /proc ({threads} threads of {count} containers)"
+    );
+    let chosen = if config.cpu_source.is_none() { ", chosen by auto" } else { "" };
+    match (source, obstacle) {
+        (CpuSource::RunDelay, None) => Finding::ok(about, format!("run delay{chosen}: {visible}")),
+        (CpuSource::RunDelay, Some(why)) => Finding::fail(
+            about,
+            format!("run delay{chosen} is not readable, so there is no CPU score: {why}"),
+            "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
+             or choose --cpu-source=psi",
+        ),
+        (CpuSource::Psi, None) => {
+            Finding::ok(about, format!("PSI{chosen}; run delay is readable too: {visible}"))
+        }
+        (CpuSource::Psi, Some(why)) => {
+            Finding::ok(about, format!("PSI{chosen}; run delay is not readable: {why}"))
+        }
+    }
 }
 
 /// The pods and the Node that the agent writes on; none of both where it runs stand-alone.
@@ -340,19 +336,19 @@ fn api_server(config: &Config) -> Vec<Finding> {
     });
     match findings {
         Ok(findings) => findings.into_iter().flatten().collect(),
-        Err(error) => vec![Finding::new(Verdict::Warn, "names", error.to_string(), "try again")],
+        Err(error) => vec![Finding::warn("names", error.to_string(), "try again")],
     }
 }
 
 type Connected = Result<Option<OwnNode>, ClusterError>;
 
-/// The source of pods' names.
+/// The list of pods, which gives series their names; `None` stand-alone.
 async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     let remedy = match source {
         PodSource::Nobody => return None,
-        PodSource::File(_) => "write the file as `kubectl get pods -o json` does",
+        PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
-            "let the agent reach the API server, and its account list and watch pods"
+            "give the agent access to the API server, and its account list and watch on pods"
         }
     };
     let pods = match node {
@@ -362,13 +358,13 @@ async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     Some(match pods {
         Ok(pods) => {
             let count = pods.map_or(0, |index| index.len());
-            Finding::ok("names", format!("{count} pods of this node are told"))
+            Finding::ok("names", format!("{count} pods of this node listed"))
         }
-        Err(error) => Finding::new(Verdict::Warn, "names", error, remedy),
+        Err(error) => Finding::warn("names", error, remedy),
     })
 }
 
-/// The Node that is written on; nothing to say where none is.
+/// Access to the agent's own Node; `None` where nothing is published.
 async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
@@ -376,28 +372,27 @@ async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     let error = match node {
         Ok(node) => match node.as_ref()?.get().await {
             Ok(keys) => {
-                return Some(Finding::ok("node", format!("{} is there", keys.metadata.name)));
+                return Some(Finding::ok("node", format!("{} is readable", keys.metadata.name)));
             }
             Err(error) => error.to_string(),
         },
         Err(error) => error.to_string(),
     };
-    let remedy = "apply daemonset/base, and name the node that this is with --node-name; or leave \
-                  the score unpublished with --publish=off";
-    Some(Finding::new(Verdict::Warn, "node", error, remedy))
+    let remedy = "apply daemonset/base and set --node-name to this node's name; or do not publish, \
+                  with --publish=off";
+    Some(Finding::warn("node", error, remedy))
 }
 
-/// The certificate, without which an agent that was told of one does not start.
+/// The TLS certificate, without which an agent that is configured with one does not start.
 fn certificate(config: &Config) -> Option<Finding> {
     let files = config.doors.certificate.clone()?;
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
-        Ok(_) => Finding::ok("tls", format!("{path} and its key fit together")),
-        Err(error) => Finding::new(
-            Verdict::Fail,
+        Ok(_) => Finding::ok("tls", format!("{path} matches its key")),
+        Err(error) => Finding::fail(
             "tls",
             error.to_string(),
-            "put certificate and key there, or leave --tls-cert-file and --tls-private-key-file out",
+            "provide certificate and key, or omit --tls-cert-file and --tls-private-key-file",
         ),
     })
 }

@@ -203,8 +203,8 @@ pub struct Config {
     pub doors: Doors,
     /// The host's `/proc`.
     pub proc_root: PathBuf,
-    /// Where the CPU score has from for how long VMs waited.
-    pub cpu_source: CpuSource,
+    /// Source of CPU wait time; `None` is `auto`.
+    pub cpu_source: Option<CpuSource>,
     /// The top of the cgroup2 tree, where one was named.
     pub cgroup_root: Option<PathBuf>,
     /// Who tells of pods.

@@ -1,73 +1,80 @@
-//! The host that the agent looks at: opens its roots, or says in one sentence why not.
+//! Opens the host's `/proc` and cgroup root.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource};
-use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::raise_open_file_limit;
 use crate::kernel::proc_root::ProcRoot;
+use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::CpuSource;
 
-/// Why the host cannot be looked at. Each says what to do.
+/// Why the host cannot be read. Each message ends with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// `--proc-root` is not there or not ours to read.
-    #[error("cannot open the proc file system: {0}: name it with --proc-root")]
+    /// `--proc-root` cannot be opened.
+    #[error("cannot open the proc file system: {0}: set --proc-root to its mount")]
     Proc(ReadError),
-    /// mountinfo does not read.
-    #[error("cannot look for the cgroup2 mount: {0}: name it with --cgroup-root")]
+    /// mountinfo cannot be read.
+    #[error("cannot find the cgroup2 mount: {0}: set --cgroup-root to it")]
     Mounts(ReadError),
     /// There is no cgroup2 mount.
     #[error(
-        "cgroup v2 is not mounted: boot with systemd.unified_cgroup_hierarchy=1, or name the \
-         host's mount with --cgroup-root"
+        "cgroup v2 is not mounted: boot with systemd.unified_cgroup_hierarchy=1, or set \
+         --cgroup-root to the host's mount"
     )]
     NoCgroup2,
-    /// The root that was named cannot be opened.
-    #[error("cannot open the cgroup root: {0}: name the cgroup2 mount with --cgroup-root")]
+    /// `--cgroup-root` cannot be opened.
+    #[error("cannot open the cgroup root: {0}: set --cgroup-root to the cgroup2 mount")]
     Root(ReadError),
-    /// The root that was named is one of the old hierarchies, or the folder in which they are.
+    /// `--cgroup-root` is cgroup v1, or the directory of its hierarchies.
     #[error(
-        "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or name the cgroup2 mount \
-         with --cgroup-root", .0.display()
+        "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or set --cgroup-root to the \
+         cgroup2 mount", .0.display()
     )]
     Cgroup1(PathBuf),
 }
 
-/// Where the cgroup mounts of any version are.
+/// The usual directory of cgroup mounts, of either version.
 const ANY_CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The host's roots, opened.
+/// The host's `/proc` and cgroups.
 #[derive(Debug)]
 pub struct Host {
-    /// Its `/proc`.
+    /// `/proc`.
     pub proc: ProcRoot,
-    /// The top of its cgroup2 tree.
+    /// The root of the cgroup2 tree.
     pub root: Arc<CgroupRoot>,
-    /// The mount that was found; `None` where the root was named.
+    /// The mount that was found; `None` with `--cgroup-root`.
     pub mount: Option<Cgroup2Mount>,
-    /// Whether there is no cgroup v2: then nothing but the node itself can be read.
+    /// Whether there is no cgroup v2, so that only files of the node can be read.
     pub node_alone: bool,
+    /// Source of CPU wait time, chosen once.
+    pub cpu_source: CpuSource,
 }
 
 impl Host {
-    /// Opens what the configuration names, or finds it. A node of a cluster that has no cgroup v2
-    /// is no error: to end there would be to end again and again.
-    ///
-    /// # Errors
-    /// [`HostError`], each a sentence for people.
+    /// Opens what the configuration sets, or finds it. In a cluster, a node without cgroup v2 is no
+    /// error: the agent's pod would be restarted forever.
     pub fn open(config: &Config) -> Result<Self, HostError> {
         let proc = ProcRoot::open(&config.proc_root).map_err(HostError::Proc)?;
+        let cpu_source = config.cpu_source.unwrap_or_else(|| {
+            if proc.shows_host_processes(&mut ReadBuffer::default()) {
+                CpuSource::RunDelay
+            } else {
+                CpuSource::Psi
+            }
+        });
         let in_cluster = matches!(config.pods, PodSource::Cluster(_));
         let root = match &config.cgroup_root {
             Some(path) => CgroupRoot::open(path).map_err(HostError::Root)?,
             None => match Self::find(config) {
                 Ok((root, mount)) => {
-                    return Ok(Self { proc, root, mount: Some(mount), node_alone: false });
+                    let (mount, node_alone) = (Some(mount), false);
+                    return Ok(Self { proc, root, mount, node_alone, cpu_source });
                 }
                 Err(HostError::NoCgroup2) if in_cluster => {
                     CgroupRoot::open(Path::new(ANY_CGROUPS)).map_err(HostError::Root)?
@@ -79,11 +86,12 @@ impl Host {
         if !has_cgroup2 && !in_cluster && root.has_cgroup1() {
             return Err(HostError::Cgroup1(root.path().to_owned()));
         }
-        // Outside a cluster a folder without any file is a replay that holds nothing.
-        Ok(Self { proc, root, mount: None, node_alone: in_cluster && !has_cgroup2 })
+        // Outside a cluster, an empty directory is read as a copy without cgroups.
+        let node_alone = in_cluster && !has_cgroup2;
+        Ok(Self { proc, root, mount: None, node_alone, cpu_source })
     }
 
-    /// The cgroup2 mount that shows most.
+    /// Opens the cgroup2 mount that shows the largest part of the tree.
     fn find(config: &Config) -> Result<(Arc<CgroupRoot>, Cgroup2Mount), HostError> {
         let mounts = find_cgroup2(&config.proc_root).map_err(HostError::Mounts)?;
         let mut first_error = HostError::NoCgroup2;
@@ -92,7 +100,7 @@ impl Host {
                 Ok(root) if root.is_cgroup2() => {
                     return Ok((root, mount));
                 }
-                // Hidden by a mount over it: the next may be the one that hides it.
+                // Hidden by another mount, which comes later in the list.
                 Ok(_) => {}
                 Err(error) if matches!(first_error, HostError::NoCgroup2) => {
                     first_error = HostError::Root(error);
@@ -103,22 +111,21 @@ impl Host {
         Err(first_error)
     }
 
-    /// A collector of it, which keeps as many directory handles as the process may have.
-    #[must_use]
+    /// A collector of this host, which keeps as many directory handles as the process may have.
     pub fn into_collector(self, config: &Config) -> Collector {
         if self.node_alone {
-            return Collector::of_node_alone(self.proc, self.root, config.cpu_source);
+            return Collector::of_node_alone(self.proc, self.root, self.cpu_source);
         }
         let handles = raise_open_file_limit().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
         });
         // What is left for cgroups is enough: their files can also be opened by path.
-        let handles = match config.cpu_source {
+        let handles = match self.cpu_source {
             CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
             CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },
         };
         let (selection, groups) = (config.selection, config.groups());
-        Collector::new(self.proc, self.root, selection, groups, config.cpu_source, handles)
+        Collector::new(self.proc, self.root, selection, groups, self.cpu_source, handles)
     }
 }

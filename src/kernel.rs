@@ -21,7 +21,27 @@ pub mod text;
 pub use read::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// Size of a memory page, bytes.
-#[must_use]
 pub fn page_bytes() -> u64 {
     procfs::page_size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_parser_panic(bytes: Vec<u8>) {
+            use {counters::*, io_stat::*, limits::*, mounts::*, node_text::*, pressure::*, task_text::*};
+            _ = (parse_cpu_stat(&bytes), parse_cpu_stat_local(&bytes), parse_populated(&bytes));
+            _ = (parse_memory_stat(&bytes), parse_memory_events(&bytes), count_processes(&bytes));
+            _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
+            _ = (parse_io_max(&bytes), parse_cpu_count(&bytes), parse_io_stat(&bytes));
+            _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
+            _ = (parse_device_names(&bytes), parse_disk_counters(&bytes), parse_schedstat(&bytes));
+            _ = (parse_pressure(&bytes), cgroup2_of(&bytes), parse_cgroup_path(&bytes));
+            _ = (parse_task_schedstat(&bytes), parse_is_runnable(&bytes), counts_two_pids(&bytes), is_vcpu(&bytes));
+        }
+    }
 }

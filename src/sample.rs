@@ -34,6 +34,17 @@ pub enum CpuSource {
     RunDelay,
 }
 
+impl CpuSource {
+    /// The word of flag, metric and log.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            CpuSource::Psi => "psi",
+            CpuSource::RunDelay => "run-delay",
+        }
+    }
+}
+
 /// How much an export pass reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {

@@ -117,9 +117,9 @@ pub(super) struct Flags {
     )]
     pub(super) proc_root: PathBuf,
 
-    /// Where the CPU score has from for how long VMs waited: their pressure, or the run delay of
-    /// their threads, which takes a --proc-root that shows all of the host's processes
-    #[arg(long, global = true, env = "PSI_AGENT_CPU_SOURCE", value_enum, default_value_t = TypedCpuSource::Psi)]
+    /// Source of CPU wait time: the run delay of threads, for which --proc-root must show the host's
+    /// processes, or CPU pressure. auto is run delay where they are visible
+    #[arg(long, global = true, env = "PSI_AGENT_CPU_SOURCE", value_enum, default_value_t = TypedCpuSource::Auto)]
     pub(super) cpu_source: TypedCpuSource,
 
     /// The top of the cgroup2 tree [default: the mount that /proc/self/mountinfo shows]
@@ -236,15 +236,17 @@ impl From<TypedPage> for Page {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TypedCpuSource {
-    Psi,
+    Auto,
     RunDelay,
+    Psi,
 }
 
-impl From<TypedCpuSource> for CpuSource {
+impl From<TypedCpuSource> for Option<CpuSource> {
     fn from(source: TypedCpuSource) -> Self {
         match source {
-            TypedCpuSource::Psi => CpuSource::Psi,
-            TypedCpuSource::RunDelay => CpuSource::RunDelay,
+            TypedCpuSource::Auto => None,
+            TypedCpuSource::RunDelay => Some(CpuSource::RunDelay),
+            TypedCpuSource::Psi => Some(CpuSource::Psi),
         }
     }
 }

@@ -36,7 +36,6 @@ impl Resource {
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
 
     /// The name in file names and metrics.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu",
@@ -79,13 +78,11 @@ impl CgroupRoot {
     }
 
     /// Whether the file system is cgroup2, by its magic number.
-    #[must_use]
     pub fn is_cgroup2(&self) -> bool {
         self.is_cgroup2
     }
 
     /// Whether this is cgroup v2, or has the files of a root cgroup as a copy does.
-    #[must_use]
     pub fn has_cgroup2_files(&self) -> bool {
         self.is_cgroup2
             || ["cgroup.controllers", "cpu.pressure"]
@@ -95,7 +92,6 @@ impl CgroupRoot {
     }
 
     /// Whether cgroup v1 is mounted here or in a direct subdirectory.
-    #[must_use]
     pub fn has_cgroup1(&self) -> bool {
         let is_cgroup1 = |path: &Path| {
             statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP_SUPER_MAGIC)
@@ -105,19 +101,16 @@ impl CgroupRoot {
     }
 
     /// Whether this is a cgroup below the host's root: only the real root has no `cgroup.events`.
-    #[must_use]
     pub fn is_namespaced(&self) -> bool {
         self.stat("cgroup.events").is_ok()
     }
 
     /// The path that was opened.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The absolute path of a file or cgroup.
-    #[must_use]
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
         self.path.join(cgroup.trim_start_matches('/'))
     }
@@ -169,26 +162,22 @@ impl CgroupDir {
     }
 
     /// The directory's inode, which identifies the cgroup; a path can be reused.
-    #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
     /// Whether this is the host's root cgroup, whose pressure files are those of the node.
-    #[must_use]
     pub fn is_root_cgroup(&self) -> bool {
         self.root.is_cgroup2 && self.inode == ROOT_INODE
     }
 
     /// Whether this cgroup still exists at its path.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         self.root.stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
     }
 
     /// When the cgroup was created, seconds since the epoch: the older of the modification times of
     /// its directory and its `cgroup.events`, as in cAdvisor.
-    #[must_use]
     pub fn made_at_s(&self) -> Option<u64> {
         let of = |name: &str| {
             let path = format!("{}/{name}", self.path);

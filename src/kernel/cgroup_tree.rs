@@ -117,7 +117,6 @@ pub struct CgroupTree {
 
 impl CgroupTree {
     /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills it.
-    #[must_use]
     pub fn new(root: Arc<CgroupRoot>, extent: Extent, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
@@ -134,7 +133,6 @@ impl CgroupTree {
     }
 
     /// The root directory.
-    #[must_use]
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
@@ -322,13 +320,11 @@ impl CgroupTree {
     }
 
     /// Number of cgroups.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// Whether there is no cgroup, not even the root.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -338,7 +334,6 @@ impl CgroupTree {
     }
 
     /// Its state.
-    #[must_use]
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
             watches: self.watch.as_ref().map_or(0, CgroupWatch::len),

@@ -60,13 +60,11 @@ impl CgroupWatch {
     }
 
     /// Number of watches.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.paths.len()
     }
 
     /// Whether there are no watches.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }

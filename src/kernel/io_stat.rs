@@ -43,7 +43,6 @@ pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
 }
 
 /// Parses `io.stat`. A malformed row is counted and does not affect the others.
-#[must_use]
 pub fn parse_io_stat(text: &[u8]) -> IoStat {
     let mut stat = IoStat::default();
     for row in text.split_inclusive(|&byte| byte == b'\n') {
@@ -95,7 +94,6 @@ fn parse_row(row: &[u8]) -> Option<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn rows_become_counters() {
@@ -136,12 +134,5 @@ mod tests {
     fn a_truncated_row_is_dropped() {
         let stat = parse_io_stat(b"8:0 rbytes=1 wbytes=2 rios=3 wios=4");
         assert_eq!((stat.devices.len(), stat.dropped_rows), (0, 1));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
-            let _ = parse_io_stat(&bytes);
-        }
     }
 }

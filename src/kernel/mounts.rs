@@ -41,7 +41,6 @@ pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
 }
 
 /// Lists the cgroup2 mounts in the text of a mountinfo file. Lines that do not parse are skipped.
-#[must_use]
 pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<Cgroup2Mount> {
     let lines = mountinfo.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
     let mut hybrid = false;

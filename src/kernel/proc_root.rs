@@ -18,6 +18,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, TaskId, task_ids};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
@@ -109,6 +110,16 @@ impl ProcRoot {
             .map_err(|errno| ReadError::new(&self.path, errno))
     }
 
+    /// Whether this mount shows the processes of the host, or of the node where that is itself a
+    /// container: it is of an outer PID namespace (this process has another PID there), or of the
+    /// initial one, which alone has kernel threads.
+    pub fn shows_host_processes(&self, buffer: &mut ReadBuffer) -> bool {
+        let is_outer = self.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
+        let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";
+        is_outer == Ok(true)
+            || self.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
+    }
+
     /// Opens the directory of a process.
     ///
     /// # Errors
@@ -118,14 +129,12 @@ impl ProcRoot {
     }
 
     /// The kernel's release, such as `6.12.0`.
-    #[must_use]
     pub fn kernel_release(&self, buffer: &mut ReadBuffer) -> Option<String> {
         let release = buffer.read_all(&self.handle, c"sys/kernel/osrelease").ok()?;
         Some(String::from_utf8_lossy(release).trim().to_owned())
     }
 
     /// The value of a parameter on the kernel's command line.
-    #[must_use]
     pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
         let line = buffer.read_all(&self.handle, c"cmdline").ok()?;
         let line = String::from_utf8_lossy(line);

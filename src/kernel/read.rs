@@ -35,10 +35,10 @@ impl ReadError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadErrorKind {
     /// ENOENT, ENODEV or ESRCH: the file, its cgroup or its process no longer exists.
-    #[error("gone ({0})")]
+    #[error("not found ({0})")]
     Vanished(Errno),
     /// EOPNOTSUPP: the file exists, but the feature is disabled.
-    #[error("switched off in this kernel ({0})")]
+    #[error("not supported by this kernel ({0})")]
     Unsupported(Errno),
     /// EACCES or EPERM.
     #[error("permission denied ({0})")]
@@ -47,13 +47,12 @@ pub enum ReadErrorKind {
     #[error("{0}")]
     Malformed(#[from] ParseError),
     /// Any other errno.
-    #[error("{}", .0.desc())]
+    #[error("{0}")]
     Failed(Errno),
 }
 
 impl ReadErrorKind {
     /// Value of the label `kind` in metrics, one of [`ReadErrorKind::WORDS`].
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             ReadErrorKind::Vanished(_) => "vanished",

@@ -128,11 +128,5 @@ mod tests {
         fn a_printed_number_parses_to_itself(value: u64) {
             prop_assert_eq!(parse_u64(value.to_string().as_bytes()), Some(value));
         }
-
-        #[test]
-        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
-            let mut value = None;
-            let _ = parse_keyed(&bytes, &mut [("key", &mut value)]);
-        }
     }
 }

@@ -1,6 +1,6 @@
-//! Everything that reads text which the agent did not write: kernel files, cgroup names, a
-//! header. In: any bytes, and a target's name in `PSI_AGENT_FUZZ_TARGET`; without one, prints
-//! the names. A panic or an overflow is a finding. `run` builds and runs it.
+//! Fuzz targets: all parsers of kernel files and cgroup paths, and of a request header. The
+//! environment variable `PSI_AGENT_FUZZ_TARGET` selects one; without it, the names are printed. `run`
+//! builds this and runs all targets.
 #![no_main]
 
 use std::hint::black_box;
@@ -19,19 +19,21 @@ use psi_agent::kernel::node_text::{
     parse_device_names, parse_disk_counters, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
-use psi_agent::kernel::task_text::{is_vcpu, parse_cgroup_path, parse_task_schedstat};
+use psi_agent::kernel::task_text::{
+    is_vcpu, parse_cgroup_path, parse_start_time, parse_task_schedstat,
+};
 use psi_agent::output::compression::accepts_gzip;
 
 type Parse = fn(&[u8]);
 
-/// `name: parser, …` for parsers of bytes; what they answer is not looked at.
+/// An array of names and parsers, from `name: parser, …`. Results are ignored.
 macro_rules! targets {
     ($($name:ident: $parse:expr,)*) => {
         [$((stringify!($name), (|bytes| _ = black_box($parse(bytes))) as Parse),)*]
     };
 }
 
-static TARGETS: [(&str, Parse); 25] = targets! {
+static TARGETS: [(&str, Parse); 26] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_count,
@@ -55,6 +57,7 @@ static TARGETS: [(&str, Parse); 25] = targets! {
     processes: count_processes,
     schedstat: parse_schedstat,
     task_schedstat: parse_task_schedstat,
+    task_stat: parse_start_time,
     thread_name: is_vcpu,
     vmstat: parse_vmstat,
 };

@@ -120,8 +120,8 @@ fn an_occupied_port_is_named_with_its_remedy() {
 fn a_missing_root_is_named_with_errno_and_remedy() {
     for command in ["run", "once"] {
         let flags = [command, "--cgroup-root", "/nowhere"];
-        let expected = "cannot open the cgroup root: /nowhere: gone (ENOENT: No such file or \
-                        directory): name the cgroup2 mount with --cgroup-root";
+        let expected = "cannot open the cgroup root: /nowhere: not found (ENOENT: No such file or \
+                        directory): set --cgroup-root to the cgroup2 mount";
         check_refused(&flags, 1, expected);
         check_refused(&[command, "--proc-root", "/nowhere"], 1, "--proc-root");
     }
@@ -218,7 +218,7 @@ fn check_says_that_a_root_is_no_cgroupfs() {
     fs::write(host.path("cgroup/cpu.pressure"), PRESSURE).unwrap();
     let (code, text) = check_fake(&host);
     assert_eq!(code, 0);
-    assert!(text.contains("is no cgroupfs: these are the files of a replay"), "{text}");
+    assert!(text.contains("is not a cgroup2 mount; its files are read as a copy"), "{text}");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn check_says_that_pressure_is_refused_and_what_takes_its_place() {
     let (code, text) = run_as_nobody("refused", &[&["check"], &flags[..]].concat());
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("permission denied (EACCES"), "{text}");
-    assert!(text.contains("the root cgroup's files take its place"), "{text}");
+    assert!(text.contains("the root cgroup's files are read instead"), "{text}");
     assert!(text.contains("SELinux"), "{text}");
 
     let once = ["once", "--families", "node"];

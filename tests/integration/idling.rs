@@ -189,7 +189,7 @@ fn check_in_a_cluster_says_that_there_is_no_cgroup_v2() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     let expected =
-        format!("FAIL  cgroup v2  {} is no cgroup v2: the agent would run", empty.text());
+        format!("FAIL  cgroup v2  {} is not cgroup v2: the agent would run", empty.text());
     assert!(said.contains(&expected) && said.contains("-> boot with systemd.unified"), "{said}");
 }
 
@@ -210,8 +210,8 @@ fn outside_a_cluster_cgroup_v1_is_refused_with_its_remedy() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         let expected = format!(
-            "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or name the cgroup2 \
-             mount with --cgroup-root",
+            "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or set --cgroup-root \
+             to the cgroup2 mount",
             root.display()
         );
         assert!(said.contains(&expected), "{said}");

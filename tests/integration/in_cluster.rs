@@ -150,7 +150,7 @@ fn series_follow_the_pods_of_this_node() {
     assert!(scene.run("once").contains("{container=\"compute\","));
     assert!(scene.run("top").contains("\nvms/one "));
     let check = scene.run("check");
-    assert!(check.contains("ok    names      2 pods of this node are told\n"), "{check}");
+    assert!(check.contains("ok    names      2 pods of this node listed\n"), "{check}");
     assert!(check.contains("ok    node       node-a is there\n"), "{check}");
 
     let second = scene.node.start_vm(&scene.cluster, "two", 2);

@@ -168,7 +168,7 @@ fn check_everything_is_ok(guest: &Sections) {
     for finding in [
         "cpu, memory, io and pids are on v2",
         "on for every cgroup",
-        "1 pods and 2 containers by their paths",
+        "1 pods and 2 containers found by path",
         "Linux 6.12",
     ] {
         assert!(check.contains(finding), "no {finding:?} in {check}");

@@ -279,13 +279,13 @@ fn waiting_for_a_cpu_is_told_without_any_pressure_and_only_where_processes_are_s
     });
     assert_eq!(told["basis"], "run-delay/5");
     let (passes, text) = check(&own, &[]);
-    assert!(passes && text.contains("threads of 2 containers are readable"), "{text}");
+    assert!(passes && text.contains("threads of 2 containers)"), "{text}");
 
     // In a process namespace of its own, with a `/proc` of its own, no other is to be seen.
     let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
     let (passes, text) = check(&own, &alone);
     assert!(
-        !passes && text.contains("the processes of 2 of 2 containers are not visible"),
+        !passes && text.contains("--proc-root shows no process of 2 of 2 containers"),
         "{text}"
     );
 }

@@ -88,7 +88,7 @@ fn where_nobody_listens_it_reads_the_kernel_itself() {
 #[test]
 fn a_host_that_cannot_be_read_is_said_in_one_line() {
     let flags = ["--cgroup-root".to_owned(), "/nowhere".to_owned()];
-    check_refused(&top(NOBODY, &flags), "cannot open the cgroup root: /nowhere: gone (ENOENT");
+    check_refused(&top(NOBODY, &flags), "cannot open the cgroup root: /nowhere: not found (ENOENT");
 }
 
 /// Answers the first who asks, as it is.
