@@ -25,11 +25,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use psi_agent::clock::Moment;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::spare_descriptors;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
+use psi_agent::sample::{CpuSource, Depth, Sample};
 use support::{Turns, cpu_time_of, judge, take_turns};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]

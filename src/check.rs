@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Level, Place};
+use crate::clock;
 use crate::cluster::own_node::OwnNode;
 use crate::cluster::{connect, event_loop};
 use crate::config::{Config, PodSource, Publish};
-use crate::doors::certificate::Certificate;
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
@@ -19,7 +19,7 @@ use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::pod_source::read_now;
 use crate::reader::{SeenThreads, see_threads};
 use crate::sample::CpuSource;
-use crate::sampler::moment_now;
+use crate::serve::tls::Certificate;
 
 /// How a finding is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn look(config: &Config) -> Vec<Finding> {
 
     if !host.node_alone {
         let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
-        tree.follow(moment_now().at);
+        tree.follow(clock::now().at);
         findings.push(cgroups(&mut tree));
         if psi_is_on {
             findings.push(cgroup_pressure(&tree, &mut buffer));
@@ -304,7 +304,7 @@ fn pods(tree: &CgroupTree) -> Finding {
 fn threads(proc: &ProcRoot, tree: &CgroupTree) -> Finding {
     let about = "run delay";
     let SeenThreads { containers, hidden, threads, error } =
-        see_threads(proc, tree, moment_now().at);
+        see_threads(proc, tree, clock::now().at);
     let text = match error {
         Some(error) => error.to_string(),
         None if hidden > 0 => {
@@ -366,7 +366,7 @@ fn own_node(config: &Config) -> Option<Finding> {
 
 /// The certificate, without which an agent that was told of one does not start.
 fn certificate(config: &Config) -> Option<Finding> {
-    let files = config.doors.certificate.clone()?;
+    let files = config.access.certificate.clone()?;
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
         Ok(_) => Finding::ok("tls", format!("{path} and its key fit together")),

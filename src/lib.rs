@@ -11,9 +11,10 @@
 //! - [`rates`]: two samples to shares of time (pure)
 //! - [`score`]: how much the node holds its VMs back, and why (pure)
 //! - [`publish`]: the score's way onto the Node
-//! - [`doors`]: who may look: paths, tokens, the certificate
-//! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
-//! - [`self_health`]: what the agent says of itself
+//! - [`serve`]: connections, TLS, authentication and response bodies, for agent and bridge
+//! - [`health`]: the agent's own metrics
+//! - [`snapshot`]: the state as JSON; [`output`]: the metrics, the page
+//! - [`clock`]: the one place that reads the clocks
 //! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
 //!
 //! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
@@ -22,10 +23,11 @@ pub mod agent;
 pub mod bridge;
 pub mod cgroup_path;
 pub mod check;
+pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod contract;
-pub mod doors;
+pub mod health;
 pub mod host;
 pub mod identity;
 pub mod kernel;
@@ -40,6 +42,6 @@ pub mod reap;
 pub mod sample;
 pub mod sampler;
 pub mod score;
-pub mod self_health;
+pub mod serve;
 pub mod snapshot;
 pub mod top;

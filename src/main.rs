@@ -4,10 +4,9 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
-use jiff::Timestamp;
 use psi_agent::cluster::Connection;
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
-use psi_agent::{agent, bridge, check, nodes, once, reap, top};
+use psi_agent::{agent, bridge, check, clock, nodes, once, reap, top};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -46,12 +45,12 @@ fn main() -> ExitCode {
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
         Command::Nodes => connect(&config).and_then(|connection| {
-            let (now, width) = (Timestamp::now(), nodes::terminal_width());
+            let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
             nodes::nodes(&connection, &config.prefix, now, width, &mut stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),
         Command::Reap(what) => connect(&config).and_then(|connection| {
-            let now = Timestamp::now();
+            let now = clock::now().timestamp();
             reap::reap(&connection, &config.prefix, *what, now, &mut stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }),

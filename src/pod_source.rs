@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::cluster::{connect, event_loop};
 use crate::config::PodSource;
+use crate::health::Health;
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pod_watch::{Told, list_pods, watch_pods};
 use crate::identity::pods_file::{PodsFile, PodsFileError};
-use crate::output::scrape::Scrapes;
-use crate::sampler::{Pods, moment_now};
+use crate::sampler::Pods;
 
 /// How soon a changed file of pods is seen.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ type Teller = watch::Sender<Option<Arc<PodIndex>>>;
 ///
 /// # Errors
 /// A file or credentials that do not read.
-pub async fn follow(source: &PodSource, scrapes: &Arc<Scrapes>) -> anyhow::Result<Pods> {
+pub async fn follow(source: &PodSource, health: &Arc<Health>) -> anyhow::Result<Pods> {
     let (teller, pods) = watch::channel(None);
     match source {
         PodSource::Nobody => {}
@@ -33,46 +34,41 @@ pub async fn follow(source: &PodSource, scrapes: &Arc<Scrapes>) -> anyhow::Resul
             let mut file = PodsFile::new(path);
             let mut index = PodIndex::default();
             take(&mut file, &mut index, &teller)?;
-            tokio::spawn(follow_file(file, index, teller, Arc::clone(scrapes)));
+            tokio::spawn(follow_file(file, index, teller, Arc::clone(health)));
         }
         PodSource::Cluster(cluster) => {
             let client = connect(cluster).await?;
             teller.send_replace(Some(Arc::default()));
             tracing::info!(node = %cluster.node_name, "Waiting for the API server to list the pods");
-            let (node_name, scrapes) = (cluster.node_name.clone(), Arc::clone(scrapes));
+            let (node_name, health) = (cluster.node_name.clone(), Arc::clone(health));
             tokio::spawn(async move {
-                watch_pods(client, &node_name, |told| hear(told, &teller, &scrapes)).await;
+                watch_pods(client, &node_name, |told| hear(told, &teller, &health)).await;
             });
         }
     }
     Ok(pods)
 }
 
-fn hear(told: Told<'_>, teller: &Teller, scrapes: &Scrapes) {
+fn hear(told: Told<'_>, teller: &Teller, health: &Health) {
     match told {
         Told::Pods(index) => {
             let listed_before = teller.borrow().as_ref().is_some_and(|before| before.is_listed());
             if !listed_before {
                 tracing::info!(pods = index.len(), "The API server listed the pods");
             }
-            scrapes.health().pods_told();
+            health.pods_received();
             teller.send_replace(Some(Arc::new(index.clone())));
         }
-        Told::Trouble(error) => scrapes.health().pods_not_told(error, moment_now().unix_ms),
+        Told::Trouble(error) => health.pods_failed(error, clock::now().unix_ms),
     }
 }
 
-async fn follow_file(
-    mut file: PodsFile,
-    mut index: PodIndex,
-    teller: Teller,
-    scrapes: Arc<Scrapes>,
-) {
+async fn follow_file(mut file: PodsFile, mut index: PodIndex, teller: Teller, health: Arc<Health>) {
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match take(&mut file, &mut index, &teller) {
-            Ok(()) => scrapes.health().pods_told(),
-            Err(error) => scrapes.health().pods_not_told(&error, moment_now().unix_ms),
+            Ok(()) => health.pods_received(),
+            Err(error) => health.pods_failed(&error, clock::now().unix_ms),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cgroup_path::{Level, Place};
+use crate::clock::Moment;
 use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
@@ -15,8 +16,8 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, Situation};
 use crate::sample::{
-    BystanderSample, CgroupSample, CpuSource, Depth, MemberSample, Moment, NodeSample,
-    PressureReading, Pressures, Sample,
+    BystanderSample, CgroupSample, CpuSource, Depth, MemberSample, NodeSample, PressureReading,
+    Pressures, Sample,
 };
 use attention::Attention;
 use bystander::{BystanderReader, above_pods};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::clock::Moment;
 use crate::identity::Workload;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::Resource;
@@ -15,15 +16,6 @@ use crate::kernel::limits::{CpuMax, IoMax, Limit};
 use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::task_text::TaskTimes;
-
-/// A moment on both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// For intervals.
-    pub at: Instant,
-    /// For people: milliseconds since the epoch.
-    pub unix_ms: u64,
-}
 
 /// Where a tick has from for how long containers waited for a CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

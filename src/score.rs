@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::clock::Moment;
 use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::rates::{MemberRates, PressureRates, Rates, Ratio};
-use crate::sample::{CpuSource, Moment};
+use crate::sample::CpuSource;
 use calibration::{Calibration, Spread};
 pub use contention::Waiting;
 use contention::{cpu_waiting, io_waiting, memory_waiting};
@@ -182,6 +183,15 @@ impl Scorer {
         adopt(&mut self.contention.cpu, published.cpu);
         adopt(&mut self.contention.memory, published.memory);
         adopt(&mut self.contention.io, published.io);
+    }
+
+    /// The score of a single window, unsmoothed.
+    #[must_use]
+    pub fn of_one_window(counted: Counted, moment: Moment, rates: &Rates) -> NodeScore {
+        let mut scorer = Self::new(counted);
+        let score = scorer.advance(moment, rates);
+        let contention = score.latest;
+        NodeScore { score: scorer.score(&contention, rates), contention, ..score }
     }
 
     /// The score after one more window.

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Serialize, Serializer};
 
 use crate::cgroup_path::{Level, Place};
+use crate::health::HealthView;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Rates, Ratio};
 use crate::sample::{CgroupSample, CgroupStats, Sample};
 use crate::score::{MemberScore, NodeScore, PerResource, Waiting};
-use crate::self_health::HealthView;
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]

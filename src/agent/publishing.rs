@@ -1,30 +1,29 @@
-//! The publisher, as this agent is told to run it, and what it says.
+//! Publishing as configured, with its metrics and log messages.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
+use crate::clock;
 use crate::cluster::connect;
 use crate::cluster::own_node::OwnNode;
 use crate::config::{Config, PodSource, Publish};
 use crate::contract::NodePressure;
-use crate::output::scrape::Scrapes;
+use crate::health::{Health, PublishedValue};
 use crate::publish::Statement;
 use crate::publish::plan::Why;
 use crate::publish::publisher::{Report, Settings, publish};
-use crate::sampler::moment_now;
 use crate::score::NodeScore;
-use crate::self_health::PublishedValue;
 
-/// Publishes the scores, if it is told to, for as long as there are any.
+/// Starts to publish the scores, unless publishing is off.
 pub(super) async fn start(
     config: &Config,
     scores: watch::Receiver<Option<Arc<NodeScore>>>,
     adopt: oneshot::Sender<NodePressure>,
-    scrapes: &Arc<Scrapes>,
+    health: &Arc<Health>,
 ) -> anyhow::Result<()> {
-    scrapes.health().publishing(match config.publish {
+    health.set_publish_mode(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
@@ -46,16 +45,15 @@ pub(super) async fn start(
         dry_run: config.publish == Publish::DryRun,
         chance,
     };
-    let scrapes = Arc::clone(scrapes);
+    let health = Arc::clone(health);
     let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        publish(settings, scores, adopt, |report| hear(&scrapes, report, shows_level)).await;
+        publish(settings, scores, adopt, |report| observe(&health, report, shows_level)).await;
     });
     Ok(())
 }
 
-fn hear(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
-    let health = scrapes.health();
+fn observe(health: &Health, report: &Report<'_>, shows_level: bool) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
@@ -63,14 +61,14 @@ fn hear(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
         }
         Report::Written(statement, why) => {
             health.published(value(statement, shows_level));
-            say("Published", statement, *why, "");
+            log("Published", statement, *why, "");
         }
         Report::WouldWrite(statement, why, patch) => {
             health.would_publish(value(statement, shows_level));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
-            say("Would publish", statement, *why, &patch);
+            log("Would publish", statement, *why, &patch);
         }
-        Report::Failed(error) => health.not_published(error, moment_now().unix_ms),
+        Report::Failed(error) => health.publish_failed(error, clock::now().unix_ms),
     }
 }
 
@@ -79,8 +77,8 @@ fn value(statement: &Statement, shows_level: bool) -> PublishedValue {
     PublishedValue { score, level: shows_level.then_some(level.word()), observed_at_ms }
 }
 
-/// A heartbeat says nothing new.
-fn say(what: &str, statement: &Statement, why: Why, patch: &str) {
+/// Heartbeats repeat a value, so they are logged at debug level.
+fn log(what: &str, statement: &Statement, why: Why, patch: &str) {
     let level = statement.level.word();
     let each = statement.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
     let (score, cpu, memory, io) = (statement.score, &each.cpu, &each.memory, &each.io);
@@ -92,8 +90,8 @@ fn say(what: &str, statement: &Statement, why: Why, patch: &str) {
     }
 }
 
-/// A number from 0 to 1. No more is asked of it than to be another on each node.
-#[allow(clippy::cast_precision_loss, reason = "53 bits of chance are enough")]
+/// A random number from 0 to 1, so that nodes don't write at the same time.
+#[allow(clippy::cast_precision_loss, reason = "53 random bits are enough")]
 fn chance() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
 }

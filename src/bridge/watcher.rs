@@ -1,5 +1,5 @@
-//! load-watcher's document, which Trimaran's plugins take for what it says of utilisation: each
-//! Node's CPU and memory contention over the window, in percent. Pure.
+//! load-watcher's document, with each Node's CPU and memory contention over the window, in percent,
+//! where Trimaran's plugins expect utilization. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
-/// Which Nodes a request (`host=…`) is about.
+/// The Nodes of a request (`host=…`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
     /// All of them.
@@ -19,7 +19,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// What a URL's query asks for.
+    /// The Nodes that a URL's query selects.
     #[must_use]
     pub fn of(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
@@ -28,8 +28,8 @@ impl Hosts {
     }
 }
 
-/// The document; `None` where there is no such Node. Where nothing at all is known it has no Node:
-/// Trimaran gives all the same score then, and after an error it would believe what it heard last.
+/// The document; `None` if there is no such Node. If no Node is known it contains none, so that
+/// Trimaran scores all Nodes the same; after an error it would keep its last document.
 #[must_use]
 pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) -> Option<Value> {
     let rollup = short(window);
@@ -61,7 +61,7 @@ pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) 
     }))
 }
 
-/// Of a resource that a Node does not tell, the others' average; none where nobody tells it.
+/// A resource without a value gets the average of other Nodes, if there is one.
 fn metrics(node: &SlowNode, neutral: Option<SlowNode>, rollup: &str) -> Vec<Value> {
     let cpu = node.cpu.or_else(|| neutral?.cpu);
     let memory = node.memory.or_else(|| neutral?.memory);
@@ -90,7 +90,7 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(900);
 
-    fn told(views: &Views, hosts: &Hosts) -> Option<Value> {
+    fn of(views: &Views, hosts: &Hosts) -> Option<Value> {
         document(views, hosts, NOW.parse().unwrap(), WINDOW)
     }
 
@@ -129,25 +129,25 @@ mod tests {
                 "tags": {}, "metadata": {"dataCenter": ""},
             }}},
         });
-        let hot = told(&views, &Hosts::One("hot".into())).unwrap();
+        let hot = of(&views, &Hosts::One("hot".into())).unwrap();
         assert_eq!(hot, expected);
         // Of 32 CPUs, one is asked for.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(told(&views, &Hosts::One("nobody".into())), None);
+        assert_eq!(of(&views, &Hosts::One("nobody".into())), None);
     }
 
     #[test]
     fn a_node_of_which_nothing_is_known_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
-        let document = told(&views, &Hosts::All).unwrap();
+        let document = of(&views, &Hosts::All).unwrap();
         let score = |node| risk_balanced(&document, node, 0.0);
         assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
     }
 
     #[test]
     fn where_nothing_is_known_no_node_is_named() {
-        let document = told(&views(&[("silent", None)]), &Hosts::All).unwrap();
+        let document = of(&views(&[("silent", None)]), &Hosts::All).unwrap();
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
     }
 

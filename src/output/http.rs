@@ -1,114 +1,126 @@
-//! What is answered to Prometheus, probes and people. No answer is made of what was asked.
+//! The agent's responses to Prometheus, probes and browsers. No response contains parts of its
+//! request.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use hyper::header::{
-    ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    HeaderValue, VARY, WWW_AUTHENTICATE,
-};
+use hyper::header::{ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_SECURITY_POLICY, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::answer::{Answer, ScrapeAnswer, text, whole};
-use super::compression::accepts_gzip;
+use super::families::FamilyGroup;
 use super::page::PAGE;
 use super::scrape::Scrapes;
-use crate::doors::gate::Gate;
-use crate::doors::rules::{Admission, Refusal, Rules, Visit, bearer_token};
-use crate::doors::verdicts::Verdict;
+use crate::clock;
+use crate::health::{Health, Reason};
 use crate::sample::Depth;
-use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL, moment_now};
+use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL};
 use crate::score::NodeScore;
-use crate::self_health::Reason;
+use crate::serve::authentication::Authenticator;
+use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
+use crate::serve::body::{Body, chunked, not_encrypted, text, unauthorized, whole};
+use crate::serve::compression::accepts_gzip;
+use crate::serve::connections::Service;
+use crate::serve::token_cache::Decision;
 use crate::snapshot::{AgentView, Snapshot};
 
-/// Prometheus' own default time-out is 10 s: a later answer helps nobody.
+/// Prometheus' default scrape timeout.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Without a tick for this long the sampling thread is stuck.
+/// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
-/// What requests are answered from.
+/// Responds to the agent's requests.
 #[derive(Debug)]
-pub struct Service {
+pub struct AgentService {
     sampler: Sampler,
     pods: Pods,
     scores: Scores,
-    scrapes: Arc<Scrapes>,
-    rules: Rules,
-    /// Who looks at tokens, where the rules ask for any.
-    gate: Option<Arc<Gate>>,
+    scrapes: Scrapes,
+    health: Arc<Health>,
+    started_at: Instant,
+    rules: AccessRules,
+    authenticator: Option<Arc<Authenticator>>,
 }
 
 /// The newest score.
 type Scores = watch::Receiver<Option<Arc<NodeScore>>>;
 
-impl Service {
-    /// Answers from this sampler.
+impl AgentService {
+    /// Responds with samples and scores of these, without access rules.
     #[must_use]
-    pub fn new(sampler: Sampler, pods: Pods, scores: Scores, scrapes: Arc<Scrapes>) -> Self {
-        Self { sampler, pods, scores, scrapes, rules: Rules::default(), gate: None }
+    pub fn new(
+        sampler: Sampler,
+        pods: Pods,
+        scores: Scores,
+        families: Vec<FamilyGroup>,
+        health: Arc<Health>,
+    ) -> Self {
+        let (scrapes, started_at) = (Scrapes::new(families), clock::now().at);
+        let (rules, authenticator) = (AccessRules::default(), None);
+        Self { sampler, pods, scores, scrapes, health, started_at, rules, authenticator }
     }
 
-    /// Asks this of its visitors, their tokens by this gate.
+    /// The same with these rules, and this authenticator for tokens.
     #[must_use]
-    pub fn with_doors(self, rules: Rules, gate: Option<Arc<Gate>>) -> Self {
-        Self { rules, gate, ..self }
+    pub fn with_access(
+        self,
+        rules: AccessRules,
+        authenticator: Option<Arc<Authenticator>>,
+    ) -> Self {
+        Self { rules, authenticator, ..self }
     }
 
-    /// Lets a visitor pass, or has the answer that says why not.
-    async fn admit(
+    /// Checks the access rules; an error is the response of a request that is refused.
+    async fn check_access(
         &self,
         request: &Request<Incoming>,
-        visit: Visit,
-    ) -> Result<(), Response<Answer>> {
-        let door = match self.rules.admit(visit, request.uri().path()) {
-            Admission::Free => return Ok(()),
-            Admission::Refused(refusal) => return Err(refused(refusal)),
-            Admission::Token(door) => door,
+        peer: Peer,
+    ) -> Result<(), Response<Body>> {
+        let path = match self.rules.requirement(peer, request.uri().path()) {
+            Requirement::Nothing => return Ok(()),
+            Requirement::Refused(refusal) => return Err(refused(refusal)),
+            Requirement::Token(path) => path,
         };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(bearer_token) else {
-            return Err(unauthorized("This needs a token: Authorization: Bearer.\n"));
+            return Err(unauthorized("This path needs a token: Authorization: Bearer.\n"));
         };
-        // Rules that ask for tokens where nobody looks at them let nobody in.
-        let verdict = match &self.gate {
-            Some(gate) => gate.pass(door, token).await,
-            None => Verdict::Unanswered,
+        let decision = match &self.authenticator {
+            Some(authenticator) => authenticator.decide(path, token, peer.address).await,
+            None => Decision::Unanswered,
         };
-        match verdict {
-            Verdict::Allowed => Ok(()),
-            Verdict::Unauthenticated => {
+        match decision {
+            Decision::Allowed => Ok(()),
+            Decision::Unauthenticated => {
                 Err(unauthorized("The API server does not know this token.\n"))
             }
-            Verdict::Forbidden => Err(text(
+            Decision::Forbidden => Err(text(
                 StatusCode::FORBIDDEN,
-                "The API server knows this token, and does not let it get this path: bind its \
-                 account to a role with it among its nonResourceURLs.\n",
+                "The token's account may not get this path: bind it to a ClusterRole with this path \
+                 among its nonResourceURLs.\n",
             )),
-            Verdict::Unanswered => Err(text(
+            Decision::Unanswered => Err(text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "The API server does not say whose this token is; until it does, nobody gets \
-                 in.\n",
+                "The API server does not review tokens at the moment, so no new client gets \
+                 access.\n",
             )),
-            Verdict::NotAsked => Err(text(
+            Decision::NotAsked => Err(text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "Too many unknown tokens are shown here to ask the API server about this one; try \
-                 later.\n",
+                "Too many unknown tokens were sent to have this one reviewed; try again later.\n",
             )),
         }
     }
 
-    async fn answer_admitted(&self, request: &Request<Incoming>) -> Response<Answer> {
+    async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "Use GET or HEAD.\n");
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
         match request.uri().path() {
-            "/metrics" => self.metrics(request).await,
-            "/snapshot.json" => self.snapshot().await,
+            "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),
+            "/snapshot.json" => self.snapshot().await.unwrap_or_else(|unavailable| unavailable),
             "/livez" => self.livez(),
             "/readyz" => self.readyz(),
             "/" => page(),
@@ -116,41 +128,25 @@ impl Service {
         }
     }
 
-    async fn metrics(&self, request: &Request<Incoming>) -> Response<Answer> {
-        let sample = match self.sample(Depth::Exported).await {
-            Ok(refreshed) => refreshed.sample,
-            Err(refusal) => return refusal,
-        };
+    async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
+        let sample = self.sample(Depth::Exported).await?.sample;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
-        let gzip = accepted.is_some_and(accepts_gzip);
         let score = self.scores.borrow().clone();
-        let scrape = self.scrapes.begin(sample, score.as_deref());
-        let answer = ScrapeAnswer::new(scrape, gzip);
-        let mut response = Response::new(Answer::Scrape(Some(Box::new(answer))));
-        let headers = response.headers_mut();
-        let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        headers.insert(CONTENT_TYPE, format);
-        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        if gzip {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        response
+        let scrape = self.scrapes.begin(sample, score.as_deref(), &self.health);
+        let format = "text/plain; version=0.0.4; charset=utf-8";
+        Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
     }
 
-    async fn snapshot(&self) -> Response<Answer> {
-        let Refreshed { sample, rates, .. } = match self.sample(Depth::Everything).await {
-            Ok(refreshed) => refreshed,
-            Err(refusal) => return refusal,
-        };
+    async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
+        let Refreshed { sample, rates, .. } = self.sample(Depth::Everything).await?;
         let score = self.scores.borrow().clone();
-        let (rates, score) = (rates.as_deref(), score.as_deref());
-        match serde_json::to_vec(&Snapshot::new(&sample, rates, score, Some(self.agent()))) {
-            Ok(json) => whole(StatusCode::OK, "application/json", json.into()),
-            Err(error) => {
-                tracing::error!(%error, "Cannot write the snapshot");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
-            }
-        }
+        let snapshot =
+            Snapshot::new(&sample, rates.as_deref(), score.as_deref(), Some(self.agent()));
+        let json = serde_json::to_vec(&snapshot).map_err(|error| {
+            tracing::error!(%error, "Cannot write the snapshot");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
+        })?;
+        Ok(whole(StatusCode::OK, "application/json", json.into()))
     }
 
     fn agent(&self) -> AgentView {
@@ -160,42 +156,42 @@ impl Service {
             ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.rates.as_ref()?.window.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
-            health: self.scrapes.health().view(),
+            health: self.health.view(),
         }
     }
 
-    /// A fresh sample, counted if it was made for this request; or the answer that says why not.
-    async fn sample(&self, depth: Depth) -> Result<Refreshed, Response<Answer>> {
-        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.refresh(depth)).await;
-        match refreshed {
-            Ok(Ok(refreshed)) => {
-                if let Some(took) = refreshed.took {
-                    self.scrapes.health().observe(&refreshed.sample, took, Reason::Scrape);
-                }
-                Ok(refreshed)
-            }
-            Ok(Err(_)) | Err(_) => Err(text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The kernel's files were not read in time.\n",
-            )),
-        }
-    }
-
-    fn livez(&self) -> Response<Answer> {
-        let Some(tick) = self.sampler.latest_tick() else {
-            return text(StatusCode::OK, "ok: waiting for the first sample\n");
-        };
-        let age = moment_now().at.saturating_duration_since(tick.sample.moment.at);
-        if age < TICK_OVERDUE {
-            text(StatusCode::OK, "ok\n")
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
-        }
-    }
-
-    fn readyz(&self) -> Response<Answer> {
+    /// A fresh sample, counted once however many requests share it; an error is the response
+    /// without one.
+    async fn sample(&self, depth: Depth) -> Result<Refreshed, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n");
+            return Err(waiting_for_first_sample());
+        }
+        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.refresh(depth)).await;
+        let Ok(Ok(refreshed)) = refreshed else {
+            let reason = "The kernel's files were not read in time.\n";
+            return Err(text(StatusCode::SERVICE_UNAVAILABLE, reason));
+        };
+        if let Some(took) = refreshed.took {
+            self.health.observe(&refreshed.sample, took, Reason::Scrape);
+        }
+        Ok(refreshed)
+    }
+
+    fn livez(&self) -> Response<Body> {
+        let tick = self.sampler.latest_tick();
+        let last = tick.as_ref().map_or(self.started_at, |tick| tick.sample.moment.at);
+        if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
+            text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
+        } else if tick.is_none() {
+            text(StatusCode::OK, "ok: waiting for the first sample\n")
+        } else {
+            text(StatusCode::OK, "ok\n")
+        }
+    }
+
+    fn readyz(&self) -> Response<Body> {
+        if self.sampler.latest_tick().is_none() {
+            return waiting_for_first_sample();
         }
         if self.pods.borrow().as_ref().is_some_and(|pods| !pods.is_listed()) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
@@ -204,43 +200,36 @@ impl Service {
     }
 }
 
-impl super::connections::Service for Service {
-    async fn answer(&self, request: Request<Incoming>, visit: Visit) -> Response<Answer> {
-        match self.admit(&request, visit).await {
-            Ok(()) => self.answer_admitted(&request).await,
+impl Service for AgentService {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        match self.check_access(&request, peer).await {
+            Ok(()) => self.respond_allowed(&request).await,
             Err(refused) => refused,
         }
     }
 }
 
-fn page() -> Response<Answer> {
+fn waiting_for_first_sample() -> Response<Body> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n")
+}
+
+fn page() -> Response<Body> {
     let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", PAGE.into());
-    // The page carries its own script and style, and talks to nobody but the agent.
+    // The page contains its script and style, and requests nothing but the snapshot.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'";
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     response
 }
 
-fn unauthorized(why: &'static str) -> Response<Answer> {
-    let mut response = text(StatusCode::UNAUTHORIZED, why);
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
-}
-
-fn refused(refusal: Refusal) -> Response<Answer> {
+fn refused(refusal: Refusal) -> Response<Body> {
     match refusal {
-        Refusal::NotEncrypted => text(
-            StatusCode::BAD_REQUEST,
-            "This was asked by plain HTTP, and is served by HTTPS: ask https://.\n",
-        ),
+        Refusal::NotEncrypted => not_encrypted(),
         Refusal::PageIsLocal => text(
             StatusCode::FORBIDDEN,
-            "The page is served to this host alone. In a cluster: kubectl port-forward to this \
+            "The page is served to this host only. In a cluster, use kubectl port-forward to this \
              pod, or run the agent with --page=anywhere.\n",
         ),
-        Refusal::PageIsOff => {
-            text(StatusCode::FORBIDDEN, "The page is switched off: see --page.\n")
-        }
+        Refusal::PageIsOff => text(StatusCode::FORBIDDEN, "The page is off: see --page.\n"),
     }
 }

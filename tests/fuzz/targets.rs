@@ -20,7 +20,7 @@ use psi_agent::kernel::node_text::{
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{is_vcpu, parse_cgroup_path, parse_task_schedstat};
-use psi_agent::output::compression::accepts_gzip;
+use psi_agent::serve::compression::accepts_gzip;
 
 type Parse = fn(&[u8]);
 

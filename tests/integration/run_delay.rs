@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use psi_agent::clock::Moment;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::{Ratio, rates_between};
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{CpuSource, Depth, Moment, Sample};
+use psi_agent::sample::{CpuSource, Depth, Sample};
 use psi_agent::score::Scorer;
 
 use crate::support::agent::{Agent, BINARY};

@@ -5,14 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use psi_agent::clock::Moment;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::{PressureRates, Ratio, rates_between};
 use psi_agent::reader::{Groups, Reader, Selection};
-use psi_agent::sample::{
-    BystanderSample, CgroupSample, CpuRoom, Depth, Moment, PressureReading, Sample,
-};
+use psi_agent::sample::{BystanderSample, CgroupSample, CpuRoom, Depth, PressureReading, Sample};
 use psi_agent::sampler::Sampler;
 
 const EVERYTHING: Selection =

@@ -48,7 +48,7 @@ fn beside_tls_loopback_gets_all_but_metrics_by_plain_http() {
     }
     let (status, text) = plain(&agent, "/metrics");
     assert_eq!(status, 400);
-    assert!(text.contains("ask https://"), "{text}");
+    assert!(text.contains("use https://"), "{text}");
 
     let top = Command::new(BINARY)
         .args(["top", "--listen-address", &agent.address])
@@ -251,7 +251,7 @@ fn from_elsewhere_plain_http_gets_nothing_of_an_agent_with_tls() {
     for path in ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"] {
         let (status, text) = there.get("http", OTHER_ADDRESS, path, &[]);
         assert_eq!(status, 400, "{path}: {text}");
-        assert!(text.contains("ask https://"), "{text}");
+        assert!(text.contains("use https://"), "{text}");
     }
     let authority = secret.authority();
     let connect = format!("{SERVER_NAME}:{port}:{OTHER_ADDRESS}:{port}", port = there.port);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use psi_agent::cgroup_path::Place;
+use psi_agent::clock::Moment;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::rates::{
     CpuRates, IoRates, MemberRates, MemoryRates, PressureRates, Rates, Ratio, Room, WaitShares,
 };
-use psi_agent::sample::Moment;
 use psi_agent::score::{NodeScore, Scorer};
 
 const TICK: Duration = Duration::from_secs(5);

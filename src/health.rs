@@ -1,5 +1,5 @@
-//! The agent's view of itself: how long reading takes, what could not be read, what it costs.
-//! These few series are the prometheus crate's work; the per-cgroup ones are not (README, Choices).
+//! The agent's own metrics, and log messages about errors. They use the prometheus crate; series of
+//! cgroups don't, for their number (README, Choices).
 
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,41 +12,42 @@ use prometheus::{
 };
 
 use crate::cluster::call::CallError;
-use crate::doors::verdicts::Verdict;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::own_process::OwnProcess;
 use crate::sample::Sample;
-use complaints::Complaints;
-use doors::{Certificates, Reviews};
+use crate::serve::tls::CertificateError;
+use crate::serve::token_cache::Decision;
+use access::{Certificates, Reviews};
+use error_log::ErrorLog;
 use publishes::Publishes;
-pub use view::{HealthView, PublishView, PublishedValue, Trouble};
+pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
+mod access;
 pub mod bridge;
-mod complaints;
-mod doors;
+mod error_log;
 mod publishes;
 mod view;
 
 /// Why a sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// By the clock.
+    /// The scoring pass.
     Tick,
-    /// Somebody asked.
+    /// A scrape, or a request for the snapshot.
     Scrape,
 }
 
 /// The agent's own metrics.
 #[derive(Debug)]
-pub struct SelfHealth {
+pub struct Health {
     registry: Registry,
     cgroups: IntGauge,
     pods: IntGauge,
     pods_without_cgroup: IntGauge,
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
-    troubles: Mutex<Troubles>,
+    last_errors: Mutex<LastErrors>,
     publishes: Publishes,
     reviews: Reviews,
     certificates: Certificates,
@@ -60,13 +61,13 @@ pub struct SelfHealth {
     tick_seconds: Histogram,
     scrape_seconds: Histogram,
     process: ProcessMetrics,
-    complaints: Mutex<Complaints>,
+    error_log: Mutex<ErrorLog>,
 }
 
 #[derive(Debug, Default)]
-struct Troubles {
-    last_read: Option<Trouble>,
-    pods: Option<Trouble>,
+struct LastErrors {
+    last_read: Option<DatedError>,
+    pods: Option<DatedError>,
 }
 
 #[derive(Debug)]
@@ -80,11 +81,11 @@ struct ProcessMetrics {
     start_time: Gauge,
 }
 
-impl SelfHealth {
-    /// Registers all of them.
+impl Health {
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// Only when two of them had one name.
+    /// When two metrics have the same name.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
@@ -93,7 +94,7 @@ impl SelfHealth {
         let pressure_supported = GaugeVec::new(
             Opts::new(
                 "psi_agent_pressure_supported",
-                "Whether the kernel tells the node's pressure of this resource (1) or not (0).",
+                "Whether the kernel reports the node's pressure of this resource (1) or not (0).",
             ),
             &["resource"],
         )?;
@@ -103,17 +104,17 @@ impl SelfHealth {
             cgroups: gauge("psi_agent_cgroups", "Cgroups in scope.")?,
             pod_errors: counter(
                 "psi_agent_pod_watch_errors_total",
-                "Times that who tells of pods (the API server, a file) did not.",
+                "Failures to list or watch pods, or to read them from a file.",
             )?,
-            troubles: Mutex::default(),
-            pods: gauge("psi_agent_pods", "Pods of this node that are known.")?,
+            last_errors: Mutex::default(),
+            pods: gauge("psi_agent_pods", "Pods of this node in the latest list.")?,
             pods_without_cgroup: gauge(
                 "psi_agent_pods_without_cgroup",
                 "Pods of this node without a cgroup: not started yet, or ended.",
             )?,
             cgroups_without_pod: gauge(
                 "psi_agent_cgroups_without_pod",
-                "Cgroups whose series wait for their labels: pause containers, and what is new.",
+                "Cgroups without a listed pod, which have no series: pause containers and new pods.",
             )?,
             publishes: Publishes::new(&registry)?,
             reviews: Reviews::new(&registry)?,
@@ -124,36 +125,36 @@ impl SelfHealth {
             )?,
             unwatched: gauge(
                 "psi_agent_unwatched_directories",
-                "Cgroup directories that could not be watched: all are rescanned every 5 s then.",
+                "Cgroup directories without an inotify watch; if there are any, all are rescanned every 5 s.",
             )?,
             overflows: counter(
                 "psi_agent_watch_overflows_total",
-                "Times that inotify's queue ran over, so that all cgroups were rescanned.",
+                "Overflows of the inotify queue, each followed by a rescan of all cgroups.",
             )?,
             read_errors,
             cgroup2: gauge(
                 "psi_agent_cgroup_v2",
-                "Whether there are cgroups of v2 to read (1) or not (0), and then no score either.",
+                "Whether the node has cgroup v2 (1) or not (0). Without it there is no score.",
             )?,
             pressure_supported: registered(&registry, pressure_supported)?,
             hidden: gauge(
                 "psi_agent_hidden_containers",
-                "Containers with tasks of which no process is to be seen, so no run delay either.",
+                "Containers with tasks but no visible process, so without run delay.",
             )?,
             tick_seconds: durations.with_label_values(&["tick"]),
             scrape_seconds: durations.with_label_values(&["scrape"]),
             process: ProcessMetrics::new(&registry)?,
             registry,
-            complaints: Mutex::default(),
+            error_log: Mutex::default(),
         })
     }
 
-    /// Whether there are cgroups of v2 to read.
-    pub fn has_cgroup2(&self, has: bool) {
+    /// Whether the node has cgroup v2.
+    pub fn set_cgroup2(&self, has: bool) {
         self.cgroup2.set(i64::from(has));
     }
 
-    /// Takes in a sample that was made just now.
+    /// Counts a new sample.
     pub fn observe(&self, sample: &Sample, took: Duration, reason: Reason) {
         match reason {
             Reason::Tick => self.tick_seconds.observe(took.as_secs_f64()),
@@ -171,13 +172,13 @@ impl SelfHealth {
         self.overflows.inc_by(sample.tree.overflows.saturating_sub(before));
         if let Some(error) = sample.errors.last() {
             let (message, at_ms) = (error.to_string(), sample.moment.unix_ms);
-            locked(&self.troubles).last_read = Some(Trouble { message, at_ms });
+            locked(&self.last_errors).last_read = Some(DatedError { message, at_ms });
         }
-        let mut complaints = locked(&self.complaints);
+        let mut log = locked(&self.error_log);
         for error in &sample.errors {
             self.read_errors.with_label_values(&[error.situation.word()]).inc();
-            if let Some(unsaid) = complaints.hear(error, sample.moment.at) {
-                tracing::warn!(%error, unsaid, "Cannot read");
+            if let Some(suppressed) = log.suppressed_before(error.situation, sample.moment.at) {
+                tracing::warn!(%error, suppressed, "Cannot read");
             }
         }
         self.read_errors.with_label_values(&["malformed"]).inc_by(sample.dropped_io_rows);
@@ -189,82 +190,77 @@ impl SelfHealth {
         }
     }
 
-    /// The pods were told: trouble is over.
-    pub fn pods_told(&self) {
-        if locked(&self.troubles).pods.take().is_some() {
-            tracing::info!("The pods are told again");
+    /// The pods were listed or changed: an error before is over.
+    pub fn pods_received(&self) {
+        if locked(&self.last_errors).pods.take().is_some() {
+            tracing::info!("Receiving pods again");
         }
     }
 
-    /// The pods were not told at this time, milliseconds since the epoch: counted each time, said
-    /// once until it is over.
-    pub fn pods_not_told(&self, error: &dyn Display, at_ms: u64) {
+    /// The pods could not be listed or watched at this time, milliseconds since the epoch. Logged
+    /// once until [`Health::pods_received`].
+    pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
         self.pod_errors.inc();
-        let trouble = Trouble { message: error.to_string(), at_ms };
-        if locked(&self.troubles).pods.replace(trouble).is_none() {
-            tracing::warn!(%error, "Cannot follow the pods; what was told before stays true");
+        let dated = DatedError { message: error.to_string(), at_ms };
+        if locked(&self.last_errors).pods.replace(dated).is_none() {
+            tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
         }
     }
 
-    /// The agent was told to publish so: `on`, `dry-run` or `off`.
-    pub fn publishing(&self, mode: &'static str) {
-        self.publishes.begin(mode);
+    /// The value of `--publish`.
+    pub fn set_publish_mode(&self, mode: &'static str) {
+        self.publishes.set_mode(mode);
     }
 
-    /// A value was written on the Node.
+    /// A value was published.
     pub fn published(&self, value: PublishedValue) {
-        self.publishes.written(value);
+        self.publishes.published(value);
     }
 
-    /// A value would have been written, if it were not for a dry run.
+    /// A value would have been published, but for the dry run.
     pub fn would_publish(&self, value: PublishedValue) {
-        self.publishes.would_be_written(value);
+        self.publishes.would_publish(value);
     }
 
-    /// It was not written at this time, milliseconds since the epoch: counted each time, each kind
-    /// of trouble said once until it is over.
-    pub fn not_published(&self, error: &CallError, at_ms: u64) {
-        self.publishes.not_written(error, at_ms);
+    /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged
+    /// once until a value is published.
+    pub fn publish_failed(&self, error: &CallError, at_ms: u64) {
+        self.publishes.failed(error, at_ms);
     }
 
-    /// What people see of it.
+    /// The part of it that the snapshot shows.
     #[must_use]
     pub fn view(&self) -> HealthView {
         let count =
             |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
-        let troubles = locked(&self.troubles);
+        let last_errors = locked(&self.last_errors);
         HealthView {
             read_errors: Situation::WORDS.iter().map(count).collect(),
-            last_read_error: troubles.last_read.clone(),
-            pods_error: troubles.pods.clone(),
+            last_read_error: last_errors.last_read.clone(),
+            pods_error: last_errors.pods.clone(),
             publish: self.publishes.view(),
         }
     }
 
-    /// A token was asked about, or there were too many to ask.
-    pub fn reviewed(&self, verdict: Verdict) {
-        self.reviews.reviewed(verdict);
+    /// A token was reviewed, or the limit of reviews was reached.
+    pub fn token_decided(&self, decision: Decision) {
+        self.reviews.decided(decision);
     }
 
-    /// The API server did not say whose a token is: counted each time, said once until it does.
-    pub fn not_reviewed(&self, error: &CallError) {
-        self.reviews.not_reviewed(error);
+    /// The API server did not review a token. Logged once until it does.
+    pub fn review_failed(&self, error: &CallError) {
+        self.reviews.failed(error);
     }
 
-    /// The certificate's files read; perhaps what they say is new.
-    pub fn certificate_reads(&self, is_new: bool) {
-        self.certificates.read(is_new);
+    /// The certificate was read again: whether it is new. An error is logged once until a success.
+    pub fn certificate_read(&self, outcome: Result<bool, CertificateError>) {
+        self.certificates.read(outcome);
     }
 
-    /// They do not: counted each time, said once until they do.
-    pub fn certificate_does_not_read(&self, error: &dyn Display) {
-        self.certificates.do_not_read(error);
-    }
-
-    /// All of them as text.
+    /// Appends the metrics in the text format.
     ///
     /// # Errors
-    /// Only when a metric has no valid name.
+    /// When a metric has no valid name.
     pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
         if let Ok(process) = OwnProcess::read() {
             self.process.set(&process);
@@ -321,7 +317,7 @@ fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
 fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
     let options = HistogramOpts::new(
         "psi_agent_sample_duration_seconds",
-        "Time that reading the node and its cgroups took, by what asked for it.",
+        "Time to read the node and its cgroups, by reason, in seconds.",
     );
     let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
     registered(registry, HistogramVec::new(options, &["reason"])?)
@@ -330,7 +326,7 @@ fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
 fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
     let options = Opts::new(
         "psi_agent_read_errors_total",
-        "Kernel files that could not be read, and rows that were dropped, by kind.",
+        "Failures to read kernel files, and dropped rows, by kind.",
     );
     let errors = IntCounterVec::new(options, &["kind"])?;
     for kind in Situation::WORDS {
@@ -347,7 +343,7 @@ fn registered<M: Collector + Clone + 'static>(
     Ok(metric)
 }
 
-/// What is kept behind these locks has no broken state.
+/// Every state behind these locks is valid, also after a panic.
 fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
