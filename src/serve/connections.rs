@@ -63,6 +63,7 @@ pub struct ListenError {
 pub struct Server {
     listener: TcpListener,
     tls: Option<Tls>,
+    address: SocketAddr,
     /// Scheme, address and port.
     pub url: String,
 }
@@ -82,13 +83,13 @@ impl Server {
         let (listener, address) =
             listening.await.map_err(|source| ListenError { address, source })?;
         let scheme = if tls.is_some() { "https" } else { "http" };
-        tracing::info!(%address, scheme, "Listening");
-        Ok(Self { listener, tls, url: format!("{scheme}://{address}/") })
+        Ok(Self { listener, tls, address, url: format!("{scheme}://{address}/") })
     }
 
     /// Serves until `stop` completes, then lets responses in progress finish.
     pub(crate) async fn serve(self, service: impl Service, stop: impl Future<Output = ()>) {
-        let Self { listener, tls, .. } = self;
+        let Self { listener, tls, address, .. } = self;
+        tracing::info!(%address, "Listening");
         let (stop_connections, stopping) = watch::channel(false);
         let free = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
         let shared = Arc::new(Shared { service, tls, free: Arc::clone(&free), stopping });
