@@ -12,7 +12,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context;
-use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::clock;
@@ -48,7 +47,7 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let health = Arc::new(health.context("cannot register the bridge's own metrics")?);
     let of_tls = Arc::clone(&health);
     let certificate = config.access.certificate.as_ref();
-    let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
+    let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
     let Bridge { window, stale_after, node_selector } = settings;
     let url = &server.url;
@@ -69,7 +68,7 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
 }
 
 fn apply(event: Told<'_>, table: &watch::Sender<Table>, health: &BridgeHealth) {
-    let now = now();
+    let now = clock::now().timestamp();
     match event {
         Told::Listed(nodes) => {
             let (count, first) = (nodes.len(), !table.borrow().is_listed());
@@ -85,9 +84,4 @@ fn apply(event: Told<'_>, table: &watch::Sender<Table>, health: &BridgeHealth) {
         Told::Trouble(error) => return health.nodes_failed(error),
     }
     health.nodes_received();
-}
-
-/// The wall clock, by which values are dated.
-fn now() -> Timestamp {
-    clock::now().timestamp()
 }

@@ -2,31 +2,30 @@
 //! cgroups don't, for their number (README, Choices).
 
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Opts, Registry, TextEncoder,
 };
 
-use crate::cluster::call::CallError;
 use crate::kernel::Situation;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::own_process::OwnProcess;
 use crate::sample::Sample;
-use crate::serve::tls::CertificateError;
-use crate::serve::token_cache::Decision;
-use access::{Certificates, Reviews};
+pub use access::{Certificates, Reviews};
 use error_log::ErrorLog;
-use publishes::Publishes;
+use process::{ProcessMetrics, register_build_info};
+pub use publishes::Publishes;
+use registry::{locked, registered, signed};
 pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
 mod access;
 pub mod bridge;
 mod error_log;
+mod process;
 mod publishes;
+mod registry;
 mod view;
 
 /// Why a sample was made.
@@ -48,9 +47,12 @@ pub struct Health {
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
     last_errors: Mutex<LastErrors>,
-    publishes: Publishes,
-    reviews: Reviews,
-    certificates: Certificates,
+    /// Publishing.
+    pub publishes: Publishes,
+    /// Token reviews.
+    pub reviews: Reviews,
+    /// Certificates.
+    pub certificates: Certificates,
     watches: IntGauge,
     unwatched: IntGauge,
     overflows: IntCounter,
@@ -68,17 +70,6 @@ pub struct Health {
 struct LastErrors {
     last_read: Option<DatedError>,
     pods: Option<DatedError>,
-}
-
-#[derive(Debug)]
-struct ProcessMetrics {
-    cpu_seconds: prometheus::Counter,
-    open_fds: Gauge,
-    max_fds: Gauge,
-    resident_bytes: Gauge,
-    virtual_bytes: Gauge,
-    threads: Gauge,
-    start_time: Gauge,
 }
 
 impl Health {
@@ -207,27 +198,6 @@ impl Health {
         }
     }
 
-    /// The value of `--publish`.
-    pub fn set_publish_mode(&self, mode: &'static str) {
-        self.publishes.set_mode(mode);
-    }
-
-    /// A value was published.
-    pub fn published(&self, value: PublishedValue) {
-        self.publishes.published(value);
-    }
-
-    /// A value would have been published, but for the dry run.
-    pub fn would_publish(&self, value: PublishedValue) {
-        self.publishes.would_publish(value);
-    }
-
-    /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged
-    /// once until a value is published.
-    pub fn publish_failed(&self, error: &CallError, at_ms: u64) {
-        self.publishes.failed(error, at_ms);
-    }
-
     /// The part of it that the snapshot shows.
     #[must_use]
     pub fn view(&self) -> HealthView {
@@ -242,76 +212,14 @@ impl Health {
         }
     }
 
-    /// A token was reviewed, or the limit of reviews was reached.
-    pub fn token_decided(&self, decision: Decision) {
-        self.reviews.decided(decision);
-    }
-
-    /// The API server did not review a token. Logged once until it does.
-    pub fn review_failed(&self, error: &CallError) {
-        self.reviews.failed(error);
-    }
-
-    /// The certificate was read again: whether it is new. An error is logged once until a success.
-    pub fn certificate_read(&self, outcome: Result<bool, CertificateError>) {
-        self.certificates.read(outcome);
-    }
-
     /// Appends the metrics in the text format.
     ///
     /// # Errors
     /// When a metric has no valid name.
     pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
-        if let Ok(process) = OwnProcess::read() {
-            self.process.set(&process);
-        }
+        self.process.update();
         TextEncoder::new().encode(&self.registry.gather(), text)
     }
-}
-
-impl ProcessMetrics {
-    fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let cpu_seconds = prometheus::Counter::new(
-            "process_cpu_seconds_total",
-            "Total user and system CPU time spent in seconds.",
-        )?;
-        let gauge = |name, help| registered(registry, Gauge::new(name, help)?);
-        Ok(Self {
-            cpu_seconds: registered(registry, cpu_seconds)?,
-            open_fds: gauge("process_open_fds", "Number of open file descriptors.")?,
-            max_fds: gauge("process_max_fds", "Maximum number of open file descriptors.")?,
-            resident_bytes: gauge(
-                "process_resident_memory_bytes",
-                "Resident memory size in bytes.",
-            )?,
-            virtual_bytes: gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
-            threads: gauge("process_threads", "Number of OS threads in the process.")?,
-            start_time: gauge(
-                "process_start_time_seconds",
-                "Start time of the process since unix epoch in seconds.",
-            )?,
-        })
-    }
-
-    #[allow(clippy::cast_precision_loss, reason = "sizes of one process stay below 2^52")]
-    fn set(&self, process: &OwnProcess) {
-        self.cpu_seconds.inc_by((process.cpu_seconds - self.cpu_seconds.get()).max(0.0));
-        self.open_fds.set(process.open_fds as f64);
-        if let Some(max) = process.max_fds {
-            self.max_fds.set(max as f64);
-        }
-        self.resident_bytes.set(process.resident_bytes as f64);
-        self.virtual_bytes.set(process.virtual_bytes as f64);
-        self.threads.set(process.threads as f64);
-        self.start_time.set(process.start_time_s);
-    }
-}
-
-fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
-    let options = Opts::new("psi_agent_build_info", "Always 1, labelled by the agent's version.");
-    let options = options.const_label("version", env!("CARGO_PKG_VERSION"));
-    registered(registry, IntGauge::with_opts(options)?)?.set(1);
-    Ok(())
 }
 
 fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
@@ -333,21 +241,4 @@ fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
         errors.with_label_values(&[kind]);
     }
     registered(registry, errors)
-}
-
-fn registered<M: Collector + Clone + 'static>(
-    registry: &Registry,
-    metric: M,
-) -> prometheus::Result<M> {
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
-}
-
-/// Every state behind these locks is valid, also after a panic.
-fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn signed(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             return WRONG_USAGE.into();
         }
         Err(help_or_version) => {
-            // A closed pipe is nobody to tell.
+            // An error of a closed pipe can't be shown anywhere.
             let _ = help_or_version.print();
             return ExitCode::SUCCESS;
         }
@@ -78,7 +78,7 @@ fn one_line(error: &clap::Error) -> String {
 fn start_logging(config: LogConfig) {
     let terminal = stderr().is_terminal();
     let log = fmt::layer().with_writer(stderr).with_target(false).with_ansi(terminal);
-    // Libraries log each failed request; the agent says such things once, in its own words.
+    // Libraries log each failed request, the agent logs an error once.
     let quiet =
         Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
     if config.json.unwrap_or(!terminal) {

@@ -17,7 +17,7 @@ use crate::serve::tls::{CertificateError, Tls};
 /// [`CertificateError`].
 pub(super) fn tls(config: &Config, health: &Arc<Health>) -> Result<Option<Tls>, CertificateError> {
     let health = Arc::clone(health);
-    Tls::follow(config.access.certificate.as_ref(), move |read| health.certificate_read(read))
+    Tls::follow(config.access.certificate.as_ref(), move |read| health.certificates.read(read))
 }
 
 /// The authenticator; `None` without authentication.
@@ -38,8 +38,8 @@ pub(super) async fn authenticator(
     let reviewer = Reviewer::new(connect(cluster).await?);
     let health = Arc::clone(health);
     let authenticator = Authenticator::new(reviewer, move |outcome| match outcome {
-        Outcome::Decided(decision) => health.token_decided(*decision),
-        Outcome::Failed(error) => health.review_failed(error),
+        Outcome::Decided(decision) => health.reviews.decided(*decision),
+        Outcome::Failed(error) => health.reviews.failed(error),
     });
     Ok(Some(Arc::new(authenticator.context("cannot authenticate clients")?)))
 }

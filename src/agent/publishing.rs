@@ -10,7 +10,7 @@ use crate::cluster::connect;
 use crate::cluster::own_node::OwnNode;
 use crate::config::{Config, PodSource, Publish};
 use crate::contract::NodePressure;
-use crate::health::{Health, PublishedValue};
+use crate::health::{Health, PublishedValue, Publishes};
 use crate::publish::Statement;
 use crate::publish::plan::Why;
 use crate::publish::publisher::{Report, Settings, publish};
@@ -23,7 +23,7 @@ pub(super) async fn start(
     adopt: oneshot::Sender<NodePressure>,
     health: &Arc<Health>,
 ) -> anyhow::Result<()> {
-    health.set_publish_mode(match config.publish {
+    health.publishes.set_mode(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
@@ -48,27 +48,28 @@ pub(super) async fn start(
     let health = Arc::clone(health);
     let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        publish(settings, scores, adopt, |report| observe(&health, report, shows_level)).await;
+        publish(settings, scores, adopt, |report| observe(&health.publishes, report, shows_level))
+            .await;
     });
     Ok(())
 }
 
-fn observe(health: &Health, report: &Report<'_>, shows_level: bool) {
+fn observe(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
             tracing::info!(score, "Going on from what the agent before this one published");
         }
         Report::Written(statement, why) => {
-            health.published(value(statement, shows_level));
+            publishes.published(value(statement, shows_level));
             log("Published", statement, *why, "");
         }
         Report::WouldWrite(statement, why, patch) => {
-            health.would_publish(value(statement, shows_level));
+            publishes.would_publish(value(statement, shows_level));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
             log("Would publish", statement, *why, &patch);
         }
-        Report::Failed(error) => health.publish_failed(error, clock::now().unix_ms),
+        Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
     }
 }
 

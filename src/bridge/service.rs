@@ -13,10 +13,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::now;
 use super::table::{Standing, Table, Views};
 use super::watcher::Hosts;
 use super::{prioritize, query, watcher};
+use crate::clock;
 use crate::health::bridge::{BridgeHealth, Form, Outcome};
 use crate::serve::authorization::{AccessRules, Page, Peer, Refusal, Requirement};
 use crate::serve::body::{Body, not_encrypted, text, whole};
@@ -64,17 +64,19 @@ impl BridgeService {
             Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
-        query::check(&form, now()).map_err(|error| bad_request(&error))?;
-        query::answer(&self.views()?, now()).ok_or_else(no_node_known)
+        query::check(&form, clock::now().timestamp()).map_err(|error| bad_request(&error))?;
+        query::answer(&self.views()?, clock::now().timestamp()).ok_or_else(no_node_known)
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> Formed {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
-        watcher::document(&self.views()?, &hosts, now(), window).ok_or_else(|| {
-            let reason = "no Node of this name is selected by --node-selector";
-            (StatusCode::NOT_FOUND, query::error("not_found", reason))
-        })
+        watcher::document(&self.views()?, &hosts, clock::now().timestamp(), window).ok_or_else(
+            || {
+                let reason = "no Node of this name is selected by --node-selector";
+                (StatusCode::NOT_FOUND, query::error("not_found", reason))
+            },
+        )
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> Formed {
@@ -143,7 +145,7 @@ impl BridgeService {
     }
 
     fn views(&self) -> Result<Views, (StatusCode, Value)> {
-        self.table.borrow().views(now()).ok_or_else(|| {
+        self.table.borrow().views(clock::now().timestamp()).ok_or_else(|| {
             unavailable("the API server has not listed the Nodes yet: see the bridge's log")
         })
     }
@@ -162,7 +164,7 @@ impl BridgeService {
     }
 
     fn metrics(&self) -> Response<Body> {
-        if let Some(views) = self.table.borrow().views(now()) {
+        if let Some(views) = self.table.borrow().views(clock::now().timestamp()) {
             for standing in Standing::ALL {
                 self.health.set_nodes(standing.word(), views.count(standing));
             }

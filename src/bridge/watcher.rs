@@ -94,23 +94,23 @@ mod tests {
         document(views, hosts, NOW.parse().unwrap(), WINDOW)
     }
 
-    /// What LoadVariationRiskBalancing makes of a Node: the lower of both resources' scores, with
-    /// margin and sensitivity 1, for a pod that asks for this share of the Node's CPUs.
+    /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
+    /// margin and sensitivity 1, for a pod that requests this share of the Node's CPUs.
     fn risk_balanced(document: &Value, node: &str, requested: f64) -> f64 {
         let metrics = document["data"]["NodeMetricsMap"][node]["metrics"].as_array().unwrap();
         let of = |kind: &str, operator: &str| {
             let is = |it: &&Value| it["type"] == kind && it["operator"] == operator;
             metrics.iter().find(is).unwrap()["value"].as_f64().unwrap() / 100.0
         };
-        let score = |kind, asked: f64| {
-            let mean = (of(kind, "AVG") + asked).clamp(0.0, 1.0);
+        let score = |kind, requested: f64| {
+            let mean = (of(kind, "AVG") + requested).clamp(0.0, 1.0);
             (1.0 - f64::midpoint(mean, of(kind, "STD"))) * 100.0
         };
         f64::min(score("CPU", requested), score("Memory", 0.0))
     }
 
     #[test]
-    fn the_document_is_load_watchers() {
+    fn the_document_has_the_form_of_load_watchers() {
         let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
         if let Some(slow) = views.nodes.get_mut("hot").and_then(|view| view.slow.as_mut()) {
             slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
@@ -131,14 +131,14 @@ mod tests {
         });
         let hot = of(&views, &Hosts::One("hot".into())).unwrap();
         assert_eq!(hot, expected);
-        // Of 32 CPUs, one is asked for.
+        // The pod requests one of 32 CPUs.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(of(&views, &Hosts::One("nobody".into())), None);
+        assert_eq!(of(&views, &Hosts::One("elsewhere".into())), None);
     }
 
     #[test]
-    fn a_node_of_which_nothing_is_known_scores_between_the_others() {
+    fn a_node_without_a_value_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
         let document = of(&views, &Hosts::All).unwrap();
         let score = |node| risk_balanced(&document, node, 0.0);
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_known_no_node_is_named() {
+    fn without_a_known_node_the_document_has_none() {
         let document = of(&views(&[("silent", None)]), &Hosts::All).unwrap();
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
     }
 
     #[test]
-    fn one_host_is_asked_for_by_name() {
+    fn one_host_is_selected_by_name() {
         assert_eq!(Hosts::of(None), Hosts::All);
         assert_eq!(Hosts::of(Some("host=")), Hosts::All);
         assert_eq!(Hosts::of(Some("a=b&host=node%2Da")), Hosts::One("node-a".into()));

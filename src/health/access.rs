@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus::{IntCounterVec, Opts, Registry};
 
-use super::registered;
+use super::registry::registered;
 use crate::cluster::call::CallError;
 use crate::serve::token_cache::Decision;
 
@@ -44,8 +44,9 @@ impl Outcomes {
     }
 }
 
+/// Metrics of token reviews.
 #[derive(Debug)]
-pub(super) struct Reviews(Outcomes);
+pub struct Reviews(Outcomes);
 
 impl Reviews {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
@@ -54,7 +55,8 @@ impl Reviews {
         Ok(Self(Outcomes::new(registry, name, help, &Decision::ALL.map(Decision::word))?))
     }
 
-    pub(super) fn decided(&self, decision: Decision) {
+    /// A token was reviewed, or the limit of reviews was reached.
+    pub fn decided(&self, decision: Decision) {
         self.0.count(decision.word());
         // A token that was not reviewed says nothing about the API server.
         if decision != Decision::NotAsked && self.0.changes_to(false) {
@@ -62,7 +64,8 @@ impl Reviews {
         }
     }
 
-    pub(super) fn failed(&self, error: &CallError) {
+    /// The API server did not review a token.
+    pub fn failed(&self, error: &CallError) {
         self.0.count(Decision::Unanswered.word());
         if self.0.changes_to(true) {
             tracing::warn!(
@@ -74,8 +77,9 @@ impl Reviews {
     }
 }
 
+/// Metrics of TLS certificates.
 #[derive(Debug)]
-pub(super) struct Certificates(Outcomes);
+pub struct Certificates(Outcomes);
 
 impl Certificates {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
@@ -84,7 +88,8 @@ impl Certificates {
         Ok(Self(Outcomes::new(registry, name, help, &[LOADED, REFUSED])?))
     }
 
-    pub(super) fn read(&self, outcome: Result<bool, impl Display>) {
+    /// The certificate was read again: whether it is new.
+    pub fn read(&self, outcome: Result<bool, impl Display>) {
         match outcome {
             Ok(is_new) => {
                 if is_new {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::access::Certificates;
-use super::{OwnProcess, ProcessMetrics, register_build_info, registered, signed};
-use crate::serve::tls::CertificateError;
+use super::process::{ProcessMetrics, register_build_info};
+use super::registry::{registered, signed};
 
 /// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,8 @@ pub struct BridgeHealth {
     watch_errors: IntCounter,
     is_watch_failing: AtomicBool,
     is_no_node_known: AtomicBool,
-    certificates: Certificates,
+    /// Certificates.
+    pub certificates: Certificates,
     process: ProcessMetrics,
 }
 
@@ -154,19 +155,12 @@ impl BridgeHealth {
         }
     }
 
-    /// The certificate was read again: whether it is new. An error is logged once until a success.
-    pub fn certificate_read(&self, outcome: Result<bool, CertificateError>) {
-        self.certificates.read(outcome);
-    }
-
     /// The metrics in the text format.
     ///
     /// # Errors
     /// When a metric has no valid name.
     pub fn render(&self) -> prometheus::Result<Vec<u8>> {
-        if let Ok(process) = OwnProcess::read() {
-            self.process.set(&process);
-        }
+        self.process.update();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)

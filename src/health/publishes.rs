@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use prometheus::{Gauge, IntCounterVec, Opts, Registry};
 
+use super::registry::{locked, registered};
 use super::view::{DatedError, PublishView, PublishedValue};
-use super::{locked, registered};
 use crate::cluster::call::CallError;
 
 /// The result of a successful write.
@@ -13,8 +13,9 @@ const WRITTEN: &str = "written";
 /// The result of a dry run.
 const DRY_RUN: &str = "dry_run";
 
+/// Metrics of publishing. Each kind of error is logged once until a value is published.
 #[derive(Debug)]
-pub(super) struct Publishes {
+pub struct Publishes {
     results: IntCounterVec,
     last: Gauge,
     state: Mutex<State>,
@@ -50,7 +51,8 @@ impl Publishes {
         })
     }
 
-    pub(super) fn set_mode(&self, mode: &'static str) {
+    /// Sets the value of `--publish`.
+    pub fn set_mode(&self, mode: &'static str) {
         self.state().view.mode = Some(mode);
     }
 
@@ -59,7 +61,8 @@ impl Publishes {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
-    pub(super) fn published(&self, value: PublishedValue) {
+    /// A value was published.
+    pub fn published(&self, value: PublishedValue) {
         self.results.with_label_values(&[WRITTEN]).inc();
         self.last.set((value.observed_at_ms / 1000) as f64);
         let mut state = self.state();
@@ -70,14 +73,16 @@ impl Publishes {
         }
     }
 
-    pub(super) fn would_publish(&self, value: PublishedValue) {
+    /// A value would have been published, but for the dry run.
+    pub fn would_publish(&self, value: PublishedValue) {
         self.results.with_label_values(&[DRY_RUN]).inc();
         let mut state = self.state();
         state.view.last = Some(value);
         state.view.error = None;
     }
 
-    pub(super) fn failed(&self, error: &CallError, at_ms: u64) {
+    /// Publishing failed at this time, milliseconds since the epoch.
+    pub fn failed(&self, error: &CallError, at_ms: u64) {
         self.results.with_label_values(&[error.word()]).inc();
         // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {

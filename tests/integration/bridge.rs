@@ -79,7 +79,7 @@ impl Scene {
         self.cluster.kubectl(&[&annotate[..], &values].concat(), "");
     }
 
-    /// What a descheduler hears: the value of each Node; or the status and the error.
+    /// The response to a descheduler: the value of each Node, or the status and the error.
     fn query(&self) -> Result<BTreeMap<String, f64>, (u16, String)> {
         let answer = post(&self.bridge, "/api/v1/query", "query=slow-score&time=");
         let body: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -144,7 +144,7 @@ fn answered(answer: &Answer) -> Value {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-fn the_bridge_tells_of_every_node_in_three_forms() {
+fn the_bridge_serves_every_node_in_three_forms() {
     let nodes = ["ahead", "calm", "hot", "odd", "other", "silent", "stale"];
     let scene = Scene::start("bridge", &nodes);
     wait_for("the Nodes are listed", MINUTE, || {
@@ -214,7 +214,7 @@ fn check_changes(scene: &Scene, of_others: &[(&str, f64)]) {
     scene.wait_for_values(&[("calm", 0.0)]);
 }
 
-/// Each gets an answer that says what is wrong, in time.
+/// Each gets a response with the reason, in time.
 fn check_careless_clients(bridge: &Agent) {
     let status = |head: &str| bridge.request(&format!("{head} HTTP/1.1\r\nHost: test\r\n")).status;
     assert_eq!(status("GET /api/v1/query?query=slow-score"), 200);
@@ -263,7 +263,7 @@ fn check_slow_bodies(bridge: &Agent) {
     drop(slow);
 }
 
-/// Without an API server what was told holds as long as it is fresh, and the trouble is said once.
+/// Without an API server values hold until they are stale, and the error is logged once.
 fn check_an_outage(mut scene: Scene) {
     scene.cluster.kill_api_server();
     let errors = || scene.metric("psi_agent_bridge_watch_errors_total", &[]);
@@ -385,7 +385,7 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
     assert_eq!(evicted_soon(&descheduler, cluster), first);
     // All have: nobody is compared with nobody.
     scene.write("calm", 0, 1_200);
-    wait_for("the descheduler hears of it", MINUTE, || {
+    wait_for("the descheduler logs it", MINUTE, || {
         descheduler.log().contains("server error: 503").then_some(())
     });
     assert_eq!(evicted_soon(&descheduler, cluster), first);
@@ -398,9 +398,8 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
     wait_for("another eviction", MINUTE, || (evicted(&descheduler, cluster) == both).then_some(()));
 }
 
-/// The policy for the bridge is the one for Prometheus, but for whom it asks.
 #[test]
-fn the_policy_differs_from_that_for_prometheus_in_whom_it_asks_alone() {
+fn the_policy_differs_from_that_for_prometheus_in_url_and_query_only() {
     let lines = |name| snippet(name).lines().map(str::to_owned).collect::<Vec<_>>();
     let (here, there) = (lines("bridge-descheduler.yaml"), lines("descheduler-contention.yaml"));
     assert_eq!(here.len(), there.len());

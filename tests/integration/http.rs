@@ -1,4 +1,4 @@
-//! What Prometheus, probes, browsers and careless clients get.
+//! Responses to Prometheus, probes, browsers and careless clients.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ fn agent() -> Agent {
 }
 
 #[test]
-fn metrics_are_text_0_0_4_and_gzip_only_for_those_who_ask() {
+fn metrics_are_text_0_0_4_and_gzip_on_request() {
     let agent = agent();
     let plain = agent.request("GET /metrics HTTP/1.1\r\nHost: test\r\n");
     assert_eq!(plain.status, 200);
@@ -79,7 +79,7 @@ fn the_snapshot_has_the_node_and_every_cgroup() {
 }
 
 #[test]
-fn the_page_asks_nobody_but_the_agent() {
+fn the_page_requests_nothing_from_elsewhere() {
     let agent = agent();
     let page = agent.request("GET / HTTP/1.1\r\nHost: test\r\n");
     assert!(page.headers.contains("default-src 'none'"), "{}", page.headers);
@@ -91,7 +91,7 @@ fn the_page_asks_nobody_but_the_agent() {
 }
 
 #[test]
-fn those_who_ask_at_once_share_one_reading() {
+fn concurrent_requests_share_one_reading() {
     let agent = agent();
     let count = "psi_agent_sample_duration_seconds_count{reason=\"scrape\"} ";
     let readings = || {
@@ -112,13 +112,13 @@ fn those_who_ask_at_once_share_one_reading() {
 }
 
 #[test]
-fn connections_that_say_nothing_give_their_place_back() {
+fn connections_without_a_request_are_closed() {
     let agent = agent();
     let idle: Vec<TcpStream> =
         (0..64).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
     let mut slow = TcpStream::connect(&agent.address).unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: t").unwrap();
-    // All places are taken: this waits for the first of them to run out of time.
+    // At the connection limit, this waits until the first of them is closed.
     assert_eq!(agent.get("/livez"), "ok\n");
     for mut stream in idle {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

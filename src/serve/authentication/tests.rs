@@ -17,7 +17,7 @@ fn respond(path: &str, request: &Value) -> (u16, Value) {
     let spec = &request["spec"];
     let status = match path.rsplit('/').next().unwrap() {
         "tokenreviews" => match spec["token"].as_str().unwrap() {
-            "nobody" => json!({"authenticated": true, "user": {}}),
+            "nameless" => json!({"authenticated": true, "user": {}}),
             "broken" => return (500, json!({"message": "out of order"})),
             token @ ("prometheus" | "visitor") => json!({
                 "authenticated": true,
@@ -90,7 +90,7 @@ async fn the_api_server_decides_and_each_token_is_reviewed_once() {
         assert_eq!(scene.decide("visitor").await, Decision::Forbidden);
         assert_eq!(scene.decide("made up").await, Decision::Unauthenticated);
         // Authenticated, but without a user name that could have rights.
-        assert_eq!(scene.decide("nobody").await, Decision::Unauthenticated);
+        assert_eq!(scene.decide("nameless").await, Decision::Unauthenticated);
         assert_eq!(scene.decide("broken").await, Decision::Unanswered);
     }
     assert_eq!(scene.calls(), 2 + 2 + 1 + 1 + 1);
