@@ -7,11 +7,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
+use crate::clock;
 use crate::cluster::event_loop;
 use crate::config::Config;
 use crate::health::Health;
 use crate::host::Host;
 use crate::output::http::AgentService;
+use crate::output::scrape::Scrapes;
 use crate::pod_source;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::score::Scorer;
@@ -73,8 +75,16 @@ async fn start(config: &Config) -> anyhow::Result<(Server, AgentService, Ticks)>
         health: Arc::clone(&health),
         start_message: format!("Reading {found}; serving {}", server.url),
     };
-    let service = AgentService::new(sampler, pods, scores, config.families.clone(), health)
-        .with_access(config.access.rules(), authenticator);
+    let service = AgentService {
+        sampler,
+        pods,
+        scores,
+        scrapes: Scrapes::new(config.families.clone()),
+        health,
+        started_at: clock::now().at,
+        rules: config.access.rules(),
+        authenticator,
+    };
     Ok((server, service, ticks))
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -18,9 +17,14 @@ use super::watcher::Hosts;
 use super::{prioritize, query, watcher};
 use crate::clock;
 use crate::health::bridge::{BridgeHealth, Form, Outcome};
-use crate::serve::authorization::{AccessRules, Page, Peer, Refusal, Requirement};
-use crate::serve::body::{Body, not_encrypted, text, whole};
+use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
+use crate::serve::body::{Body, method_not_allowed, not_encrypted, text, whole};
 use crate::serve::connections::Service;
+
+const QUERY: &str = "/api/v1/query";
+const PRIORITIZE: &str = "/prioritize";
+const WATCHER: &str = "/watcher";
+const WATCHER_HEALTH: &str = "/watcher/health";
 
 /// Bytes of a query's form.
 const MAX_FORM: usize = 64 * 1024;
@@ -205,28 +209,29 @@ impl Service for BridgeService {
         if self.rules.requirement(peer, path) == Requirement::Refused(Refusal::NotEncrypted) {
             return not_encrypted();
         }
-        let Some((route, methods)) = Route::at(path) else {
-            return text(
-                StatusCode::NOT_FOUND,
-                "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
-            );
+        let methods = match path {
+            QUERY => "GET, POST",
+            PRIORITIZE => "POST",
+            WATCHER | WATCHER_HEALTH | METRICS | "/livez" | "/readyz" => "GET, HEAD",
+            _ => {
+                return text(
+                    StatusCode::NOT_FOUND,
+                    "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
+                );
+            }
         };
         if !methods.split(", ").any(|method| method == request.method().as_str()) {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "See the header Allow.\n");
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
-            return refused;
+            return method_not_allowed(methods);
         }
-        match route {
-            Route::Query => self.response(Form::Query, self.query(request, peer).await),
-            Route::Watcher => self.response(Form::Watcher, self.watcher(&request)),
-            Route::Prioritize => {
-                self.response(Form::Prioritize, self.prioritize(request, peer).await)
-            }
-            Route::WatcherHealth => self.watcher_health(),
-            Route::Metrics => self.metrics(),
-            Route::Readyz => self.readyz(),
-            // The event loop runs, or there would be no response.
-            Route::Livez => text(StatusCode::OK, "ok\n"),
+        match path {
+            QUERY => self.response(Form::Query, self.query(request, peer).await),
+            WATCHER => self.response(Form::Watcher, self.watcher(&request)),
+            PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
+            WATCHER_HEALTH => self.watcher_health(),
+            METRICS => self.metrics(),
+            "/readyz" => self.readyz(),
+            // `/livez`: the event loop runs, or there would be no response.
+            _ => text(StatusCode::OK, "ok\n"),
         }
     }
 }
@@ -242,33 +247,6 @@ impl Drop for Turn<'_> {
         self.sending.send_modify(|sending| {
             sending.remove(&self.peer);
         });
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Route {
-    Query,
-    Watcher,
-    WatcherHealth,
-    Prioritize,
-    Metrics,
-    Livez,
-    Readyz,
-}
-
-impl Route {
-    /// The route of a path, and its methods.
-    fn at(path: &str) -> Option<(Self, &'static str)> {
-        match path {
-            "/api/v1/query" => Some((Self::Query, "GET, POST")),
-            "/prioritize" => Some((Self::Prioritize, "POST")),
-            "/watcher" => Some((Self::Watcher, "GET, HEAD")),
-            "/watcher/health" => Some((Self::WatcherHealth, "GET, HEAD")),
-            "/metrics" => Some((Self::Metrics, "GET, HEAD")),
-            "/livez" => Some((Self::Livez, "GET, HEAD")),
-            "/readyz" => Some((Self::Readyz, "GET, HEAD")),
-            _ => None,
-        }
     }
 }
 

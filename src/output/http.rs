@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_SECURITY_POLICY, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::families::FamilyGroup;
 use super::page::PAGE;
 use super::scrape::Scrapes;
 use crate::clock;
@@ -19,7 +18,9 @@ use crate::sampler::{Pods, Refreshed, Sampler, TICK_INTERVAL};
 use crate::score::NodeScore;
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
-use crate::serve::body::{Body, chunked, not_encrypted, text, unauthorized, whole};
+use crate::serve::body::{
+    Body, chunked, method_not_allowed, not_encrypted, text, unauthorized, whole,
+};
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
 use crate::serve::token_cache::Decision;
@@ -31,46 +32,20 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
 /// Responds to the agent's requests.
-#[derive(Debug)]
-pub struct AgentService {
-    sampler: Sampler,
-    pods: Pods,
-    scores: Scores,
-    scrapes: Scrapes,
-    health: Arc<Health>,
-    started_at: Instant,
-    rules: AccessRules,
-    authenticator: Option<Arc<Authenticator>>,
+pub(crate) struct AgentService {
+    pub(crate) sampler: Sampler,
+    pub(crate) pods: Pods,
+    /// The newest score.
+    pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    pub(crate) scrapes: Scrapes,
+    pub(crate) health: Arc<Health>,
+    pub(crate) started_at: Instant,
+    pub(crate) rules: AccessRules,
+    /// Needed where the rules require tokens.
+    pub(crate) authenticator: Option<Arc<Authenticator>>,
 }
 
-/// The newest score.
-type Scores = watch::Receiver<Option<Arc<NodeScore>>>;
-
 impl AgentService {
-    /// Responds with samples and scores of these, without access rules.
-    #[must_use]
-    pub fn new(
-        sampler: Sampler,
-        pods: Pods,
-        scores: Scores,
-        families: Vec<FamilyGroup>,
-        health: Arc<Health>,
-    ) -> Self {
-        let (scrapes, started_at) = (Scrapes::new(families), clock::now().at);
-        let (rules, authenticator) = (AccessRules::default(), None);
-        Self { sampler, pods, scores, scrapes, health, started_at, rules, authenticator }
-    }
-
-    /// The same with these rules, and this authenticator for tokens.
-    #[must_use]
-    pub fn with_access(
-        self,
-        rules: AccessRules,
-        authenticator: Option<Arc<Authenticator>>,
-    ) -> Self {
-        Self { rules, authenticator, ..self }
-    }
-
     /// Checks the access rules; an error is the response of a request that is refused.
     async fn check_access(
         &self,
@@ -114,9 +89,7 @@ impl AgentService {
 
     async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "Use GET or HEAD.\n");
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refused;
+            return method_not_allowed("GET, HEAD");
         }
         match request.uri().path() {
             "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),

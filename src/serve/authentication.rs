@@ -10,7 +10,6 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use tokio::sync::watch;
 
-use super::authorization::RestrictedPath;
 use super::token_cache::{Decision, Lookup, TokenCache, TokenKey};
 use crate::clock;
 use crate::cluster::call::CallError;
@@ -65,7 +64,7 @@ impl Authenticator {
     /// Whether a token that this address sends gives access to this path.
     pub async fn decide(
         self: &Arc<Self>,
-        path: RestrictedPath,
+        path: &'static str,
         token: &str,
         address: IpAddr,
     ) -> Decision {
@@ -80,7 +79,7 @@ impl Authenticator {
     /// The review of a token without a decision. It continues when its client disconnects.
     fn begin(
         self: &Arc<Self>,
-        path: RestrictedPath,
+        path: &'static str,
         token: &str,
         address: IpAddr,
     ) -> Result<watch::Receiver<Option<Decision>>, Decision> {
@@ -110,8 +109,8 @@ impl Authenticator {
         Ok(review)
     }
 
-    async fn review(&self, path: RestrictedPath, token: &str) -> Decision {
-        let review = self.reviewer.review(token, path.as_str());
+    async fn review(&self, path: &'static str, token: &str) -> Decision {
+        let review = self.reviewer.review(token, path);
         let review = tokio::time::timeout(REVIEW_TIMEOUT, review).await;
         let decision = match review.unwrap_or(Err(CallError::TimedOut(REVIEW_TIMEOUT))) {
             Ok(Review::Allowed) => Decision::Allowed,

@@ -14,32 +14,12 @@ pub enum Page {
     Off,
 }
 
-/// A path with restricted access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RestrictedPath {
-    /// The metrics.
-    Metrics,
-    /// The page.
-    Page,
-    /// The snapshot that the page shows.
-    Snapshot,
-}
-
-impl RestrictedPath {
-    fn parse(path: &str) -> Option<Self> {
-        [Self::Metrics, Self::Page, Self::Snapshot].into_iter().find(|known| known.as_str() == path)
-    }
-
-    /// The path, as a ClusterRole lists it under `nonResourceURLs`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Metrics => "/metrics",
-            Self::Page => "/",
-            Self::Snapshot => "/snapshot.json",
-        }
-    }
-}
+/// The metrics.
+pub const METRICS: &str = "/metrics";
+/// The page.
+pub const PAGE: &str = "/";
+/// The snapshot that the page shows.
+pub const SNAPSHOT: &str = "/snapshot.json";
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +58,8 @@ pub struct AccessRules {
 pub enum Requirement {
     /// Nothing.
     Nothing,
-    /// A token whose account may get this path.
-    Token(RestrictedPath),
+    /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
+    Token(&'static str),
     /// It is refused, with or without a token.
     Refused(Refusal),
 }
@@ -99,16 +79,16 @@ impl AccessRules {
     /// What a request for this path needs.
     #[must_use]
     pub fn requirement(&self, peer: Peer, path: &str) -> Requirement {
-        let path = RestrictedPath::parse(path);
+        let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
         // The metrics do: a client that sends its token in clear here would do so elsewhere too.
-        let plain_allowed = peer.is_local() && path != Some(RestrictedPath::Metrics);
+        let plain_allowed = peer.is_local() && path != Some(METRICS);
         if self.tls && !peer.is_encrypted && !plain_allowed {
             return Requirement::Refused(Refusal::NotEncrypted);
         }
         match (path, self.page) {
             (None, _) => Requirement::Nothing,
-            (Some(path @ RestrictedPath::Metrics), _) => self.token(path),
+            (Some(METRICS), _) => self.token(METRICS),
             (Some(_), Page::Off) => Requirement::Refused(Refusal::PageIsOff),
             (Some(_), _) if peer.is_local() => Requirement::Nothing,
             (Some(_), Page::Loopback) => Requirement::Refused(Refusal::PageIsLocal),
@@ -116,7 +96,7 @@ impl AccessRules {
         }
     }
 
-    fn token(&self, path: RestrictedPath) -> Requirement {
+    fn token(&self, path: &'static str) -> Requirement {
         if self.tokens { Requirement::Token(path) } else { Requirement::Nothing }
     }
 }
@@ -184,9 +164,7 @@ mod tests {
     #[test]
     fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
         let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let [metrics, page, snapshot] =
-            [RestrictedPath::Metrics, RestrictedPath::Page, RestrictedPath::Snapshot]
-                .map(Requirement::Token);
+        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(Requirement::Token);
         assert_eq!(needed(rules, "10.0.0.7", true), [page, snapshot, metrics, FREE, FREE]);
         assert_eq!(needed(rules, "127.0.0.1", true), [FREE, FREE, metrics, FREE, FREE]);
         let local = refused(Refusal::PageIsLocal);

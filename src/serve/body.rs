@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, WWW_AUTHENTICATE,
 };
 use hyper::{Response, StatusCode};
 
@@ -48,6 +48,13 @@ pub(crate) fn chunked(
 pub(crate) fn unauthorized(reason: &'static str) -> Response<Body> {
     let mut response = text(StatusCode::UNAUTHORIZED, reason);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// A 405 with the methods that the path has.
+pub(crate) fn method_not_allowed(allowed: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "See the header Allow.\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 

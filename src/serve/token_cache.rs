@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::authorization::RestrictedPath;
-
 /// How long access lasts after it was revoked.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 /// How long a refusal lasts after access was granted.
@@ -71,7 +69,7 @@ pub struct TokenKey {
     /// A keyed hash of the token.
     pub hash: [u8; 32],
     /// The requested path.
-    pub path: RestrictedPath,
+    pub path: &'static str,
 }
 
 /// The result of looking a token up.
@@ -186,13 +184,14 @@ mod tests {
 
     use super::*;
     use crate::clock;
+    use crate::serve::authorization::{METRICS, PAGE};
 
     const PROMETHEUS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
     fn key(number: usize) -> TokenKey {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&number.to_le_bytes());
-        TokenKey { hash, path: RestrictedPath::Metrics }
+        TokenKey { hash, path: METRICS }
     }
 
     /// The address of an unknown client.
@@ -251,7 +250,7 @@ mod tests {
         let mut cache = TokenCache::default();
         send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now);
         assert_eq!(cache.look_up(&key(2), PROMETHEUS, now), Lookup::Review);
-        let page = TokenKey { path: RestrictedPath::Page, ..key(1) };
+        let page = TokenKey { path: PAGE, ..key(1) };
         assert_eq!(cache.look_up(&page, PROMETHEUS, now), Lookup::Review);
     }
 

@@ -9,6 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::serve::authorization::METRICS;
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -74,7 +75,7 @@ impl Scene {
     }
 
     async fn decide(&self, token: &str) -> Decision {
-        self.authenticator.decide(RestrictedPath::Metrics, token, ADDRESS).await
+        self.authenticator.decide(METRICS, token, ADDRESS).await
     }
 
     fn calls(&self) -> usize {
@@ -104,7 +105,7 @@ async fn concurrent_requests_with_one_token_share_its_review() {
     let requests: Vec<_> = (0..50)
         .map(|_| {
             let authenticator = Arc::clone(&scene.authenticator);
-            let path = RestrictedPath::Metrics;
+            let path = METRICS;
             tokio::spawn(async move { authenticator.decide(path, "prometheus", ADDRESS).await })
         })
         .collect();
