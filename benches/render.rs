@@ -20,11 +20,11 @@ use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Registry, TextEncoder};
 use psi_agent::cgroup_path::Place;
 use psi_agent::clock::Moment;
+use psi_agent::export::exposition::Exposition;
+use psi_agent::export::families::FamilyGroup;
+use psi_agent::export::series::LabelCache;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use psi_agent::kernel::pressure::Pressure;
-use psi_agent::output::exposition::Exposition;
-use psi_agent::output::families::FamilyGroup;
-use psi_agent::output::series::LabelCache;
 use psi_agent::sample::{
     CgroupSample, CpuSource, Depth, NodeSample, PressureReading, Pressures, Sample,
 };

@@ -8,8 +8,8 @@ use clap::{Parser, ValueEnum};
 
 use crate::cluster::Cluster;
 use crate::contract::{Level, Prefix};
+use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::families::FamilyGroup;
 use crate::publish::level::Thresholds;
 use crate::publish::node_patch::Outputs;
 use crate::reader::{Groups, Selection};

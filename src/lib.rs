@@ -13,7 +13,7 @@
 //! - [`publish`]: the score's way onto the Node
 //! - [`serve`]: connections, TLS, authentication and response bodies, for agent and bridge
 //! - [`health`]: the agent's own metrics
-//! - [`snapshot`]: the state as JSON; [`output`]: the metrics, the page
+//! - [`snapshot`]: the state as JSON; [`export`]: the metrics, the page
 //! - [`clock`]: the one place that reads the clocks
 //! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
 //!
@@ -27,13 +27,13 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod contract;
+pub mod export;
 pub mod health;
 pub mod host;
 pub mod identity;
 pub mod kernel;
 pub mod nodes;
 pub mod once;
-pub mod output;
 pub mod pod_source;
 pub mod publish;
 pub mod rates;

@@ -8,10 +8,10 @@ use anyhow::Context;
 
 use crate::clock;
 use crate::config::Config;
+use crate::export::scrape::Scrapes;
 use crate::health::{Health, Reason};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::scrape::Scrapes;
 use crate::pod_source::read_now;
 use crate::rates::rates_between;
 use crate::sample::{Depth, Sample};

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Auth, Bridge, Command, Publish, Scope};
 use crate::contract::{Level, Prefix};
+use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::families::FamilyGroup;
 use crate::publish::level::Thresholds;
 use crate::reap::Reap;
 use crate::sample::CpuSource;

@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("health", &["cluster", "kernel", "sample", "serve"]),
     ("snapshot", &["cgroup_path", "health", "identity", "kernel", "rates", "sample", "score"]),
     (
-        "output",
+        "export",
         &[
             "clock", "health", "identity", "kernel", "rates", "sample", "sampler", "score",
             "serve", "snapshot",
@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "cluster", "contract", "kernel", "output", "publish", "reader", "reap", "sample",
+            "cluster", "contract", "kernel", "export", "publish", "reader", "reap", "sample",
             "score", "serve",
         ],
     ),
@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "health",
             "host",
             "kernel",
-            "output",
+            "export",
             "pod_source",
             "publish",
             "sample",
@@ -68,7 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "health",
             "host",
             "kernel",
-            "output",
+            "export",
             "pod_source",
             "rates",
             "sample",
@@ -115,14 +115,14 @@ const FENCES: &[(&str, &[&str])] = &[
     ("prometheus::", &["health"]),
     (
         "hyper::",
-        &["bridge/service", "output/http", "serve/body", "serve/connections", "top/client"],
+        &["bridge/service", "export/http", "serve/body", "serve/connections", "top/client"],
     ),
     ("hyper_util::", &["serve/connections", "top/client"]),
     ("tokio_rustls", &["serve/connections", "serve/tls"]),
     ("ring::", &["serve"]),
     ("crossterm::", &["top/screen", "nodes"]),
     ("flate2", &["serve/compression"]),
-    ("clap", &["config", "main", "output/families"]),
+    ("clap", &["config", "main", "export/families"]),
     ("anyhow", &["agent", "bridge", "once", "check", "main", "nodes", "pod_source", "reap", "top"]),
     ("kube::", &["cluster", "identity/pod_watch"]),
     ("k8s_openapi", &["cluster", "identity/pod_watch"]),
