@@ -19,13 +19,14 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Registry, TextEncoder};
 use psi_agent::cgroup_path::Place;
+use psi_agent::clock::Moment;
+use psi_agent::export::exposition::Exposition;
+use psi_agent::export::families::FamilyGroup;
+use psi_agent::export::series::LabelCache;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
-use psi_agent::output::exposition::Exposition;
-use psi_agent::output::families::FamilyGroup;
-use psi_agent::output::series::LabelCache;
 use psi_agent::sample::{
-    CgroupSample, CpuSource, Detail, Moment, NodeSample, PassReport, PressureReading, Pressures,
+    CgroupSample, CpuSource, Detail, NodeSample, PassReport, PressureReading, Pressures,
     ScrapeSample,
 };
 use support::{cpu_time_of, judge, take_turns};

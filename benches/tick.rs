@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use psi_agent::clock::Moment;
 use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::tick_rates;
-use psi_agent::sample::{CpuSource, Moment, TickSample};
+use psi_agent::sample::{CpuSource, TickSample};
 use psi_agent::score::Scorer;
 use serde_json::json;
 

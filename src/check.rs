@@ -8,10 +8,10 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
+use crate::clock;
 use crate::cluster::{ClusterError, OwnNode, event_loop};
 use crate::collector::{Collector, Groups, Handles, Selection};
 use crate::config::{Config, PodSource, Publish};
-use crate::doors::certificate::Certificate;
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, Extent};
@@ -19,7 +19,7 @@ use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::pod_source::{connect, list};
 use crate::sample::CpuSource;
-use crate::sampler::moment_now;
+use crate::serve::tls::Certificate;
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
 
     if !host.node_alone {
         let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
-        tree.follow(moment_now().at);
+        tree.follow(clock::now().at);
         findings.push(cgroups(&mut tree));
         if psi_is_on {
             findings.push(cgroup_pressure(&tree, &mut buffer));
@@ -293,7 +293,7 @@ fn cpu_source(
     let handles = Handles { cgroups: 0, processes: usize::MAX };
     let (selection, groups) = (Selection::NONE, Groups::default());
     let mut collector = Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles);
-    let tick = collector.tick(moment_now(), None);
+    let tick = collector.tick(clock::now(), None);
     let containers = tick.containers.unwrap_or_default();
     let count = containers.len();
     let obstacle = match (tick.report.errors.first(), tick.hidden_containers) {
@@ -385,7 +385,7 @@ async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
 
 /// The TLS certificate, without which an agent that is configured with one does not start.
 fn certificate(config: &Config) -> Option<Finding> {
-    let files = config.doors.certificate.clone()?;
+    let files = config.access.certificate.clone()?;
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
         Ok(_) => Finding::ok("tls", format!("{path} matches its key")),

@@ -19,13 +19,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::clock::Moment;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, ContainerSample, CpuSource, CpuUse, Detail, Matching, Moment, NodeSample,
-    OtherSample, PassReport, ScrapeSample, ThreadSample, TickSample,
+    CgroupSample, ContainerSample, CpuSource, CpuUse, Detail, Matching, NodeSample, OtherSample,
+    PassReport, ScrapeSample, ThreadSample, TickSample,
 };
 use cpu::{Levels, read_cpu_use};
 use export::read_stats;

@@ -9,18 +9,18 @@ use clap::{Parser, ValueEnum};
 use crate::cluster::Cluster;
 use crate::collector::{Groups, Selection};
 use crate::contract::{Level, Prefix, Thresholds};
+use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::families::FamilyGroup;
 use crate::publish::node_patch::Outputs;
 use crate::reap::Reap;
 use crate::sample::CpuSource;
 use crate::score::Counted;
+pub use access::{Access, Auth};
 pub use bridge::Bridge;
-pub use doors::{Auth, Doors};
 use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
 
+mod access;
 mod bridge;
-mod doors;
 mod flags;
 
 /// What was typed.
@@ -199,8 +199,8 @@ pub struct Config {
     pub command: Command,
     /// Where to listen.
     pub listen_address: SocketAddr,
-    /// Who may look.
-    pub doors: Doors,
+    /// TLS, authentication, and the page.
+    pub access: Access,
     /// The host's `/proc`.
     pub proc_root: PathBuf,
     /// Source of CPU wait time; `None` is `auto`.
@@ -325,15 +325,15 @@ impl TryFrom<CommandLine> for Config {
         };
         let scope = Scope::of(scope, &pods)?;
         let publish = Publish::of(publish, &pods, &command)?;
-        let doors = Doors::of(tls_cert_file, tls_private_key_file, auth, page.into())?;
-        auth.check(&pods, doors.certificate.is_some(), &command)?;
+        let access = Access::new(tls_cert_file, tls_private_key_file, auth, page.into())?;
+        auth.check(&pods, access.certificate.is_some(), &command)?;
         Ok(Config {
             pods,
             kubeconfig,
             prefix,
             listen_address: listen_address.unwrap_or_else(|| command.default_address()),
             command,
-            doors,
+            access,
             proc_root,
             cpu_source: cpu_source.into(),
             cgroup_root,
@@ -351,7 +351,7 @@ impl TryFrom<CommandLine> for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doors::rules::{Page, Rules};
+    use crate::serve::authorization::{AccessRules, Page};
     use clap::CommandFactory;
 
     fn config(line: &str) -> Config {
@@ -398,12 +398,15 @@ mod tests {
         let clear = format!("psi-agent --auth kubernetes {cluster}");
         assert_eq!(error(&clear), ConfigError::AuthWithoutTls);
 
-        let rules = config(&format!("{tokens} {cluster} --page anywhere")).doors.rules();
-        assert_eq!(rules, Rules { tls: true, tokens: true, page: Page::Anywhere });
-        assert_eq!(config(&tls).doors.rules(), Rules { tls: true, ..Rules::default() });
-        assert_eq!(config("psi-agent").doors.rules(), Rules::default());
+        let rules = config(&format!("{tokens} {cluster} --page anywhere")).access.rules();
+        assert_eq!(rules, AccessRules { tls: true, tokens: true, page: Page::Anywhere });
+        assert_eq!(
+            config(&tls).access.rules(),
+            AccessRules { tls: true, ..AccessRules::default() }
+        );
+        assert_eq!(config("psi-agent").access.rules(), AccessRules::default());
         // The same environment stands around `psi-agent top` in the agent's pod.
-        assert_eq!(config("psi-agent top --auth kubernetes").doors.auth, Auth::Kubernetes);
+        assert_eq!(config("psi-agent top --auth kubernetes").access.auth, Auth::Kubernetes);
     }
 
     #[test]

@@ -7,32 +7,33 @@
 //! - [`kernel`]: the only room that opens kernel files; parsers are pure functions over bytes
 //! - [`cgroup_path`]: what a path says of pods and containers (pure)
 //! - [`identity`]: whose a cgroup is; [`pod_source`]: who tells; [`cluster`]: the API server
-//! - [`sample`]: raw counters of one moment; [`reader`]: makes them; [`sampler`]: when
+//! - [`sample`]: raw counters of one pass; [`collector`]: reads them; [`sampler`]: when
 //! - [`rates`]: two samples to shares of time (pure)
 //! - [`score`]: how much the node holds its VMs back, and why (pure)
 //! - [`publish`]: the score's way onto the Node
-//! - [`doors`]: who may look: paths, tokens, the certificate
-//! - [`snapshot`]: what people see; [`output`]: Prometheus, HTTP, the page
-//! - [`self_health`]: what the agent says of itself
+//! - [`serve`]: connections, TLS, authentication and response bodies, for agent and bridge
+//! - [`health`]: the agent's own metrics
+//! - [`snapshot`]: the state as JSON; [`export`]: the metrics, the page
+//! - [`clock`]: the one place that reads the clocks
 //! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
 //!
-//! For schedulers and deschedulers: [`contract`], the crate `psi-agent-contract`, which parses what
-//! the agent publishes on a Node.
+//! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
 
 pub mod agent;
 pub mod bridge;
 pub mod cgroup_path;
 pub mod check;
+pub mod clock;
 pub mod cluster;
 pub mod collector;
 pub mod config;
-pub mod doors;
+pub mod export;
+pub mod health;
 pub mod host;
 pub mod identity;
 pub mod kernel;
 pub mod nodes;
 pub mod once;
-pub mod output;
 pub mod pod_source;
 pub mod publish;
 pub mod rates;
@@ -40,7 +41,7 @@ pub mod reap;
 pub mod sample;
 pub mod sampler;
 pub mod score;
-pub mod self_health;
+pub mod serve;
 pub mod snapshot;
 pub mod top;
 

@@ -4,10 +4,9 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
-use jiff::Timestamp;
 use psi_agent::cluster::{ApiClient, event_loop};
 use psi_agent::config::{Command, CommandLine, Config, LogConfig};
-use psi_agent::{agent, bridge, check, nodes, once, reap, top};
+use psi_agent::{agent, bridge, check, clock, nodes, once, reap, top};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
             return WRONG_USAGE.into();
         }
         Err(help_or_version) => {
-            // A closed pipe is nobody to tell.
+            // An error of a closed pipe can't be shown anywhere.
             let _ = help_or_version.print();
             return ExitCode::SUCCESS;
         }
@@ -46,11 +45,12 @@ fn main() -> ExitCode {
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
         Command::Nodes => with_api(&config, async |api| {
-            let (now, width) = (Timestamp::now(), nodes::terminal_width());
+            let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
             nodes::nodes(&api, &config.prefix, now, width, &mut stdout().lock()).await
         }),
         Command::Reap(what) => with_api(&config, async |api| {
-            reap::reap(&api, &config.prefix, *what, Timestamp::now(), &mut stdout().lock()).await
+            reap::reap(&api, &config.prefix, *what, clock::now().timestamp(), &mut stdout().lock())
+                .await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
     };
@@ -83,7 +83,7 @@ fn one_line(error: &clap::Error) -> String {
 fn start_logging(config: LogConfig) {
     let terminal = stderr().is_terminal();
     let log = fmt::layer().with_writer(stderr).with_target(false).with_ansi(terminal);
-    // Libraries log each failed request; the agent says such things once, in its own words.
+    // Libraries log each failed request, the agent logs an error once.
     let quiet =
         Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
     if config.json.unwrap_or(!terminal) {

@@ -1,4 +1,4 @@
-//! `psi-agent once`: two samples, the metrics of the later on stdout.
+//! `psi-agent once`: prints the metrics, with the score of a single window.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -6,35 +6,47 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::clock;
 use crate::config::Config;
+use crate::export::scrape::Scrapes;
+use crate::health::Health;
 use crate::host::Host;
-use crate::output::scrape::Scrapes;
+use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::resource::PerResource;
 use crate::pod_source::read_now;
-use crate::sample::Detail;
-use crate::sampler::moment_now;
-use crate::self_health::SelfHealth;
+use crate::rates::tick_rates;
+use crate::sample::{Detail, TickSample};
+use crate::score::{NodeScore, Scorer};
 
-/// Between the two samples: the kernel's own averaging period.
-const APART: Duration = Duration::from_secs(2);
+/// Length of the score's window: the kernel's averaging period.
+const WINDOW: Duration = Duration::from_secs(2);
 
-/// Reads twice and writes the metrics to `out`. A reader that goes away is no error.
+/// Reads the node twice, [`WINDOW`] apart, and writes the metrics to `out`, which may be closed
+/// early.
 ///
 /// # Errors
-/// What does not let it read, or a failing `out`.
+/// When the node can't be read, or when writing fails.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
     let has_cgroup2 = !host.node_alone;
     let mut collector = host.into_collector(config);
     let pods = read_now(&config.pods)?;
-    collector.scrape(moment_now(), Detail::Exported, pods.as_ref());
-    std::thread::sleep(APART);
-    let moment = moment_now();
-    let sample = Arc::new(collector.scrape(moment, Detail::Exported, pods.as_ref()));
-    let took = moment_now().at.saturating_duration_since(moment.at);
-    let health = SelfHealth::new().context("cannot register the agent's own metrics")?;
-    health.has_cgroup2(has_cgroup2);
+    let pods = pods.as_ref();
+    let before = collector.tick(clock::now(), pods);
+    std::thread::sleep(WINDOW);
+    let after = collector.tick(clock::now(), pods);
+    let sample = Arc::new(collector.scrape(clock::now(), Detail::Exported, pods));
+    let took = clock::now().at.saturating_duration_since(sample.moment.at);
+    let health = Health::new().context("cannot register the agent's own metrics")?;
+    health.set_cgroup2(has_cgroup2);
     health.observe_scrape(&sample, took);
-    let mut scrape = Scrapes::new(config.families.clone(), health).begin(sample, None);
+    let rates = tick_rates(&before, &after);
+    let score = Scorer::of_one_window(config.counted.clone(), after.moment, &rates);
+    if score.score.is_none() {
+        let reason = missing_score(&score, &after, &config.counted, has_cgroup2);
+        tracing::warn!("No score: {reason}; see `psi-agent check`");
+    }
+    let mut scrape = Scrapes::new(config.families.clone()).begin(sample, Some(&score), &health);
     let mut text = Vec::new();
     loop {
         let more = scrape.next_chunk(&mut text);
@@ -47,4 +59,26 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
             return Ok(());
         }
     }
+}
+
+fn missing_score(
+    score: &NodeScore,
+    sample: &TickSample,
+    counted: &[Resource],
+    has_cgroup2: bool,
+) -> String {
+    let missing = counted.iter().filter(|resource| score.contention.of(**resource).is_none());
+    let missing: Vec<&str> = missing.map(|resource| resource.word()).collect();
+    let reason = if !has_cgroup2 {
+        "the node has no cgroup v2"
+    } else if sample.containers.is_none() {
+        "the scored containers are not known"
+    } else if sample.hidden_containers > 0 {
+        "the processes of some containers are not visible"
+    } else if sample.node.pressure.pressures == PerResource::default() {
+        "the kernel reports no pressure"
+    } else {
+        "it could not be read in this window"
+    };
+    format!("the contention of {} is unknown, since {reason}", missing.join(" and "))
 }

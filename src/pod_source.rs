@@ -8,12 +8,13 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::cluster::{ClusterError, OwnNode, WatchEvent, event_loop};
 use crate::config::PodSource;
+use crate::health::Health;
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pods_file::{PodsFile, PodsFileError};
-use crate::output::scrape::Scrapes;
-use crate::sampler::{Pods, moment_now};
+use crate::sampler::Pods;
 
 /// Interval of the checks whether the file of pods has changed.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,24 +40,24 @@ pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError
 pub fn follow(
     source: &PodSource,
     node: Option<OwnNode>,
-    scrapes: &Arc<Scrapes>,
+    health: &Arc<Health>,
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
-    let scrapes = Arc::clone(scrapes);
+    let health = Arc::clone(health);
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        tokio::spawn(follow_node(node, sender, scrapes));
+        tokio::spawn(follow_node(node, sender, health));
     } else if let PodSource::File(path) = source {
         let mut file = PodsFile::new(path);
         let mut index = PodIndex::default();
         update(&mut file, &mut index, &sender)?;
-        tokio::spawn(follow_file(file, index, sender, scrapes));
+        tokio::spawn(follow_file(file, index, sender, health));
     }
     Ok(pods)
 }
 
-async fn follow_node(node: OwnNode, sender: Sender, scrapes: Arc<Scrapes>) {
+async fn follow_node(node: OwnNode, sender: Sender, health: Arc<Health>) {
     let mut index = PodIndex::default();
     let mut events = std::pin::pin!(node.watch_pods());
     while let Some(event) = events.next().await {
@@ -66,29 +67,24 @@ async fn follow_node(node: OwnNode, sender: Sender, scrapes: Arc<Scrapes>) {
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Failed(error) => {
-                scrapes.health().pods_not_told(&error, moment_now().unix_ms);
+                health.pods_failed(&error, clock::now().unix_ms);
                 continue;
             }
         }
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.len(), "The API server listed the pods");
         }
-        scrapes.health().pods_told();
+        health.pods_received();
         sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
 
-async fn follow_file(
-    mut file: PodsFile,
-    mut index: PodIndex,
-    sender: Sender,
-    scrapes: Arc<Scrapes>,
-) {
+async fn follow_file(mut file: PodsFile, mut index: PodIndex, sender: Sender, health: Arc<Health>) {
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
-            Ok(()) => scrapes.health().pods_told(),
-            Err(error) => scrapes.health().pods_not_told(&error, moment_now().unix_ms),
+            Ok(()) => health.pods_received(),
+            Err(error) => health.pods_failed(&error, clock::now().unix_ms),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::clock::Moment;
 use crate::identity::Workload;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
@@ -15,15 +16,6 @@ use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::kernel::task_text::TaskTimes;
-
-/// A moment on both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// For intervals.
-    pub at: Instant,
-    /// For people: milliseconds since the epoch.
-    pub unix_ms: u64,
-}
 
 /// Source of the CPU wait time that the score rests on. Chosen once, at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,14 +4,15 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
+use crate::clock;
 use crate::collector::{Collector, MIN_PRESSURE_INTERVAL};
 use crate::identity::pod_index::PodIndex;
 use crate::rates::{ScrapeRates, TickRates, scrape_rates, tick_rates};
-use crate::sample::{Detail, Moment, ScrapeSample, TickSample};
+use crate::sample::{Detail, ScrapeSample, TickSample};
 
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
@@ -110,15 +111,6 @@ impl Sampler {
     }
 }
 
-/// Both clocks at once: the one place of the running agent that reads them for samples.
-#[allow(clippy::disallowed_methods, reason = "samples are stamped here and nowhere else")]
-#[must_use]
-pub fn moment_now() -> Moment {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let unix_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
-    Moment { at: Instant::now(), unix_ms }
-}
-
 struct Worker {
     collector: Collector,
     pods: Pods,
@@ -129,14 +121,14 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, requests: &Receiver<Request>, tick_interval: Duration) {
-        let mut due = moment_now().at;
+        let mut due = clock::now().at;
         loop {
-            let wait = due.saturating_duration_since(moment_now().at);
+            let wait = due.saturating_duration_since(clock::now().at);
             match requests.recv_timeout(wait) {
                 Ok(request) => self.answer(request, requests),
                 Err(RecvTimeoutError::Timeout) => {
                     self.tick();
-                    due = due_after(due, moment_now().at, tick_interval);
+                    due = due_after(due, clock::now().at, tick_interval);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -144,10 +136,10 @@ impl Worker {
     }
 
     fn tick(&mut self) {
-        let moment = moment_now();
+        let moment = clock::now();
         let pods = self.pods.borrow().clone();
         let sample = self.collector.tick(moment, pods.as_deref());
-        let took = moment_now().at.saturating_duration_since(moment.at);
+        let took = clock::now().at.saturating_duration_since(moment.at);
         let rates = self.previous.as_ref().map(|before| tick_rates(&before.sample, &sample));
         let tick = Arc::new(Tick { sample, rates, took });
         self.previous = Some(Arc::clone(&tick));
@@ -159,7 +151,7 @@ impl Worker {
         let mut asked = vec![first];
         asked.extend(requests.try_iter());
         let detail = asked.iter().map(|request| request.detail).max().unwrap_or(Detail::Exported);
-        let moment = moment_now();
+        let moment = clock::now();
         let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
         let before = self.shared.take();
         let usable = |before: &&Scraped| {
@@ -170,7 +162,7 @@ impl Worker {
             None => {
                 let pods = self.pods.borrow().clone();
                 let sample = Arc::new(self.collector.scrape(moment, detail, pods.as_deref()));
-                let took = moment_now().at.saturating_duration_since(moment.at);
+                let took = clock::now().at.saturating_duration_since(moment.at);
                 Scraped { rates: rates_since(before, &sample), sample, took: Some(took) }
             }
         };
@@ -206,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_late_tick_is_neither_made_up_for_nor_followed_at_once() {
-        let due = moment_now().at;
+        let due = clock::now().at;
         let after = |late: f64| {
             let next = due_after(due, due + Duration::from_secs_f64(late), TICK_INTERVAL);
             (next - due).as_secs_f64()

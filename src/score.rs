@@ -12,13 +12,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 pub use crate::kernel::resource::PerResource;
 use crate::rates::{ContainerRates, PressureRates, Ratio, TickRates};
-use crate::sample::{CpuSource, Moment};
+use crate::sample::CpuSource;
 use cpu_pressure::PressureScale;
 use quartile::upper_quartile;
 use smoothing::Smoothed;
@@ -155,6 +156,15 @@ impl Scorer {
         adopt(&mut self.contention.cpu, published.cpu);
         adopt(&mut self.contention.memory, published.memory);
         adopt(&mut self.contention.io, published.io);
+    }
+
+    /// The score of a single window, unsmoothed.
+    #[must_use]
+    pub fn of_one_window(counted: Counted, moment: Moment, rates: &TickRates) -> NodeScore {
+        let mut scorer = Self::new(counted);
+        let score = scorer.advance(moment, rates);
+        let contention = score.latest;
+        NodeScore { score: scorer.score(&contention, rates), contention, ..score }
     }
 
     /// The score after one more window.

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Serialize, Serializer};
 
 use crate::cgroup_path::{Place, PodLevel};
+use crate::health::HealthView;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Ratio, ScrapeRates};
 use crate::sample::{CgroupSample, CgroupStats, ScrapeSample};
 use crate::score::{ContainerScore, NodeScore, PerResource, Wait};
-use crate::self_health::HealthView;
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
+use crate::clock;
 use crate::cluster::OwnNode;
 use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
-use crate::output::scrape::Scrapes;
+use crate::health::{Health, PublishedValue, Publishes};
 use crate::publish::PublishedScore;
 use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
-use crate::sampler::moment_now;
 use crate::score::NodeScore;
-use crate::self_health::PublishedValue;
 
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
 /// only logged.
@@ -23,9 +22,9 @@ pub(super) fn start(
     node: Option<OwnNode>,
     scores: watch::Receiver<Option<Arc<NodeScore>>>,
     adopt: oneshot::Sender<NodePressure>,
-    scrapes: &Arc<Scrapes>,
+    health: &Arc<Health>,
 ) {
-    scrapes.health().publishing(match config.publish {
+    health.publishes.set_mode(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
@@ -42,30 +41,30 @@ pub(super) fn start(
         dry_run: config.publish == Publish::DryRun,
         random,
     };
-    let scrapes = Arc::clone(scrapes);
+    let health = Arc::clone(health);
     let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        publish(settings, scores, adopt, |report| record(&scrapes, report, shows_level)).await;
+        let record = |report: &Report<'_>| record(&health.publishes, report, shows_level);
+        publish(settings, scores, adopt, record).await;
     });
 }
 
-fn record(scrapes: &Scrapes, report: &Report<'_>, shows_level: bool) {
-    let health = scrapes.health();
+fn record(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
             tracing::info!(score, "Continuing from the value that an earlier agent published");
         }
         Report::Written(published, reason) => {
-            health.published(value(published, shows_level));
+            publishes.published(value(published, shows_level));
             log("Published", published, *reason, "");
         }
         Report::WouldWrite(published, reason, patch) => {
-            health.would_publish(value(published, shows_level));
+            publishes.would_publish(value(published, shows_level));
             let patch = patch.map(ToString::to_string).unwrap_or_default();
             log("Would publish", published, *reason, &patch);
         }
-        Report::Failed(error) => health.not_published(error, moment_now().unix_ms),
+        Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
     }
 }
 

@@ -1,83 +1,105 @@
-//! What a tick sets in motion: it is counted, scored, and the score handed on.
+//! Follows the ticks: each is counted and scored, and changes of what can be read are logged.
 
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
 use crate::contract::NodePressure;
+use crate::health::Health;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::scrape::Scrapes;
 use crate::sample::TickSample;
 use crate::sampler::{Sampler, Tick};
 use crate::score::{NodeScore, Scorer};
 
-/// Follows the ticks for ever; an error is that there are no more.
-pub(super) async fn follow(
-    mut sampler: Sampler,
-    first: Arc<Tick>,
-    mut scorer: Scorer,
-    scores: watch::Sender<Option<Arc<NodeScore>>>,
-    mut adopted: oneshot::Receiver<NodePressure>,
-    scrapes: &Scrapes,
-) -> anyhow::Result<()> {
-    let mut tick = first;
-    let mut before = None;
-    let mut hidden_before = false;
-    loop {
-        scrapes.health().observe_tick(&tick.sample, tick.took);
-        say_what_is_supported(&tick, &mut before);
-        say_what_is_hidden(&tick.sample, &mut hidden_before);
-        if let Ok(published) = adopted.try_recv() {
-            scorer.adopt(&published);
+/// Everything that a tick needs.
+pub(super) struct Ticks {
+    pub(super) sampler: Sampler,
+    pub(super) scorer: Scorer,
+    pub(super) scores: watch::Sender<Option<Arc<NodeScore>>>,
+    /// The value that was on the Node when the agent started.
+    pub(super) adopted: oneshot::Receiver<NodePressure>,
+    pub(super) health: Arc<Health>,
+    /// Logged with the first tick.
+    pub(super) start_message: String,
+}
+
+/// State that is logged when it changes.
+struct Logged {
+    supported: Option<String>,
+    has_hidden: bool,
+}
+
+impl Ticks {
+    /// Follows the ticks for ever; an error means that the sampling thread has ended.
+    pub(super) async fn follow(mut self) -> anyhow::Result<()> {
+        let mut tick = self.sampler.next_tick().await?;
+        let mut logged = self.log_start(&tick);
+        loop {
+            self.health.observe_tick(&tick.sample, tick.took);
+            log_supported(&tick, &mut logged.supported);
+            log_hidden(&tick.sample, &mut logged.has_hidden);
+            if let Ok(published) = self.adopted.try_recv() {
+                self.scorer.adopt(&published);
+            }
+            if let Some(rates) = &tick.rates {
+                let score = self.scorer.advance(tick.sample.moment, rates);
+                self.scores.send_replace(Some(Arc::new(score)));
+            }
+            tick = self.sampler.next_tick().await?;
         }
-        if let Some(rates) = &tick.rates {
-            let score = scorer.advance(tick.sample.moment, rates);
-            scores.send_replace(Some(Arc::new(score)));
+    }
+
+    fn log_start(&self, tick: &Tick) -> Logged {
+        let cgroups = tick.sample.report.in_scope;
+        let supported = supported(tick);
+        let pressure = supported.as_deref().unwrap_or("off");
+        tracing::info!(%cgroups, %pressure, "{}", self.start_message);
+        if supported.is_none() {
+            warn_of_missing_pressure();
         }
-        tick = sampler.next_tick().await?;
+        Logged { supported, has_hidden: false }
     }
 }
 
-/// Says when pressure goes away or comes back. `before` is what was supported at the last tick.
-fn say_what_is_supported(tick: &Tick, before: &mut Option<Option<String>>) {
+/// Logs when the kernel stops or begins to report pressure.
+fn log_supported(tick: &Tick, before: &mut Option<String>) {
     let now = supported(tick);
-    if before.as_ref() == Some(&now) {
+    if *before == now {
         return;
     }
     match &now {
-        Some(resources) if before.is_some() => {
-            tracing::info!(%resources, "The kernel tells pressure");
-        }
-        Some(_) => {}
-        None => tracing::warn!(
-            "The kernel tells no pressure: boot with psi=1; `psi-agent check` says more"
-        ),
+        Some(resources) => tracing::info!(%resources, "The kernel reports pressure"),
+        None => warn_of_missing_pressure(),
     }
-    *before = Some(now);
+    *before = now;
 }
 
-/// Says when the threads of VMs are not to be seen, and when they are again.
-fn say_what_is_hidden(sample: &TickSample, before: &mut bool) {
+fn warn_of_missing_pressure() {
+    tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
+}
+
+/// Logs when processes of containers become invisible or visible.
+fn log_hidden(sample: &TickSample, before: &mut bool) {
     let containers = sample.hidden_containers;
-    let is_hidden = containers > 0;
-    if is_hidden != *before {
-        if is_hidden {
+    let has_hidden = containers > 0;
+    if has_hidden != *before {
+        if has_hidden {
             tracing::warn!(
                 containers,
-                "No process of these is to be seen, so their run delay is not known: mount the \
-                 host's /proc and name it with --proc-root; `psi-agent check` says more"
+                "The processes of some containers are not visible, so their run delay is unknown: \
+                 mount the host's /proc and name it with --proc-root; see `psi-agent check`"
             );
         } else {
-            tracing::info!("The processes of all containers are to be seen");
+            tracing::info!("The processes of all containers are visible");
         }
-        *before = is_hidden;
+        *before = has_hidden;
     }
 }
 
-/// Resources whose pressure the node tells.
-pub(super) fn supported(tick: &Tick) -> Option<String> {
+/// Resources whose pressure the kernel reports for the node; `None` if it reports none.
+fn supported(tick: &Tick) -> Option<String> {
     let pressures = &tick.sample.node.pressure.pressures;
-    let told = Resource::ALL.into_iter().filter(|&resource| pressures.of(resource).is_some());
-    let told: Vec<&str> = told.map(Resource::word).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    let supported = Resource::ALL.into_iter().filter(|&resource| pressures.of(resource).is_some());
+    let words: Vec<&str> = supported.map(Resource::word).collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }

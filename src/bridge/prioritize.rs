@@ -1,26 +1,26 @@
-//! kube-scheduler's HTTP extender, verb `prioritize`: the Nodes that a pod fits on in, a score for
-//! each out. Pure.
+//! kube-scheduler's HTTP extender, verb `prioritize`: a score for each Node that a pod fits on.
+//! Pure.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::table::Views;
 
-/// What a scheduler gives at most. The least pressure gets it.
+/// The highest score of an extender, for the least pressure.
 const BEST: f64 = 10.0;
 
-/// A body that no scheduler sends.
+/// A malformed body.
 #[derive(Debug, thiserror::Error)]
 pub enum BadArguments {
-    /// It is not JSON, or has other types in it.
-    #[error("the body is no ExtenderArgs of kube-scheduler's: {0}")]
+    /// Not JSON, or of other types.
+    #[error("the body is not an ExtenderArgs of kube-scheduler: {0}")]
     NotJson(#[from] serde_json::Error),
-    /// It names no Nodes in either form.
+    /// Without Nodes in either form.
     #[error("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes")]
     NoNodes,
 }
 
-/// `ExtenderArgs` as far as it is read. Its keys are the names of Go's fields.
+/// The parts of `ExtenderArgs` that are used. Its keys are the names of Go's fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Arguments {
@@ -43,7 +43,7 @@ struct Metadata {
     name: String,
 }
 
-/// The Nodes that a request is about: by name where the extender is `nodeCacheCapable`, else whole.
+/// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole.
 ///
 /// # Errors
 /// [`BadArguments`].
@@ -53,8 +53,8 @@ pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
     node_names.or_else(|| nodes.map(whole)).ok_or(BadArguments::NoNodes)
 }
 
-/// A score for each candidate, also for those that are not known, since a Node without one is taken
-/// for the worst; `None` where no Node is known.
+/// A score for each candidate; `None` if no Node is known. A Node without a value gets the average,
+/// since the scheduler counts a missing score as 0.
 #[must_use]
 pub fn answer(views: &Views, candidates: &[String]) -> Option<Value> {
     let score_of = |name: &String| Some(score(views.of(name)?.score.mean));
@@ -66,7 +66,7 @@ pub fn answer(views: &Views, candidates: &[String]) -> Option<Value> {
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "points are within 0 and 100, so this is within 0 and 10"
+    reason = "points are between 0 and 100, so this is between 0 and 10"
 )]
 fn score(points: f64) -> u8 {
     (BEST - points / 100.0 * BEST).round() as u8
@@ -90,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn what_no_scheduler_sends_is_named() {
+    fn malformed_bodies_are_errors() {
         let error = |body: &str| candidates(body.as_bytes()).unwrap_err().to_string();
         assert!(error(r#"{"Pod":{},"Nodes":null,"NodeNames":null}"#).contains("neither NodeNames"));
-        assert!(error("[").contains("no ExtenderArgs"));
+        assert!(error("[").contains("not an ExtenderArgs"));
         assert!(error(r#"{"NodeNames":[1]}"#).contains("expected a string"));
         assert!(error(r#"{"Nodes":{"items":[{}]}}"#).contains("missing field `metadata`"));
     }
 
     #[test]
-    fn the_least_pressure_is_best_and_what_is_not_known_is_between() {
+    fn the_least_pressure_scores_10_and_an_unknown_node_the_average() {
         let views = views(&[("hot", Some(60.0)), ("calm", Some(0.0)), ("silent", None)]);
         let answer = answer(&views, &candidates(BY_NAME.as_bytes()).unwrap());
         let expected = json!([
@@ -110,20 +110,20 @@ mod tests {
     }
 
     #[test]
-    fn where_no_node_is_known_there_is_no_score() {
-        let nobody = views(&[("silent", None)]);
-        assert_eq!(answer(&nobody, &["silent".to_owned()]), None);
-        assert_eq!(answer(&nobody, &[]), None);
+    fn without_a_known_node_there_is_no_score() {
+        let unknown = views(&[("silent", None)]);
+        assert_eq!(answer(&unknown, &["silent".to_owned()]), None);
+        assert_eq!(answer(&unknown, &[]), None);
     }
 
     proptest! {
         #[test]
-        fn any_body_is_read_or_named(body: Vec<u8>) {
+        fn any_body_is_read_or_refused(body: Vec<u8>) {
             let _ = candidates(&body);
         }
 
         #[test]
-        fn scores_are_0_to_10_and_less_pressure_is_not_worse(a in 0.0_f64..=100.0, b in 0.0_f64..=100.0) {
+        fn scores_are_0_to_10_and_less_pressure_never_scores_lower(a in 0.0_f64..=100.0, b in 0.0_f64..=100.0) {
             prop_assert!(score(a) <= 10 && score(b) <= 10);
             prop_assert!(a > b || score(a) >= score(b));
         }

@@ -1,33 +1,42 @@
-//! Prometheus' `/api/v1/query`, as far as a descheduler asks it: whatever the query says, the answer
-//! is each Node's slow score, now. Pure.
+//! The part of Prometheus' `/api/v1/query` that deschedulers use: two expressions, both of which
+//! give each Node's slow score now. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::table::Views;
 
-/// On top of the average, in points, as the recording rules have it: a descheduler cuts to whole
-/// percents, and takes a node at the average for an underused one.
+/// Added to the average for Nodes without a value, in points, as in the recording rules: a
+/// descheduler truncates to whole percent, and takes a Node at the average for underutilized.
 const ABOVE_AVERAGE: f64 = 1.5;
 
-/// How far from now a query's time may be: there is no history to look it up in.
+/// The slow score by its own name, and by that of the recording rule with the same meaning.
+const EXPRESSIONS: [&str; 2] = ["slow-score", "instance:psi_agent_node_score:avg10m_neutral"];
+
+/// How far from now a query's time may be: the bridge keeps no history.
 const NEARLY_NOW_S: f64 = 300.0;
 
-/// A query that Prometheus would not take either, or that is about another time.
+/// A query that the bridge can't answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BadQuery {
+    /// Another expression.
+    #[error(
+        "unsupported expression: the bridge answers {} only; ask Prometheus for others",
+        EXPRESSIONS.join(" and ")
+    )]
+    Unsupported,
     /// No expression.
     #[error("the parameter query is missing or empty: send the form query=…&time=…")]
     Missing,
-    /// A time that is none.
+    /// A malformed time.
     #[error("the parameter time is {0:?}, expected seconds since 1970 or a time in RFC 3339")]
     Time(String),
-    /// Another time than now.
+    /// A time other than now.
     #[error("the parameter time is {0} s from now: the bridge keeps no history, ask Prometheus")]
     NotNow(f64),
 }
 
-/// Looks whether a form (`query=…&time=…`) asks for something that can be told.
+/// Checks a form (`query=…&time=…`).
 ///
 /// # Errors
 /// [`BadQuery`].
@@ -35,8 +44,10 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
     let value = |key: &str| {
         form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
     };
-    if value("query").is_none_or(|query| query.trim().is_empty()) {
-        return Err(BadQuery::Missing);
+    match value("query").unwrap_or_default().trim() {
+        "" => return Err(BadQuery::Missing),
+        expression if EXPRESSIONS.contains(&expression) => {}
+        _ => return Err(BadQuery::Unsupported),
     }
     let Some(time) = value("time").filter(|time| !time.is_empty()) else {
         return Ok(());
@@ -48,7 +59,7 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
     if away_s.abs() <= NEARLY_NOW_S { Ok(()) } else { Err(BadQuery::NotNow(away_s.round())) }
 }
 
-/// The instant vector; `None` where no Node is known.
+/// The instant vector; `None` if no Node is known.
 #[must_use]
 pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
@@ -61,20 +72,20 @@ pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
     Some(json!({"status": "success", "data": {"resultType": "vector", "result": samples}}))
 }
 
-/// What is said in place of an answer, in Prometheus' form; `kind` is one of its error types.
+/// An error in Prometheus' form; `kind` is its `errorType`.
 #[must_use]
-pub fn refusal(kind: &str, why: &str) -> Value {
-    json!({"status": "error", "errorType": kind, "error": why})
+pub fn error(kind: &str, reason: &str) -> Value {
+    json!({"status": "error", "errorType": kind, "error": reason})
 }
 
-/// Points as a value from 0 to 1 that loses none of them to who cuts its hundredfold: 0.29 is less
-/// than that in binary, and would read as 28.
+/// Points as a value from 0 to 1 that clients which truncate `value * 100` read as the same points:
+/// 0.29 is less than that in binary, and they would read 28.
 fn share(points: f64) -> String {
     let share = points / 100.0;
     let nearest = format!("{share:.6}");
-    let cut = nearest.parse::<f64>().map(|value| (value * 100.0).trunc());
-    let text = match cut {
-        Ok(cut) if cut >= points.floor() => nearest,
+    let truncated = nearest.parse::<f64>().map(|value| (value * 100.0).trunc());
+    let text = match truncated {
+        Ok(truncated) if truncated >= points.floor() => nearest,
         Ok(_) | Err(_) => format!("{:.6}", share + 1e-6),
     };
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -91,14 +102,14 @@ mod tests {
     use crate::bridge::table::tests::{NOW, views};
     use proptest::prelude::*;
 
-    /// What the descheduler makes of a value.
-    #[allow(clippy::cast_possible_truncation, reason = "that is what it does")]
+    /// How the descheduler reads a value.
+    #[allow(clippy::cast_possible_truncation, reason = "as the descheduler does")]
     fn percent(value: &str) -> i64 {
         (value.parse::<f64>().unwrap() * 100.0) as i64
     }
 
     #[test]
-    fn the_answer_is_an_instant_vector_by_instance() {
+    fn the_response_is_an_instant_vector_by_instance() {
         let expected = json!({"status": "success", "data": {"resultType": "vector", "result": [
             {"metric": {"instance": "calm"}, "value": [1_767_225_600.0, "0"]},
             {"metric": {"instance": "hot"}, "value": [1_767_225_600.0, "0.55"]},
@@ -106,16 +117,16 @@ mod tests {
         ]}});
         let views = views(&[("hot", Some(55.0)), ("calm", Some(0.0)), ("silent", None)]);
         assert_eq!(answer(&views, NOW.parse().unwrap()), Some(expected));
-        let nobody = self::views(&[("silent", None)]);
-        assert_eq!(answer(&nobody, NOW.parse().unwrap()), None);
+        let unknown = self::views(&[("silent", None)]);
+        assert_eq!(answer(&unknown, NOW.parse().unwrap()), None);
     }
 
     #[test]
-    fn no_point_is_lost_to_who_cuts() {
+    fn no_point_is_lost_by_truncation() {
         for points in 0..=100 {
             assert_eq!(percent(&share(f64::from(points))), i64::from(points));
         }
-        // These would lose one as they are.
+        // These would lose a point without a correction.
         for (points, expected) in [(29.0, "0.290001"), (57.0, "0.570001"), (58.0, "0.580001")] {
             assert_eq!(share(points), expected);
         }
@@ -126,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neutral_node_is_neither_underused_nor_over() {
+    fn a_node_without_a_value_is_neither_under_nor_overutilized() {
         for known in [[0.0, 0.0, 60.0], [100.0, 100.0, 100.0], [5.0, 5.0, 10.0], [0.0, 0.0, 0.0]] {
             let nodes = [("a", Some(known[0])), ("b", Some(known[1])), ("c", Some(known[2]))];
             for silent in 1..4 {
@@ -155,20 +166,33 @@ mod tests {
     }
 
     #[test]
-    fn a_form_needs_a_query_and_a_time_that_is_now() {
+    fn a_form_needs_a_documented_expression_and_a_time_near_now() {
         let now = NOW.parse().unwrap();
         for right in [
-            "query=anything&time=1767225600.25",
-            "query=max+by+%28instance%29+%28x%29",
-            "time=2026-01-01T00%3A04%3A59Z&query=x",
-            "query=x&time=&timeout=30s",
+            "query=slow-score&time=1767225600.25",
+            "query=instance%3Apsi_agent_node_score%3Aavg10m_neutral",
+            "time=2026-01-01T00%3A04%3A59Z&query=+slow-score+",
+            "query=slow-score&time=&timeout=30s",
         ] {
             assert_eq!(check(right.as_bytes(), now), Ok(()), "{right}");
         }
         for missing in ["", "query=", "query=%20", "time=1767225600", "{\"query\":\"x\"}"] {
             assert_eq!(check(missing.as_bytes(), now), Err(BadQuery::Missing), "{missing}");
         }
-        let time = |time: &str| check(format!("query=x&time={time}").as_bytes(), now);
+        for other in [
+            "up",
+            "x",
+            "slow-score{instance=\"a\"}",
+            "instance:psi_agent_node_load:avg10m_neutral",
+            "1-instance:psi_agent_node_score:avg10m_neutral",
+            "rate(node_pressure_cpu_waiting_seconds_total[1m])",
+        ] {
+            let form = form_urlencoded::Serializer::new(String::new())
+                .append_pair("query", other)
+                .finish();
+            assert_eq!(check(form.as_bytes(), now), Err(BadQuery::Unsupported), "{other}");
+        }
+        let time = |time: &str| check(format!("query=slow-score&time={time}").as_bytes(), now);
         assert_eq!(time("NaN"), Err(BadQuery::Time("NaN".into())));
         assert_eq!(time("yesterday"), Err(BadQuery::Time("yesterday".into())));
         assert_eq!(time("1767222000"), Err(BadQuery::NotNow(-3600.0)));
@@ -176,12 +200,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_form_is_taken_or_refused(form: Vec<u8>) {
+        fn any_form_is_accepted_or_refused(form: Vec<u8>) {
             let _ = check(&form, NOW.parse().unwrap());
         }
 
         #[test]
-        fn a_share_is_between_0_and_1_and_cut_to_the_point(points in 0.0_f64..=100.0) {
+        fn a_share_is_between_0_and_1_and_truncates_to_its_points(points in 0.0_f64..=100.0) {
             let points = (points * 10_000.0).round() / 10_000.0;
             let text = share(points);
             prop_assert!((0.0..=1.0).contains(&text.parse::<f64>().unwrap()), "{text}");

@@ -1,112 +1,176 @@
-//! What is answered to deschedulers, schedulers, probes and Prometheus. Bodies are bounded in length,
-//! in time and in number.
+//! The bridge's responses to deschedulers, schedulers, probes and Prometheus. Request bodies are
+//! limited in length, time and number.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, HeaderValue};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use super::now;
 use super::table::{Standing, Table, Views};
 use super::watcher::Hosts;
 use super::{prioritize, query, watcher};
-use crate::doors::rules::{Admission, Page, Refusal, Rules, Visit};
-use crate::output::answer::{Answer, text, whole};
-use crate::output::connections::Service;
-use crate::self_health::bridge::{BridgeHealth, Form, Outcome};
+use crate::clock;
+use crate::health::bridge::{BridgeHealth, Form, Outcome};
+use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
+use crate::serve::body::{Body, method_not_allowed, not_encrypted, text, whole};
+use crate::serve::connections::Service;
 
-/// No descheduler's query is longer.
-const LONGEST_FORM: usize = 64 * 1024;
-/// A pod, and the names of 10,000 Nodes or some 200 Nodes whole.
-const LONGEST_ARGUMENTS: usize = 4 * 1024 * 1024;
-/// Pods that are placed at the same time: a scheduler places one after another.
-const MOST_ARGUMENTS: usize = 4;
-/// A scheduler gives up much earlier.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+const QUERY: &str = "/api/v1/query";
+const PRIORITIZE: &str = "/prioritize";
+const WATCHER: &str = "/watcher";
+const WATCHER_HEALTH: &str = "/watcher/health";
 
-/// What requests are answered from.
+/// Bytes of a query's form.
+const MAX_FORM: usize = 64 * 1024;
+/// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
+const MAX_ARGUMENTS: usize = 4 * 1024 * 1024;
+/// Bytes of a body up to which it is read at once. The rest of a larger one waits for its turn.
+const SMALL_BODY: usize = 64 * 1024;
+/// Larger bodies that are read at the same time, one for each peer: a scheduler sends one after
+/// another.
+const MAX_LARGE_BODIES: usize = 4;
+/// Time for a whole body, its turn included: less than kube-scheduler's default `httpTimeout`, 5 s.
+const BODY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Responds to the bridge's requests.
 #[derive(Debug)]
 pub(super) struct BridgeService {
     table: watch::Receiver<Table>,
-    rules: Rules,
+    rules: AccessRules,
     health: Arc<BridgeHealth>,
-    places: Semaphore,
+    /// The peers whose large bodies are being read.
+    sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// What came of a request in one of the forms: an answer, or why there is none.
+/// A document, or the status and document of an error.
 type Formed = Result<Value, (StatusCode, Value)>;
 
 impl BridgeService {
-    /// Answers from this table, by these rules.
+    /// Responds from this table, by these rules.
     pub(super) fn new(
         table: watch::Receiver<Table>,
-        rules: Rules,
+        rules: AccessRules,
         health: Arc<BridgeHealth>,
     ) -> Self {
-        // There is no page here to be kept from anybody.
-        let rules = Rules { page: Page::Anywhere, ..rules };
-        Self { table, rules, health, places: Semaphore::new(MOST_ARGUMENTS) }
+        // The bridge has no page to restrict.
+        let rules = AccessRules { page: Page::Anywhere, ..rules };
+        Self { table, rules, health, sending: watch::Sender::default() }
     }
 
-    async fn query(&self, request: Request<Incoming>) -> Formed {
-        let url = request.uri().query().unwrap_or_default().as_bytes().to_vec();
+    async fn query(&self, request: Request<Incoming>, peer: Peer) -> Formed {
         let form = match *request.method() {
-            Method::POST => body(request, LONGEST_FORM).await?.to_vec(),
-            _ => url,
+            Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?,
+            _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
-        query::check(&form, now()).map_err(|error| bad_request(&error))?;
-        let views = self.views()?;
-        query::answer(&views, now()).ok_or_else(nobody_known)
+        query::check(&form, clock::now().timestamp()).map_err(|error| bad_request(&error))?;
+        query::answer(&self.views()?, clock::now().timestamp()).ok_or_else(no_node_known)
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> Formed {
         let hosts = Hosts::of(request.uri().query());
-        let table = self.table.borrow();
-        let window = table.reach().window;
-        drop(table);
-        watcher::document(&self.views()?, &hosts, now(), window).ok_or_else(|| {
-            let why = "no Node of this name is selected by --node-selector";
-            (StatusCode::NOT_FOUND, query::refusal("not_found", why))
-        })
+        let window = self.table.borrow().reach().window;
+        watcher::document(&self.views()?, &hosts, clock::now().timestamp(), window).ok_or_else(
+            || {
+                let reason = "no Node of this name is selected by --node-selector";
+                (StatusCode::NOT_FOUND, query::error("not_found", reason))
+            },
+        )
     }
 
-    async fn prioritize(&self, request: Request<Incoming>) -> Formed {
-        let place = tokio::time::timeout(BODY_TIMEOUT, self.places.acquire()).await;
-        let place = place.map_err(|_| unavailable("too many pods are to be placed at once"))?;
-        let body = body(request, LONGEST_ARGUMENTS).await?;
+    async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> Formed {
+        let body = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
-        drop((body, place));
-        prioritize::answer(&self.views()?, &candidates).ok_or_else(nobody_known)
+        drop(body);
+        prioritize::answer(&self.views()?, &candidates).ok_or_else(no_node_known)
+    }
+
+    /// Reads a request's body.
+    async fn body(
+        &self,
+        body: Incoming,
+        max: usize,
+        peer: Peer,
+    ) -> Result<Vec<u8>, (StatusCode, Value)> {
+        match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
+            Ok(read) => read,
+            Err(_) => {
+                let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+                Err((StatusCode::REQUEST_TIMEOUT, query::error("timeout", &reason)))
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        mut body: Incoming,
+        max: usize,
+        peer: Peer,
+    ) -> Result<Vec<u8>, (StatusCode, Value)> {
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        let mut turn = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                bad_request(&format!("the connection failed within the body: {error}"))
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            let length = bytes.len() + data.len();
+            if announced.max(length) > max {
+                let reason = format!(
+                    "the body is longer than {max} bytes; an extender sends names instead of whole \
+                     Nodes with nodeCacheCapable: true"
+                );
+                return Err((StatusCode::PAYLOAD_TOO_LARGE, query::error("bad_data", &reason)));
+            }
+            if length > SMALL_BODY && turn.is_none() {
+                turn = Some(self.turn(peer.address).await);
+                bytes.reserve(announced.saturating_sub(bytes.len()));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
+    }
+
+    /// Waits until a large body of this peer may be read.
+    async fn turn(&self, peer: IpAddr) -> Turn<'_> {
+        let mut changes = self.sending.subscribe();
+        let begin = |sending: &mut BTreeSet<IpAddr>| {
+            sending.len() < MAX_LARGE_BODIES && sending.insert(peer)
+        };
+        // The service holds the sender, so there is always a next change.
+        while !self.sending.send_if_modified(begin) && changes.changed().await.is_ok() {}
+        Turn { sending: &self.sending, peer }
     }
 
     fn views(&self) -> Result<Views, (StatusCode, Value)> {
-        self.table.borrow().views(now()).ok_or_else(|| {
+        self.table.borrow().views(clock::now().timestamp()).ok_or_else(|| {
             unavailable("the API server has not listed the Nodes yet: see the bridge's log")
         })
     }
 
-    /// Counts what came of it, and says it.
-    fn tell(&self, form: Form, formed: Formed) -> Response<Answer> {
+    /// Counts the request, and makes its response.
+    fn response(&self, form: Form, formed: Formed) -> Response<Body> {
         let (status, value, outcome) = match formed {
             Ok(value) => (StatusCode::OK, value, Outcome::Answered),
-            Err((StatusCode::SERVICE_UNAVAILABLE, why)) => {
-                (StatusCode::SERVICE_UNAVAILABLE, why, Outcome::Unknown)
+            Err((status @ StatusCode::SERVICE_UNAVAILABLE, error)) => {
+                (status, error, Outcome::Unknown)
             }
-            Err((status, why)) => (status, why, Outcome::Refused),
+            Err((status, error)) => (status, error, Outcome::Refused),
         };
-        self.health.asked(form, outcome);
+        self.health.requested(form, outcome);
         whole(status, "application/json", value.to_string().into())
     }
 
-    fn metrics(&self) -> Response<Answer> {
-        if let Some(views) = self.table.borrow().views(now()) {
+    fn metrics(&self) -> Response<Body> {
+        if let Some(views) = self.table.borrow().views(clock::now().timestamp()) {
             for standing in Standing::ALL {
-                self.health.nodes(standing.word(), views.count(standing));
+                self.health.set_nodes(standing.word(), views.count(standing));
             }
         }
         match self.health.render() {
@@ -121,7 +185,7 @@ impl BridgeService {
         }
     }
 
-    fn readyz(&self) -> Response<Answer> {
+    fn readyz(&self) -> Response<Body> {
         if self.table.borrow().is_listed() {
             text(StatusCode::OK, "ok\n")
         } else {
@@ -129,10 +193,9 @@ impl BridgeService {
         }
     }
 
-    /// load-watcher's own health: whether it has numbers.
-    fn health(&self) -> Response<Answer> {
-        let is_known = self.views().is_ok_and(|views| views.neutral.is_some());
-        if is_known {
+    /// load-watcher's own health: whether it has values.
+    fn watcher_health(&self) -> Response<Body> {
+        if self.views().is_ok_and(|views| views.neutral.is_some()) {
             text(StatusCode::OK, "ok\n")
         } else {
             text(StatusCode::SERVICE_UNAVAILABLE, "no Node is known\n")
@@ -141,97 +204,63 @@ impl BridgeService {
 }
 
 impl Service for BridgeService {
-    async fn answer(&self, request: Request<Incoming>, visit: Visit) -> Response<Answer> {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let path = request.uri().path();
-        if self.rules.admit(visit, path) == Admission::Refused(Refusal::NotEncrypted) {
-            return text(
-                StatusCode::BAD_REQUEST,
-                "This was asked by plain HTTP, and is served by HTTPS: ask https://.\n",
-            );
+        if self.rules.requirement(peer, path) == Requirement::Refused(Refusal::NotEncrypted) {
+            return not_encrypted();
         }
-        let Some((route, methods)) = Route::at(path) else {
-            return text(
-                StatusCode::NOT_FOUND,
-                "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
-            );
+        let methods = match path {
+            QUERY => "GET, POST",
+            PRIORITIZE => "POST",
+            WATCHER | WATCHER_HEALTH | METRICS | "/livez" | "/readyz" => "GET, HEAD",
+            _ => {
+                return text(
+                    StatusCode::NOT_FOUND,
+                    "Not found. Try /api/v1/query, /watcher, /prioritize or /metrics.\n",
+                );
+            }
         };
         if !methods.split(", ").any(|method| method == request.method().as_str()) {
-            let mut refused =
-                text(StatusCode::METHOD_NOT_ALLOWED, "This path has other methods.\n");
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
-            return refused;
+            return method_not_allowed(methods);
         }
-        match route {
-            Route::Query => self.tell(Form::Query, self.query(request).await),
-            Route::Watcher => self.tell(Form::Watcher, self.watcher(&request)),
-            Route::Prioritize => self.tell(Form::Prioritize, self.prioritize(request).await),
-            Route::WatcherHealth => self.health(),
-            Route::Metrics => self.metrics(),
-            Route::Readyz => self.readyz(),
-            // The event loop turns, or nobody would say so.
-            Route::Livez => text(StatusCode::OK, "ok\n"),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Route {
-    Query,
-    Watcher,
-    WatcherHealth,
-    Prioritize,
-    Metrics,
-    Livez,
-    Readyz,
-}
-
-impl Route {
-    /// What is at a path, and by which methods; `None` where nothing is.
-    fn at(path: &str) -> Option<(Self, &'static str)> {
         match path {
-            "/api/v1/query" => Some((Self::Query, "GET, POST")),
-            "/prioritize" => Some((Self::Prioritize, "POST")),
-            "/watcher" => Some((Self::Watcher, "GET, HEAD")),
-            "/watcher/health" => Some((Self::WatcherHealth, "GET, HEAD")),
-            "/metrics" => Some((Self::Metrics, "GET, HEAD")),
-            "/livez" => Some((Self::Livez, "GET, HEAD")),
-            "/readyz" => Some((Self::Readyz, "GET, HEAD")),
-            _ => None,
+            QUERY => self.response(Form::Query, self.query(request, peer).await),
+            WATCHER => self.response(Form::Watcher, self.watcher(&request)),
+            PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
+            WATCHER_HEALTH => self.watcher_health(),
+            METRICS => self.metrics(),
+            "/readyz" => self.readyz(),
+            // `/livez`: the event loop runs, or there would be no response.
+            _ => text(StatusCode::OK, "ok\n"),
         }
     }
 }
 
-/// A body that is as long at most, in time.
-async fn body(request: Request<Incoming>, longest: usize) -> Result<Bytes, (StatusCode, Value)> {
-    let collected = Limited::new(request.into_body(), longest).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, collected).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let why = format!(
-                "the body is longer than {longest} bytes; an extender sends names instead of whole \
-                 Nodes with nodeCacheCapable: true"
-            );
-            Err((StatusCode::PAYLOAD_TOO_LARGE, query::refusal("bad_data", &why)))
-        }
-        Ok(Err(error)) => Err(bad_request(&format!("the body broke off: {error}"))),
-        Err(_) => {
-            let why = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
-            Err((StatusCode::REQUEST_TIMEOUT, query::refusal("timeout", &why)))
-        }
+/// A peer's turn to send a large body; it ends with the value.
+struct Turn<'a> {
+    sending: &'a watch::Sender<BTreeSet<IpAddr>>,
+    peer: IpAddr,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.sending.send_modify(|sending| {
+            sending.remove(&self.peer);
+        });
     }
 }
 
-fn bad_request(why: &impl ToString) -> (StatusCode, Value) {
-    (StatusCode::BAD_REQUEST, query::refusal("bad_data", &why.to_string()))
+fn bad_request(reason: &impl ToString) -> (StatusCode, Value) {
+    (StatusCode::BAD_REQUEST, query::error("bad_data", &reason.to_string()))
 }
 
-fn unavailable(why: &str) -> (StatusCode, Value) {
-    (StatusCode::SERVICE_UNAVAILABLE, query::refusal("unavailable", why))
+fn unavailable(reason: &str) -> (StatusCode, Value) {
+    (StatusCode::SERVICE_UNAVAILABLE, query::error("unavailable", reason))
 }
 
-fn nobody_known() -> (StatusCode, Value) {
+fn no_node_known() -> (StatusCode, Value) {
     unavailable(
-        "of no Node is the slow score known: agents have written nothing that is fresh, or not for \
-         half of --window yet; `psi-agent nodes` shows what they wrote",
+        "the slow score of no Node is known: agents have published no fresh value, or for less than \
+         half of --window; see `psi-agent nodes`",
     )
 }

@@ -1,5 +1,5 @@
-//! All Nodes as the bridge knows them: annotations in, each Node's slow view out, and what to say of
-//! those of which nothing is known. Pure.
+//! The selected Nodes: annotations in, each Node's slow score out, and the value of Nodes without
+//! one. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use jiff::Timestamp;
 use super::window::{Reach, Slow, SlowNode, Window};
 use crate::contract::{Basis, ContractError, Freshness, NodePressure, Prefix};
 
-/// What is known of a Node.
+/// The state of a Node's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Its slow view.
+    /// Its slow score is known.
     Known,
-    /// Its value, for less than half of the window.
+    /// A value, for less than half of the window.
     New,
-    /// A value that nobody renews.
+    /// A value that was not renewed in time.
     Stale,
     /// No value.
     Missing,
-    /// Something that no agent writes.
+    /// Annotations that no agent writes.
     Malformed,
-    /// A value from a time to come: a clock is wrong.
+    /// A value from the future: a clock is wrong.
     Future,
-    /// A value that does not compare with most others.
+    /// A value with another basis than most.
     OtherBasis,
 }
 
@@ -39,7 +39,7 @@ impl Standing {
         Self::OtherBasis,
     ];
 
-    /// For a label.
+    /// The value of the metric label `standing`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -54,14 +54,14 @@ impl Standing {
     }
 }
 
-/// What a Node's annotations say.
-type Told = Result<Option<NodePressure>, ContractError>;
+/// The value in a Node's annotations.
+type Published = Result<Option<NodePressure>, ContractError>;
 
 #[derive(Debug)]
 struct Node {
-    told: Told,
-    /// Whether it was from a time to come when it was seen; waiting makes it no better.
-    from_the_future: bool,
+    published: Published,
+    /// Whether it was from the future when it arrived. It stays unusable when that time has come.
+    is_from_future: bool,
     window: Window,
 }
 
@@ -74,26 +74,26 @@ pub struct Table {
     nodes: Option<BTreeMap<String, Node>>,
 }
 
-/// A Node, and its slow view where that is known.
+/// A Node's state, and its slow score if that is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
-    /// What is known.
+    /// The state.
     pub standing: Standing,
-    /// The view of a Node that is [`Standing::Known`].
+    /// The slow score of a Node that is [`Standing::Known`].
     pub slow: Option<SlowNode>,
 }
 
 /// All Nodes at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Views {
-    /// Each Node that was selected.
+    /// Each selected Node.
     pub nodes: BTreeMap<String, View>,
-    /// The average of the known ones, for all others; `None` where no Node is known.
+    /// The average of the known Nodes, for all others; `None` if no Node is known.
     pub neutral: Option<SlowNode>,
 }
 
 impl Table {
-    /// Of Nodes with keys of this prefix.
+    /// An empty table for annotations with this prefix.
     #[must_use]
     pub fn new(prefix: Prefix, reach: Reach) -> Self {
         Self { prefix, reach, nodes: None }
@@ -105,13 +105,13 @@ impl Table {
         self.nodes.is_some()
     }
 
-    /// How far back its views reach.
+    /// The window, and when values are stale.
     #[must_use]
     pub fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// These Nodes there are, and no others.
+    /// Replaces all Nodes by a new list.
     pub fn replace(&mut self, listed: Vec<(String, BTreeMap<String, String>)>, now: Timestamp) {
         let mut before = self.nodes.take().unwrap_or_default();
         let kept = listed.iter().filter_map(|(name, _)| before.remove_entry(name));
@@ -121,31 +121,31 @@ impl Table {
         }
     }
 
-    /// A Node is new, or has changed.
+    /// Adds a Node, or updates it.
     pub fn apply(&mut self, name: String, annotations: &BTreeMap<String, String>, now: Timestamp) {
-        let told = NodePressure::from_annotations(&self.prefix, annotations);
+        let published = NodePressure::from_annotations(&self.prefix, annotations);
         let nodes = self.nodes.get_or_insert_default();
-        // A Node changes for many reasons, and is listed again: the same words are nothing new.
-        if nodes.get(&name).is_some_and(|before| before.told == told) {
+        // Most changes of a Node are about something else.
+        if nodes.get(&name).is_some_and(|before| before.published == published) {
             return;
         }
-        let value = told.as_ref().ok().and_then(Option::as_ref);
-        let from_the_future = value
+        let value = published.as_ref().ok().and_then(Option::as_ref);
+        let is_from_future = value
             .is_some_and(|value| value.freshness(now, self.reach.stale_after) == Freshness::Future);
-        let value = value.filter(|_| !from_the_future).cloned();
+        let value = value.filter(|_| !is_from_future).cloned();
         let mut window = nodes.remove(&name).map(|before| before.window).unwrap_or_default();
         window.change(value, now, self.reach);
-        nodes.insert(name, Node { told, from_the_future, window });
+        nodes.insert(name, Node { published, is_from_future, window });
     }
 
-    /// A Node is gone, or is no longer selected.
+    /// Removes a Node that was deleted or is no longer selected.
     pub fn remove(&mut self, name: &str) {
         if let Some(nodes) = &mut self.nodes {
             nodes.remove(name);
         }
     }
 
-    /// All Nodes as they are now; `None` before they were listed.
+    /// All Nodes now; `None` before they were listed.
     #[must_use]
     pub fn views(&self, now: Timestamp) -> Option<Views> {
         let nodes = self.nodes.as_ref()?;
@@ -157,16 +157,16 @@ impl Table {
         Some(Views { nodes, neutral: average(&known) })
     }
 
-    /// What a value was worked out from that may be used now, or why there is none.
+    /// The basis of a value that may be used now, or why there is none.
     fn basis_now(&self, node: &Node, now: Timestamp) -> Result<Basis, Standing> {
-        let value = match &node.told {
+        let value = match &node.published {
             Ok(Some(value)) => value,
             Ok(None) => return Err(Standing::Missing),
             Err(_) => return Err(Standing::Malformed),
         };
         match value.freshness(now, self.reach.stale_after) {
             Freshness::Future => Err(Standing::Future),
-            Freshness::Fresh { .. } if node.from_the_future => Err(Standing::Future),
+            Freshness::Fresh { .. } if node.is_from_future => Err(Standing::Future),
             Freshness::Stale { .. } => Err(Standing::Stale),
             Freshness::Fresh { .. } => Ok(value.basis),
         }
@@ -187,21 +187,20 @@ impl Table {
 }
 
 impl Views {
-    /// A Node's view, or the neutral one of a Node that nothing is known of or that was not
-    /// selected; `None` where no Node is known.
+    /// A Node's value, or the neutral one; `None` if no Node is known.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<SlowNode> {
         self.nodes.get(name).and_then(|view| view.slow).or(self.neutral)
     }
 
-    /// How many Nodes have each standing.
+    /// The number of Nodes in this state.
     #[must_use]
     pub fn count(&self, standing: Standing) -> usize {
         self.nodes.values().filter(|view| view.standing == standing).count()
     }
 }
 
-/// What most are worked out from; none where two are equally many, since they do not compare.
+/// The basis of most values; `None` if two have the same number, since they do not compare.
 fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
     let mut counts: Vec<(Basis, usize)> = Vec::new();
     for basis in bases {
@@ -218,9 +217,9 @@ fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {
     let of = |quantity: fn(&SlowNode) -> Option<Slow>| {
-        let told: Vec<Slow> = known.iter().filter_map(quantity).collect();
+        let known: Vec<Slow> = known.iter().filter_map(quantity).collect();
         let (mut mean, mut deviation, mut count) = (0.0, 0.0, 0.0);
-        for slow in told {
+        for slow in known {
             mean += slow.mean;
             deviation += slow.deviation;
             count += 1.0;

@@ -1,5 +1,5 @@
-//! load-watcher's document, which Trimaran's plugins take for what it says of utilisation: each
-//! Node's CPU and memory contention over the window, in percent. Pure.
+//! load-watcher's document, with each Node's CPU and memory contention over the window, in percent,
+//! where Trimaran's plugins expect utilization. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
-/// Which Nodes a request (`host=…`) is about.
+/// The Nodes of a request (`host=…`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
     /// All of them.
@@ -19,7 +19,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// What a URL's query asks for.
+    /// The Nodes that a URL's query selects.
     #[must_use]
     pub fn of(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
@@ -28,8 +28,8 @@ impl Hosts {
     }
 }
 
-/// The document; `None` where there is no such Node. Where nothing at all is known it has no Node:
-/// Trimaran gives all the same score then, and after an error it would believe what it heard last.
+/// The document; `None` if there is no such Node. If no Node is known it contains none, so that
+/// Trimaran scores all Nodes the same; after an error it would keep its last document.
 #[must_use]
 pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) -> Option<Value> {
     let rollup = short(window);
@@ -61,7 +61,7 @@ pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) 
     }))
 }
 
-/// Of a resource that a Node does not tell, the others' average; none where nobody tells it.
+/// A resource without a value gets the average of other Nodes, if there is one.
 fn metrics(node: &SlowNode, neutral: Option<SlowNode>, rollup: &str) -> Vec<Value> {
     let cpu = node.cpu.or_else(|| neutral?.cpu);
     let memory = node.memory.or_else(|| neutral?.memory);
@@ -90,27 +90,27 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(900);
 
-    fn told(views: &Views, hosts: &Hosts) -> Option<Value> {
+    fn of(views: &Views, hosts: &Hosts) -> Option<Value> {
         document(views, hosts, NOW.parse().unwrap(), WINDOW)
     }
 
-    /// What LoadVariationRiskBalancing makes of a Node: the lower of both resources' scores, with
-    /// margin and sensitivity 1, for a pod that asks for this share of the Node's CPUs.
+    /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
+    /// margin and sensitivity 1, for a pod that requests this share of the Node's CPUs.
     fn risk_balanced(document: &Value, node: &str, requested: f64) -> f64 {
         let metrics = document["data"]["NodeMetricsMap"][node]["metrics"].as_array().unwrap();
         let of = |kind: &str, operator: &str| {
             let is = |it: &&Value| it["type"] == kind && it["operator"] == operator;
             metrics.iter().find(is).unwrap()["value"].as_f64().unwrap() / 100.0
         };
-        let score = |kind, asked: f64| {
-            let mean = (of(kind, "AVG") + asked).clamp(0.0, 1.0);
+        let score = |kind, requested: f64| {
+            let mean = (of(kind, "AVG") + requested).clamp(0.0, 1.0);
             (1.0 - f64::midpoint(mean, of(kind, "STD"))) * 100.0
         };
         f64::min(score("CPU", requested), score("Memory", 0.0))
     }
 
     #[test]
-    fn the_document_is_load_watchers() {
+    fn the_document_has_the_form_of_load_watchers() {
         let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
         if let Some(slow) = views.nodes.get_mut("hot").and_then(|view| view.slow.as_mut()) {
             slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
@@ -129,30 +129,30 @@ mod tests {
                 "tags": {}, "metadata": {"dataCenter": ""},
             }}},
         });
-        let hot = told(&views, &Hosts::One("hot".into())).unwrap();
+        let hot = of(&views, &Hosts::One("hot".into())).unwrap();
         assert_eq!(hot, expected);
-        // Of 32 CPUs, one is asked for.
+        // The pod requests one of 32 CPUs.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(told(&views, &Hosts::One("nobody".into())), None);
+        assert_eq!(of(&views, &Hosts::One("elsewhere".into())), None);
     }
 
     #[test]
-    fn a_node_of_which_nothing_is_known_scores_between_the_others() {
+    fn a_node_without_a_value_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
-        let document = told(&views, &Hosts::All).unwrap();
+        let document = of(&views, &Hosts::All).unwrap();
         let score = |node| risk_balanced(&document, node, 0.0);
         assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
     }
 
     #[test]
-    fn where_nothing_is_known_no_node_is_named() {
-        let document = told(&views(&[("silent", None)]), &Hosts::All).unwrap();
+    fn without_a_known_node_the_document_has_none() {
+        let document = of(&views(&[("silent", None)]), &Hosts::All).unwrap();
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
     }
 
     #[test]
-    fn one_host_is_asked_for_by_name() {
+    fn one_host_is_selected_by_name() {
         assert_eq!(Hosts::of(None), Hosts::All);
         assert_eq!(Hosts::of(Some("host=")), Hosts::All);
         assert_eq!(Hosts::of(Some("a=b&host=node%2Da")), Hosts::One("node-a".into()));

@@ -1,5 +1,5 @@
-//! What one Node said over the last minutes: dated values in, their average over time out. Pure.
-//! What has left the window is forgotten: this is the state of one view, and no history.
+//! The average of one Node's values over the last minutes, weighted by time. Pure. Values that have
+//! left the window are dropped.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,24 +8,23 @@ use jiff::Timestamp;
 
 use crate::contract::{Basis, NodePressure};
 
-/// Agents change a value 60 times an hour at most: who changes it more often has less of the past
-/// known, and the memory that it takes stays bounded.
+/// Changes that are kept, so that memory is limited. Agents publish 60 times an hour at most.
 const MOST_CHANGES: usize = 512;
 
-/// Digits of a point that are kept: sums of parts of a window miss the last ones, and whoever cuts
-/// to whole points would lose one.
+/// Averages are rounded to 1/10000 point: the error of a sum would cost a client that truncates to
+/// whole points one of them.
 const FINE: f64 = 10_000.0;
 
-/// How far back the view reaches.
+/// The window, and when values are stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Over how long the average goes. Half of it must be known.
+    /// The length of the window. Values must be known for half of it.
     pub window: Duration,
-    /// How long a value holds that nobody renews.
+    /// How long a value holds without being renewed.
     pub stale_after: Duration,
 }
 
-/// A quantity over the window, in points from 0 to 100.
+/// A value over the window, in points from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slow {
     /// Its average, weighted by time.
@@ -34,32 +33,32 @@ pub struct Slow {
     pub deviation: f64,
 }
 
-/// A Node's slow view.
+/// A Node's slow scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowNode {
     /// The score.
     pub score: Slow,
-    /// CPU; `None` where its agent could not tell for half of the window.
+    /// CPU; `None` if it is known for less than half of the window.
     pub cpu: Option<Slow>,
-    /// Memory; `None` likewise.
+    /// Memory; `None` as for CPU.
     pub memory: Option<Slow>,
 }
 
-/// What a Node said, and from when on it held.
+/// A value, and since when it holds.
 #[derive(Debug)]
 struct Change {
     from: Timestamp,
-    /// `None`: nothing that can be used.
+    /// `None` without a usable value.
     value: Option<NodePressure>,
 }
 
-/// The changes of one Node that are still to be seen in the window, the oldest first.
+/// The changes of one Node within the window, the oldest first.
 #[derive(Debug, Default)]
 pub struct Window(VecDeque<Change>);
 
 impl Window {
-    /// Takes in what the Node says since the value's own date, or since now if that is nothing that
-    /// can be used. No value holds from before the one that it replaces.
+    /// Adds a value, which holds since its own date, or since now if it is not usable, but never
+    /// since before the value that it replaces.
     pub fn change(&mut self, value: Option<NodePressure>, now: Timestamp, reach: Reach) {
         let dated = value.as_ref().map_or(now, |value| value.observed_at.min(now));
         let from = self.0.back().map_or(dated, |last| dated.max(last.from));
@@ -70,16 +69,16 @@ impl Window {
         }
     }
 
-    /// The averages over the window that ends now, of values of this basis; `None` where the score
-    /// is not known for half of it.
+    /// The averages of values with this basis over the window that ends now; `None` if the score is
+    /// known for less than half of it.
     #[must_use]
     pub fn slow(&self, now: Timestamp, reach: Reach, basis: Basis) -> Option<SlowNode> {
         let least_s = reach.window.as_secs_f64() / 2.0;
         let spans: Vec<(f64, &NodePressure)> = self.spans(now, reach, basis).collect();
         let slow = |of: fn(&NodePressure) -> Option<u8>| {
-            let told =
+            let known =
                 spans.iter().filter_map(|(span_s, value)| Some((*span_s, of(value)?.into())));
-            average(&told.collect::<Vec<_>>(), least_s)
+            average(&known.collect::<Vec<_>>(), least_s)
         };
         Some(SlowNode {
             score: slow(|value| Some(value.score))?,
@@ -88,7 +87,7 @@ impl Window {
         })
     }
 
-    /// For how many seconds of the window each value held, until the next one, or until it was
+    /// The seconds of the window for which each value held, until the next one or until it was
     /// stale.
     fn spans(
         &self,
@@ -107,12 +106,12 @@ impl Window {
     }
 }
 
-/// Seconds from then to now, less than 0 for what is to come.
+/// Seconds from then to now, negative in the future.
 fn age_s(then: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(then).as_secs_f64()
 }
 
-/// The average of points that each held for some seconds; `None` where that is not enough.
+/// The average of points, each weighted by seconds; `None` below `least_s` seconds in all.
 fn average(spans: &[(f64, f64)], least_s: f64) -> Option<Slow> {
     let known_s: f64 = spans.iter().map(|(span_s, _)| span_s).sum();
     if known_s <= 0.0 || known_s < least_s {

@@ -8,13 +8,14 @@ use super::population::above_pods;
 use super::stalls::{read_limit_hits, read_memory_of};
 use super::state::is_fresh;
 use crate::cgroup_path::Place;
+use crate::clock::Moment;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupNode, CgroupTree};
 use crate::kernel::io_stat::Device;
 use crate::kernel::node_text::DiskCounters;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
-use crate::sample::{AllPods, Moment, NodeSample, PressureReading, Pressures};
+use crate::sample::{AllPods, NodeSample, PressureReading, Pressures};
 
 /// Reads the node.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What the bridge alone is told.
+//! The bridge's own flags.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use clap::Args;
 
 use super::flags::parse_age;
 
-/// The shortest and the longest window. A shorter one follows every burst; over a longer one, a node
-/// counts as short for hours after it was.
+/// The shortest and the longest window. A shorter one follows every burst; with a longer one, a
+/// node's score stays high for hours.
 const WINDOWS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3_600)];
 
-/// What the bridge alone is told.
+/// The bridge's own settings.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Bridge {
-    /// Over how long each node's score is averaged, 10s to 1h
+    /// Window over which each node's score is averaged, 10s to 1h
     #[arg(long, env = "PSI_AGENT_WINDOW", value_parser = parse_window, default_value = "10m")]
     pub window: Duration,
 
-    /// Which Nodes, by their labels, in kubectl's syntax; all of them if empty
+    /// Label selector of Nodes, in kubectl's syntax; empty for all Nodes
     #[arg(
         long,
         env = "PSI_AGENT_NODE_SELECTOR",
@@ -26,7 +26,7 @@ pub struct Bridge {
     )]
     pub node_selector: String,
 
-    /// How old a value may be; agents renew theirs every five minutes
+    /// Age from which a value is ignored; agents renew theirs every five minutes
     #[arg(
         long,
         env = "PSI_AGENT_STALE_AFTER",

@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Auth, Bridge, Command, Publish, Scope};
 use crate::contract::{Level, Prefix, Thresholds};
-use crate::doors::rules::Page;
+use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::output::families::FamilyGroup;
 use crate::reap::Reap;
 use crate::sample::CpuSource;
+use crate::serve::authorization::Page;
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -52,8 +52,9 @@ pub(super) enum TypedCommand {
     /// Serve what agents wrote on Nodes in the forms that deschedulers and schedulers poll: one for a
     /// cluster
     ///
-    /// GET and POST /api/v1/query answer as a Prometheus does, whatever the query says: each Node's
-    /// slow score, for the descheduler. GET /watcher answers as a load-watcher does, for Trimaran.
+    /// GET and POST /api/v1/query answer the queries slow-score and
+    /// instance:psi_agent_node_score:avg10m_neutral as a Prometheus does: each Node's slow score, for
+    /// the descheduler. GET /watcher answers as a load-watcher does, for Trimaran.
     /// POST /prioritize is an extender of kube-scheduler's. A Node of which nothing is known gets the
     /// average of the others.
     Bridge(Bridge),

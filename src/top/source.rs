@@ -11,13 +11,12 @@ use super::client::{ask, reachable};
 use super::table::Shown;
 use super::view::View;
 use crate::config::{Config, PodSource};
+use crate::health::Health;
 use crate::host::Host;
-use crate::output::scrape::Scrapes;
 use crate::pod_source;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
 use crate::score::Scorer;
-use crate::self_health::SelfHealth;
 use crate::snapshot::Snapshot;
 
 /// Between two looks at an agent: rates over less tell little.
@@ -86,10 +85,9 @@ struct OwnReading {
 impl OwnReading {
     async fn start(config: &Config, read_every: Duration) -> anyhow::Result<Self> {
         let host = Host::open(config)?;
-        let health = SelfHealth::new().context("cannot count what goes wrong with pods")?;
-        let scrapes = Arc::new(Scrapes::new(Vec::new(), health));
+        let health = Arc::new(Health::new().context("cannot register metrics")?);
         let node = pod_source::connect(&config.pods).await?;
-        let mut pods = pod_source::follow(&config.pods, node, &scrapes)?;
+        let mut pods = pod_source::follow(&config.pods, node, &health)?;
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;

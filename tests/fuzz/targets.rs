@@ -20,9 +20,9 @@ use psi_agent::kernel::node_text::{
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
-    is_vcpu, parse_cgroup_path, parse_start_time, parse_task_schedstat,
+    counts_two_pids, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
 };
-use psi_agent::output::compression::accepts_gzip;
+use psi_agent::serve::compression::accepts_gzip;
 
 type Parse = fn(&[u8]);
 
@@ -33,7 +33,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 26] = targets! {
+static TARGETS: [(&str, Parse); 27] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_count,
@@ -57,7 +57,8 @@ static TARGETS: [(&str, Parse); 26] = targets! {
     processes: count_processes,
     schedstat: parse_schedstat,
     task_schedstat: parse_task_schedstat,
-    task_stat: parse_start_time,
+    process_status: counts_two_pids,
+    task_stat: parse_is_runnable,
     thread_name: is_vcpu,
     vmstat: parse_vmstat,
 };

@@ -10,15 +10,16 @@ use std::time::Instant;
 
 use psi_agent::bridge::table::Standing;
 use psi_agent::cgroup_path::Place;
+use psi_agent::clock::Moment;
 use psi_agent::contract::{Key, Prefix};
+use psi_agent::export::families::{FAMILIES, Source};
+use psi_agent::export::score_series::write_score;
+use psi_agent::health::bridge::BridgeHealth;
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::output::families::{FAMILIES, Source};
-use psi_agent::output::score_series::write_score;
 use psi_agent::rates::{PressureRates, Ratio};
-use psi_agent::sample::{CpuSource, Moment};
+use psi_agent::sample::CpuSource;
 use psi_agent::score::{ContainerScore, NodeScore, PerResource, Waited, basis};
-use psi_agent::self_health::bridge::BridgeHealth;
 
 use crate::support::agent::BINARY;
 use crate::support::exposition::{Family, families, parse};

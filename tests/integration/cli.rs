@@ -149,6 +149,28 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn once_prints_the_score_of_its_window_or_logs_why_there_is_none() {
+    let without_pressure = [("proc/stat", "cpu  1 1 1 1 1 1 1 1 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")];
+    for (name, files, has_score) in
+        [("scored", &NODE_PRESSURE[..], true), ("unscored", &without_pressure[..], false)]
+    {
+        let host = FakeHost::new(name, files);
+        let output = Command::new(BINARY)
+            .args(["once", "--proc-root", &host.path("proc")])
+            .args(["--cgroup-root", &host.path("cgroup")])
+            .output()
+            .unwrap();
+        let metrics = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(metrics.contains("\npsi_agent_node_score "), has_score, "{metrics}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let reasons = log.lines().filter(|line| {
+            line.contains("No score: the contention of cpu and memory is unknown, since the kernel")
+        });
+        assert_eq!(reasons.count(), usize::from(!has_score), "{log}");
+    }
+}
+
+#[test]
 fn sigterm_and_sigint_stop_it_with_exit_code_0() {
     let host = FakeHost::new("signals", &NODE_PRESSURE);
     let (proc, root) = (host.path("proc"), host.path("cgroup"));
@@ -168,14 +190,16 @@ fn off_a_terminal_every_line_of_the_log_is_json() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut log = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut log, &mut line).unwrap();
+    let log = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut messages = std::io::BufRead::lines(log).map(|line| {
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        line["fields"]["message"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(messages.next().unwrap(), "Listening");
+    let message = messages.next().unwrap();
+    assert!(message.contains("a replay") && message.contains("serving http://127."), "{message}");
     child.kill().unwrap();
     child.wait().unwrap();
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let message = line["fields"]["message"].as_str().unwrap();
-    assert!(message.contains("a replay") && message.contains("serving http://127."), "{message}");
 }
 
 #[test]

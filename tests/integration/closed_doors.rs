@@ -1,5 +1,5 @@
-//! Tokens on a real API server, with the rights that the manifests give: who gets the metrics, who
-//! does not, and what becomes of that when rights or the API server go.
+//! Authentication by a real API server with the manifests' rights, also when rights are revoked or the
+//! API server is unreachable.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ const POD: &str = "psi-agent-node-a";
 const READER: &str = "psi-agent-metrics-reader";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A recorded node behind closed doors, beside an API server that has the manifests.
+/// A recorded node with authentication, and an API server with the manifests.
 struct Scene {
     cluster: Cluster,
     secret: Secret,
@@ -85,8 +85,8 @@ fn start_agent(kubeconfig: &Path, secret: &Secret, more: &[&str]) -> Agent {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build), openssl"]
-fn only_whose_account_may_gets_the_metrics() {
-    let scene = Scene::start("doors", &["--page=anywhere"]);
+fn only_accounts_with_the_right_get_the_metrics() {
+    let scene = Scene::start("authentication", &["--page=anywhere"]);
     let (reader, visitor) = (scene.cluster.token(READER), scene.cluster.token("visitor"));
     let (status, text) = scene.ask("/metrics", None);
     assert_eq!((status, text.contains("Authorization: Bearer")), (401, true), "{text}");
@@ -139,7 +139,7 @@ fn rights(cluster: &Cluster, role: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build), openssl"]
-fn hundreds_of_wrong_tokens_make_few_reviews_and_shut_nobody_out() {
+fn hundreds_of_wrong_tokens_cause_few_reviews_and_known_tokens_keep_access() {
     let scene = Scene::start("flood", &[]);
     let reader = scene.cluster.token(READER);
     assert_eq!(scene.metrics(&reader), 200);
@@ -169,7 +169,7 @@ fn hundreds_of_wrong_tokens_make_few_reviews_and_shut_nobody_out() {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build), openssl; takes 2 min"]
-fn rights_that_go_and_an_api_server_that_goes_close_the_door() {
+fn revoked_rights_and_an_unreachable_api_server_end_access() {
     let mut scene = Scene::start("revoked", &[]);
     let (reader, visitor) = (scene.cluster.token(READER), scene.cluster.token("visitor"));
     let late = scene.cluster.token(READER);
@@ -181,7 +181,7 @@ fn rights_that_go_and_an_api_server_that_goes_close_the_door() {
     // What was allowed is so for its minute and no longer, API server or none.
     scene.cluster.kill_api_server();
     let (status, text) = scene.ask("/metrics", Some("a-stranger"));
-    assert_eq!((status, text.contains("nobody gets in")), (503, true), "{text}");
+    assert_eq!((status, text.contains("no new client")), (503, true), "{text}");
     assert_eq!(scene.metrics(&reader), 200);
     scene.wait_for_metrics("the verdict is too old", &reader, 503);
     println!("closed {:?} after the right was taken away", since.elapsed());
@@ -195,13 +195,13 @@ fn rights_that_go_and_an_api_server_that_goes_close_the_door() {
     scene.wait_for_metrics("it is given back", &reader, 200);
     assert!(scene.counted(&reader, "unanswered") >= 2);
     let said = scene.agent.log();
-    assert_eq!(said.matches("Cannot ask whose a token is").count(), 1, "{said}");
-    assert!(said.contains("The API server says again whose tokens are"), "{said}");
+    assert_eq!(said.matches("Cannot review tokens").count(), 1, "{said}");
+    assert!(said.contains("The API server reviews tokens again"), "{said}");
 }
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build), openssl"]
-fn without_the_right_to_ask_nobody_gets_in_and_the_log_says_why() {
+fn without_the_right_to_review_no_client_gets_access_and_the_log_gives_the_reason() {
     let scene = Scene::start("no-delegator", &[]);
     scene.cluster.kubectl(&["delete", "clusterrolebinding", "psi-agent-auth-delegator"], "");
     let reader = scene.cluster.token(READER);

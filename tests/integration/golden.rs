@@ -56,7 +56,7 @@ fn exposition_of(case: &Path) -> String {
     fs::remove_dir_all(&copy).unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    let own = text.find("# HELP process_").expect("the agent's own metrics come last");
+    let own = text.find("# HELP psi_agent_").expect("score and own metrics come last");
     text[..own].to_owned()
 }
 

@@ -1,11 +1,13 @@
-//! What Prometheus, probes, browsers and careless clients get.
+//! Responses to Prometheus, probes, browsers and careless clients.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::agent::Agent;
+use crate::support::agent::{Agent, BINARY};
 use crate::support::exposition::parse;
+use crate::support::wait_for;
 
 /// An agent on a case of the golden ones: nothing of this host is read.
 fn agent() -> Agent {
@@ -15,7 +17,7 @@ fn agent() -> Agent {
 }
 
 #[test]
-fn metrics_are_text_0_0_4_and_gzip_only_for_those_who_ask() {
+fn metrics_are_text_0_0_4_and_gzip_on_request() {
     let agent = agent();
     let plain = agent.request("GET /metrics HTTP/1.1\r\nHost: test\r\n");
     assert_eq!(plain.status, 200);
@@ -77,7 +79,7 @@ fn the_snapshot_has_the_node_and_every_cgroup() {
 }
 
 #[test]
-fn the_page_asks_nobody_but_the_agent() {
+fn the_page_requests_nothing_from_elsewhere() {
     let agent = agent();
     let page = agent.request("GET / HTTP/1.1\r\nHost: test\r\n");
     assert!(page.headers.contains("default-src 'none'"), "{}", page.headers);
@@ -89,7 +91,7 @@ fn the_page_asks_nobody_but_the_agent() {
 }
 
 #[test]
-fn those_who_ask_at_once_share_one_reading() {
+fn concurrent_requests_share_one_reading() {
     let agent = agent();
     let count = "psi_agent_sample_duration_seconds_count{reason=\"scrape\"} ";
     let readings = || {
@@ -110,13 +112,13 @@ fn those_who_ask_at_once_share_one_reading() {
 }
 
 #[test]
-fn connections_that_say_nothing_give_their_place_back() {
+fn connections_without_a_request_are_closed() {
     let agent = agent();
     let idle: Vec<TcpStream> =
         (0..64).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
     let mut slow = TcpStream::connect(&agent.address).unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: t").unwrap();
-    // All places are taken: this waits for the first of them to run out of time.
+    // At the connection limit, this waits until the first of them is closed.
     assert_eq!(agent.get("/livez"), "ok\n");
     for mut stream in idle {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -148,4 +150,56 @@ fn garbage_and_endless_headers_are_refused() {
     stream.read_to_end(&mut answer).unwrap();
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
     assert_eq!(agent.get("/livez"), "ok\n");
+}
+
+/// A host whose first sample never ends: opening a FIFO waits for its other end.
+struct SilentHost(std::path::PathBuf);
+
+impl SilentHost {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("psi-agent-{}-fifo", std::process::id()));
+        for name in ["proc/pressure", "cgroup"] {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let fifo = Command::new("mkfifo").arg(folder.join("proc/pressure/cpu")).status().unwrap();
+        assert!(fifo.success());
+        Self(folder)
+    }
+}
+
+impl Drop for SilentHost {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn before_the_first_sample_requests_are_answered_and_sigterm_ends_the_agent() {
+    let host = SilentHost::new();
+    let path = |name: &str| host.0.join(name).to_str().unwrap().to_owned();
+    let mut child = Command::new(BINARY)
+        .args(["--listen-address", "127.0.0.1:0", "--log-format", "text"])
+        .args(["--proc-root", &path("proc"), "--cgroup-root", &path("cgroup")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let listening = log.find_map(|line| {
+        let (_, rest) = line.split_once("Listening address=")?;
+        Some(rest.split(' ').next().unwrap().to_owned())
+    });
+    let mut agent = Agent::other(child, listening.expect("the agent listens"));
+    let get = |path: &str| {
+        let answer = agent.request(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n"));
+        (answer.status, answer.text())
+    };
+    assert_eq!(get("/livez"), (200, "ok: waiting for the first sample\n".into()));
+    for path in ["/readyz", "/metrics", "/snapshot.json"] {
+        assert_eq!(get(path), (503, "waiting for the first sample\n".into()), "{path}");
+    }
+    assert_eq!(get("/").0, 200);
+    agent.signal("TERM");
+    let ended =
+        wait_for("the agent ends", Duration::from_secs(5), || agent.child.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
 }

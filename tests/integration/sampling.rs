@@ -5,12 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use psi_agent::clock::Moment;
 use psi_agent::collector::{Collector, Groups, Handles, Selection};
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::{PressureRates, Ratio, tick_rates};
 use psi_agent::sample::{
-    CgroupSample, CpuLimits, CpuSource, Detail, Moment, OtherSample, PressureReading, Pressures,
+    CgroupSample, CpuLimits, CpuSource, Detail, OtherSample, PressureReading, Pressures,
     ScrapeSample, TickSample,
 };
 use psi_agent::sampler::Sampler;

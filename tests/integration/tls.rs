@@ -1,4 +1,4 @@
-//! TLS and the page: who gets what from where, and what becomes of a certificate that changes.
+//! TLS and the page: access by address and protocol, and certificates that change.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ fn plain(agent: &Agent, path: &str) -> (u16, String) {
 
 #[test]
 #[ignore = "needs openssl"]
-fn beside_tls_loopback_gets_all_but_metrics_by_plain_http() {
+fn with_tls_plain_http_serves_loopback_all_but_metrics() {
     let secret = Secret::new("plain");
     let agent = start(&secret.flags());
     assert!(agent.log().contains("serving https://"), "{}", agent.log());
@@ -48,7 +48,7 @@ fn beside_tls_loopback_gets_all_but_metrics_by_plain_http() {
     }
     let (status, text) = plain(&agent, "/metrics");
     assert_eq!(status, 400);
-    assert!(text.contains("ask https://"), "{text}");
+    assert!(text.contains("use https://"), "{text}");
 
     let top = Command::new(BINARY)
         .args(["top", "--listen-address", &agent.address])
@@ -61,7 +61,7 @@ fn beside_tls_loopback_gets_all_but_metrics_by_plain_http() {
 
 #[test]
 #[ignore = "needs openssl"]
-fn who_says_nothing_or_nonsense_holds_nobody_up() {
+fn silent_and_malformed_clients_delay_no_other() {
     let secret = Secret::new("silent");
     let agent = start(&secret.flags());
     let mut silent: Vec<TcpStream> =
@@ -149,7 +149,7 @@ fn a_certificate_changes_under_load_and_a_broken_one_changes_nothing() {
 
 #[test]
 #[ignore = "needs openssl"]
-fn files_that_make_no_certificate_are_told_at_once() {
+fn unusable_certificate_files_end_the_agent_at_once() {
     let mut secret = Secret::new("broken");
     secret.break_it();
     let [_, certificate, _, key] = secret.flags();
@@ -221,7 +221,7 @@ impl Elsewhere {
 
 #[test]
 #[ignore = "needs root, to make a network of its own, iproute2 and curl"]
-fn the_page_is_for_loopback_unless_asked_otherwise() {
+fn the_page_is_served_to_loopback_by_default() {
     let closed = Elsewhere::new(&[]);
     for local in ["127.0.0.1", "[::1]"] {
         for path in ["/", "/snapshot.json", "/metrics", "/livez"] {
@@ -251,7 +251,7 @@ fn from_elsewhere_plain_http_gets_nothing_of_an_agent_with_tls() {
     for path in ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"] {
         let (status, text) = there.get("http", OTHER_ADDRESS, path, &[]);
         assert_eq!(status, 400, "{path}: {text}");
-        assert!(text.contains("ask https://"), "{text}");
+        assert!(text.contains("use https://"), "{text}");
     }
     let authority = secret.authority();
     let connect = format!("{SERVER_NAME}:{port}:{OTHER_ADDRESS}:{port}", port = there.port);
@@ -264,7 +264,7 @@ fn from_elsewhere_plain_http_gets_nothing_of_an_agent_with_tls() {
 }
 
 #[test]
-fn top_says_so_when_an_agent_shows_what_it_sees_to_nobody() {
+fn top_reports_that_the_page_is_off() {
     let agent = start(&["--page=off".into()]);
     assert_eq!(plain(&agent, "/metrics").0, 200);
     assert_eq!((plain(&agent, "/").0, plain(&agent, "/snapshot.json").0), (403, 403));

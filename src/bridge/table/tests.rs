@@ -49,7 +49,7 @@ fn standing(table: &Table, name: &str, now: i64) -> Standing {
 }
 
 #[test]
-fn a_node_of_which_nothing_is_known_gets_the_average_of_those_that_are() {
+fn a_node_without_a_value_gets_the_average_of_the_known_nodes() {
     let table = table(
         &[
             ("hot", annotations("60", 0, "psi/2")),
@@ -87,7 +87,7 @@ fn a_node_of_which_nothing_is_known_gets_the_average_of_those_that_are() {
 }
 
 #[test]
-fn nothing_is_known_where_no_node_is() {
+fn without_a_known_node_there_is_no_average() {
     let empty = table(&[], 0).views(at(0)).unwrap();
     assert_eq!((empty.neutral, empty.of("any")), (None, None));
     assert_eq!(Table::new(Prefix::default(), REACH).views(at(0)), None, "not listed yet");
@@ -96,7 +96,7 @@ fn nothing_is_known_where_no_node_is() {
 }
 
 #[test]
-fn where_two_bases_are_equally_many_none_compares() {
+fn two_equally_common_bases_do_not_compare() {
     let halves = [("a", annotations("40", 0, "psi/2")), ("b", annotations("40", 0, "run-delay/2"))];
     let mut table = table(&halves, 400);
     assert_eq!(standing(&table, "a", 400), Standing::OtherBasis);
@@ -104,13 +104,13 @@ fn where_two_bases_are_equally_many_none_compares() {
     table.apply("c".into(), &annotations("40", 0, "psi/2"), at(400));
     assert_eq!(standing(&table, "a", 400), Standing::Known);
     assert_eq!(standing(&table, "b", 400), Standing::OtherBasis);
-    // Those that nobody renews have no say.
+    // Stale values don't count.
     table.apply("d".into(), &annotations("40", -300, "run-delay/2"), at(400));
     assert_eq!(standing(&table, "a", 400), Standing::Known);
 }
 
 #[test]
-fn a_node_that_changes_otherwise_or_is_listed_again_is_what_it_was() {
+fn an_unrelated_change_or_a_new_list_keeps_the_window() {
     let mut table = table(&[("a", annotations("40", 0, "psi/2"))], 0);
     table.apply("a".into(), &annotations("80", 300, "psi/2"), at(300));
     let before = table.views(at(400));
@@ -122,7 +122,7 @@ fn a_node_that_changes_otherwise_or_is_listed_again_is_what_it_was() {
 }
 
 #[test]
-fn a_value_from_the_future_does_not_come_true_by_waiting() {
+fn a_value_from_the_future_stays_unusable() {
     let mut table = table(&[("a", annotations("40", 120, "psi/2"))], 0);
     assert_eq!(standing(&table, "a", 0), Standing::Future);
     assert_eq!(standing(&table, "a", 500), Standing::Future);
@@ -131,11 +131,11 @@ fn a_value_from_the_future_does_not_come_true_by_waiting() {
 }
 
 #[test]
-fn a_node_that_is_gone_leaves_nothing_behind() {
+fn a_deleted_node_leaves_nothing_behind() {
     let mut table = table(&[("a", annotations("40", 0, "psi/2"))], 300);
     table.remove("a");
     assert!(table.views(at(300)).unwrap().nodes.is_empty());
-    // One of the same name is another one.
+    // A new Node of the same name starts anew.
     table.apply("a".into(), &annotations("80", 290, "psi/2"), at(300));
     assert_eq!(standing(&table, "a", 300), Standing::New);
     table.replace(Vec::new(), at(300));

@@ -22,7 +22,7 @@ fn value(score: u8, seconds: i64) -> NodePressure {
     }
 }
 
-/// A window that was told of these values when they were observed.
+/// A window with these values, which arrived when they were observed.
 fn window(values: &[(u8, i64)]) -> Window {
     let mut window = Window::default();
     for &(score, seconds) in values {
@@ -56,14 +56,14 @@ fn half_of_the_window_must_be_known() {
 }
 
 #[test]
-fn a_value_that_is_seen_late_held_since_its_date() {
+fn a_value_that_arrives_late_holds_since_its_date() {
     let mut window = Window::default();
     window.change(Some(value(40, 0)), at(300), REACH);
     assert_eq!(mean(&window, 300), Some(40.0));
 }
 
 #[test]
-fn what_nobody_renews_holds_until_it_is_stale() {
+fn a_value_that_is_not_renewed_holds_until_it_is_stale() {
     let window = window(&[(40, 0)]);
     // At 900 s the value has been stale for 300 of the 600 s that the window goes back.
     assert_eq!(mean(&window, 900), Some(40.0));
@@ -71,7 +71,7 @@ fn what_nobody_renews_holds_until_it_is_stale() {
 }
 
 #[test]
-fn what_cannot_be_used_ends_what_was_before() {
+fn an_unusable_value_ends_the_one_before() {
     let mut window = window(&[(40, 0)]);
     window.change(None, at(400), REACH);
     assert_eq!(mean(&window, 500), Some(40.0));
@@ -94,13 +94,13 @@ fn a_date_before_the_last_or_after_now_takes_away_no_more_than_its_own_time() {
     // The node's clock went back; what was before 300 s is known as it was.
     window.change(Some(value(20, 100)), at(400), REACH);
     assert_eq!(mean(&window, 600), Some(30.0));
-    // Its clock is a little ahead: it holds from when it was seen.
+    // Its clock is a little ahead: the value holds since it arrived.
     window.change(Some(value(80, 620)), at(600), REACH);
     assert_eq!(mean(&window, 600), Some(30.0));
 }
 
 #[test]
-fn changes_are_forgotten_when_they_have_left_the_window() {
+fn changes_are_dropped_when_they_have_left_the_window() {
     let mut window = Window::default();
     for seconds in 0..5_000 {
         window.change(Some(value(40, seconds)), at(seconds), REACH);
@@ -119,10 +119,10 @@ fn any_changes() -> impl Strategy<Value = Vec<(Option<u8>, i64, i64)>> {
     proptest::collection::vec(change, 0..40)
 }
 
-fn told(changes: &[(Option<u8>, i64, i64)]) -> (Window, i64) {
+fn window_of(changes: &[(Option<u8>, i64, i64)]) -> (Window, i64) {
     let (mut window, mut now) = (Window::default(), 0);
     for &(score, date, passed) in changes {
-        // Now and then the bridge's own clock is put back.
+        // The bridge's own clock may go back.
         now += passed;
         window.change(score.map(|score| value(score, now + date)), at(now), REACH);
     }
@@ -132,7 +132,7 @@ fn told(changes: &[(Option<u8>, i64, i64)]) -> (Window, i64) {
 proptest! {
     #[test]
     fn averages_lie_between_the_values(changes in any_changes(), later in 0_i64..1_000) {
-        let (window, now) = told(&changes);
+        let (window, now) = window_of(&changes);
         if let Some(slow) = window.slow(at(now + later), REACH, BASIS) {
             let scores = || changes.iter().filter_map(|(score, ..)| *score).map(f64::from);
             let (least, most) = (scores().fold(100.0, f64::min), scores().fold(0.0, f64::max));
@@ -143,14 +143,14 @@ proptest! {
 
     #[test]
     fn no_more_is_known_than_the_window_is_long(changes in any_changes(), later in 0_i64..1_000) {
-        let (window, now) = told(&changes);
+        let (window, now) = window_of(&changes);
         let spans = window.spans(at(now + later), REACH, BASIS);
         let known_s: f64 = spans.map(|(span_s, _)| span_s).sum();
         prop_assert!(known_s <= REACH.window.as_secs_f64() + 1e-6, "{known_s}");
     }
 
     #[test]
-    fn a_value_that_is_told_again_changes_nothing(
+    fn a_repeated_value_changes_nothing(
         scores in proptest::collection::vec((0_u8..=100, 1_i64..200), 1..20),
         again in 0_usize..20,
     ) {
@@ -174,7 +174,7 @@ proptest! {
 
     #[test]
     fn one_value_is_its_own_average(score in 0_u8..=100, parts in proptest::collection::vec(1_i64..120, 1..20)) {
-        // However the time is cut into parts, and whatever their sums miss.
+        // For any parts of the window, and any rounding of their sum.
         let mut window = Window::default();
         let mut now = 0;
         for part in parts.iter().chain([&300]) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use psi_agent::cgroup_path::Place;
+use psi_agent::clock::Moment;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
@@ -12,7 +13,7 @@ use psi_agent::rates::{
     ContainerRates, CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, Ratio, TickRates,
     WaitShares,
 };
-use psi_agent::sample::{CpuLimits, CpuSource, Moment};
+use psi_agent::sample::{CpuLimits, CpuSource};
 use psi_agent::score::{NodeScore, Scorer};
 
 const TICK: Duration = Duration::from_secs(5);

@@ -1,8 +1,5 @@
 //! What leaves the agent: Prometheus' words, people's page, HTTP. In: samples and rates.
 
-pub(crate) mod answer;
-pub mod compression;
-pub mod connections;
 pub mod exposition;
 pub mod families;
 pub mod http;

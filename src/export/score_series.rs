@@ -193,10 +193,10 @@ impl<'a> Family<'a> {
 mod tests {
     use super::*;
     use crate::cgroup_path::Place;
+    use crate::clock::Moment;
     use crate::contract::Basis;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     use crate::rates::PressureRates;
-    use crate::sample::Moment;
     use crate::score::PerResource;
     use std::sync::Arc;
     use std::time::Instant;

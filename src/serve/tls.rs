@@ -1,5 +1,5 @@
-//! The certificate that the agent serves TLS with, read again when it changes: files in, what new
-//! connections are encrypted with out. A pair that does not fit together changes nothing.
+//! TLS with a certificate that is read again when its files change. A certificate and a key that
+//! don't fit together change nothing.
 
 use std::io::Error;
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// How soon a new certificate is served. Reading both files takes some microseconds, and sees what
-/// no date tells: the kubelet swaps a link above them.
+/// How often the files are read. That takes microseconds, and the files' dates don't show every
+/// change: the kubelet replaces a link above them.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Between one file and the other they may change; who writes that often never ends.
+/// Both files are read until two readings are equal, this many times at most.
 const ATTEMPTS: usize = 3;
 
-/// Where certificate and key are, both as PEM.
+/// Paths of the certificate and its key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, and after it those that it was signed with.
+    /// The certificate, followed by its intermediates.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// Why there is no TLS with these files. None of it quotes them: one is secret.
+/// Why TLS can't be served with these files. No message contains what is in them.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// One cannot be read.
+    /// A file can't be read.
     #[error("cannot read {}: {source}; is the Secret mounted, and may this user read it?", .path.display())]
     Unreadable {
         /// The file.
@@ -44,35 +44,55 @@ pub enum CertificateError {
         /// The errno.
         source: Error,
     },
-    /// There is no certificate in it.
+    /// The certificate's file contains none.
     #[error("there is no certificate in PEM (BEGIN CERTIFICATE) in {}", .0.display())]
     NoCertificate(PathBuf),
-    /// There is no key in it.
+    /// The key's file contains none.
     #[error("there is no private key in PEM (BEGIN PRIVATE KEY) in {}", .0.display())]
     NoKey(PathBuf),
-    /// Both are there, and cannot be used.
+    /// The two can't be used together.
     #[error("cannot serve TLS with {} and {}: {source}", .files.certificate.display(), .files.key.display())]
     Unusable {
         /// The files.
         files: CertificateFiles,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
-    /// They were written all the time.
+    /// Every reading differed from the one before.
     #[error("{} and {} change while they are read", .0.certificate.display(), .0.key.display())]
     Unsteady(CertificateFiles),
 }
 
-/// What new connections are encrypted with: always the newest certificate.
+/// Serves TLS with the newest certificate.
 #[derive(Debug, Clone)]
 pub struct Tls(watch::Receiver<Arc<ServerConfig>>);
 
 impl Tls {
-    /// The server's part of a handshake.
+    /// Reads the files, and again every 10 s from now on; `None` without files. `report` gets each
+    /// later outcome: whether the certificate is new, or why it can't be served.
     ///
     /// # Errors
-    /// When the client has other ideas, or goes away.
-    pub async fn shake_hands<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
+    /// [`CertificateError`] of the first reading.
+    pub fn follow(
+        files: Option<&CertificateFiles>,
+        report: impl Fn(Result<bool, CertificateError>) + Send + 'static,
+    ) -> Result<Option<Self>, CertificateError> {
+        let Some(files) = files else { return Ok(None) };
+        let (mut certificate, tls) = Certificate::open(files.clone())?;
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(INTERVAL).await;
+                report(certificate.reload());
+            }
+        });
+        Ok(Some(tls))
+    }
+
+    /// Performs the handshake.
+    ///
+    /// # Errors
+    /// When the TLS handshake fails or the peer closes.
+    pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -81,12 +101,12 @@ impl Tls {
     }
 }
 
-/// The files, with what they said last.
+/// The files and what was read from them last.
 #[derive(Debug)]
 pub struct Certificate {
     files: CertificateFiles,
-    /// A hash of both as they were read: the key itself is kept once, by TLS.
-    read: digest::Digest,
+    /// A hash of both files, so that no second copy of the key is in memory.
+    hash: digest::Digest,
     current: watch::Sender<Arc<ServerConfig>>,
 }
 
@@ -94,36 +114,27 @@ impl Certificate {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`CertificateError`], a sentence for people.
+    /// [`CertificateError`].
     pub fn open(files: CertificateFiles) -> Result<(Self, Tls), CertificateError> {
         let pair = Pair::read(&files)?;
         let (current, tls) = watch::channel(Arc::new(pair.config(&files)?));
-        Ok((Self { files, read: pair.hash(), current }, Tls(tls)))
+        Ok((Self { files, hash: pair.hash(), current }, Tls(tls)))
     }
 
-    /// Looks at the files for ever, and says each time what came of it: whether there was a new
-    /// certificate, or why it cannot be served. Then the one before stays.
-    pub async fn follow(mut self, hear: impl Fn(Result<bool, &CertificateError>)) {
-        loop {
-            tokio::time::sleep(INTERVAL).await;
-            let looked = self.look();
-            hear(looked.as_ref().copied());
-        }
-    }
-
-    fn look(&mut self) -> Result<bool, CertificateError> {
+    /// Reads the files again; whether the certificate is new.
+    fn reload(&mut self) -> Result<bool, CertificateError> {
         let pair = Pair::read(&self.files)?;
-        if pair.hash().as_ref() == self.read.as_ref() {
+        let hash = pair.hash();
+        if hash.as_ref() == self.hash.as_ref() {
             return Ok(false);
         }
-        let config = pair.config(&self.files)?;
-        self.current.send_replace(Arc::new(config));
-        self.read = pair.hash();
+        self.current.send_replace(Arc::new(pair.config(&self.files)?));
+        self.hash = hash;
         Ok(true)
     }
 }
 
-/// What stood in both files at one moment.
+/// The content of both files.
 #[derive(PartialEq)]
 struct Pair {
     certificate: Vec<u8>,
@@ -150,7 +161,7 @@ impl Pair {
 
     fn hash(&self) -> digest::Digest {
         let mut hash = digest::Context::new(&digest::SHA256);
-        // The length tells where the one ends.
+        // The length separates the two.
         hash.update(&self.certificate.len().to_le_bytes());
         hash.update(&self.certificate);
         hash.update(&self.key);
@@ -172,8 +183,7 @@ impl Pair {
             .with_single_cert(chain, key)
             .map_err(unusable)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // A session that is taken up again would show no certificate at all. Prometheus keeps its
-        // connections, so that there is little to save.
+        // A resumed session would present no certificate, so a client would not see a new one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

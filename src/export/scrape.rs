@@ -1,4 +1,4 @@
-//! One answer to a scrape: the sample's series, the score's, then the agent's own, in chunks.
+//! The response to a scrape, in chunks: series of the sample, of the score, then the agent's own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,35 +6,34 @@ use super::exposition::Exposition;
 use super::families::FamilyGroup;
 use super::score_series::write_score;
 use super::series::LabelCache;
+use crate::health::Health;
 use crate::sample::ScrapeSample;
 use crate::score::NodeScore;
-use crate::self_health::SelfHealth;
+use crate::serve::body::Chunks;
 
-/// What scrapes have in common: which families, whose labels, and the agent's own metrics.
+/// What scrapes share: the exported families, and the cgroups' labels.
 #[derive(Debug)]
 pub struct Scrapes {
     groups: Vec<FamilyGroup>,
     labels: Mutex<LabelCache>,
-    health: SelfHealth,
 }
 
 impl Scrapes {
     /// Scrapes of these families.
     #[must_use]
-    pub fn new(groups: Vec<FamilyGroup>, health: SelfHealth) -> Self {
-        Self { groups, labels: Mutex::default(), health }
+    pub fn new(groups: Vec<FamilyGroup>) -> Self {
+        Self { groups, labels: Mutex::default() }
     }
 
-    /// The agent's own metrics.
+    /// Begins a response.
     #[must_use]
-    pub fn health(&self) -> &SelfHealth {
-        &self.health
-    }
-
-    /// Begins an answer.
-    #[must_use]
-    pub fn begin(&self, sample: Arc<ScrapeSample>, score: Option<&NodeScore>) -> Scrape {
-        // A cache has no broken state worth keeping from the next scrape.
+    pub fn begin(
+        &self,
+        sample: Arc<ScrapeSample>,
+        score: Option<&NodeScore>,
+        health: &Health,
+    ) -> Scrape {
+        // A cache is valid also after a panic.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
@@ -43,7 +42,7 @@ impl Scrapes {
             write_score(&mut text, score);
         }
         let mut own = Vec::new();
-        if let Err(error) = self.health.render(&mut own) {
+        if let Err(error) = health.render(&mut own) {
             tracing::error!(%error, "Cannot render the agent's own metrics");
             own.clear();
         }
@@ -53,7 +52,7 @@ impl Scrapes {
     }
 }
 
-/// The rest of an answer.
+/// The rest of a response.
 #[derive(Debug)]
 pub struct Scrape {
     exposition: Option<Exposition>,
@@ -61,7 +60,7 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Appends the next part to `text`; `false` when that was the last one.
+    /// Appends the next chunk to `text`; `false` when it was the last.
     pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
         if let Some(exposition) = &mut self.exposition {
             if exposition.next_chunk(text) {
@@ -71,5 +70,11 @@ impl Scrape {
         }
         text.append(&mut self.own);
         false
+    }
+}
+
+impl Chunks for Scrape {
+    fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
+        Scrape::next_chunk(self, text)
     }
 }

@@ -1,21 +1,22 @@
-//! The bridge's view of itself: what it knows of Nodes, who asks it, what goes wrong, what it costs.
+//! The bridge's own metrics, and log messages about errors.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
-use super::doors::Certificates;
-use super::{OwnProcess, ProcessMetrics, register_build_info, registered, signed};
+use super::access::Certificates;
+use super::process::{ProcessMetrics, register_build_info};
+use super::registry::{registered, signed};
 
-/// In which form the bridge is asked.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As a Prometheus.
+    /// Prometheus' query API.
     Query,
-    /// As a load-watcher.
+    /// load-watcher's document.
     Watcher,
-    /// As a scheduler's extender.
+    /// kube-scheduler's extender.
     Prioritize,
 }
 
@@ -32,14 +33,14 @@ impl Form {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered.
+    /// A response with scores.
     Answered,
-    /// It asked for something that is not there to be had.
+    /// An invalid request.
     Refused,
-    /// No Node is known.
+    /// No Node has a known score.
     Unknown,
 }
 
@@ -63,35 +64,30 @@ pub struct BridgeHealth {
     nodes: IntGaugeVec,
     requests: IntCounterVec,
     watch_errors: IntCounter,
-    watch_in_trouble: AtomicBool,
-    nobody_known: AtomicBool,
-    certificates: Certificates,
+    is_watch_failing: AtomicBool,
+    is_no_node_known: AtomicBool,
+    /// Certificates.
+    pub certificates: Certificates,
     process: ProcessMetrics,
 }
 
 impl BridgeHealth {
-    /// Registers all of them. Nodes are counted by these standings.
+    /// Registers the metrics, with these values of the label `standing`.
     ///
     /// # Errors
-    /// Only when two of them had one name.
+    /// When two metrics have the same name.
     pub fn new(standings: &[&'static str]) -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
         let nodes = IntGaugeVec::new(
-            Opts::new(
-                "psi_agent_bridge_nodes",
-                "Nodes that were selected, by what is known of them.",
-            ),
+            Opts::new("psi_agent_bridge_nodes", "Selected Nodes, by the state of their value."),
             &["standing"],
         )?;
         for standing in standings {
             nodes.with_label_values(&[standing]);
         }
         let requests = IntCounterVec::new(
-            Opts::new(
-                "psi_agent_bridge_requests_total",
-                "Requests, by their form and what came of them.",
-            ),
+            Opts::new("psi_agent_bridge_requests_total", "Requests, by form and result."),
             &["form", "result"],
         )?;
         for form in Form::ALL {
@@ -101,81 +97,70 @@ impl BridgeHealth {
         }
         let watch_errors = IntCounter::new(
             "psi_agent_bridge_watch_errors_total",
-            "Times that the API server did not tell of Nodes.",
+            "Failures to list or watch Nodes.",
         )?;
         Ok(Self {
             nodes: registered(&registry, nodes)?,
             requests: registered(&registry, requests)?,
             watch_errors: registered(&registry, watch_errors)?,
-            watch_in_trouble: AtomicBool::new(false),
-            nobody_known: AtomicBool::new(false),
+            is_watch_failing: AtomicBool::new(false),
+            is_no_node_known: AtomicBool::new(false),
             certificates: Certificates::new(&registry)?,
             process: ProcessMetrics::new(&registry)?,
             registry,
         })
     }
 
-    /// So many Nodes have this standing now.
-    pub fn nodes(&self, standing: &str, count: usize) {
+    /// The number of Nodes in this state.
+    pub fn set_nodes(&self, standing: &str, count: usize) {
         self.nodes.with_label_values(&[standing]).set(signed(count));
     }
 
-    /// A request came to this: counted each time. That nobody is known is said once until somebody
-    /// is, since the descheduler's log has the status alone.
-    pub fn asked(&self, form: Form, outcome: Outcome) {
+    /// Counts a request. That no Node is known is logged once until one is, since the
+    /// descheduler's log shows no more than the status.
+    pub fn requested(&self, form: Form, outcome: Outcome) {
         self.requests.with_label_values(&[form.word(), outcome.word()]).inc();
         match (form, outcome) {
-            // load-watcher's document has an answer to that, too.
+            // load-watcher's document has a form for no Nodes.
             (Form::Watcher, _) | (_, Outcome::Refused) => {}
             (Form::Query | Form::Prioritize, Outcome::Unknown) => {
-                if !self.nobody_known.swap(true, Ordering::Relaxed) {
+                if !self.is_no_node_known.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "No Node is known, so nobody is told a score: agents have written nothing \
-                         that is fresh, or not for half of --window yet; see `psi-agent nodes`"
+                        "No Node is known, so no request gets a score: agents have published no \
+                         fresh value, or for less than half of --window; see `psi-agent nodes`"
                     );
                 }
             }
             (Form::Query | Form::Prioritize, Outcome::Answered) => {
-                if self.nobody_known.swap(false, Ordering::Relaxed) {
+                if self.is_no_node_known.swap(false, Ordering::Relaxed) {
                     tracing::info!("Nodes are known again");
                 }
             }
         }
     }
 
-    /// The Nodes were told: trouble is over.
-    pub fn nodes_told(&self) {
-        if self.watch_in_trouble.swap(false, Ordering::Relaxed) {
-            tracing::info!("The Nodes are told again");
+    /// Nodes were listed or changed: an error before is over.
+    pub fn nodes_received(&self) {
+        if self.is_watch_failing.swap(false, Ordering::Relaxed) {
+            tracing::info!("Receiving Nodes again");
         }
     }
 
-    /// The Nodes were not told: counted each time, said once until it is over.
-    pub fn nodes_not_told(&self, error: &dyn Display) {
+    /// The Nodes could not be listed or watched. Logged once until
+    /// [`BridgeHealth::nodes_received`].
+    pub fn nodes_failed(&self, error: &dyn Display) {
         self.watch_errors.inc();
-        if !self.watch_in_trouble.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "Cannot follow the Nodes; what was told before holds until it is stale");
+        if !self.is_watch_failing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
         }
     }
 
-    /// The certificate's files read; perhaps what they say is new.
-    pub fn certificate_reads(&self, is_new: bool) {
-        self.certificates.read(is_new);
-    }
-
-    /// They do not: counted each time, said once until they do.
-    pub fn certificate_does_not_read(&self, error: &dyn Display) {
-        self.certificates.do_not_read(error);
-    }
-
-    /// All of them as text.
+    /// The metrics in the text format.
     ///
     /// # Errors
-    /// Only when a metric has no valid name.
+    /// When a metric has no valid name.
     pub fn render(&self) -> prometheus::Result<Vec<u8>> {
-        if let Ok(process) = OwnProcess::read() {
-            self.process.set(&process);
-        }
+        self.process.update();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)

@@ -1,19 +1,19 @@
-//! Who may look at what the agent serves, as far as flags say it.
+//! The flags about TLS and access.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 
 use super::{Command, ConfigError, PodSource};
-use crate::doors::certificate::CertificateFiles;
-use crate::doors::rules::{Page, Rules};
+use crate::serve::authorization::{AccessRules, Page};
+use crate::serve::tls::CertificateFiles;
 
-/// Who may have the metrics.
+/// Authentication for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Auth {
-    /// Everybody
+    /// No authentication
     None,
-    /// Whose bearer token the API server lets get /metrics
+    /// A bearer token whose account may get /metrics, reviewed by the API server
     Kubernetes,
 }
 
@@ -35,19 +35,19 @@ impl Auth {
     }
 }
 
-/// Who may look at what the agent serves.
+/// TLS and access.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doors {
-    /// What to serve TLS with; `None` for plain HTTP.
+pub struct Access {
+    /// The certificate; `None` for plain HTTP.
     pub certificate: Option<CertificateFiles>,
-    /// Who may have the metrics.
+    /// Authentication for the metrics.
     pub auth: Auth,
-    /// Who gets the page.
+    /// Who may read the page.
     pub page: Page,
 }
 
-impl Doors {
-    pub(super) fn of(
+impl Access {
+    pub(super) fn new(
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
         auth: Auth,
@@ -61,10 +61,10 @@ impl Doors {
         Ok(Self { certificate, auth, page })
     }
 
-    /// What is asked of visitors.
+    /// The rules for requests.
     #[must_use]
-    pub fn rules(&self) -> Rules {
-        Rules {
+    pub fn rules(&self) -> AccessRules {
+        AccessRules {
             tls: self.certificate.is_some(),
             tokens: self.auth == Auth::Kubernetes,
             page: self.page,

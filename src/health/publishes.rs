@@ -1,20 +1,21 @@
-//! What came of writing the score on the Node: counted each time, said once.
+//! Metrics and log messages of publishing the score on the Node.
 
 use std::sync::{Mutex, MutexGuard};
 
 use prometheus::{Gauge, IntCounterVec, Opts, Registry};
 
-use super::view::{PublishView, PublishedValue, Trouble};
-use super::{locked, registered};
+use super::registry::{locked, registered};
+use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
 
-/// Result of one that came through.
+/// The result of a successful write.
 const WRITTEN: &str = "written";
-/// Result of one that was only said.
+/// The result of a dry run.
 const DRY_RUN: &str = "dry_run";
 
+/// Metrics of publishing. Each kind of error is logged once until a value is published.
 #[derive(Debug)]
-pub(super) struct Publishes {
+pub struct Publishes {
     results: IntCounterVec,
     last: Gauge,
     state: Mutex<State>,
@@ -23,8 +24,8 @@ pub(super) struct Publishes {
 #[derive(Debug, Default)]
 struct State {
     view: PublishView,
-    /// The kind of trouble that was said.
-    said: Option<&'static str>,
+    /// The kind of error that was logged since the last success.
+    logged: Option<&'static str>,
 }
 
 impl Publishes {
@@ -32,7 +33,7 @@ impl Publishes {
         let results = IntCounterVec::new(
             Opts::new(
                 "psi_agent_publishes_total",
-                "Times that the score was to be written on the Node, by result.",
+                "Attempts to publish the score on the Node, by result.",
             ),
             &["result"],
         )?;
@@ -41,7 +42,7 @@ impl Publishes {
         }
         let last = Gauge::new(
             "psi_agent_last_publish_timestamp_seconds",
-            "Date of the value that this agent wrote last, 0 if it wrote none.",
+            "Unix time of the value that this agent published last, in seconds, 0 if none.",
         )?;
         Ok(Self {
             results: registered(registry, results)?,
@@ -50,7 +51,8 @@ impl Publishes {
         })
     }
 
-    pub(super) fn begin(&self, mode: &'static str) {
+    /// Sets the value of `--publish`.
+    pub fn set_mode(&self, mode: &'static str) {
         self.state().view.mode = Some(mode);
     }
 
@@ -59,33 +61,36 @@ impl Publishes {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
-    pub(super) fn written(&self, value: PublishedValue) {
+    /// A value was published.
+    pub fn published(&self, value: PublishedValue) {
         self.results.with_label_values(&[WRITTEN]).inc();
         self.last.set((value.observed_at_ms / 1000) as f64);
         let mut state = self.state();
         state.view.last = Some(value);
         state.view.error = None;
-        if state.said.take().is_some() {
+        if state.logged.take().is_some() {
             tracing::info!("The score is published again");
         }
     }
 
-    pub(super) fn would_be_written(&self, value: PublishedValue) {
+    /// A value would have been published, but for the dry run.
+    pub fn would_publish(&self, value: PublishedValue) {
         self.results.with_label_values(&[DRY_RUN]).inc();
         let mut state = self.state();
         state.view.last = Some(value);
         state.view.error = None;
     }
 
-    pub(super) fn not_written(&self, error: &CallError, at_ms: u64) {
+    /// Publishing failed at this time, milliseconds since the epoch.
+    pub fn failed(&self, error: &CallError, at_ms: u64) {
         self.results.with_label_values(&[error.word()]).inc();
-        // Every Node is written by others too: that happens, and is mended in seconds.
+        // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {
             return tracing::debug!(%error, "Writing the score again");
         }
         let mut state = self.state();
-        state.view.error = Some(Trouble { message: error.to_string(), at_ms });
-        if state.said.replace(error.word()) != Some(error.word()) {
+        state.view.error = Some(DatedError { message: error.to_string(), at_ms });
+        if state.logged.replace(error.word()) != Some(error.word()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
     }
@@ -100,20 +105,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_seen_until_a_value_is_written() {
+    fn an_error_is_shown_until_a_value_is_published() {
         let publishes = Publishes::new(&Registry::new()).unwrap();
         assert_eq!(publishes.view(), PublishView::default());
-        publishes.begin("on");
-        publishes.not_written(&CallError::Conflict, 1);
-        assert_eq!(publishes.view().error, None, "a conflict is mended in seconds");
-        publishes.not_written(&CallError::NotFound, 2);
-        publishes.not_written(&CallError::NotFound, 3);
-        let error = Trouble { message: CallError::NotFound.to_string(), at_ms: 3 };
+        publishes.set_mode("on");
+        publishes.failed(&CallError::Conflict, 1);
+        assert_eq!(publishes.view().error, None, "a conflict is not an error");
+        publishes.failed(&CallError::NotFound, 2);
+        publishes.failed(&CallError::NotFound, 3);
+        let error = DatedError { message: CallError::NotFound.to_string(), at_ms: 3 };
         let failing = PublishView { mode: Some("on"), last: None, error: Some(error) };
         assert_eq!(publishes.view(), failing);
         let value = PublishedValue { score: 35, level: None, observed_at_ms: 4 };
-        publishes.written(value);
-        let well = PublishView { mode: Some("on"), last: Some(value), error: None };
-        assert_eq!(publishes.view(), well);
+        publishes.published(value);
+        let working = PublishView { mode: Some("on"), last: Some(value), error: None };
+        assert_eq!(publishes.view(), working);
     }
 }

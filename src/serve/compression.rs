@@ -1,11 +1,11 @@
-//! gzip, only when asked for: compressing costs many times what rendering does.
+//! gzip, only on request: compression costs many times as much CPU time as rendering.
 
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Whether an `Accept-Encoding` header asks for gzip.
+/// Whether an `Accept-Encoding` header accepts gzip.
 #[must_use]
 pub fn accepts_gzip(accept_encoding: &str) -> bool {
     let mut any = None;
@@ -24,19 +24,19 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
     any.unwrap_or(false)
 }
 
-/// A gzip stream that takes text and gives bytes, chunk by chunk.
+/// A gzip stream, compressed chunk by chunk.
 #[derive(Debug)]
 pub struct Gzip(GzEncoder<Vec<u8>>);
 
 impl Default for Gzip {
-    /// Level 1: the higher ones cost several times as much for little less.
+    /// Level 1: higher levels cost several times as much CPU time for slightly smaller output.
     fn default() -> Self {
         Self(GzEncoder::new(Vec::new(), Compression::fast()))
     }
 }
 
 impl Gzip {
-    /// Compresses `text`; what comes out may be empty until more goes in.
+    /// Compresses `text`; the output may be empty until more text follows.
     ///
     /// # Errors
     /// None while the output is memory.
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_only_for_those_who_ask() {
+    fn gzip_is_used_on_request_only() {
         for (header, expected) in [
             ("gzip", true),
             ("deflate, gzip;q=0.5", true),

@@ -1,0 +1,209 @@
+//! The agent's responses to Prometheus, probes and browsers. No response contains parts of its
+//! request.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::watch;
+
+use super::page::PAGE;
+use super::scrape::Scrapes;
+use crate::clock;
+use crate::health::Health;
+use crate::sample::Detail;
+use crate::sampler::{Pods, Sampler, Scraped, TICK_INTERVAL};
+use crate::score::NodeScore;
+use crate::serve::authentication::Authenticator;
+use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
+use crate::serve::body::{
+    Body, chunked, method_not_allowed, not_encrypted, text, unauthorized, whole,
+};
+use crate::serve::compression::accepts_gzip;
+use crate::serve::connections::Service;
+use crate::serve::token_cache::Decision;
+use crate::snapshot::{AgentView, Snapshot};
+
+/// Prometheus' default scrape timeout.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Without a tick for this long, the sampling thread is stuck.
+const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
+
+/// Responds to the agent's requests.
+pub(crate) struct AgentService {
+    pub(crate) sampler: Sampler,
+    pub(crate) pods: Pods,
+    /// The newest score.
+    pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    pub(crate) scrapes: Scrapes,
+    pub(crate) health: Arc<Health>,
+    pub(crate) started_at: Instant,
+    pub(crate) rules: AccessRules,
+    /// Needed where the rules require tokens.
+    pub(crate) authenticator: Option<Arc<Authenticator>>,
+}
+
+impl AgentService {
+    /// Checks the access rules; an error is the response of a request that is refused.
+    async fn check_access(
+        &self,
+        request: &Request<Incoming>,
+        peer: Peer,
+    ) -> Result<(), Response<Body>> {
+        let path = match self.rules.requirement(peer, request.uri().path()) {
+            Requirement::Nothing => return Ok(()),
+            Requirement::Refused(refusal) => return Err(refused(refusal)),
+            Requirement::Token(path) => path,
+        };
+        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(token) = header.and_then(bearer_token) else {
+            return Err(unauthorized("This path needs a token: Authorization: Bearer.\n"));
+        };
+        let decision = match &self.authenticator {
+            Some(authenticator) => authenticator.decide(path, token, peer.address).await,
+            None => Decision::Unanswered,
+        };
+        match decision {
+            Decision::Allowed => Ok(()),
+            Decision::Unauthenticated => {
+                Err(unauthorized("The API server does not know this token.\n"))
+            }
+            Decision::Forbidden => Err(text(
+                StatusCode::FORBIDDEN,
+                "The token's account may not get this path: bind it to a ClusterRole with this path \
+                 among its nonResourceURLs.\n",
+            )),
+            Decision::Unanswered => Err(text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The API server does not review tokens at the moment, so no new client gets \
+                 access.\n",
+            )),
+            Decision::NotAsked => Err(text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many unknown tokens were sent to have this one reviewed; try again later.\n",
+            )),
+        }
+    }
+
+    async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return method_not_allowed("GET, HEAD");
+        }
+        match request.uri().path() {
+            "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),
+            "/snapshot.json" => self.snapshot().await.unwrap_or_else(|unavailable| unavailable),
+            "/livez" => self.livez(),
+            "/readyz" => self.readyz(),
+            "/" => page(),
+            _ => text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"),
+        }
+    }
+
+    async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
+        let sample = self.sample(Detail::Exported).await?.sample;
+        let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+        let score = self.scores.borrow().clone();
+        let scrape = self.scrapes.begin(sample, score.as_deref(), &self.health);
+        let format = "text/plain; version=0.0.4; charset=utf-8";
+        Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
+    }
+
+    async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
+        let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
+        let score = self.scores.borrow().clone();
+        let snapshot =
+            Snapshot::new(&sample, rates.as_deref(), score.as_deref(), Some(self.agent()));
+        let json = serde_json::to_vec(&snapshot).map_err(|error| {
+            tracing::error!(%error, "Cannot write the snapshot");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
+        })?;
+        Ok(whole(StatusCode::OK, "application/json", json.into()))
+    }
+
+    fn agent(&self) -> AgentView {
+        let tick = self.sampler.latest_tick();
+        let tick = tick.as_deref();
+        AgentView {
+            ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
+            tick_window_s: tick
+                .and_then(|tick| Some(tick.rates.as_ref()?.node.window.as_secs_f64())),
+            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
+            health: self.health.view(),
+        }
+    }
+
+    /// A fresh sample, counted once however many requests share it; an error is the response
+    /// without one.
+    async fn sample(&self, depth: Detail) -> Result<Scraped, Response<Body>> {
+        if self.sampler.latest_tick().is_none() {
+            return Err(waiting_for_first_sample());
+        }
+        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
+        let Ok(Ok(refreshed)) = refreshed else {
+            let reason = "The kernel's files were not read in time.\n";
+            return Err(text(StatusCode::SERVICE_UNAVAILABLE, reason));
+        };
+        if let Some(took) = refreshed.took {
+            self.health.observe_scrape(&refreshed.sample, took);
+        }
+        Ok(refreshed)
+    }
+
+    fn livez(&self) -> Response<Body> {
+        let tick = self.sampler.latest_tick();
+        let last = tick.as_ref().map_or(self.started_at, |tick| tick.sample.moment.at);
+        if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
+            text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
+        } else if tick.is_none() {
+            text(StatusCode::OK, "ok: waiting for the first sample\n")
+        } else {
+            text(StatusCode::OK, "ok\n")
+        }
+    }
+
+    fn readyz(&self) -> Response<Body> {
+        if self.sampler.latest_tick().is_none() {
+            return waiting_for_first_sample();
+        }
+        if self.pods.borrow().as_ref().is_some_and(|pods| !pods.is_listed()) {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
+        }
+        text(StatusCode::OK, "ok\n")
+    }
+}
+
+impl Service for AgentService {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        match self.check_access(&request, peer).await {
+            Ok(()) => self.respond_allowed(&request).await,
+            Err(refused) => refused,
+        }
+    }
+}
+
+fn waiting_for_first_sample() -> Response<Body> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n")
+}
+
+fn page() -> Response<Body> {
+    let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", PAGE.into());
+    // The page contains its script and style, and requests nothing but the snapshot.
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                  connect-src 'self'";
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response
+}
+
+fn refused(refusal: Refusal) -> Response<Body> {
+    match refusal {
+        Refusal::NotEncrypted => not_encrypted(),
+        Refusal::PageIsLocal => text(
+            StatusCode::FORBIDDEN,
+            "The page is served to this host only. In a cluster, use kubectl port-forward to this \
+             pod, or run the agent with --page=anywhere.\n",
+        ),
+        Refusal::PageIsOff => text(StatusCode::FORBIDDEN, "The page is off: see --page.\n"),
+    }
+}

@@ -1,0 +1,111 @@
+//! Metrics and log messages of token reviews and TLS certificates.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use prometheus::{IntCounterVec, Opts, Registry};
+
+use super::registry::registered;
+use crate::cluster::call::CallError;
+use crate::serve::token_cache::Decision;
+
+const LOADED: &str = "loaded";
+const REFUSED: &str = "refused";
+
+/// Outcomes of one kind of work, counted. A failure is logged once until there is a success.
+#[derive(Debug)]
+struct Outcomes {
+    counts: IntCounterVec,
+    is_failing: AtomicBool,
+}
+
+impl Outcomes {
+    /// Counters that exist from the start.
+    fn new(
+        registry: &Registry,
+        name: &str,
+        help: &str,
+        results: &[&str],
+    ) -> prometheus::Result<Self> {
+        let counts = IntCounterVec::new(Opts::new(name, help), &["result"])?;
+        for result in results {
+            counts.with_label_values(&[result]);
+        }
+        Ok(Self { counts: registered(registry, counts)?, is_failing: AtomicBool::new(false) })
+    }
+
+    fn count(&self, result: &str) {
+        self.counts.with_label_values(&[result]).inc();
+    }
+
+    /// Whether the outcome before was of the other kind.
+    fn changes_to(&self, failing: bool) -> bool {
+        self.is_failing.swap(failing, Ordering::Relaxed) != failing
+    }
+}
+
+/// Metrics of token reviews.
+#[derive(Debug)]
+pub struct Reviews(Outcomes);
+
+impl Reviews {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let name = "psi_agent_token_reviews_total";
+        let help = "Bearer tokens without a cached decision, by the result of their review.";
+        Ok(Self(Outcomes::new(registry, name, help, &Decision::ALL.map(Decision::word))?))
+    }
+
+    /// A token was reviewed, or the limit of reviews was reached.
+    pub fn decided(&self, decision: Decision) {
+        self.0.count(decision.word());
+        // A token that was not reviewed says nothing about the API server.
+        if decision != Decision::NotAsked && self.0.changes_to(false) {
+            tracing::info!("The API server reviews tokens again");
+        }
+    }
+
+    /// The API server did not review a token.
+    pub fn failed(&self, error: &CallError) {
+        self.0.count(Decision::Unanswered.word());
+        if self.0.changes_to(true) {
+            tracing::warn!(
+                %error,
+                "Cannot review tokens, so no new client gets access; the agent's account needs the \
+                 ClusterRole system:auth-delegator"
+            );
+        }
+    }
+}
+
+/// Metrics of TLS certificates.
+#[derive(Debug)]
+pub struct Certificates(Outcomes);
+
+impl Certificates {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let name = "psi_agent_certificate_reads_total";
+        let help = "New TLS certificates, by whether they could be served.";
+        Ok(Self(Outcomes::new(registry, name, help, &[LOADED, REFUSED])?))
+    }
+
+    /// The certificate was read again: whether it is new.
+    pub fn read(&self, outcome: Result<bool, impl Display>) {
+        match outcome {
+            Ok(is_new) => {
+                if is_new {
+                    self.0.count(LOADED);
+                    tracing::info!("Serving a new certificate");
+                }
+                if self.0.changes_to(false) && !is_new {
+                    tracing::info!("The certificate's files match the served certificate again");
+                }
+            }
+            Err(error) => {
+                self.0.count(REFUSED);
+                if self.0.changes_to(true) {
+                    tracing::warn!(%error, "Cannot serve the new certificate; the old one is kept");
+                }
+            }
+        }
+    }
+}

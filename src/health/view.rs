@@ -1,0 +1,49 @@
+//! The agent's own state in the snapshot: errors, and the published value.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Errors, and the published value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct HealthView {
+    /// `psi_agent_read_errors_total` by kind, since the agent started.
+    pub read_errors: BTreeMap<&'static str, u64>,
+    /// The last of those errors; absent before the first.
+    pub last_read_error: Option<DatedError>,
+    /// Why pods can't be listed or watched; absent while they can.
+    pub pods_error: Option<DatedError>,
+    /// The state of publishing.
+    pub publish: PublishView,
+}
+
+/// An error, and when it was last seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DatedError {
+    /// The message, with the path or the server's reason.
+    pub message: String,
+    /// The last time, milliseconds since the epoch.
+    pub at_ms: u64,
+}
+
+/// The state of publishing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PublishView {
+    /// `--publish`: `on`, `dry-run` or `off`.
+    pub mode: Option<&'static str>,
+    /// The last value that was published or, in a dry run, would have been; absent before the first.
+    pub last: Option<PublishedValue>,
+    /// Why publishing fails; absent while it works.
+    pub error: Option<DatedError>,
+}
+
+/// A published value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PublishedValue {
+    /// The score, 0 to 100.
+    pub score: u8,
+    /// `low`, `medium` or `high`; absent if neither label nor taints show it.
+    pub level: Option<&'static str>,
+    /// The time of the score, milliseconds since the epoch.
+    pub observed_at_ms: u64,
+}

@@ -1,0 +1,183 @@
+//! What a request needs before it is answered, by its path and by where it comes from. Pure.
+
+use std::net::IpAddr;
+
+/// Who may read the page for people and the snapshot behind it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Page {
+    /// Clients on this host or in the agent's own pod, such as `kubectl port-forward`.
+    #[default]
+    Loopback,
+    /// Every client that may read the metrics.
+    Anywhere,
+    /// No client.
+    Off,
+}
+
+/// The metrics.
+pub const METRICS: &str = "/metrics";
+/// The page.
+pub const PAGE: &str = "/";
+/// The snapshot that the page shows.
+pub const SNAPSHOT: &str = "/snapshot.json";
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address. IPv4 on an IPv6 socket is given as IPv4.
+    pub address: IpAddr,
+    /// Whether the connection uses TLS.
+    pub is_encrypted: bool,
+}
+
+impl Peer {
+    /// The peer at this address, in any form.
+    #[must_use]
+    pub fn new(address: IpAddr, is_encrypted: bool) -> Self {
+        Self { address: address.to_canonical(), is_encrypted }
+    }
+
+    fn is_local(self) -> bool {
+        self.address.is_loopback()
+    }
+}
+
+/// The configured access rules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccessRules {
+    /// Whether TLS is served.
+    pub tls: bool,
+    /// Whether the metrics need a bearer token.
+    pub tokens: bool,
+    /// Who may read the page.
+    pub page: Page,
+}
+
+/// What a request needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    /// Nothing.
+    Nothing,
+    /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
+    Token(&'static str),
+    /// It is refused, with or without a token.
+    Refused(Refusal),
+}
+
+/// Why a request is refused before any token is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Plain HTTP where TLS is served.
+    NotEncrypted,
+    /// The page, requested from another host.
+    PageIsLocal,
+    /// The page, which is off.
+    PageIsOff,
+}
+
+impl AccessRules {
+    /// What a request for this path needs.
+    #[must_use]
+    pub fn requirement(&self, peer: Peer, path: &str) -> Requirement {
+        let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
+        // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
+        // The metrics do: a client that sends its token in clear here would do so elsewhere too.
+        let plain_allowed = peer.is_local() && path != Some(METRICS);
+        if self.tls && !peer.is_encrypted && !plain_allowed {
+            return Requirement::Refused(Refusal::NotEncrypted);
+        }
+        match (path, self.page) {
+            (None, _) => Requirement::Nothing,
+            (Some(METRICS), _) => self.token(METRICS),
+            (Some(_), Page::Off) => Requirement::Refused(Refusal::PageIsOff),
+            (Some(_), _) if peer.is_local() => Requirement::Nothing,
+            (Some(_), Page::Loopback) => Requirement::Refused(Refusal::PageIsLocal),
+            (Some(path), Page::Anywhere) => self.token(path),
+        }
+    }
+
+    fn token(&self, path: &'static str) -> Requirement {
+        if self.tokens { Requirement::Token(path) } else { Requirement::Nothing }
+    }
+}
+
+/// The token in the value of an `Authorization` header; `None` for other schemes.
+#[must_use]
+pub fn bearer_token(header: &str) -> Option<&str> {
+    let (scheme, token) = header.trim().split_once(' ')?;
+    let token = token.trim();
+    let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Requirement = Requirement::Nothing;
+    const PATHS: [&str; 5] = ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"];
+
+    fn peer(address: &str, is_encrypted: bool) -> Peer {
+        Peer::new(address.parse().unwrap(), is_encrypted)
+    }
+
+    fn refused(refusal: Refusal) -> Requirement {
+        Requirement::Refused(refusal)
+    }
+
+    /// What each of [`PATHS`] needs.
+    fn needed(rules: AccessRules, address: &str, is_encrypted: bool) -> [Requirement; 5] {
+        PATHS.map(|path| rules.requirement(peer(address, is_encrypted), path))
+    }
+
+    #[test]
+    fn loopback_addresses_are_recognised_in_all_forms() {
+        for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
+            assert!(peer(local, false).is_local(), "{local}");
+        }
+        for foreign in ["10.0.0.7", "::ffff:10.0.0.7", "fe80::1", "::", "0.0.0.0", "::7f00:1"] {
+            assert!(!peer(foreign, false).is_local(), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn without_tls_and_tokens_only_the_page_is_restricted() {
+        let rules = AccessRules::default();
+        assert_eq!(needed(rules, "127.0.0.1", false), [FREE; 5]);
+        let local = refused(Refusal::PageIsLocal);
+        assert_eq!(needed(rules, "10.0.0.7", false), [local, local, FREE, FREE, FREE]);
+        let anywhere = AccessRules { page: Page::Anywhere, ..rules };
+        assert_eq!(needed(anywhere, "10.0.0.7", false), [FREE; 5]);
+        let off = refused(Refusal::PageIsOff);
+        let nowhere = AccessRules { page: Page::Off, ..rules };
+        assert_eq!(needed(nowhere, "::1", false), [off, off, FREE, FREE, FREE]);
+    }
+
+    #[test]
+    fn with_tls_plain_http_serves_loopback_and_never_the_metrics() {
+        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
+        let plain = refused(Refusal::NotEncrypted);
+        assert_eq!(needed(rules, "10.0.0.7", false), [plain; 5]);
+        assert_eq!(needed(rules, "::1", false), [FREE, FREE, plain, FREE, FREE]);
+    }
+
+    #[test]
+    fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
+        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
+        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(Requirement::Token);
+        assert_eq!(needed(rules, "10.0.0.7", true), [page, snapshot, metrics, FREE, FREE]);
+        assert_eq!(needed(rules, "127.0.0.1", true), [FREE, FREE, metrics, FREE, FREE]);
+        let local = refused(Refusal::PageIsLocal);
+        let closed = AccessRules { page: Page::Loopback, ..rules };
+        assert_eq!(needed(closed, "10.0.0.7", true), [local, local, metrics, FREE, FREE]);
+    }
+
+    #[test]
+    fn only_the_bearer_scheme_carries_a_token() {
+        assert_eq!(bearer_token("Bearer a.b-c_d~/+="), Some("a.b-c_d~/+="));
+        assert_eq!(bearer_token("bearer   x "), Some("x"));
+        for none in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearerx", "Bearer a b", "Bearer é"] {
+            assert_eq!(bearer_token(none), None, "{none}");
+        }
+    }
+}

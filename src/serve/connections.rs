@@ -1,0 +1,320 @@
+//! Accepts connections and serves HTTP/1.1 on them, with TLS or without. Their number is limited,
+//! and so is the time in which a client makes no progress.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::server::TlsStream;
+
+use super::authorization::Peer;
+use super::body::Body;
+use super::tls::Tls;
+
+/// Prometheus, probes and a few browsers need less.
+const MAX_CONNECTIONS: u32 = 64;
+/// Time for the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the first request of a connection. At the connection limit, connections without a
+/// request in progress are closed this often.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two requests of a connection: longer than a usual scrape interval.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time in which a client that reads a response accepts at least one byte.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for responses in progress when the server stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first byte of a TLS handshake, with which no HTTP request begins.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Responds to requests.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// The response to a request of this peer.
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// The address is in use, or none of this host's.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: choose another --listen-address")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// A server that listens and doesn't accept connections yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    address: SocketAddr,
+    /// Scheme, address and port.
+    pub url: String,
+}
+
+impl Server {
+    /// Listens on this address. With `tls`, plain HTTP is accepted too; the service's rules decide
+    /// what is served over it. On a host without IPv6, all addresses are those of IPv4.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub async fn listen(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ListenError> {
+        let listening = async {
+            let listener = bind_any(address, TcpListener::bind).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) =
+            listening.await.map_err(|source| ListenError { address, source })?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        Ok(Self { listener, tls, address, url: format!("{scheme}://{address}/") })
+    }
+
+    /// Serves until `stop` completes, then lets responses in progress finish.
+    pub(crate) async fn serve(self, service: impl Service, stop: impl Future<Output = ()>) {
+        let Self { listener, tls, address, .. } = self;
+        tracing::info!(%address, "Listening");
+        let (stop_connections, stopping) = watch::channel(false);
+        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
+        let shared = Arc::new(Shared { service, tls, free: Arc::clone(&free), stopping });
+        let mut stop = pin!(stop);
+        loop {
+            // At the limit, further connections stay in the kernel's queue.
+            let accepting = async {
+                let place = Arc::clone(&free).acquire_owned().await;
+                (place, listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = &mut stop => break,
+                accepted = accepting => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let shared = Arc::clone(&shared);
+                    tokio::spawn(async move {
+                        shared.serve_connection(stream, peer.ip()).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    // Most often EMFILE, which doesn't go away at once.
+                    tracing::warn!(%error, "Cannot accept a connection");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        drop(listener);
+        stop_connections.send_replace(true);
+        if timeout(DRAIN_TIMEOUT, free.acquire_many(MAX_CONNECTIONS)).await.is_err() {
+            tracing::info!("Responses in progress were cut off");
+        }
+    }
+}
+
+async fn bind_any<L, F: Future<Output = std::io::Result<L>>>(
+    address: SocketAddr,
+    bind: impl Fn(SocketAddr) -> F,
+) -> std::io::Result<L> {
+    let bound = bind(address).await;
+    if bound.is_ok() || address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return bound;
+    }
+    bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await.or(bound)
+}
+
+/// Completes on SIGTERM or SIGINT, from the moment of this call on.
+///
+/// # Errors
+/// When the signal handlers can't be installed.
+pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// What all connections share.
+struct Shared<S> {
+    service: S,
+    tls: Option<Tls>,
+    free: Arc<Semaphore>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// A connection after its first bytes.
+enum Stream {
+    Tls(Box<TlsStream<WriteTimeout<TcpStream>>>),
+    Plain(WriteTimeout<TcpStream>),
+}
+
+impl<S: Service> Shared<S> {
+    async fn serve_connection(self: Arc<Self>, stream: TcpStream, address: IpAddr) {
+        let mut stopping = self.stopping.clone();
+        let stream = tokio::select! {
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            stream = timeout(HANDSHAKE_TIMEOUT, self.handshake(stream)) => stream,
+        };
+        match stream {
+            Ok(Ok(Stream::Tls(stream))) => self.serve_http(*stream, Peer::new(address, true)).await,
+            Ok(Ok(Stream::Plain(stream))) => {
+                self.serve_http(stream, Peer::new(address, false)).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> std::io::Result<Stream> {
+        let Some(tls) = &self.tls else { return Ok(Stream::Plain(WriteTimeout::new(stream))) };
+        let mut first = [0; 1];
+        let length = stream.peek(&mut first).await?;
+        let stream = WriteTimeout::new(stream);
+        if length == 1 && first != [TLS_HANDSHAKE] {
+            return Ok(Stream::Plain(stream));
+        }
+        Ok(Stream::Tls(Box::new(tls.accept(stream).await?)))
+    }
+
+    async fn serve_http(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
+    ) {
+        let has_request = AtomicBool::new(false);
+        let respond = service_fn(|request: Request<Incoming>| {
+            has_request.store(true, Ordering::Relaxed);
+            let shared = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(shared.service.respond(request, peer).await) }
+        });
+        let mut connection = pin!(
+            hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(IDLE_TIMEOUT)
+                .max_buf_size(32 * 1024)
+                .serve_connection(TokioIo::new(stream), respond)
+        );
+        let mut stopping = self.stopping.clone();
+        let mut is_closing = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, address = %peer.address, "Connection failed");
+                    }
+                    return;
+                }
+                _ = stopping.wait_for(|stopping| *stopping), if !is_closing => is_closing = true,
+                () = sleep(REQUEST_TIMEOUT), if !is_closing => {
+                    is_closing = self.free.available_permits() == 0;
+                    if !has_request.load(Ordering::Relaxed) {
+                        tracing::debug!(address = %peer.address, "No request in time");
+                        return;
+                    }
+                }
+            }
+            if is_closing && !has_request.load(Ordering::Relaxed) {
+                return;
+            }
+            if is_closing {
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// A stream that fails when a write makes no progress for [`WRITE_TIMEOUT`].
+struct WriteTimeout<S> {
+    stream: S,
+    /// Runs while a write is pending.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> WriteTimeout<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, deadline: None }
+    }
+
+    fn limited(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<std::io::Result<usize>>,
+    ) -> Poll<std::io::Result<usize>> {
+        if written.is_ready() {
+            self.deadline = None;
+            return written;
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        deadline.as_mut().poll(context).map(|()| Err(std::io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.limited(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.limited(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests;

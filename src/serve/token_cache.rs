@@ -1,0 +1,354 @@
+//! Decisions about bearer tokens for as long as they hold, and how many reviews unknown tokens may
+//! cause. Pure: time is an argument, and tokens are known by their hashes only.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long access lasts after it was revoked.
+const ALLOWED_FOR: Duration = Duration::from_secs(60);
+/// How long a refusal lasts after access was granted.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Time between two attempts to review a token while the API server is unreachable.
+const UNANSWERED_FOR: Duration = Duration::from_secs(2);
+/// How long a token, and the address that it came from, count as known after a good review.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+/// Reviews from unknown addresses, all together: this many at once, then one after each interval.
+const BURST: u32 = 10;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Reviews for one address within [`REFUSED_FOR`] that didn't lead to access.
+const MAX_REFUSED_PER_ADDRESS: usize = 5;
+/// Unknown addresses alone can't fill it: they cause at most 20 reviews in [`REFUSED_FOR`].
+const MAX_ENTRIES: usize = 128;
+
+/// Whether a token gives access to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It does.
+    Allowed,
+    /// Its account has no right to the path.
+    Forbidden,
+    /// The API server doesn't know the token.
+    Unauthenticated,
+    /// No access: the API server didn't answer.
+    Unanswered,
+    /// No access: the limit of reviews for unknown tokens is reached.
+    NotAsked,
+}
+
+impl Decision {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Allowed, Self::Forbidden, Self::Unauthenticated, Self::Unanswered, Self::NotAsked];
+
+    /// The value of the metric label `result`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Forbidden => "forbidden",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Unanswered => "unanswered",
+            Self::NotAsked => "not_asked",
+        }
+    }
+
+    fn holds_for(self) -> Duration {
+        match self {
+            Self::Allowed => ALLOWED_FOR,
+            Self::Forbidden | Self::Unauthenticated => REFUSED_FOR,
+            Self::Unanswered => UNANSWERED_FOR,
+            Self::NotAsked => Duration::ZERO,
+        }
+    }
+}
+
+/// A token for a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenKey {
+    /// A keyed hash of the token.
+    pub hash: [u8; 32],
+    /// The requested path.
+    pub path: &'static str,
+}
+
+/// The result of looking a token up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// A decision that holds.
+    Decided(Decision),
+    /// The API server has to review the token.
+    Review,
+}
+
+/// The decisions.
+#[derive(Debug, Default)]
+pub struct TokenCache {
+    entries: HashMap<TokenKey, Entry>,
+    unknown: RateLimit,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    decision: Decision,
+    since: Instant,
+    /// The address that sent the token last.
+    address: IpAddr,
+    /// The last good review, unless a later one refused the token.
+    good_at: Option<Instant>,
+}
+
+impl Entry {
+    fn is_known(&self, now: Instant) -> bool {
+        self.good_at.is_some_and(|at| now.saturating_duration_since(at) < KNOWN_FOR)
+    }
+}
+
+impl TokenCache {
+    /// Looks a token up that an address sends now. A token that was good lately may always be
+    /// reviewed again. A new token from the address of a good one, as after a rotation, doesn't
+    /// compete with unknown addresses.
+    pub fn look_up(&mut self, key: &TokenKey, address: IpAddr, now: Instant) -> Lookup {
+        let entry = self.entries.get(key);
+        if let Some(entry) = entry
+            && now.saturating_duration_since(entry.since) < entry.decision.holds_for()
+        {
+            return Lookup::Decided(entry.decision);
+        }
+        let good_at = entry.and_then(|entry| entry.good_at);
+        let is_known = entry.is_some_and(|entry| entry.is_known(now));
+        if !is_known && !self.may_review(address, now) {
+            return Lookup::Decided(Decision::NotAsked);
+        }
+        // It counts from now on, and not only when the API server has answered.
+        self.insert(*key, Entry { decision: Decision::Unanswered, since: now, address, good_at });
+        Lookup::Review
+    }
+
+    fn may_review(&mut self, address: IpAddr, now: Instant) -> bool {
+        let of_address = || self.entries.values().filter(|entry| entry.address == address);
+        let refused = of_address().filter(|entry| {
+            entry.decision != Decision::Allowed
+                && now.saturating_duration_since(entry.since) < REFUSED_FOR
+        });
+        if refused.count() >= MAX_REFUSED_PER_ADDRESS {
+            return false;
+        }
+        of_address().any(|entry| entry.is_known(now)) || self.unknown.take(now)
+    }
+
+    /// Stores the decision about a token that [`TokenCache::look_up`] had reviewed.
+    pub fn store(&mut self, key: TokenKey, address: IpAddr, decision: Decision, now: Instant) {
+        let before = self.entries.get(&key).and_then(|entry| entry.good_at);
+        let good_at = match decision {
+            Decision::Allowed => Some(now),
+            Decision::Forbidden | Decision::Unauthenticated => None,
+            Decision::Unanswered | Decision::NotAsked => before,
+        };
+        self.insert(key, Entry { decision, since: now, address, good_at });
+    }
+
+    /// A full cache drops tokens that were never good first, and of each kind the oldest.
+    fn insert(&mut self, key: TokenKey, entry: Entry) {
+        if self.entries.len() >= MAX_ENTRIES && !self.entries.contains_key(&key) {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| (entry.good_at, entry.since));
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.entries.remove(&oldest);
+            }
+        }
+        self.entries.insert(key, entry);
+    }
+}
+
+/// [`BURST`] at once, then one after each [`INTERVAL`].
+#[derive(Debug, Default)]
+struct RateLimit {
+    /// When the whole burst is available again.
+    whole_at: Option<Instant>,
+}
+
+impl RateLimit {
+    fn take(&mut self, now: Instant) -> bool {
+        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + INTERVAL;
+        let is_available = whole_at.saturating_duration_since(now) <= INTERVAL * BURST;
+        if is_available {
+            self.whole_at = Some(whole_at);
+        }
+        is_available
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::clock;
+    use crate::serve::authorization::{METRICS, PAGE};
+
+    const PROMETHEUS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+    fn key(number: usize) -> TokenKey {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&number.to_le_bytes());
+        TokenKey { hash, path: METRICS }
+    }
+
+    /// The address of an unknown client.
+    fn other(number: usize) -> IpAddr {
+        let [.., a, b] = number.to_be_bytes();
+        Ipv4Addr::new(10, 1, a, b).into()
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// Sends a token that the API server decides about like this.
+    fn send(
+        cache: &mut TokenCache,
+        token: usize,
+        address: IpAddr,
+        decision: Decision,
+        now: Instant,
+    ) -> Decision {
+        match cache.look_up(&key(token), address, now) {
+            Lookup::Decided(decision) => decision,
+            Lookup::Review => {
+                cache.store(key(token), address, decision, now);
+                decision
+            }
+        }
+    }
+
+    /// Uses up what unknown addresses share.
+    fn exhaust(cache: &mut TokenCache, now: Instant) {
+        while cache.unknown.take(now) {}
+    }
+
+    #[test]
+    fn a_decision_holds_for_its_time_and_no_longer() {
+        let start = clock::now().at;
+        for (decision, holds_for) in [
+            (Decision::Allowed, 60),
+            (Decision::Forbidden, 10),
+            (Decision::Unauthenticated, 10),
+            (Decision::Unanswered, 2),
+        ] {
+            let mut cache = TokenCache::default();
+            assert_eq!(send(&mut cache, 1, PROMETHEUS, decision, start), decision);
+            let last = start + seconds(holds_for) - Duration::from_millis(1);
+            assert_eq!(cache.look_up(&key(1), PROMETHEUS, last), Lookup::Decided(decision));
+            let after = start + seconds(holds_for);
+            assert_eq!(cache.look_up(&key(1), PROMETHEUS, after), Lookup::Review);
+        }
+    }
+
+    #[test]
+    fn a_decision_is_about_one_token_and_one_path() {
+        let now = clock::now().at;
+        let mut cache = TokenCache::default();
+        send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now);
+        assert_eq!(cache.look_up(&key(2), PROMETHEUS, now), Lookup::Review);
+        let page = TokenKey { path: PAGE, ..key(1) };
+        assert_eq!(cache.look_up(&page, PROMETHEUS, now), Lookup::Review);
+    }
+
+    #[test]
+    fn unknown_tokens_cause_a_bounded_number_of_reviews() {
+        let start = clock::now().at;
+        for (addresses, expected) in [(1, 28..=32), (10_000, 60..=70)] {
+            let mut cache = TokenCache::default();
+            let mut reviews = 0;
+            // A thousand tokens a second for a minute.
+            for number in 0..60_000 {
+                let now = start + Duration::from_millis(number);
+                let number = usize::try_from(number).unwrap();
+                let address = other(number % addresses);
+                if cache.look_up(&key(number), address, now) == Lookup::Review {
+                    reviews += 1;
+                    cache.store(key(number), address, Decision::Unauthenticated, now);
+                }
+            }
+            assert!(expected.contains(&reviews), "{reviews} from {addresses} addresses");
+            assert!(cache.entries.len() <= MAX_ENTRIES);
+        }
+    }
+
+    #[test]
+    fn a_rotated_token_is_reviewed_while_others_send_garbage() {
+        let start = clock::now().at;
+        let mut cache = TokenCache::default();
+        send(&mut cache, 0, PROMETHEUS, Decision::Allowed, start);
+        for second in 1..600 {
+            let now = start + seconds(second);
+            for address in 0..20 {
+                let garbage = usize::try_from(second).unwrap() * 20 + address;
+                send(&mut cache, garbage, other(address), Decision::Unauthenticated, now);
+            }
+        }
+        let now = start + seconds(600);
+        exhaust(&mut cache, now);
+        assert_eq!(send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now), Decision::Allowed);
+    }
+
+    #[test]
+    fn one_address_that_sends_garbage_leaves_reviews_for_new_addresses() {
+        let start = clock::now().at;
+        let mut cache = TokenCache::default();
+        for second in 0..60 {
+            let garbage = 100 + usize::try_from(second).unwrap();
+            let now = start + seconds(second);
+            send(&mut cache, garbage, other(0), Decision::Unauthenticated, now);
+        }
+        let now = start + seconds(60);
+        assert_eq!(send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now), Decision::Allowed);
+    }
+
+    #[test]
+    fn a_known_address_can_not_cause_reviews_without_end() {
+        let now = clock::now().at;
+        let mut cache = TokenCache::default();
+        send(&mut cache, 0, PROMETHEUS, Decision::Allowed, now);
+        // Also while the API server has not answered any of them yet.
+        let reviews = (1..100)
+            .filter(|&number| cache.look_up(&key(number), PROMETHEUS, now) == Lookup::Review);
+        assert_eq!(reviews.count(), MAX_REFUSED_PER_ADDRESS);
+    }
+
+    #[test]
+    fn a_good_token_is_reviewed_again_however_many_unknown_ones_there_are() {
+        let start = clock::now().at;
+        let mut cache = TokenCache::default();
+        send(&mut cache, 0, PROMETHEUS, Decision::Allowed, start);
+        let mut now = start;
+        for number in 1..3_000 {
+            now += seconds(1);
+            send(&mut cache, number, PROMETHEUS, Decision::Unauthenticated, now);
+        }
+        exhaust(&mut cache, now);
+        let decision = send(&mut cache, 0, PROMETHEUS, Decision::Unanswered, now);
+        assert_eq!(decision, Decision::Unanswered);
+        let later = now + UNANSWERED_FOR;
+        assert_eq!(cache.look_up(&key(0), PROMETHEUS, later), Lookup::Review);
+        // Once it is refused it is like any other token.
+        cache.store(key(0), PROMETHEUS, Decision::Forbidden, later);
+        let later = later + REFUSED_FOR;
+        exhaust(&mut cache, later);
+        let decided = Lookup::Decided(Decision::NotAsked);
+        assert_eq!(cache.look_up(&key(0), PROMETHEUS, later), decided);
+    }
+
+    #[test]
+    fn a_token_and_its_address_are_unknown_again_after_an_hour() {
+        let start = clock::now().at;
+        let mut cache = TokenCache::default();
+        send(&mut cache, 0, PROMETHEUS, Decision::Allowed, start);
+        let later = start + KNOWN_FOR;
+        exhaust(&mut cache, later);
+        for token in [0, 1] {
+            let decided = Lookup::Decided(Decision::NotAsked);
+            assert_eq!(cache.look_up(&key(token), PROMETHEUS, later), decided);
+        }
+    }
+}
