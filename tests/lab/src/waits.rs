@@ -25,13 +25,13 @@
 //! page cache waits now here, now there, and has done all its work. Delay accounting is blind to the
 //! sleep of those beyond `memory.high` too, which is always an own limit.
 
-use crate::rates::population;
+use crate::rates::scored;
 use crate::record::{Alone, PodCounters, Point, Record};
 use crate::scenario::{How, Io, JUDGED_FROM, Pod};
 use crate::taskstats::Delays;
 use crate::truth::of_node;
 
-/// A resource, by what a thread waits for it.
+/// A resource that threads wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     Memory,
@@ -70,7 +70,7 @@ fn beyond_own(
 ) -> Option<f64> {
     let (before, after) = judged(record)?;
     let wait = most(before.pods.get(name)?, after.pods.get(name)?, after.at, &of);
-    let work = record.missed.get(name)?.work;
+    let work = record.reports.get(name)?.work;
     // One that did nothing even alone waits for itself.
     let own = if alone.work > 0.0 { of(alone.delays) / alone.work * work } else { wait };
     Some((wait - own) / (after.at - before.at))
@@ -83,7 +83,7 @@ pub fn by_loads(record: &Record) -> f64 {
 
 /// One number of a node's VMs, of those that have one.
 pub fn of_all(record: &Record, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
-    let all = population(record).into_iter();
+    let all = scored(record).into_iter();
     let shares: Vec<_> =
         all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), 1.0))).collect();
     if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
@@ -97,7 +97,7 @@ pub fn judged(record: &Record) -> Option<(&Point, &Point)> {
 
 fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
     let wanted = alone.work / alone.seconds * (record.scenario.seconds - JUDGED_FROM);
-    (wanted > 0.0).then_some(1.0 - record.missed.get(name)?.work / wanted)
+    (wanted > 0.0).then_some(1.0 - record.reports.get(name)?.work / wanted)
 }
 
 /// The share of time that its VMs waited in one way, whoever's fault it was: the upper quartile.
