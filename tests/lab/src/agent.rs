@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -37,6 +38,15 @@ impl Agents {
             run_delay: second
                 .then(|| Agent::start("run-delay", "127.0.0.1:9943", cgroup, pods))
                 .transpose()?,
+        })
+    }
+
+    /// The snapshots of both, at the same time.
+    pub fn snapshots(&self) -> (Answer, Option<Answer>) {
+        thread::scope(|scope| {
+            let second = self.run_delay.as_ref().map(|agent| scope.spawn(|| agent.snapshot()));
+            let first = self.psi.snapshot();
+            (first, second.and_then(|thread| thread.join().ok()))
         })
     }
 

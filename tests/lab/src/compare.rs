@@ -41,21 +41,29 @@ pub fn table(runs: &[Vec<Record>]) -> (String, Vec<String>) {
             failures.push(format!("{name}: not in all runs"));
         }
         for threshold in changed_sides(row) {
-            failures.push(format!("{name}: the score by run delay is on both sides of {threshold}"));
+            failures
+                .push(format!("{name}: the score by run delay is on both sides of {threshold}"));
         }
     }
-    let values: [(&str, fn(&Row) -> &Vec<f64>); 2] =
-        [("run delay", |row| &row.run_delay), ("psi", |row| &row.psi)];
-    for (name, values) in values {
-        let spread = |row: &Row| {
-            let (least, most) = ends(values(row));
-            most - least
-        };
-        if let Some((scenario, row)) = rows.iter().max_by(|a, b| spread(a.1).total_cmp(&spread(b.1))) {
-            let _ = writeln!(text, "\nFarthest apart by {name}: {:.3} ({scenario}).", spread(row));
-        }
-    }
+    farthest("run delay", &rows, |row| &row.run_delay, &mut text);
+    farthest("psi", &rows, |row| &row.psi, &mut text);
     (text, failures)
+}
+
+/// The scenario whose values are farthest apart.
+fn farthest(
+    name: &str,
+    rows: &BTreeMap<&str, Row>,
+    values: fn(&Row) -> &Vec<f64>,
+    text: &mut String,
+) {
+    let spread = |row: &Row| {
+        let (least, most) = ends(values(row));
+        most - least
+    };
+    if let Some((scenario, row)) = rows.iter().max_by(|a, b| spread(a.1).total_cmp(&spread(b.1))) {
+        let _ = writeln!(text, "\nFarthest apart by {name}: {:.3} ({scenario}).", spread(row));
+    }
 }
 
 /// Thresholds of which the score by run delay is on different sides, while truth is on one side in all

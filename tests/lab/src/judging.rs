@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn truth_within_the_tolerance_of_a_threshold_allows_both_sides() {
-        for (truth, score) in [(0.14, 0.099), (0.05, 0.19), (0.26, 0.35), (0.34, 0.20), (0.9, 0.3)] {
+        for (truth, score) in [(0.14, 0.099), (0.05, 0.19), (0.26, 0.35), (0.34, 0.20), (0.9, 0.3)]
+        {
             assert_eq!(wrong(truth, score), "", "{truth} {score}");
         }
     }

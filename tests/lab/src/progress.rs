@@ -135,7 +135,8 @@ mod tests {
         windows.add_late(14.5, 0.75);
         let all = Windows::read(&std::fs::read(&report).unwrap());
         std::fs::remove_file(&report).unwrap();
-        let shown: Vec<_> = all.iter().map(|progress| (progress.used, progress.elapsed, progress.late)).collect();
+        let shown: Vec<_> =
+            all.iter().map(|progress| (progress.used, progress.elapsed, progress.late)).collect();
         assert_eq!(shown, [(0.5, 1.0 + 2.0, 0.5), (1.0, 2.0, 0.25)]);
     }
 }

@@ -99,7 +99,8 @@ fn row(record: &Record, (from, to): (f64, f64), text: &mut String, failures: &mu
         let levels: BTreeSet<&str> =
             record.published.iter().map(|shown| shown.level.as_str()).collect();
         if levels.iter().any(|level| *level != "low") {
-            failures.push(format!("{name}: contention of {} s reached a level: {levels:?}", to - from));
+            failures
+                .push(format!("{name}: contention of {} s reached a level: {levels:?}", to - from));
         }
         let highest = record.published.iter().map(|shown| shown.score).max().unwrap_or(0);
         let _ = writeln!(text, " – | no level, score at most {highest} | – | – | – | – |");

@@ -23,7 +23,7 @@ pub struct Record {
     /// By pod, without its copies: what its load does and waits alone on the node.
     #[serde(default)]
     pub alone: BTreeMap<String, Alone>,
-    /// The answers of the agent by PSI, after each point but the first.
+    /// The answers of the agent by PSI, after each point of the judged time.
     pub psi: Vec<Answer>,
     /// The answers of the agent by run delay; empty in real time.
     #[serde(default)]
@@ -278,7 +278,11 @@ pub fn threads(cgroup: &Path, emulator: bool) -> BTreeMap<u32, (u64, u64)> {
         Some((thread.parse().ok()?, (numbers.next()?.ok()?, numbers.next()?.ok()?)))
     };
     let name = |thread: &str| text(&Path::new("/proc").join(thread).join("comm"));
-    tasks.lines().filter(|thread| !emulator || !is_emulator(&name(thread))).filter_map(one).collect()
+    tasks
+        .lines()
+        .filter(|thread| !emulator || !is_emulator(&name(thread)))
+        .filter_map(one)
+        .collect()
 }
 
 fn pressure(text: &str) -> (u64, u64) {

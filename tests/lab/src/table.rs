@@ -180,15 +180,14 @@ pub fn notes(records: &[&Record], scores: &[Score], text: &mut String) {
 
 /// The mean of an agent's answers in the judged windows.
 pub fn score_in(answers: &[Answer]) -> Option<f64> {
-    // The first two are from before the judged time.
-    let snapshots = answers.iter().skip(2).filter_map(|answer| answer.snapshot.as_ref().ok());
+    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
     let scores = snapshots.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64());
     mean(&scores.collect::<Vec<_>>())
 }
 
 /// The demand-weighted mean of all VMs in the same answers.
 fn of_all_in(answers: &[Answer]) -> f64 {
-    let snapshots = answers.iter().skip(2).filter_map(|answer| answer.snapshot.as_ref().ok());
+    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
     let means = snapshots.map(|snapshot| {
         let cgroups = snapshot["cgroups"].as_array().into_iter().flatten();
         let waits = cgroups.filter_map(|cgroup| {
@@ -210,11 +209,7 @@ fn headlines(rows: &[Row<'_>], text: &mut String, failures: &mut Vec<String>) {
     let without_zero = format!("Without scenarios of truth below {NEAR_ZERO}");
     comparison(&without_zero, &all().filter(not_zero).collect::<Vec<_>>(), text);
     let neither = "Without both";
-    comparison(
-        neither,
-        &all().filter(not_zero).filter(not_exempt).collect::<Vec<_>>(),
-        text,
-    );
+    comparison(neither, &all().filter(not_zero).filter(not_exempt).collect::<Vec<_>>(), text);
     details(rows, text);
     let of = |estimator| rows.iter().filter_map(move |row| row.estimates.get(estimator));
     for (estimator, name, bound) in [(0, "run delay", MEAN_ERROR), (1, "psi", MEAN_ERROR_BY_PSI)] {

@@ -53,7 +53,8 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
         let _ = write!(text, "| {name} | {:.3} |", waits::by_loads(record));
         for (pod, _) in record.alone.iter().filter(|(_, alone)| alone.work <= 0.0) {
             if !record.scenario.no_contention {
-                failures.push(format!("{name}: {pod} did nothing alone, so that there is no truth"));
+                failures
+                    .push(format!("{name}: {pod} did nothing alone, so that there is no truth"));
             }
         }
         for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
@@ -80,8 +81,7 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
 
 impl Cell {
     fn of(record: &Record, resource: Resource) -> Self {
-        // The first two snapshots are from before the judged time.
-        let snapshots = record.psi.iter().skip(2).filter_map(|answer| answer.snapshot.as_ref().ok());
+        let snapshots = record.psi.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
         let key = key(resource);
         let scores: Vec<f64> =
             snapshots.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
