@@ -35,7 +35,7 @@ within "$limited" 'dd if=/dev/zero of=/dev/null bs=40M count=1' >/dev/null 2>&1 
 within "$limited" '{ dd if=/dev/urandom bs=1M count=10; >/tmp/held; sleep 3600; } |
     dd bs=20M iflag=fullblock' >/dev/null 2>&1 &
 until [ -e /tmp/held ]; do sleep 1; done
-# Some of it to swap, which nobody asks back. The slots that the OOM kill freed stay charged, up to
+# Some of it to swap, which is not read again. The slots that the OOM kill freed stay charged, up to
 # 64 for each CPU. A write that reclaimed less than it names fails.
 while [ "$(cat "$limited/memory.swap.current")" -lt 1500000 ]; do
     echo "4M swappiness=200" >"$limited/memory.reclaim" || true

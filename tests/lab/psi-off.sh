@@ -1,4 +1,4 @@
-# A kernel that has PSI and was told to leave it off. Run by init.
+# A kernel with PSI that was booted with psi=0. Run by init.
 
 section check psi-agent check
 section once psi-agent once --scope all

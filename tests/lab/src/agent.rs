@@ -1,22 +1,24 @@
-//! The agents beside a scenario: one by pressure, and where CPU is what matters one by run delay.
+//! The agents beside a scenario: one by PSI and, in scenarios of CPU, one by run delay.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::record::{Published, text};
+use crate::load::now;
+use crate::record::{Answer, Published, text};
 use crate::scenario::Scenario;
 use crate::tree;
 
 /// All of them.
 pub struct Agents {
-    pub by_pressure: Agent,
-    pub by_run_delay: Option<Agent>,
+    pub psi: Agent,
+    pub run_delay: Option<Agent>,
 }
 
 /// A running agent.
@@ -27,22 +29,31 @@ pub struct Agent {
 }
 
 impl Agents {
-    /// Starts them in a cgroup of theirs.
+    /// Starts them in a cgroup of their own.
     pub fn start(scenario: &Scenario, cgroup: &Path, pods: &Path) -> anyhow::Result<Self> {
-        // In real time a second one would take a part of what the first one measures.
+        // In real time a second agent would disturb what the first one measures.
         let second = !scenario.real_time;
         Ok(Self {
-            by_pressure: Agent::start("psi", "127.0.0.1:9942", cgroup, pods)?,
-            by_run_delay: second
+            psi: Agent::start("psi", "127.0.0.1:9942", cgroup, pods)?,
+            run_delay: second
                 .then(|| Agent::start("run-delay", "127.0.0.1:9943", cgroup, pods))
                 .transpose()?,
+        })
+    }
+
+    /// The snapshots of both, at the same time.
+    pub fn snapshots(&self) -> (Answer, Option<Answer>) {
+        thread::scope(|scope| {
+            let second = self.run_delay.as_ref().map(|agent| scope.spawn(|| agent.snapshot()));
+            let first = self.psi.snapshot();
+            (first, second.and_then(|thread| thread.join().ok()))
         })
     }
 
     /// Ends them, and their cgroup.
     pub fn finish(self, cgroup: &Path) -> anyhow::Result<()> {
         tree::remove(cgroup)?;
-        for mut agent in [Some(self.by_pressure), self.by_run_delay].into_iter().flatten() {
+        for mut agent in [Some(self.psi), self.run_delay].into_iter().flatten() {
             agent.child.wait()?;
         }
         Ok(())
@@ -62,7 +73,7 @@ impl Agent {
             .arg("--pods-file")
             .arg(pods)
             .args(["--listen-address", address, "--families", "pressure", "--cpu-source", source])
-            // Where the level shows, it is published at once.
+            // With the label a change of the level is published at once.
             .arg("--label")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -73,15 +84,32 @@ impl Agent {
         Ok(Self { child, address, log: path })
     }
 
-    /// What it would have written on its Node, by its log. `start` is by the same clock.
+    /// What it would have written on its Node, from its log. `start` is by the same clock.
     pub fn published(&self, start: f64) -> anyhow::Result<Vec<Published>> {
         let log = text(&self.log);
         let lines = log.lines().filter(|line| line.contains("\"Would publish\""));
         lines.map(|line| published(line, start).context(line.to_owned())).collect()
     }
 
-    /// What it shows now.
-    pub fn snapshot(&self) -> anyhow::Result<Value> {
+    /// Its snapshot, and what that costs.
+    pub fn snapshot(&self) -> Answer {
+        let (start, cpu) = (now(), self.cpu_time());
+        let snapshot = self.request().map_err(|error| format!("{error:#}"));
+        Answer { snapshot, elapsed: now() - start, cpu_time: self.cpu_time() - cpu }
+    }
+
+    /// CPU time of its threads, seconds.
+    #[allow(clippy::cast_precision_loss, reason = "a guest is up for minutes")]
+    fn cpu_time(&self) -> f64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let ran = threads.into_iter().flatten().flatten().filter_map(|thread| {
+            let schedstat = text(&thread.path().join("schedstat"));
+            schedstat.split(' ').next()?.parse::<u64>().ok()
+        });
+        ran.sum::<u64>() as f64 / 1e9
+    }
+
+    fn request(&self) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(self.address)
             .with_context(|| format!("the agent does not answer: {}", text(&self.log)))?;
         stream
@@ -92,7 +120,7 @@ impl Agent {
             bail!("the agent's answer has no body: {answer}");
         };
         if !head.contains(" 200 ") {
-            bail!("the agent answered {answer} and says {}", text(&self.log));
+            bail!("the agent answered {answer}; its log: {}", text(&self.log));
         }
         Ok(serde_json::from_str(body)?)
     }
@@ -108,7 +136,7 @@ fn published(line: &str, start: f64) -> Option<Published> {
     })
 }
 
-/// Of an RFC 3339 time in UTC, seconds. A guest's day is long enough for all of its scenarios.
+/// Seconds since midnight of an RFC 3339 time in UTC. All scenarios of a guest are on one day.
 fn time_of_day(timestamp: &str) -> Option<f64> {
     let (_, time) = timestamp.strip_suffix('Z')?.split_once('T')?;
     let numbers: Vec<f64> = time.split(':').filter_map(|number| number.parse().ok()).collect();

@@ -46,7 +46,7 @@ impl Aio {
         let first = start + (slot * self.block) as usize;
         let block = self.memory.get_mut(first..first + self.block as usize);
         let block = block.ok_or_else(|| Error::other("no such slot"))?;
-        // SAFETY: all zeros is a request without anything asked.
+        // SAFETY: all zeros is an empty request.
         let mut request: libc::iocb = unsafe { std::mem::zeroed() };
         request.aio_data = u64::from(slot);
         request.aio_lio_opcode = READ;

@@ -1,5 +1,5 @@
-//! Each load of a scenario alone on the node, with its own limits: what it does and waits then is
-//! its own doing, and what it waits beyond that beside others is the node's.
+//! Each load of a scenario alone on the node, with its own limits. What it waits then is due to its limits
+//! and to the disk; what it waits beyond that beside others is contention.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::scenario::{Pod, Scenario};
 use crate::taskstats::{Delays, Taskstats};
 use crate::tree::PodTree;
 
-/// From when on it counts, and until when, seconds: as late as beside others, since at first what is swapped
-/// lies side by side on the disk, and comes back faster.
+/// The counted time, seconds. It starts as late as beside others, since at first swapped pages lie side by
+/// side on the disk and are read faster.
 const FROM: f64 = 10.0;
 const UNTIL: f64 = 20.0;
 
-/// One after the other, one of several that are alike.
+/// Runs one copy of each pod, one after the other.
 pub fn run_all(
     scenario: &Scenario,
     taskstats: &Taskstats,
@@ -42,7 +42,7 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
     let before = most(&tree.container, taskstats)?;
     sleep_until(judged.1);
     let after = most(&tree.container, taskstats)?;
-    // It writes down what it did when its next step ends.
+    // The load reports when its next step ends.
     for _ in 0..400 {
         if !text(&report).is_empty() {
             break;
@@ -58,7 +58,7 @@ fn run(pod: &Pod, taskstats: &Taskstats) -> anyhow::Result<Alone> {
 }
 
 fn most(container: &Path, taskstats: &Taskstats) -> anyhow::Result<Delays> {
-    let threads = threads(container);
+    let threads = threads(container, false);
     let all = delays(threads.keys(), taskstats)?;
     Ok(all.values().fold(Delays::default(), |most, one| most.by(*one, u64::max)))
 }

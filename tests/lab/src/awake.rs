@@ -1,5 +1,5 @@
-//! Keeps this machine's CPUs from sleeping while a guest runs in real time. One that sleeps may be given to
-//! somebody else's machine, and comes back late: to the guest that is a shortage that it cannot see.
+//! Keeps this machine's CPUs awake while a guest runs in real time. Where the machine is a virtual one itself,
+//! a CPU that sleeps comes back late, which the guest would measure as contention.
 
 use std::hint::spin_loop;
 use std::process::Command;
@@ -9,19 +9,19 @@ use std::thread;
 use anyhow::{Context, anyhow, ensure};
 use nix::unistd::gettid;
 
-/// Does `work` while so many CPUs stay awake.
+/// Runs `work` while so many CPUs stay awake.
 pub fn while_it_runs<T>(cpus: usize, work: impl FnOnce() -> T) -> anyhow::Result<T> {
     let wanted = AtomicBool::new(true);
     thread::scope(|scope| {
         let stay = || {
-            take_what_nobody_wants()?;
+            run_when_idle()?;
             while wanted.load(Ordering::Relaxed) {
                 spin_loop();
             }
             anyhow::Ok(())
         };
         let awake: Vec<_> = (0..cpus).map(|_| scope.spawn(stay)).collect();
-        // Also where it panics: who stays awake would for ever.
+        // Also if it panics: otherwise the threads would spin for ever.
         let until_then = Wanted(&wanted);
         let outcome = work();
         drop(until_then);
@@ -32,7 +32,7 @@ pub fn while_it_runs<T>(cpus: usize, work: impl FnOnce() -> T) -> anyhow::Result
     })
 }
 
-/// As long as it is there.
+/// Ends the spinning threads when it is dropped.
 struct Wanted<'a>(&'a AtomicBool);
 
 impl Drop for Wanted<'_> {
@@ -41,8 +41,8 @@ impl Drop for Wanted<'_> {
     }
 }
 
-/// From here on this thread runs only where nobody else would (`SCHED_IDLE`).
-fn take_what_nobody_wants() -> anyhow::Result<()> {
+/// Gives this thread the scheduling class `SCHED_IDLE`.
+fn run_when_idle() -> anyhow::Result<()> {
     let thread = gettid().to_string();
     let status = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status();
     let status = status.context("chrt, of util-linux")?;

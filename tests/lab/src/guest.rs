@@ -1,4 +1,4 @@
-//! What runs in the guest: scenario after scenario, with the agent beside it.
+//! The guest's program: one scenario after the other, with the agents beside it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, Agents};
+use crate::agent::Agents;
 use crate::alone;
 use crate::load::{clock, now, sleep_until};
-use crate::missed::{Missed, Windows};
 use crate::node;
 use crate::process::{finish, report_of, start_load, work_of};
+use crate::progress::{LoadReport, Windows};
 use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
@@ -25,7 +25,7 @@ const PODS_FILE: &str = "/pods.json";
 
 /// Runs all scenarios of a folder and writes a record of each, one a line.
 pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
-    // A node's root cgroup has no processes but the kernel's own.
+    // A node's root cgroup has only kernel threads.
     fs::write(tree::system("psi-lab")?.join("cgroup.procs"), "0").context("cgroup.procs")?;
     wait_for_calm();
     let kernel = text(Path::new("/proc/sys/kernel/osrelease")).trim().to_owned();
@@ -39,7 +39,7 @@ pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kernel has some work of its own after it started.
+/// After boot the kernel is busy for some seconds.
 fn wait_for_calm() {
     for _ in 0..20 {
         let before = Node::read(&tree::kubepods(), false);
@@ -51,7 +51,7 @@ fn wait_for_calm() {
     }
 }
 
-/// A pod of the scenario, and its load while it is there.
+/// A pod of the scenario, and its load while it runs.
 struct Running<'a> {
     pod: &'a Pod,
     tree: PodTree,
@@ -74,7 +74,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
             pods.push(Running { pod, tree, load: None, console: None, ended: false });
         }
     }
-    tell_of(&pods, 0.0)?;
+    write_pods(&pods, 0.0)?;
     let agent_cgroup = tree::system("psi-agent")?;
     let agents = Agents::start(&scenario, &agent_cgroup, Path::new(PODS_FILE))?;
     let (start, start_of_day) = (now() + 1.0, clock() + 1.0);
@@ -85,18 +85,20 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         let child = start_load(&cgroup, daemon.load, 0, judged, None)?;
         daemons.push((child, cgroup));
     }
-    let (mut points, mut snapshots, mut by_run_delay) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut points, mut psi, mut run_delay) = (Vec::new(), Vec::new(), Vec::new());
     let mut at = 0.0;
     while at <= scenario.seconds {
         sleep_until(start + at);
         let changed = begin_and_end(&mut pods, &scenario, at, start)?;
         points.push(point(now() - start, &pods, taskstats.as_ref())?);
         if changed {
-            tell_of(&pods, at)?;
+            write_pods(&pods, at)?;
         }
-        if at > 0.0 {
-            snapshots.push(agents.by_pressure.snapshot()?);
-            by_run_delay.extend(agents.by_run_delay.as_ref().map(Agent::snapshot).transpose()?);
+        // An answer is of the agent's latest tick, and a load on an emulated CPU.
+        if at > JUDGED_FROM && !scenario.is_long() {
+            let (first, second) = agents.snapshots();
+            psi.push(first);
+            run_delay.extend(second);
         }
         at += WINDOW;
     }
@@ -105,36 +107,36 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     if scenario.real_time {
         wait_for_reports(&mut pods)?;
     }
-    let told = pods.iter().map(|running| {
+    let reports = pods.iter().map(|running| {
         let name = running.tree.name.clone();
-        let missed = missed(&running.pod.load, &name).with_context(|| name.clone())?;
-        Ok((name, missed))
+        let report = report(&running.pod.load, &name).with_context(|| name.clone())?;
+        Ok((name, report))
     });
-    let missed = told.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+    let reports = reports.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
     for running in &mut pods {
         end(running)?;
     }
     for (child, cgroup) in daemons {
         finish(child, &cgroup)?;
     }
-    let published = agents.by_pressure.published(start_of_day)?;
+    let published = agents.run_delay.as_ref().unwrap_or(&agents.psi).published(start_of_day)?;
     agents.finish(&agent_cgroup)?;
     node::clean_up(&scenario)?;
     let (kernel, scenario) = (kernel.to_owned(), scenario.clone());
-    Ok(Record { kernel, scenario, points, missed, alone, snapshots, by_run_delay, published })
+    Ok(Record { kernel, scenario, points, reports, alone, psi, run_delay, published })
 }
 
-/// What a pod's load says of itself.
-fn missed(load: &Load, name: &str) -> anyhow::Result<Missed> {
+/// What a pod's load measured.
+fn report(load: &Load, name: &str) -> anyhow::Result<LoadReport> {
     let report = report_of(name);
-    Ok(if load.wants_to_run() {
-        Missed { work: 0.0, windows: Windows::read(&fs::read(report)?) }
+    Ok(if load.is_cpu() {
+        LoadReport { work: 0.0, windows: Windows::read(&fs::read(report)?) }
     } else {
-        Missed { work: work_of(name)?, windows: Vec::new() }
+        LoadReport { work: work_of(name)?, windows: Vec::new() }
     })
 }
 
-/// Who sleeps for memory or a disk says what it did when that is over: within a while, or not at all.
+/// A load that sleeps for memory or a disk reports after that: within 20 s, or not at all.
 fn wait_for_reports(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
     for _ in 0..200 {
         if pods.iter().all(|running| !text(&report_of(&running.tree.name)).is_empty()) {
@@ -152,7 +154,7 @@ fn wait_for_reports(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those whose time has come. Answers whether there was any.
+/// Starts and ends the pods that are due. Returns whether there were any.
 fn begin_and_end(
     pods: &mut [Running<'_>],
     scenario: &Scenario,
@@ -169,7 +171,7 @@ fn begin_and_end(
             let container = &running.tree.container;
             running.load = Some(start_load(container, pod.load, number, judged, Some(&report))?);
             if let Some(console) = running.tree.console.as_ref().filter(|_| pod.busy_console) {
-                let writes = Load { threads: 1, duty: 1.0, burst_ms: 10.0, memory: None, io: None };
+                let writes = always();
                 running.console = Some(start_load(console, writes, 0, judged, None)?);
             }
             changed = true;
@@ -180,6 +182,20 @@ fn begin_and_end(
         }
     }
     Ok(changed)
+}
+
+/// One thread that always wants to run.
+fn always() -> Load {
+    Load {
+        threads: 1,
+        duty: 1.0,
+        burst_ms: 10.0,
+        wake_together: false,
+        phases: None,
+        emulator: None,
+        memory: None,
+        io: None,
+    }
 }
 
 fn end(running: &mut Running<'_>) -> anyhow::Result<()> {
@@ -193,8 +209,8 @@ fn end(running: &mut Running<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the agent which pods there are, at once and whole.
-fn tell_of(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
+/// Replaces the agents' list of pods, atomically.
+fn write_pods(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
     let here = pods.iter().filter(|running| running.pod.from <= at && !running.ended);
     let items: Vec<Value> = here.map(|running| running.tree.described()).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -211,7 +227,7 @@ fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow
         let mut counters = PodCounters {
             pod: Cgroup::read(pod, taskstats.is_some()),
             container: Cgroup::read(container, taskstats.is_some()),
-            threads: threads(container),
+            threads: threads(container, running.pod.load.emulator.is_some()),
             memory_io: None,
             delays: BTreeMap::new(),
         };

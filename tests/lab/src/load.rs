@@ -1,4 +1,5 @@
-//! A process that wants to run: threads that work and sleep, and that know what they missed.
+//! A process that wants to run: threads that work and sleep, and that measure how much CPU time they
+//! missed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,12 +12,19 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
-use crate::missed::Windows;
-use crate::scenario::Load;
+use crate::progress::Windows;
+use crate::scenario::{Load, Phases};
 use crate::{disk_load, memory_load};
 
-/// Goes to a cgroup, works until it is killed, and writes what it missed between the two moments
-/// of the monotonic clock.
+/// Threads whose starts are this fraction of a period apart never line up, however many there are: the
+/// golden ratio.
+const STAGGER: f64 = 0.618_033_988_75;
+
+/// The names of threads, as QEMU gives them.
+const EMULATOR: &str = "IO iothread";
+
+/// Moves to a cgroup, works until it is killed, and reports what it did between two moments of the
+/// monotonic clock. `number` tells it from the other loads of the node.
 pub fn work(
     cgroup: &Path,
     load: Load,
@@ -25,68 +33,133 @@ pub fn work(
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
-    let wants_to_run = load.wants_to_run();
-    let windows = Arc::new(Windows::open(judged, report.filter(|_| wants_to_run))?);
+    let windows = Arc::new(Windows::open(judged, report.filter(|_| load.is_cpu()))?);
     let (done, all_work) = mpsc::channel();
     for thread in 0..load.threads {
         let (windows, mut work) = (windows.clone(), Work::new(judged, done.clone()));
         let place = number * load.threads + thread;
-        // As QEMU names those that run a VM's CPUs.
-        thread::Builder::new().name(format!("CPU {thread}/KVM")).spawn(move || {
-            let ended = match (load.memory, load.io) {
-                (Some(memory), _) => memory_load::touch(memory, place, &mut work),
-                (None, Some(io)) => disk_load::run(io, place, &mut work),
-                (None, None) => run(load, thread, &windows),
-            };
-            if let Err(error) = ended {
-                eprintln!("a load failed: {error:#}");
-                std::process::exit(1);
-            }
+        start(format!("CPU {thread}/KVM"), move || match (load.memory, load.io) {
+            (Some(memory), _) => memory_load::touch(memory, place, &mut work),
+            (None, Some(io)) => disk_load::run(io, place, &mut work),
+            (None, None) => run(&Bursts::of(load, number, place), &windows),
         })?;
     }
-    if !wants_to_run {
+    if let Some(emulator) = load.emulator {
+        for thread in 0..emulator.threads {
+            let place = number * emulator.threads + thread;
+            let load = Load { duty: emulator.duty, burst_ms: emulator.burst_ms, ..load };
+            // What the emulator misses is no vCPU's.
+            let unreported = Windows::open(judged, None)?;
+            let name = format!("{EMULATOR}{thread}");
+            start(name, move || run(&Bursts::of(load, number, place), &unreported))?;
+        }
+    }
+    if !load.is_cpu() {
         let work: f64 = all_work.iter().take(load.threads as usize).sum();
         if let Some(report) = report {
             fs::write(report, work.to_string())?;
         }
     }
-    // A process that ended would be one that waits for nothing.
+    // The process stays until it is killed: its cgroup would be empty without it.
     loop {
         thread::sleep(Duration::from_secs(3600));
     }
 }
 
-/// Works for ever, and notes what that takes.
-fn run(load: Load, number: u32, windows: &Windows) -> anyhow::Result<()> {
-    let waited = RunDelay::open()?;
-    let burst = load.burst_ms / 1000.0;
-    let period = burst / load.duty;
-    // Threads that all begin at once would queue behind each other for ever.
-    let mut due = now() + period * f64::from(number) * 0.37 % period;
+fn start(
+    name: String,
+    work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> anyhow::Result<()> {
+    thread::Builder::new().name(name).spawn(move || {
+        if let Err(error) = work() {
+            eprintln!("a load failed: {error:#}");
+            std::process::exit(1);
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether a thread of that name belongs to the emulator and runs no vCPU.
+pub fn is_emulator(name: &str) -> bool {
+    name.starts_with(EMULATOR)
+}
+
+/// When a thread wants to run.
+struct Bursts {
+    duty: f64,
+    burst: f64,
+    phases: Option<Phases>,
+    /// Parts of a period, and of a cycle of phases, by which this thread comes later than others.
+    stagger: (f64, f64),
+    together: bool,
+}
+
+impl Bursts {
+    fn of(load: Load, number: u32, place: u32) -> Self {
+        let part = |number: u32| {
+            if load.wake_together { 0.0 } else { f64::from(number) * STAGGER % 1.0 }
+        };
+        let stagger = (part(place), part(number));
+        Self {
+            duty: load.duty,
+            burst: load.burst_ms / 1000.0,
+            phases: load.phases,
+            stagger,
+            together: load.wake_together,
+        }
+    }
+
+    /// From the start of one burst to that of the next, at a moment of the monotonic clock.
+    fn period(&self, at: f64) -> f64 {
+        let duty = self.phases.map_or(self.duty, |Phases { busy_s, calm_s, calm_duty }| {
+            let cycle = busy_s + calm_s;
+            let into = (at + self.stagger.1 * cycle) % cycle;
+            if into < busy_s { self.duty } else { calm_duty }
+        });
+        self.burst / duty
+    }
+
+    /// The burst after one that was due at `due` and ended at `end`. Missed work is lost: a guest's clock
+    /// does not wait.
+    fn next(&self, due: f64, end: f64) -> f64 {
+        let next = due + self.period(due);
+        if next >= end || !self.together { next.max(end) } else { self.first(end) }
+    }
+
+    /// The first burst after a moment. Those of all threads that wake together lie on one grid.
+    fn first(&self, now: f64) -> f64 {
+        let period = self.period(now);
+        ((now / period).floor() + 1.0 + self.stagger.0) * period
+    }
+}
+
+/// Works for ever, and counts what it got and how long that took.
+fn run(bursts: &Bursts, windows: &Windows) -> anyhow::Result<()> {
+    let run_delay = RunDelay::open()?;
+    let mut due = bursts.first(now());
     let mut used = thread_time();
     loop {
         if due > now() {
-            let before = waited.seconds()?;
+            let before = run_delay.seconds()?;
             used = thread_time();
             sleep_until(due);
-            // It waited for a CPU, as the kernel counts that, it ran, or nobody had woken it yet.
-            let (waited, ran) = (waited.seconds()? - before, thread_time() - used);
-            windows.add_late(due, (now() - due - waited - ran).max(0.0));
+            // After `due` the thread waited for a CPU, ran, or its timer had not fired yet.
+            let (delayed, ran) = (run_delay.seconds()? - before, thread_time() - used);
+            windows.add_late(due, (now() - due - delayed - ran).max(0.0));
         }
         let mut at = due;
-        let end = used + burst;
+        let end = used + bursts.burst;
         while used < end {
             spin();
             let (now, used_now) = (now(), thread_time());
             windows.add(at, now, used_now - used);
             (at, used) = (now, used_now);
         }
-        // What is missed is lost: a guest's clock does not wait.
-        due = (due + period).max(at);
+        due = bursts.next(due, at);
     }
 }
 
-/// How long this thread was ready to run, and did not.
+/// The time for which this thread was runnable and did not run.
 struct RunDelay(File);
 
 impl RunDelay {
@@ -105,7 +178,7 @@ impl RunDelay {
     }
 }
 
-/// Counts what a thread does in the judged time, and says it when that is over.
+/// Counts what a thread does in the judged time, and sends it when that is over.
 pub struct Work {
     judged: (f64, f64),
     done: Option<Sender<f64>>,
@@ -118,7 +191,7 @@ impl Work {
         Self { judged, done: Some(done), work: 0.0, due: 0.0 }
     }
 
-    /// So much was done just now.
+    /// Adds work that was done just now.
     pub fn add(&mut self, work: u32) {
         let now = now();
         if now >= self.judged.0 && now <= self.judged.1 {
@@ -131,14 +204,14 @@ impl Work {
         }
     }
 
-    /// Waits until `work` more is due at so much a second. What is missed is lost.
+    /// Waits until `work` more is due at that rate. Missed work is lost.
     pub fn pace(&mut self, work: u32, per_second: f64) {
         self.due = (self.due + f64::from(work) / per_second).max(now());
         sleep_until(self.due);
     }
 }
 
-/// Some ten thousands of instructions.
+/// Runs some ten thousands of instructions.
 fn spin() {
     for i in 0..10_000 {
         std::hint::black_box(i);
@@ -168,7 +241,38 @@ fn read(clock: ClockId) -> f64 {
 pub fn sleep_until(due: f64) {
     if due > now() {
         let due = nix::sys::time::TimeSpec::from_duration(Duration::from_secs_f64(due));
-        // Cut short by a signal only, and then the next burst comes early once.
+        // Only a signal ends it early; then one burst comes early.
         let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &due);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bursts(load: &str, number: u32, place: u32) -> Bursts {
+        Bursts::of(serde_json::from_str(load).unwrap(), number, place)
+    }
+
+    #[test]
+    fn copies_start_staggered_unless_they_wake_together() {
+        let load = r#"{"threads": 1, "duty": 0.5}"#;
+        let starts = [0, 1, 2].map(|number| bursts(load, number, number).first(100.0) % 0.02);
+        assert!((starts[1] - starts[0]).abs() > 0.005 && (starts[2] - starts[1]).abs() > 0.005);
+        let together = r#"{"threads": 1, "duty": 0.5, "wake_together": true}"#;
+        let starts = [0, 1, 2].map(|number| bursts(together, number, number).first(100.0));
+        assert!(starts.iter().all(|start| (start - 100.02).abs() < 1e-6), "{starts:?}");
+        // One that missed its next burst waits for the one after it.
+        let next = bursts(together, 0, 0).next(100.0, 100.03);
+        assert!((next - 100.04).abs() < 1e-6, "{next}");
+    }
+
+    #[test]
+    fn calm_phases_have_bursts_farther_apart() {
+        let load = r#"{"threads": 1, "duty": 0.5,
+            "phases": {"busy_s": 2.0, "calm_s": 3.0, "calm_duty": 0.1}}"#;
+        let bursts = bursts(load, 0, 0);
+        assert!((bursts.period(101.0) - 0.02).abs() < 1e-9);
+        assert!((bursts.period(103.0) - 0.1).abs() < 1e-9);
     }
 }

@@ -16,7 +16,7 @@ use crate::scenario::Scenario;
 struct Disk {
     serial: &'static str,
     bytes: u64,
-    /// As QEMU's `-drive` has it. A speed that is set is one that a busy host keeps to.
+    /// For QEMU's `-drive`. A limited speed is the same on a busy host.
     speed: &'static str,
 }
 
@@ -32,10 +32,14 @@ const DISKS: [Disk; 3] = [
 ];
 
 /// The guest's clock follows its instructions: a busy host delays it, but does not change what it
-/// measures, and its sleeps take no time. Linux 6.1 hangs so while it brings up its CPUs one after the
-/// other, and does not where its own processes ask it to.
-const VIRTUAL_TIME: &str = "-accel tcg,thread=single -icount shift=3,sleep=off \
-                            -rtc base=2025-01-01,clock=vm";
+/// measures, and its sleeps take no time. With this clock Linux 6.1 hangs while it brings up its CPUs one
+/// after the other, and does not where a process brings them up.
+const VIRTUAL_TIME: &str =
+    "-accel tcg,thread=single -rtc base=2025-01-01,clock=vm -icount sleep=off";
+/// Instructions of an agent's snapshot for each cgroup, and the longest time that one may take on an
+/// emulated CPU, seconds.
+const SNAPSHOT_COST: f64 = 1e6;
+const SNAPSHOT_TIME: f64 = 3.0;
 const REAL_TIME: &str = "-accel tcg,thread=multi";
 /// Without cx16, which QEMU 7.2 emulates wrongly.
 const MACHINE: &str = "-cpu max,-cx16 -M q35 -m 1G -nodefaults -no-user-config -display none \
@@ -46,13 +50,13 @@ const MACHINE: &str = "-cpu max,-cx16 -M q35 -m 1G -nodefaults -no-user-config -
 pub struct Machine {
     pub kernel: PathBuf,
     pub agent: PathBuf,
-    /// Whether all CPUs but the first are brought up when the kernel is up.
+    /// Whether a process brings up all CPUs but the first.
     pub late_cpus: bool,
 }
 
 impl Machine {
-    /// Runs scenarios, which must want the same number of CPUs and the same clock, in one boot.
-    /// What came to its end is kept where the guest did not, with what went wrong beside it.
+    /// Runs scenarios of the same number of CPUs and the same [`shift`] in one boot. Returns the records of
+    /// those that ended, and why the guest failed if it did.
     pub fn run(
         &self,
         folder: &Path,
@@ -73,8 +77,8 @@ impl Machine {
         folder: &Path,
         scenarios: &[Scenario],
     ) -> anyhow::Result<(Vec<Record>, Option<String>)> {
-        let Scenario { vcpus, real_time: with_disks, .. } =
-            scenarios.first().context("no scenarios")?;
+        let first = scenarios.first().context("no scenarios")?;
+        let Scenario { vcpus, real_time: with_disks, .. } = first;
         let initramfs = self.make_initramfs(work, folder, scenarios)?;
         let mut disks = attach(work, &RECORDS)?;
         let mut boot = "console=ttyS0 psi=1 panic=-1 quiet".to_owned();
@@ -84,12 +88,16 @@ impl Machine {
             }
             boot += " delayacct";
         }
-        // In real time CPUs come when what they run is no longer patched.
+        // In real time CPUs are brought up when the kernel's code is no longer patched.
         if self.late_cpus || *with_disks {
             boot += " maxcpus=1";
         }
-        // Virtual time skips what a disk takes.
-        let clock = if *with_disks { REAL_TIME } else { VIRTUAL_TIME };
+        // In virtual time disks would take no time.
+        let clock = if *with_disks {
+            REAL_TIME.to_owned()
+        } else {
+            format!("{VIRTUAL_TIME},shift={}", shift(first))
+        };
         let started = Instant::now();
         let output = Command::new("qemu-system-x86_64")
             .args(clock.split_whitespace().chain(MACHINE.split_whitespace()))
@@ -113,9 +121,9 @@ impl Machine {
             lines.map(serde_json::from_slice).collect::<Result<_, _>>().context("records")?;
         let whole = output.status.success() && console.contains("psi-lab: all done");
         let failure = (!whole || records.len() != scenarios.len()).then(|| {
-            let complaint = String::from_utf8_lossy(&output.stderr);
+            let error = String::from_utf8_lossy(&output.stderr);
             let (done, all) = (records.len(), scenarios.len());
-            format!("the guest ended after {done} of {all} scenarios: {console}{complaint}")
+            format!("the guest ended after {done} of {all} scenarios: {console}{error}")
         });
         Ok((records, failure))
     }
@@ -157,6 +165,16 @@ impl Machine {
     }
 }
 
+/// Nanoseconds of an instruction in virtual time, as a power of two. All CPUs of the guest share the
+/// instructions, so that a CPU of many is slow. Nodes of many CPUs or pods need more instructions a second:
+/// otherwise reading takes longer than a window.
+pub fn shift(scenario: &Scenario) -> u32 {
+    // Of each pod three cgroups and a share of the system's.
+    let snapshot = f64::from(4 * scenario.pod_count() + 12) * SNAPSHOT_COST;
+    let most = SNAPSHOT_TIME * 1e9 / (snapshot * f64::from(scenario.vcpus));
+    [3, 2, 1].into_iter().find(|shift| f64::from(1 << shift) <= most).unwrap_or(0)
+}
+
 /// QEMU's arguments for a disk.
 fn attach(work: &Path, disk: &Disk) -> anyhow::Result<Vec<String>> {
     let Disk { serial, bytes, speed } = disk;
@@ -169,4 +187,22 @@ fn attach(work: &Path, disk: &Disk) -> anyhow::Result<Vec<String>> {
         "-device".to_owned(),
         format!("nvme,drive={serial},serial={serial}"),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_many_cpus_or_pods_get_more_instructions_a_second() {
+        let shift_of = |vcpus, copies| {
+            let text = format!(
+                "about = \"\"\nvcpus = {vcpus}\n[[pod]]\nname = \"vm\"\ncopies = {copies}\nthreads = 1"
+            );
+            shift(&toml::from_str(&text).unwrap())
+        };
+        assert_eq!([shift_of(4, 4), shift_of(8, 6)], [3, 3]);
+        assert_eq!([shift_of(4, 24), shift_of(8, 11), shift_of(16, 6)], [2, 2, 2]);
+        assert_eq!([shift_of(4, 52), shift_of(16, 16)], [1, 1]);
+    }
 }

@@ -1,24 +1,25 @@
-//! The lab: scenarios of load on a real kernel, with the agent beside them, and what came of them.
+//! The lab: scenarios of load on a real kernel, the agent beside them, and the tables made of both.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod agent;
 mod aio;
 mod alone;
 mod awake;
+mod compare;
 mod disk_load;
 mod disks;
 mod guest;
+mod judging;
 mod load;
 mod machine;
 mod memory_load;
-mod missed;
 mod node;
 mod process;
+mod progress;
 mod rates;
 mod reactions;
 mod record;
-mod repeats;
 mod rules;
 mod scenario;
 mod table;
@@ -52,7 +53,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Boot a kernel, run scenarios, print the table; exit 1 where the score is wrong.
+    /// Boot a kernel, run scenarios, print the tables; exit 1 where a bound is missed.
     Matrix {
         /// The kernel's image.
         #[arg(long)]
@@ -72,27 +73,25 @@ enum Command {
         /// Which scenarios: all of the folder without any.
         names: Vec<String>,
     },
-    /// Print the table of records that were kept.
+    /// Print the tables of records of one kernel.
     Table {
-        #[arg(required = true)]
-        records: Vec<PathBuf>,
-    },
-    /// Print how far apart several runs are, by their records.
-    Repeats {
+        /// Print how far apart the files are, each of which is one run of the same scenarios.
+        #[arg(long)]
+        compare: bool,
         #[arg(required = true)]
         records: Vec<PathBuf>,
     },
     /// In the guest: run the scenarios of a folder, write records.
     #[command(hide = true)]
     Guest { scenarios: PathBuf },
-    /// In the guest: want to run, in a cgroup, for ever.
+    /// In the guest: run a load in a cgroup, until it is killed.
     #[command(hide = true)]
     Load {
         cgroup: PathBuf,
         /// As in a scenario, as JSON.
         #[arg(long)]
         load: String,
-        /// Tells it from other loads of the node.
+        /// Tells it from the other loads of the node.
         #[arg(long, default_value_t = 0)]
         number: u32,
         /// The judged time, by the monotonic clock, seconds.
@@ -100,7 +99,7 @@ enum Command {
         from: f64,
         #[arg(long)]
         until: f64,
-        /// Where to say what was missed.
+        /// The file for its report.
         #[arg(long)]
         report: Option<PathBuf>,
     },
@@ -120,14 +119,14 @@ fn main() -> anyhow::Result<()> {
             complain(&failures)?;
             table
         }
-        Command::Table { records } => {
+        Command::Table { compare: false, records } => {
             let all: Vec<Record> = read_all(&records)?.into_iter().flatten().collect();
             print_table(&all)
         }
-        Command::Repeats { records } => {
-            let (text, wrong) = repeats::table(&read_all(&records)?);
+        Command::Table { compare: true, records } => {
+            let (text, failures) = compare::table(&read_all(&records)?);
             println!("{text}");
-            complain(&wrong)
+            complain(&failures)
         }
         Command::Guest { scenarios } => {
             let records = disks::device("records")?;
@@ -144,7 +143,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Runs the scenarios boot by boot. Beside the records, what failed.
+/// Runs the scenarios boot by boot. Returns the records, and which boots failed.
 fn run_matrix(
     machine: &Machine,
     folder: &Path,
@@ -179,16 +178,17 @@ fn run_matrix(
     Ok((records, failures))
 }
 
-/// The boots in virtual time, and those in real time: one for each number of CPUs. In virtual time a boot
-/// takes one of this machine's CPUs, and does not mind others beside it, so that a boot with more than a
-/// CPU's share of the scenarios is made several, and the longest begin first.
+/// The boots in virtual time, and those in real time: one for each number of CPUs and each speed. A boot in virtual time
+/// uses one of this machine's CPUs, so that one with more than a CPU's share of the scenarios is split.
+/// The longest start first.
 fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
-    let mut alike: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
+    let mut alike: BTreeMap<(bool, u32, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in scenarios {
-        alike.entry((scenario.real_time, scenario.vcpus)).or_default().push(scenario);
+        let shift = if scenario.real_time { 0 } else { machine::shift(&scenario) };
+        alike.entry((scenario.real_time, scenario.vcpus, shift)).or_default().push(scenario);
     }
     let (in_real_time, in_virtual_time): (Vec<_>, Vec<_>) =
-        alike.into_iter().partition(|((real_time, _), _)| *real_time);
+        alike.into_iter().partition(|((real_time, ..), _)| *real_time);
     let count: usize = in_virtual_time.iter().map(|(_, scenarios)| scenarios.len()).sum();
     let share = count.div_ceil(at_once).max(1);
     let parts = in_virtual_time.iter().flat_map(|(_, scenarios)| scenarios.chunks(share));
@@ -205,7 +205,7 @@ fn print_table(records: &[Record]) -> anyhow::Result<()> {
         records.iter().partition(|record| record.scenario.is_long());
     let (memory_and_io, cpu): (Vec<&Record>, Vec<&Record>) =
         values.into_iter().partition(|record| record.scenario.real_time);
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (table, records) in [
         (table::table as fn(&[&Record]) -> _, cpu),
         (waits_table::table, memory_and_io),
@@ -214,17 +214,17 @@ fn print_table(records: &[Record]) -> anyhow::Result<()> {
         if !records.is_empty() {
             let (text, more) = table(&records);
             println!("{text}");
-            wrong.extend(more);
+            failures.extend(more);
         }
     }
-    complain(&wrong)
+    complain(&failures)
 }
 
-fn complain(wrong: &[String]) -> anyhow::Result<()> {
-    for one in wrong {
-        eprintln!("wrong: {one}");
+fn complain(failures: &[String]) -> anyhow::Result<()> {
+    for failure in failures {
+        eprintln!("failed: {failure}");
     }
-    anyhow::ensure!(wrong.is_empty(), "{} things are wrong", wrong.len());
+    anyhow::ensure!(failures.is_empty(), "{} checks failed", failures.len());
     Ok(())
 }
 

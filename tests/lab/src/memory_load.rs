@@ -12,7 +12,7 @@ use crate::load::Work;
 use crate::scenario::{Disk, Memory};
 
 const PAGE: usize = 4096;
-/// Pages between two looks at the clock.
+/// Pages between two readings of the clock.
 const AT_ONCE: u32 = 32;
 /// Without a divisor in common with any number of pages in MiB: a walk with it meets every page
 /// once, in an order that neither read-ahead nor the kernel's lists of old pages can guess.

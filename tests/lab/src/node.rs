@@ -1,4 +1,4 @@
-//! What a scenario asks of the node as a whole: swap, and what pods may use together.
+//! Set-up of the whole node: swap, and the memory limit of kubepods.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
     }
     // Huge pages come, go and are split in their own time.
     set("/sys/kernel/mm/transparent_hugepage/enabled", "never")?;
-    // Otherwise what a VM wrote is written back long after its scenario.
+    // By default written pages are written back long after their scenario.
     set("/proc/sys/vm/dirty_background_bytes", "8388608")?;
     set("/proc/sys/vm/dirty_bytes", "16777216")?;
     tree::limit_kubepods(scenario.kubepods_mib)?;
@@ -29,7 +29,7 @@ pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// After all has ended: nothing of it is to be found by the next one.
+/// After a scenario, so that the next one starts on a clean node.
 pub fn clean_up(scenario: &Scenario) -> anyhow::Result<()> {
     if !scenario.real_time {
         return Ok(());
@@ -40,7 +40,7 @@ pub fn clean_up(scenario: &Scenario) -> anyhow::Result<()> {
     forget_files()
 }
 
-/// Takes all files from memory.
+/// Drops the page cache.
 pub fn forget_files() -> anyhow::Result<()> {
     nix::unistd::sync();
     set("/proc/sys/vm/drop_caches", "3")

@@ -1,4 +1,4 @@
-//! Processes that are loads, and what they wrote down.
+//! Load processes, and their reports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use anyhow::Context;
 use crate::scenario::Load;
 use crate::tree;
 
-/// Starts one in a cgroup; it counts between two moments of the monotonic clock. `number` tells it
-/// from others on the node.
+/// Starts a load in a cgroup; it counts between two moments of the monotonic clock. `number` tells it
+/// from the other loads of the node.
 pub fn start_load(
     cgroup: &Path,
     load: Load,
@@ -31,16 +31,16 @@ pub fn start_load(
     command.spawn().context("psi-lab load")
 }
 
-/// Where a pod's load says what it missed.
+/// The file of a pod's report.
 pub fn report_of(pod: &str) -> PathBuf {
-    Path::new("/tmp").join(format!("{pod}.missed"))
+    Path::new("/tmp").join(format!("{pod}.report"))
 }
 
-/// What a pod's load of memory or a disk did. One that sleeps too deep to say so, as beyond
-/// `memory.high`, did nothing.
+/// The work of a load of memory or I/O. One that sleeps too long to report, as above `memory.high`,
+/// counts as 0.
 pub fn work_of(pod: &str) -> anyhow::Result<f64> {
-    let said = fs::read_to_string(report_of(pod)).unwrap_or_default();
-    if said.is_empty() { Ok(0.0) } else { said.parse().context(said) }
+    let report = fs::read_to_string(report_of(pod)).unwrap_or_default();
+    if report.is_empty() { Ok(0.0) } else { report.parse().context(report) }
 }
 
 /// Ends a process and its cgroup.

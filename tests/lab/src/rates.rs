@@ -1,4 +1,4 @@
-//! Records to rates: what a pod and the node did between two points. Pure.
+//! Rates of pods and of the node between two points of a record. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,16 @@ use crate::scenario::{JUDGED_FROM, Pod};
 /// A pod between two points; times are shares of it, or CPUs where they add up over CPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct PodRates {
-    /// `full` of the container's CPU pressure.
+    /// `some` and `full` of the container's CPU pressure.
+    pub some: f64,
     pub full: f64,
     /// CPUs that the container used.
     pub usage: f64,
-    /// CPUs taken by a quota, at whichever level says most.
+    /// CPUs taken by a quota: the largest of the counters of container and pod.
     pub throttled: f64,
     /// Share of its quota's periods in which the pod was throttled.
     pub throttled_periods: f64,
-    /// CPUs that its threads ran on, and for which they waited.
+    /// Run time and run delay of its threads, in CPUs. The emulator's threads are left out.
     pub ran: f64,
     pub delayed: f64,
 }
@@ -28,7 +29,7 @@ pub struct NodeRates {
     pub utilization: f64,
 }
 
-/// A judged part of a record: the node, and those pods that are there all the time, by name.
+/// A judged part of a record: the node, and by name the pods that run all the time.
 #[derive(Debug)]
 pub struct Window<'a> {
     /// When it ends, seconds since the start.
@@ -50,8 +51,8 @@ pub fn pods(record: &Record) -> BTreeMap<String, &Pod> {
     all.flat_map(|pod| pod.names().into_iter().map(move |name| (name, pod))).collect()
 }
 
-/// Those that a score is about: where VMs run, the VMs that run here.
-pub fn population(record: &Record) -> BTreeMap<String, &Pod> {
+/// The scored pods: the VMs without those that await their handover; without VMs, all pods.
+pub fn scored(record: &Record) -> BTreeMap<String, &Pod> {
     let mut here = pods(record);
     here.retain(|_, pod| !pod.arriving);
     if here.values().any(|pod| pod.vm) {
@@ -80,7 +81,7 @@ fn node_rates(before: &Node, after: &Node, seconds: f64) -> NodeRates {
 fn pod_rates(before: &PodCounters, after: &PodCounters, seconds: f64) -> PodRates {
     let per_second = |before, after| more(before, after) / 1e6 / seconds;
     let (container, pod) = ((&before.container, &after.container), (&before.pod, &after.pod));
-    let (_, full) = cpu(&container.0.pressure, &container.1.pressure, seconds);
+    let (some, full) = cpu(&container.0.pressure, &container.1.pressure, seconds);
     let here_or_above = container.0.throttled_here_or_above_us;
     let here_or_above = here_or_above.zip(container.1.throttled_here_or_above_us);
     let throttled = [
@@ -99,10 +100,11 @@ fn pod_rates(before: &PodCounters, after: &PodCounters, seconds: f64) -> PodRate
         let share = |then, now| more(then, now) / 1e9 / seconds;
         let own = share(then.0, now.0);
         ran += own;
-        // Nobody waits for longer than the window: Linux 6.12 was seen to count a sleep in.
+        // No thread waits for longer than the window: Linux 6.12 sometimes counts a sleep as delay.
         delayed += share(then.1, now.1).min((1.0 - own).max(0.0));
     }
     PodRates {
+        some,
         full,
         usage: per_second(container.0.usage_us, container.1.usage_us),
         throttled: throttled.into_iter().fold(0.0, f64::max),

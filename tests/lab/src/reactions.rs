@@ -1,22 +1,21 @@
-//! The table of reactions: how long after VMs begin to wait, and after they cease to, the Node would
-//! say so. Pure.
+//! The table of reactions: how long after contention begins and ends the published score follows. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::record::{Published, Record};
-use crate::table::SHORT;
+use crate::table::CONTENDED;
 use crate::truth;
 
-/// Waiting that is shorter than this must reach no level.
+/// Contention that is shorter than this must reach no level.
 const SHORT_SECONDS: f64 = 30.0;
 
-/// What is promised of a change, where truth reaches `from`: seconds.
+/// The largest time until a change is published, where truth is at least `from`.
 struct Promise {
     what: &'static str,
     from: f64,
     within: f64,
-    /// After the crowd's end, and not its beginning.
+    /// Counted from the end of the contention, not from its start.
     after_the_end: bool,
     holds: fn(&Published) -> bool,
 }
@@ -59,23 +58,27 @@ const PROMISES: [Promise; 5] = [
     },
 ];
 
-/// The table as Markdown, and what is wrong in it.
+/// The table as Markdown, and what fails.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let mut text = String::from("| scenario | crowded, s | truth |");
     for promise in &PROMISES {
         let _ = write!(text, " {} (at most {} s) |", promise.what, promise.within);
     }
     let _ = write!(text, "\n|---|{}\n", "---:|".repeat(2 + PROMISES.len()));
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for record in records {
+        if let Some(failure) = record.failure() {
+            failures.push(format!("{}: {failure}", record.scenario.name));
+            continue;
+        }
         for (from, to) in crowds(record) {
-            row(record, (from, to), &mut text, &mut wrong);
+            row(record, (from, to), &mut text, &mut failures);
         }
     }
-    (text, wrong)
+    (text, failures)
 }
 
-/// When VMs come that are not there all the time, and when they go, seconds.
+/// Start and end of the VMs that don't run all the time, seconds.
 fn crowds(record: &Record) -> Vec<(f64, f64)> {
     let scenario = &record.scenario;
     let mut all: Vec<(f64, f64)> = Vec::new();
@@ -89,14 +92,15 @@ fn crowds(record: &Record) -> Vec<(f64, f64)> {
     all
 }
 
-fn row(record: &Record, (from, to): (f64, f64), text: &mut String, wrong: &mut Vec<String>) {
+fn row(record: &Record, (from, to): (f64, f64), text: &mut String, failures: &mut Vec<String>) {
     let name = &record.scenario.name;
     let _ = write!(text, "| {name} | {from} to {to} |");
     if to - from < SHORT_SECONDS {
         let levels: BTreeSet<&str> =
             record.published.iter().map(|shown| shown.level.as_str()).collect();
         if levels.iter().any(|level| *level != "low") {
-            wrong.push(format!("{name}: waiting of {} s reached a level: {levels:?}", to - from));
+            failures
+                .push(format!("{name}: contention of {} s reached a level: {levels:?}", to - from));
         }
         let highest = record.published.iter().map(|shown| shown.score).max().unwrap_or(0);
         let _ = writeln!(text, " – | no level, score at most {highest} | – | – | – | – |");
@@ -104,8 +108,8 @@ fn row(record: &Record, (from, to): (f64, f64), text: &mut String, wrong: &mut V
     }
     let truth = truth::between(record, from, to).unwrap_or_default();
     let _ = write!(text, " {truth:.3} |");
-    if truth < SHORT {
-        wrong.push(format!("{name}: truth {truth:.3}, nothing to react to"));
+    if truth < CONTENDED {
+        failures.push(format!("{name}: truth {truth:.3}, nothing to react to"));
     }
     for promise in &PROMISES {
         let since = if promise.after_the_end { to } else { from };
@@ -119,7 +123,7 @@ fn row(record: &Record, (from, to): (f64, f64), text: &mut String, wrong: &mut V
             None => text.push_str(" never |"),
         }
         if truth >= promise.from && took.is_none_or(|took| took > promise.within) {
-            wrong.push(format!("{name}: {} after {took:?} s", promise.what));
+            failures.push(format!("{name}: {} after {took:?} s", promise.what));
         }
     }
     text.push('\n');

@@ -1,4 +1,4 @@
-//! What the guest writes down, raw: every rule and estimator is worked out from it afterwards.
+//! What the guest records: raw counters, from which every rule is computed afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::missed::Missed;
-use crate::scenario::{Beyond, Column, Scenario};
+use crate::load::is_emulator;
+use crate::progress::LoadReport;
+use crate::scenario::{Exemption, Scenario, Score, WINDOW};
 use crate::taskstats::{Delays, Taskstats};
 
 /// A scenario that was run.
@@ -17,19 +18,29 @@ pub struct Record {
     pub scenario: Scenario,
     /// Every five seconds, the first at the start.
     pub points: Vec<Point>,
-    /// By pod: what its load says.
-    pub missed: BTreeMap<String, Missed>,
-    /// By pod, without its copies: what its load does and waits when nobody else is there.
+    /// By pod: what its load measured.
+    pub reports: BTreeMap<String, LoadReport>,
+    /// By pod, without its copies: what its load does and waits alone on the node.
     #[serde(default)]
     pub alone: BTreeMap<String, Alone>,
-    /// What the agent said, after each point but the first.
-    pub snapshots: Vec<serde_json::Value>,
-    /// The same of the agent that goes by run delay; empty where there was none.
+    /// The answers of the agent by PSI, after each point of the judged time.
+    pub psi: Vec<Answer>,
+    /// The answers of the agent by run delay; empty in real time.
     #[serde(default)]
-    pub by_run_delay: Vec<serde_json::Value>,
-    /// What the agent by pressure would have written on its Node.
+    pub run_delay: Vec<Answer>,
+    /// What the agent would have written on its Node: by run delay, and by PSI in real time.
     #[serde(default)]
     pub published: Vec<Published>,
+}
+
+/// The agent's answer to one request for `/snapshot.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    /// The snapshot, or why there is none.
+    pub snapshot: Result<serde_json::Value, String>,
+    /// How long the answer took, and the agent's CPU time meanwhile, seconds.
+    pub elapsed: f64,
+    pub cpu_time: f64,
 }
 
 /// What a Node would have shown from a moment on.
@@ -42,13 +53,13 @@ pub struct Published {
     pub level: String,
 }
 
-/// A load with its own limits on a node of its own.
+/// A load with its own limits, alone on the node.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Alone {
     pub seconds: f64,
-    /// As in [`Missed`].
+    /// As in [`LoadReport`].
     pub work: f64,
-    /// Of the thread that waited most.
+    /// Of the thread that waited longest.
     pub delays: Delays,
 }
 
@@ -72,7 +83,7 @@ pub struct Node {
     pub run_delay_ns: Option<u64>,
     /// Of kubepods.
     pub kubepods: Pressures,
-    /// The whole node's, and how often kubepods' own limit was met; in real time.
+    /// The whole node's; in real time.
     #[serde(default)]
     pub memory_io: Option<MemoryIo>,
 }
@@ -82,7 +93,8 @@ pub struct PodCounters {
     pub pod: Cgroup,
     /// The VM's, or the only one.
     pub container: Cgroup,
-    /// Threads of the container's processes, by id: run time and run delay, nanoseconds.
+    /// Threads of the container's processes but for the emulator's, by id: run time and run delay,
+    /// nanoseconds.
     pub threads: BTreeMap<u32, (u64, u64)>,
     /// The container's; in real time.
     #[serde(default)]
@@ -92,7 +104,7 @@ pub struct PodCounters {
     pub delays: BTreeMap<u32, Delays>,
 }
 
-/// What disks did.
+/// Counters of disks.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct MemoryIo {
     /// Operations by disk.
@@ -121,19 +133,48 @@ pub struct Pressures {
     pub io: (u64, u64),
 }
 
+/// A window that is this long was read too late to be judged, seconds.
+const LATE: f64 = WINDOW + 1.0;
+
 impl Record {
-    /// What its scenario says of a score that is known to be off on this kernel.
-    pub fn beyond(&self, column: Column) -> Option<&Beyond> {
-        self.scenario.beyond.iter().find(|beyond| {
+    /// The exemption of a score on this kernel.
+    pub fn exemption(&self, score: Score) -> Option<&Exemption> {
+        self.scenario.exemptions.iter().find(|exemption| {
             let here = |series: &String| self.kernel.starts_with(&format!("{series}."));
-            beyond.column == column && beyond.kernels.iter().any(here)
+            exemption.score == score && exemption.kernels.iter().any(here)
         })
+    }
+
+    /// Why this record can't be judged: a window that was read too late, by the lab or by an agent, or
+    /// an agent that did not answer.
+    pub fn failure(&self) -> Option<String> {
+        let times = self.points.iter().map(|point| point.at);
+        let mut windows = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
+        if let Some(window) = windows.find(|window| *window >= LATE) {
+            return Some(format!("the lab read a window of {window:.1} s"));
+        }
+        for (source, answers) in [("PSI", &self.psi), ("run delay", &self.run_delay)] {
+            for Answer { snapshot, elapsed, cpu_time } in answers {
+                let snapshot = match snapshot {
+                    Ok(snapshot) => snapshot,
+                    Err(why) => {
+                        let cost = format!("{elapsed:.1} s, of which {cpu_time:.1} s of CPU time");
+                        return Some(format!("the agent by {source} after {cost}: {why}"));
+                    }
+                };
+                let window = snapshot["agent"]["tick_window_s"].as_f64();
+                if let Some(window) = window.filter(|window| *window >= LATE) {
+                    return Some(format!("the agent by {source} read a window of {window:.1} s"));
+                }
+            }
+        }
+        None
     }
 }
 
 impl Pressures {
-    /// `file` names the files: `{resource}.pressure` of a cgroup, or `/proc/pressure/{resource}`. What is
-    /// read for nothing is load, too, in an emulated CPU a great one: without `all` CPU is read alone.
+    /// `file` names the files: `{resource}.pressure` of a cgroup, or `/proc/pressure/{resource}`. Without
+    /// `all` only CPU is read, since each file is a load on an emulated CPU.
     fn read(all: bool, file: impl Fn(&str) -> PathBuf) -> Self {
         let of = |resource| pressure(&text(&file(resource)));
         let other = |resource| if all { of(resource) } else { (0, 0) };
@@ -197,7 +238,7 @@ impl MemoryIo {
     }
 }
 
-/// What threads waited, as delay accounting has it.
+/// Delay accounting of threads.
 pub fn delays<'a>(
     threads: impl Iterator<Item = &'a u32>,
     taskstats: &Taskstats,
@@ -227,15 +268,21 @@ fn busy(diskstats: &str) -> BTreeMap<String, u64> {
     diskstats.lines().filter_map(disk).collect()
 }
 
-/// Run time and run delay of each thread of a cgroup's processes.
-pub fn threads(cgroup: &Path) -> BTreeMap<u32, (u64, u64)> {
+/// Run time and run delay of each thread of a cgroup's processes. Without `emulator`, there are no
+/// threads of the emulator among them to leave out.
+pub fn threads(cgroup: &Path, emulator: bool) -> BTreeMap<u32, (u64, u64)> {
     let tasks = text(&cgroup.join("cgroup.threads"));
     let one = |thread: &str| {
         let schedstat = text(&Path::new("/proc").join(thread).join("schedstat"));
         let mut numbers = schedstat.split_whitespace().map(str::parse::<u64>);
         Some((thread.parse().ok()?, (numbers.next()?.ok()?, numbers.next()?.ok()?)))
     };
-    tasks.lines().filter_map(one).collect()
+    let name = |thread: &str| text(&Path::new("/proc").join(thread).join("comm"));
+    tasks
+        .lines()
+        .filter(|thread| !emulator || !is_emulator(&name(thread)))
+        .filter_map(one)
+        .collect()
 }
 
 fn pressure(text: &str) -> (u64, u64) {
@@ -251,7 +298,44 @@ fn keyed(text: &str) -> BTreeMap<&str, u64> {
         .collect()
 }
 
-/// A file that went away has nothing in it.
+/// A file that is gone counts as empty.
 pub fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_window_or_a_missing_answer_fails_the_record() {
+        let record = |at: f64, snapshot: Result<serde_json::Value, String>| {
+            let scenario = toml::from_str("about = \"\"\nvcpus = 1").unwrap();
+            let node = || Node {
+                pressure: Pressures::default(),
+                busy: 0,
+                total: 0,
+                run_delay_ns: None,
+                kubepods: Pressures::default(),
+                memory_io: None,
+            };
+            let points = [0.0, 5.0, at].map(|at| Point { at, node: node(), pods: BTreeMap::new() });
+            let answer = Answer { snapshot, elapsed: 0.1, cpu_time: 0.1 };
+            Record {
+                kernel: String::new(),
+                scenario,
+                points: points.into(),
+                reports: BTreeMap::new(),
+                alone: BTreeMap::new(),
+                psi: vec![answer],
+                run_delay: Vec::new(),
+                published: Vec::new(),
+            }
+        };
+        let window = |s: f64| Ok(serde_json::json!({"agent": {"tick_window_s": s}}));
+        assert_eq!(record(10.9, window(5.0)).failure(), None);
+        assert!(record(11.0, window(5.0)).failure().unwrap().contains("the lab"));
+        assert!(record(10.0, window(6.0)).failure().unwrap().contains("the agent by PSI"));
+        assert!(record(10.0, Err("503".to_owned())).failure().unwrap().contains("503"));
+    }
 }

@@ -1,4 +1,4 @@
-//! A scenario: who runs on the node, with how much to do, and held back by what. One TOML file each.
+//! A scenario: the pods on the node, their loads and their limits. One TOML file each.
 
 use std::fs;
 use std::path::Path;
@@ -6,81 +6,78 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-/// Loads run for so long where nothing else is said; the last two thirds are judged.
+/// Default duration, seconds. The time from `JUDGED_FROM` on is judged.
 const SECONDS: f64 = 30.0;
 pub const JUDGED_FROM: f64 = 10.0;
-/// Between two looks at everything, and between two of the agent's.
+/// Between two readings of all counters, seconds; also the agent's tick.
 pub const WINDOW: f64 = 5.0;
 
-/// What runs on a node.
+/// A node and its load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// The name of its file.
     #[serde(default)]
     pub name: String,
-    /// What it is to show, in a sentence.
+    /// What the scenario shows, in one sentence.
     pub about: String,
     /// CPUs of the node.
     pub vcpus: u32,
-    /// For how long. What runs longer than most tells of the agent's reaction to what comes and goes.
+    /// Duration in seconds. Longer scenarios measure the agent's reaction to VMs that start and end.
     #[serde(default = "seconds")]
     pub seconds: f64,
-    /// Memory or I/O is at work: it takes real time and the disks, and the second table is its own.
+    /// Whether the scenario needs real time and disks, as those of memory and I/O do.
     #[serde(default)]
     pub real_time: bool,
-    /// Whether the node swaps, to a disk of its own.
+    /// Whether the node has swap.
     #[serde(default)]
     pub swap: bool,
-    /// Only own limits and disks that nobody else uses are at work: the score must be calm.
+    /// Whether only own limits and unshared disks slow the VMs down: the score must be near 0.
     #[serde(default)]
-    pub nobody_short: bool,
-    /// `memory.max` of kubepods, MiB: what the node has for pods.
+    pub no_contention: bool,
+    /// `memory.max` of kubepods, MiB.
     pub kubepods_mib: Option<u32>,
-    /// Where the score is known to be further off than it should be, and why.
-    #[serde(default)]
-    pub beyond: Vec<Beyond>,
+    /// Error bounds that differ from the lab's own in this scenario.
+    #[serde(default, rename = "exemption")]
+    pub exemptions: Vec<Exemption>,
     /// Pods.
     #[serde(default, rename = "pod")]
     pub pods: Vec<Pod>,
-    /// What runs outside pods, as system daemons do.
+    /// Processes outside pods, such as system daemons.
     #[serde(default, rename = "daemon")]
     pub daemons: Vec<Daemon>,
 }
 
-/// A bound that is out of the score's reach in a scenario, on some kernels; another one is kept in its
-/// place.
+/// Another error bound for one score, on some kernels. It never applies to the side of a threshold.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Beyond {
-    /// As they begin: `6.12`.
+pub struct Exemption {
+    /// Kernel series, such as `6.12`.
     pub kernels: Vec<String>,
-    pub column: Column,
-    /// How far off it may be instead, either way.
+    pub score: Score,
+    /// The largest error, either way; without it the lab's own bound.
     pub error: Option<f64>,
-    /// Of what the bound holds, if not of the score and truth.
-    pub instead: Option<Instead>,
-    /// In a sentence; the argument is in docs/lab.md.
+    /// What the bound compares in place of score and truth.
+    pub compare: Option<Compare>,
+    /// The reason, in one or two sentences; docs/lab.md explains it.
     pub why: String,
 }
 
-/// Of what a bound holds where it does not hold of the score.
+/// What an exemption compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Instead {
-    /// CPU: of all VMs together. A quartile at an edge is another VM's value in each window.
-    AllTogether,
-    /// I/O: of what VMs slept, where they wait in other ways as well.
+pub enum Compare {
+    /// CPU: the demand-weighted mean of all VMs, in place of their upper quartile.
+    AllVms,
+    /// I/O: the score with sleep in I/O as the kernel counts it. Here it also decides the side.
     Sleep,
 }
 
-/// A score of the table.
+/// A score of the agent that the lab judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Column {
-    /// CPU, by pressure.
-    Psi,
-    /// CPU, by run delay.
+pub enum Score {
+    /// CPU by run delay.
     RunDelay,
     Memory,
     Io,
@@ -91,37 +88,37 @@ pub enum Column {
 #[serde(deny_unknown_fields)]
 pub struct Pod {
     pub name: String,
-    /// Whether it runs a VM, in a container `compute` beside a console log of 15 thousandths of a
-    /// CPU; otherwise it has one container, `app`.
+    /// Whether it runs a VM: a container `compute` beside a console log limited to 15 thousandths of a
+    /// CPU. Otherwise it has one container, `app`.
     #[serde(default = "yes")]
     pub vm: bool,
     #[serde(default = "one")]
     pub copies: u32,
     #[serde(flatten)]
     pub load: Load,
-    /// CPUs that the container may use.
+    /// CPU limit of the container, in CPUs.
     pub container_cpus: Option<f64>,
-    /// CPUs that the pod may use.
+    /// CPU limit of the pod, in CPUs.
     pub pod_cpus: Option<f64>,
-    /// What memory the container may use.
+    /// Memory limit of the container.
     pub container_memory: Option<MemoryLimit>,
-    /// What memory the pod may use.
+    /// Memory limit of the pod.
     pub pod_memory: Option<MemoryLimit>,
-    /// What the container may do on a disk.
+    /// I/O limit of the container on one disk.
     pub io_max: Option<IoLimit>,
     /// `cpu.weight` of the pod.
     pub weight: Option<u64>,
-    /// The pod's own CPUs, as `0-1`.
+    /// `cpuset.cpus` of the pod, such as `0-1`.
     pub cpus: Option<String>,
-    /// The console log's container writes all the time.
+    /// Whether the console log's container is at its limit all the time.
     #[serde(default)]
     pub busy_console: bool,
-    /// When it starts, seconds.
+    /// Start, seconds.
     #[serde(default)]
     pub from: f64,
-    /// When it ends, seconds; without it, with the scenario.
+    /// End, seconds; without it, the end of the scenario.
     pub to: Option<f64>,
-    /// A live migration made it, and its VM does not run here yet.
+    /// Whether a live migration made the pod and the handover is still to come.
     #[serde(default)]
     pub arriving: bool,
 }
@@ -144,13 +141,42 @@ pub struct Load {
     pub duty: f64,
     #[serde(default = "ten")]
     pub burst_ms: f64,
+    /// Whether the bursts of all threads and copies start at the same moments. By default they are
+    /// staggered over the period of a burst.
+    #[serde(default)]
+    pub wake_together: bool,
+    /// Busy and calm phases that take turns.
+    pub phases: Option<Phases>,
+    /// Threads of the emulator: of the same process, but no vCPUs.
+    pub emulator: Option<Emulator>,
     /// Each thread touches memory instead.
     pub memory: Option<Memory>,
     /// Each thread does I/O instead.
     pub io: Option<Io>,
 }
 
-/// A working set that each thread has of its own and touches again and again, in random order.
+/// Busy phases, in which the load's `duty` holds, and calm ones with a duty of their own.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phases {
+    pub busy_s: f64,
+    pub calm_s: f64,
+    pub calm_duty: f64,
+}
+
+/// What QEMU's own threads do, such as I/O threads.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emulator {
+    #[serde(default = "one")]
+    pub threads: u32,
+    #[serde(default = "whole")]
+    pub duty: f64,
+    #[serde(default = "ten")]
+    pub burst_ms: f64,
+}
+
+/// A working set of each thread, touched again and again in random order.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -158,7 +184,7 @@ pub struct Memory {
     /// Page cache of the fast disk, read; otherwise anonymous and written.
     #[serde(default)]
     pub file: bool,
-    /// How much of it is touched in a second, where nothing holds the thread back.
+    /// How much of it the thread touches in a second where nothing slows it down.
     pub mib_per_second: f64,
 }
 
@@ -189,7 +215,7 @@ pub enum How {
     NativeAio,
 }
 
-/// The disks of a node in real time; `machine` says how fast they are.
+/// The disks of a node in real time; `machine.rs` has their speeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disk {
@@ -240,26 +266,12 @@ impl Scenario {
             toml::from_str(&text).with_context(|| path.display().to_string())?;
         scenario.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for load in scenario.loads() {
-            ensure!(
-                load.duty > 0.0 && load.duty <= 1.0 && load.burst_ms > 0.0,
-                "{}: duty is a share of time, burst_ms a time",
-                path.display()
-            );
-            ensure!(
-                load.memory.is_none() || load.io.is_none(),
-                "{}: a load has memory or io, not both",
-                path.display()
-            );
-            ensure!(
-                scenario.real_time || load.wants_to_run(),
-                "{}: memory and io need real_time = true",
-                path.display()
-            );
+            load.check(scenario.real_time).with_context(|| path.display().to_string())?;
         }
         ensure!(
             !scenario.real_time
                 || scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to.is_none()),
-            "{}: in real time pods are there all the time",
+            "{}: with real_time pods run all the time",
             path.display()
         );
         Ok(scenario)
@@ -277,7 +289,12 @@ impl Scenario {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
-    /// Whether it is about the agent's reaction, and not about one value.
+    /// Pods, copies included.
+    pub fn pod_count(&self) -> u32 {
+        self.pods.iter().map(|pod| pod.copies).sum()
+    }
+
+    /// Whether it measures the agent's reaction, and not one value.
     pub fn is_long(&self) -> bool {
         self.seconds > SECONDS
     }
@@ -289,9 +306,39 @@ impl Scenario {
 }
 
 impl Load {
-    /// Whether CPU time is what it wants, and neither memory nor a disk.
-    pub fn wants_to_run(&self) -> bool {
+    /// Whether it wants CPU time, and neither memory nor a disk.
+    pub fn is_cpu(&self) -> bool {
         self.memory.is_none() && self.io.is_none()
+    }
+
+    /// The share of time for which a thread wants to run, on average.
+    pub fn average_duty(&self) -> f64 {
+        self.phases.map_or(self.duty, |phases| {
+            let busy = self.duty * phases.busy_s + phases.calm_duty * phases.calm_s;
+            busy / (phases.busy_s + phases.calm_s)
+        })
+    }
+
+    /// The share of time for which a thread wants to run at the least.
+    pub fn least_duty(&self) -> f64 {
+        self.phases.map_or(self.duty, |phases| phases.calm_duty.min(self.duty))
+    }
+
+    fn check(&self, real_time: bool) -> anyhow::Result<()> {
+        let bursts = [(self.duty, self.burst_ms)];
+        let emulator = self.emulator.map(|emulator| (emulator.duty, emulator.burst_ms));
+        let calm = self.phases.map(|phases| (phases.calm_duty, self.burst_ms));
+        for (duty, burst_ms) in bursts.into_iter().chain(emulator).chain(calm) {
+            ensure!(
+                duty > 0.0 && duty <= 1.0 && burst_ms > 0.0,
+                "a duty is above 0 and at most 1, and burst_ms above 0"
+            );
+        }
+        let all_positive = self.phases.is_none_or(|phases| phases.busy_s.min(phases.calm_s) > 0.0);
+        ensure!(all_positive, "busy_s and calm_s are above 0");
+        ensure!(self.memory.is_none() || self.io.is_none(), "a load has memory or io, not both");
+        ensure!(real_time || self.is_cpu(), "memory and io need real_time = true");
+        Ok(())
     }
 }
 
@@ -309,8 +356,17 @@ impl Pod {
         }
     }
 
-    /// CPUs that it may use, by the tighter of its two limits.
-    pub fn allowed(&self) -> Option<f64> {
+    /// The number of CPUs on which it may run, of a node that has so many.
+    pub fn allowed_cpus(&self, node: u32) -> u32 {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
+        };
+        self.cpus.as_deref().map_or(node, |cpus| cpus.split(',').filter_map(range).sum())
+    }
+
+    /// The tighter of its two CPU limits, in CPUs.
+    pub fn cpu_limit(&self) -> Option<f64> {
         [self.container_cpus, self.pod_cpus].into_iter().flatten().reduce(f64::min)
     }
 }
@@ -320,19 +376,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_reads_and_says_why_where_it_excuses() {
+    fn every_scenario_is_valid_and_gives_a_reason_for_each_exemption() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let all = Scenario::read_all(&folder, &[]).unwrap();
-        assert!(all.iter().filter(|scenario| !scenario.real_time).count() >= 40);
+        let cpu = || all.iter().filter(|scenario| !scenario.real_time);
+        assert!(cpu().count() >= 100);
+        assert!(cpu().filter(|scenario| scenario.vcpus >= 16).count() >= 6);
         for scenario in &all {
-            assert!([2, 4, 8].contains(&scenario.vcpus), "{}", scenario.name);
-            for Beyond { column, error, instead, why, .. } in &scenario.beyond {
+            assert!([2, 4, 8, 16].contains(&scenario.vcpus), "{}", scenario.name);
+            for Exemption { score, error, compare, why, .. } in &scenario.exemptions {
                 assert!(!why.is_empty(), "{}", scenario.name);
-                assert!(error.is_some() || instead.is_some(), "{}", scenario.name);
+                assert!(error.is_some() || compare.is_some(), "{}", scenario.name);
                 assert!(error.is_none_or(|error| error <= 0.3), "{}", scenario.name);
-                let of_cpu = matches!(column, Column::Psi | Column::RunDelay);
-                let fits = |instead: &Instead| of_cpu == (*instead == Instead::AllTogether);
-                assert!(instead.as_ref().is_none_or(fits), "{}", scenario.name);
+                let fits = |compare: &Compare| match compare {
+                    Compare::AllVms => *score == Score::RunDelay,
+                    Compare::Sleep => *score == Score::Io,
+                };
+                assert!(compare.as_ref().is_none_or(fits), "{}", scenario.name);
             }
         }
     }

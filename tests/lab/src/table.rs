@@ -1,174 +1,194 @@
-//! The table of a matrix of scenarios: truth, the agent's score, what others would say, and how far
-//! apart they are. Pure.
+//! The tables of the CPU scenarios: truth beside the agent's scores and other rules, and how far each of
+//! them is from truth. Pure.
 
 use std::fmt::Write;
 
-use crate::record::Record;
+use crate::judging::{THRESHOLDS, TOLERANCE, marks, wrong_sides};
+use crate::record::{Answer, Record};
 use crate::rules::RULES;
-use crate::scenario::{Beyond, Column, Instead, Scenario};
+use crate::scenario::{Compare, Exemption, Scenario, Score};
 use crate::truth::{self, mean};
 
-/// Below this share nobody is held back by the node...
-pub const CALM: f64 = 0.10;
-/// ...and above this one everybody would say so.
-pub const SHORT: f64 = 0.30;
-/// A score says "short" from here on: in the middle of the two.
-pub const BETWEEN: f64 = 0.20;
+/// Bounds of the score by run delay against what the loads measured.
+const MEAN_ERROR: f64 = 0.012;
+const LARGEST_ERROR: f64 = 0.08;
 
-/// Mean error and largest error that the score may have.
-pub const MEAN_ERROR: f64 = 0.05;
-pub const LARGEST_ERROR: f64 = 0.15;
-/// The same of the score by run delay, against what the loads missed: the agent's counter is the one
-/// that truth is made of.
-const MEAN_ERROR_BY_RUN_DELAY: f64 = 0.03;
-const LARGEST_ERROR_BY_RUN_DELAY: f64 = 0.08;
+/// Bounds of the score by PSI, which is an estimate: its mean error, and the share of scenarios in which
+/// it may be on the wrong side of a threshold.
+const MEAN_ERROR_BY_PSI: f64 = 0.10;
+const WRONG_SIDES_BY_PSI: f64 = 0.10;
 
-/// One scenario's line.
-struct Line<'a> {
+/// Below this truth nearly every estimator is right.
+const NEAR_ZERO: f64 = 0.02;
+
+/// A rule that acts at a threshold of its own is wrong where it acts below this truth, or does not above
+/// the other.
+const CALM: f64 = 0.10;
+pub const CONTENDED: f64 = 0.30;
+
+/// One scenario's row.
+struct Row<'a> {
     record: &'a Record,
-    /// By run delay.
     truth: f64,
-    by_pressure: Told,
-    by_run_delay: Told,
-    /// What the loads missed, late timers included.
+    loads: f64,
     with_timers: f64,
+    /// In the order of [`estimators`].
+    estimates: Vec<Estimate>,
+    /// The demand-weighted mean of all VMs by run delay: what the loads measured, and the agent's.
+    all_vms: (f64, f64),
+    exempt: bool,
 }
 
-/// One source's score, and what it should be.
-struct Told {
-    column: Column,
+/// One estimator's value, and the truth that it is compared with.
+#[derive(Clone, Copy)]
+struct Estimate {
     truth: f64,
-    score: Option<f64>,
-    /// The same of all VMs together.
-    together: (f64, Option<f64>),
+    value: f64,
+    /// Where the rule acts, if it is one that is in use.
+    acts_from: Option<f64>,
 }
 
-/// The table as Markdown, and what is wrong in it.
+/// The tables as Markdown, and what fails.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
-    let lines: Vec<Line<'_>> = records.iter().copied().map(Line::of).collect();
-    let mut text = String::from(
-        "| scenario | vCPUs | truth | loads missed | and late timers | score | error \
-         | score with run delay | its error to loads | all VMs: truth | all VMs: score |",
-    );
-    for rule in &RULES {
-        let _ = write!(text, " {} |", rule.name);
+    let mut failures = Vec::new();
+    let mut rows = Vec::new();
+    for record in records {
+        match Row::of(record) {
+            Ok(row) => rows.push(row),
+            Err(why) => failures.push(format!("{}: {why}", record.scenario.name)),
+        }
     }
-    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(10 + RULES.len()));
-    let mut wrong = Vec::new();
-    for line in &lines {
-        let _ = writeln!(text, "{}", line.row(&mut wrong));
+    let mut text = String::from("| scenario | CPUs | truth | loads |");
+    for name in estimators() {
+        let _ = write!(text, " {name} |");
     }
-    notes(records, &[Column::Psi, Column::RunDelay], &mut text);
-    summary(&lines, &mut text, &mut wrong);
-    (text, wrong)
+    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(3 + estimators().count()));
+    for row in &rows {
+        let _ = writeln!(text, "{}", row.shown());
+        row.judge(&mut failures);
+    }
+    notes(records, &[Score::RunDelay], &mut text);
+    headlines(&rows, &mut text, &mut failures);
+    (text, failures)
 }
 
-impl<'a> Line<'a> {
-    fn of(record: &'a Record) -> Self {
-        Self {
-            record,
-            truth: truth::by_run_delay(record),
-            by_pressure: Told {
-                column: Column::Psi,
-                truth: truth::by_run_delay(record),
-                score: score_in(&record.snapshots),
-                together: (truth::together_by_run_delay(record), together_in(&record.snapshots)),
-            },
-            by_run_delay: Told {
-                column: Column::RunDelay,
-                truth: truth::by_loads(record),
-                score: score_in(&record.by_run_delay),
-                together: (truth::together_by_loads(record), together_in(&record.by_run_delay)),
-            },
-            with_timers: truth::by_loads_and_timers(record),
+/// The names of all estimators: the agent's two, and the rules.
+fn estimators() -> impl Iterator<Item = &'static str> {
+    ["run delay", "psi"].into_iter().chain(RULES.iter().map(|rule| rule.name))
+}
+
+impl<'a> Row<'a> {
+    /// An error is why the record can't be judged.
+    fn of(record: &'a Record) -> Result<Self, String> {
+        if let Some(failure) = record.failure() {
+            return Err(failure);
         }
+        let (truth, loads) = (truth::by_run_delay(record), truth::by_loads(record));
+        let score = |answers| score_in(answers).ok_or("the agent has no score");
+        let own = |truth, value| Estimate { truth, value, acts_from: None };
+        let mut estimates =
+            vec![own(loads, score(&record.run_delay)?), own(truth, score(&record.psi)?)];
+        estimates.extend(RULES.iter().map(|rule| Estimate {
+            truth,
+            value: (rule.value)(record),
+            acts_from: Some(rule.acts_from),
+        }));
+        Ok(Self {
+            record,
+            truth,
+            loads,
+            with_timers: truth::by_loads_and_timers(record),
+            estimates,
+            all_vms: (truth::of_all_by_loads(record), of_all_in(&record.run_delay)),
+            exempt: record.exemption(Score::RunDelay).is_some(),
+        })
     }
 
-    fn row(&self, wrong: &mut Vec<String>) -> String {
-        let Self { truth, by_pressure, by_run_delay, with_timers, .. } = self;
+    fn shown(&self) -> String {
         let Scenario { name, vcpus, .. } = &self.record.scenario;
-        let loads = by_run_delay.truth;
-        let mut row = format!("| {name} | {vcpus} | {truth:.3} | {loads:.3} | {with_timers:.3} |");
-        for (told, largest) in
-            [(by_pressure, LARGEST_ERROR), (by_run_delay, LARGEST_ERROR_BY_RUN_DELAY)]
-        {
-            row += &told.cells(self.record, largest, wrong);
-        }
-        let (truth, score) = by_pressure.together;
-        let _ = write!(row, " {truth:.3} | {:.3} |", score.unwrap_or(f64::NAN));
-        for rule in &RULES {
-            let value = (rule.value)(self.record);
-            let mark = if is_wrong(self.truth, value, rule.short_from) { " ✗" } else { "" };
-            let _ = write!(row, " {value:.2}{mark} |");
+        let exempt = if self.exempt { " †" } else { "" };
+        let mut row =
+            format!("| {name}{exempt} | {vcpus} | {:.3} | {:.3} |", self.truth, self.loads);
+        for estimate in &self.estimates {
+            let _ = write!(row, " {:.3}{} |", estimate.value, marks(estimate.wrong_sides()));
         }
         row
     }
-}
 
-impl Told {
-    /// The score and its error; what is wrong with it goes to `wrong`.
-    fn cells(&self, record: &Record, largest: f64, wrong: &mut Vec<String>) -> String {
-        let name = &record.scenario.name;
-        let source = if self.column == Column::RunDelay { " with run delay" } else { "" };
-        let (Some(score), (truth_of_all, Some(of_all))) = (self.score, self.together) else {
-            wrong.push(format!("{name}: the agent has no score{source}"));
-            return " – | – |".to_owned();
-        };
-        let error = score - self.truth;
-        let what = format!("{name}: truth {:.3}, score{source} {score:.3}", self.truth);
-        let beyond = record.beyond(self.column);
-        // However far off it may be: what is held instead is of something else.
-        let instead = beyond.and_then(|beyond| beyond.instead);
-        if instead.is_none() && is_wrong(self.truth, score, BETWEEN) {
-            wrong.push(format!("{what}: wrong side"));
+    /// What fails of the score by run delay: its side of a threshold, whatever the exemption, and its
+    /// error.
+    fn judge(&self, failures: &mut Vec<String>) {
+        let Some(estimate) = self.estimates.first() else { return };
+        let Estimate { truth, value, .. } = *estimate;
+        let what = format!(
+            "{}: loads measured {truth:.3}, score by run delay {value:.3}",
+            self.record.scenario.name
+        );
+        let wrong = marks(estimate.wrong_sides());
+        if !wrong.is_empty() {
+            failures.push(format!("{what}: wrong side{wrong}"));
         }
-        let largest = beyond.and_then(|beyond| beyond.error).unwrap_or(largest);
-        if beyond.is_some_and(|beyond| beyond.instead == Some(Instead::AllTogether)) {
-            if (of_all - truth_of_all).abs() > largest {
-                let of_all = format!("all together {truth_of_all:.3} and {of_all:.3}");
-                wrong.push(format!("{what}; {of_all}"));
+        let exemption = self.record.exemption(Score::RunDelay);
+        let largest = exemption.and_then(|exemption| exemption.error).unwrap_or(LARGEST_ERROR);
+        if exemption.is_some_and(|exemption| exemption.compare == Some(Compare::AllVms)) {
+            let (truth, score) = self.all_vms;
+            if (score - truth).abs() > largest {
+                failures.push(format!("{what}; of all VMs {truth:.3} and {score:.3}"));
             }
-        } else if error.abs() > largest {
-            wrong.push(what);
+        } else if estimate.error() > largest {
+            failures.push(what);
         }
-        let mark = if beyond.is_some() { " †" } else { "" };
-        format!(" {score:.3} | {error:+.3}{mark} |")
     }
 }
 
-/// What is said of scores that are known to be off.
-pub fn notes(records: &[&Record], columns: &[Column], text: &mut String) {
+impl Estimate {
+    fn error(&self) -> f64 {
+        (self.value - self.truth).abs()
+    }
+
+    fn wrong_sides(&self) -> [bool; 3] {
+        wrong_sides(self.truth, self.value, TOLERANCE)
+    }
+
+    /// Whether a rule that acts from a threshold of its own acts wrongly.
+    fn acts_wrongly(&self) -> bool {
+        self.acts_from.is_some_and(|from| {
+            (self.truth < CALM && self.value >= from)
+                || (self.truth > CONTENDED && self.value < from)
+        })
+    }
+}
+
+/// The reasons of exemptions.
+pub fn notes(records: &[&Record], scores: &[Score], text: &mut String) {
     for record in records {
-        for Beyond { error, instead, why, .. } in
-            columns.iter().filter_map(|column| record.beyond(*column))
+        for Exemption { error, compare, why, .. } in
+            scores.iter().filter_map(|score| record.exemption(*score))
         {
             let name = &record.scenario.name;
-            let bound = error.map_or_else(
-                || "within the bounds".to_owned(),
-                |error| format!("up to {error} off"),
-            );
-            let of = match instead {
-                Some(Instead::AllTogether) => ", all VMs together",
-                Some(Instead::Sleep) => ", of what they slept",
+            let bound =
+                error.map_or_else(String::new, |error| format!(", error of at most {error}"));
+            let of = match compare {
+                Some(Compare::AllVms) => ", mean of all VMs",
+                Some(Compare::Sleep) => ", compared with sleep",
                 None => "",
             };
-            let _ = writeln!(text, "\n† {name} ({bound}{of}): {why}");
+            let _ = writeln!(text, "\n† {name}{bound}{of}: {why}");
         }
     }
 }
 
-/// The mean of what an agent told of the judged windows.
-pub fn score_in(snapshots: &[serde_json::Value]) -> Option<f64> {
-    // The first are from before the judged time.
-    let scores = snapshots.iter().skip(2);
-    let told: Vec<f64> =
-        scores.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64()).collect();
-    mean(&told)
+/// The mean of an agent's answers in the judged windows.
+pub fn score_in(answers: &[Answer]) -> Option<f64> {
+    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
+    let scores = snapshots.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64());
+    mean(&scores.collect::<Vec<_>>())
 }
 
-/// The same of all its VMs together, by what they want.
-fn together_in(snapshots: &[serde_json::Value]) -> Option<f64> {
-    let told = snapshots.iter().skip(2).map(|snapshot| {
+/// The demand-weighted mean of all VMs in the same answers.
+fn of_all_in(answers: &[Answer]) -> f64 {
+    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
+    let means = snapshots.map(|snapshot| {
         let cgroups = snapshot["cgroups"].as_array().into_iter().flatten();
         let waits = cgroups.filter_map(|cgroup| {
             let waiting = &cgroup["scored"]["waiting"]["cpu"];
@@ -176,59 +196,95 @@ fn together_in(snapshots: &[serde_json::Value]) -> Option<f64> {
         });
         truth::of_all(&waits.collect::<Vec<_>>())
     });
-    mean(&told.collect::<Vec<_>>())
+    mean(&means.collect::<Vec<_>>()).unwrap_or_default()
 }
 
-/// On the wrong side of a threshold, where truth leaves no doubt.
-fn is_wrong(truth: f64, value: f64, short_from: f64) -> bool {
-    (truth < CALM && value >= short_from) || (truth > SHORT && value < short_from)
-}
-
-fn summary(lines: &[Line<'_>], text: &mut String, wrong: &mut Vec<String>) {
-    let scored: Vec<(f64, f64)> =
-        lines.iter().filter_map(|line| Some((line.truth, line.by_pressure.score?))).collect();
-    let errors: Vec<f64> = scored.iter().map(|(truth, score)| (truth - score).abs()).collect();
-    let mean_error = mean(&errors).unwrap_or(0.0);
-    if mean_error > MEAN_ERROR {
-        wrong.push(format!("mean error {mean_error:.3}, more than {MEAN_ERROR}"));
+/// The comparison of all estimators over several sets of scenarios, and the bounds of all scenarios.
+fn headlines(rows: &[Row<'_>], text: &mut String, failures: &mut Vec<String>) {
+    let not_zero = |row: &&Row<'_>| row.truth >= NEAR_ZERO;
+    let not_exempt = |row: &&Row<'_>| !row.exempt;
+    let all = || rows.iter();
+    comparison("All scenarios", &all().collect::<Vec<_>>(), text);
+    comparison("Without exempted scenarios", &all().filter(not_exempt).collect::<Vec<_>>(), text);
+    let without_zero = format!("Without scenarios of truth below {NEAR_ZERO}");
+    comparison(&without_zero, &all().filter(not_zero).collect::<Vec<_>>(), text);
+    let neither = "Without both";
+    comparison(neither, &all().filter(not_zero).filter(not_exempt).collect::<Vec<_>>(), text);
+    details(rows, text);
+    let of = |estimator| rows.iter().filter_map(move |row| row.estimates.get(estimator));
+    for (estimator, name, bound) in [(0, "run delay", MEAN_ERROR), (1, "psi", MEAN_ERROR_BY_PSI)] {
+        let error = mean(&of(estimator).map(Estimate::error).collect::<Vec<_>>()).unwrap_or(0.0);
+        if error > bound {
+            failures.push(format!("mean error by {name} {error:.3}, more than {bound}"));
+        }
     }
-    let far = |of: &dyn Fn(&Line<'_>) -> Option<f64>| {
-        let errors: Vec<f64> = lines.iter().filter_map(of).map(f64::abs).collect();
-        (mean(&errors).unwrap_or(0.0), errors.into_iter().fold(0.0_f64, f64::max))
-    };
-    let (mean_by_run_delay, largest_by_run_delay) =
-        far(&|line| Some(line.by_run_delay.score? - line.by_run_delay.truth));
-    let (with_timers, _) = far(&|line| Some(line.by_run_delay.score? - line.with_timers));
-    let (together, largest_together) = far(&|line| {
-        let (truth, score) = line.by_pressure.together;
-        Some(score? - truth)
-    });
-    if mean_by_run_delay > MEAN_ERROR_BY_RUN_DELAY {
-        wrong.push(format!(
-            "mean error with run delay {mean_by_run_delay:.3}, more than {MEAN_ERROR_BY_RUN_DELAY}"
+    let wrong: Vec<f64> =
+        of(1).map(|psi| if psi.wrong_sides().contains(&true) { 1.0 } else { 0.0 }).collect();
+    let share = mean(&wrong).unwrap_or(0.0);
+    // A few scenarios of many say nothing of their share.
+    if rows.len() >= 50 && share > WRONG_SIDES_BY_PSI {
+        failures.push(format!(
+            "by psi {share:.3} of the scenarios are on a wrong side, more than {WRONG_SIDES_BY_PSI}"
         ));
     }
-    let largest = |of: &dyn Fn(&(f64, f64)) -> Option<f64>| {
-        scored.iter().filter_map(of).fold(0.0_f64, f64::max)
+}
+
+fn comparison(title: &str, rows: &[&Row<'_>], text: &mut String) {
+    let _ = writeln!(text, "\n{title} ({}):\n", rows.len());
+    text.push_str("| estimator | mean error | largest error |");
+    for threshold in THRESHOLDS {
+        let _ = write!(text, " wrong side of {threshold:.2} |");
+    }
+    text.push_str(" acts wrongly, from |\n|---|---:|---:|---:|---:|---:|---:|\n");
+    for (number, name) in estimators().enumerate() {
+        let all: Vec<Estimate> =
+            rows.iter().filter_map(|row| row.estimates.get(number)).copied().collect();
+        let errors: Vec<f64> = all.iter().map(Estimate::error).collect();
+        let largest = errors.iter().copied().fold(0.0, f64::max);
+        let _ = write!(text, "| {name} | {:.3} | {largest:.3} |", mean(&errors).unwrap_or(0.0));
+        let sides: Vec<[bool; 3]> = all.iter().map(Estimate::wrong_sides).collect();
+        for side in 0..THRESHOLDS.len() {
+            let wrong = sides.iter().filter(|sides| sides.get(side) == Some(&true)).count();
+            let _ = write!(text, " {wrong} |");
+        }
+        let acts_from = all.first().and_then(|estimate| estimate.acts_from);
+        let acts = acts_from.map_or_else(
+            || "–".to_owned(),
+            |from| {
+                let wrongly = all.iter().filter(|estimate| estimate.acts_wrongly()).count();
+                format!("{wrongly}, {from}")
+            },
+        );
+        let _ = writeln!(text, " {acts} |");
+    }
+}
+
+/// Figures beside the comparison.
+fn details(rows: &[Row<'_>], text: &mut String) {
+    let far = |of: &dyn Fn(&Row<'_>) -> Option<f64>| {
+        let errors: Vec<f64> = rows.iter().filter_map(of).map(f64::abs).collect();
+        (mean(&errors).unwrap_or(0.0), errors.into_iter().fold(0.0_f64, f64::max))
     };
-    let calm = largest(&|(truth, score)| (*truth < CALM).then_some(*score));
-    let short = 1.0 - largest(&|(truth, score)| (*truth > SHORT).then_some(1.0 - score));
-    let largest_error = largest(&|(truth, score)| Some((truth - score).abs()));
+    let score = |row: &Row<'_>| row.estimates.first().map(|estimate| estimate.value);
+    let (of_all, largest_of_all) = far(&|row| Some(row.all_vms.1 - row.all_vms.0));
+    let (by_delay, largest_by_delay) = far(&|row| Some(score(row)? - row.truth));
+    let (with_timers, _) = far(&|row| Some(score(row)? - row.with_timers));
     let _ = writeln!(
         text,
-        "\n{} scenarios. Mean error {mean_error:.3}, largest {largest_error:.3}. Where truth is \
-         below {CALM}, the score is at most {calm:.3}; where it is above {SHORT}, at least \
-         {short:.3}. With run delay, against what the loads missed: mean error \
-         {mean_by_run_delay:.3}, largest {largest_by_run_delay:.3}; with late timers {with_timers:.3}. Of \
-         all VMs together: mean error {together:.3}, largest {largest_together:.3}. Wrong side of their \
-         thresholds:",
-        lines.len()
+        "\nBy run delay: mean of all VMs, mean error {of_all:.3}, largest {largest_of_all:.3}. Against \
+         truth by run delay: mean error {by_delay:.3}, largest {largest_by_delay:.3}. With late timers \
+         counted as missed work: mean error {with_timers:.3}."
     );
-    for rule in &RULES {
-        let count = lines
-            .iter()
-            .filter(|line| is_wrong(line.truth, (rule.value)(line.record), rule.short_from))
-            .count();
-        let _ = writeln!(text, "- {} (from {}): {count}", rule.name, rule.short_from);
+    let answers = rows.iter().flat_map(|row| {
+        let all = row.record.psi.iter().chain(&row.record.run_delay);
+        all.map(move |answer| (answer, row.record))
+    });
+    if let Some((answer, record)) = answers.max_by(|a, b| a.0.elapsed.total_cmp(&b.0.elapsed)) {
+        let _ = writeln!(
+            text,
+            "\nThe slowest snapshot of an agent took {:.2} s, of which {:.2} s of CPU time, in {} with {} \
+             CPUs.",
+            answer.elapsed, answer.cpu_time, record.scenario.name, record.scenario.vcpus
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Delay accounting: how long a thread slept for memory and in I/O, asked of the kernel by netlink
-//! (`taskstats`). It needs the boot parameter `delayacct`, and knows nothing of pressure files.
+//! Delay accounting: how long a thread slept for memory and in I/O, by netlink (`taskstats`). It needs the
+//! boot parameter `delayacct`, and is independent of pressure files.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 /// What a thread has waited since it began, or between two moments, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Delays {
-    /// Looking for free pages, and moving others together to free large ones.
+    /// Reclaim, and compaction.
     pub freepages: u64,
     pub compact: u64,
-    /// For pages that had been taken from it and come back.
+    /// Reading reclaimed pages again that were in use.
     pub thrashing: u64,
-    /// Asking for pages in swap, those of `thrashing` among them.
+    /// Reading pages from swap, those of `thrashing` among them.
     pub swapin: u64,
-    /// For block I/O, pages that come back from a disk among it.
+    /// Block I/O, that of reclaimed pages included.
     pub blkio: u64,
 }
 
 impl Delays {
-    /// Looking for free pages.
+    /// Reclaim and compaction.
     pub fn reclaiming(self) -> u64 {
         self.freepages + self.compact
     }

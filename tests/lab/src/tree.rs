@@ -1,5 +1,5 @@
 //! The tree of cgroups that a kubelet and containerd make, with systemd's names, and what an API
-//! server would tell of the pods in it.
+//! server lists of its pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,25 +1,26 @@
-//! What VMs really waited for, from their threads' run delay and from what their loads say they
-//! missed; and one number of a node's VMs. No pressure file is looked at. Pure.
+//! Truth of CPU: the share of their demand that VMs waited for because of the node, by the run delay of
+//! their threads and by what their loads measured; and one number for all VMs of a node. No pressure file
+//! is read. Pure.
 
-use crate::missed::Ran;
-use crate::rates::{PodRates, Window, population, windows};
+use crate::progress::CpuProgress;
+use crate::rates::{PodRates, Window, scored, windows};
 use crate::record::Record;
 use crate::scenario::{JUDGED_FROM, Pod, WINDOW};
 
-/// VMs that want less than this in all, in CPUs or as a share of the node's, want nothing; from there
-/// to twice as much what they wait for comes to count.
+/// Below this demand of all VMs, in CPUs or as a share of the node's CPUs, contention counts as 0; from
+/// there to twice as much it counts in part.
 const LEAST_CPUS: f64 = 0.5;
 const LEAST_SHARE: f64 = 0.02;
 
-/// A VM's share of waiting, and the CPUs that it wanted.
+/// A VM's contention, and its demand in CPUs.
 pub type Weighted = (f64, f64);
 
-/// By run delay, on average of the judged windows.
+/// By run delay, the mean of the judged windows.
 pub fn by_run_delay(record: &Record) -> f64 {
     average(record, |window| in_window(record, window))
 }
 
-/// The same between two moments, of windows that lie wholly within them; none where none does.
+/// The same between two moments, of windows that lie wholly within them; `None` where there are none.
 pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
     let all = windows(record);
     let within = all.iter().filter(|window| window.until > from + 5.5 && window.until < to + 0.5);
@@ -28,96 +29,104 @@ pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
 }
 
 fn in_window(record: &Record, window: &Window<'_>) -> f64 {
-    of_node(waits_in(record, window), record.scenario.vcpus)
+    of_node(contentions(record, window), record.scenario.vcpus)
 }
 
-fn waits_in(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
-    let vms = population(record).into_iter();
-    let waits = vms.filter_map(|(name, pod)| {
-        window.pods.get(name.as_str()).map(|rates| waited(pod, rates, record.scenario.vcpus))
+fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
+    let vms = scored(record).into_iter();
+    let contentions = vms.filter_map(|(name, pod)| {
+        window.pods.get(name.as_str()).map(|rates| contention(pod, rates, record.scenario.vcpus))
     });
-    waits.collect()
+    contentions.collect()
 }
 
-/// The same of all VMs together: the share of all that they wanted. It has no edge, as a quartile has.
-pub fn together_by_run_delay(record: &Record) -> f64 {
-    average(record, |window| of_all(&waits_in(record, window)))
-}
-
-/// By what the loads missed, on average of the judged windows: of the time that their bursts took, the
-/// share without a CPU; of those that a quota holds back, of the work that it allows the share that was
-/// not done. Late timers are not counted: no CPU was waited for.
+/// By what the loads measured, the mean of the judged windows. Late timers don't count: meanwhile no
+/// thread waits for a CPU.
 pub fn by_loads(record: &Record) -> f64 {
-    of_windows(record, missed, |waits| of_node(waits, record.scenario.vcpus))
+    by_reports(record, |progress| progress, |shares| of_node(shares, record.scenario.vcpus))
 }
 
-/// The same with late timers.
+/// The same with late timers counted as missed work.
 pub fn by_loads_and_timers(record: &Record) -> f64 {
-    let missed = |pod: &Pod, ran: Ran| missed(pod, Ran { late: 0.0, ..ran });
-    of_windows(record, missed, |waits| of_node(waits, record.scenario.vcpus))
+    let with_timers = |progress| CpuProgress { late: 0.0, ..progress };
+    by_reports(record, with_timers, |shares| of_node(shares, record.scenario.vcpus))
 }
 
-/// As [`by_loads`], of all VMs together.
-pub fn together_by_loads(record: &Record) -> f64 {
-    of_windows(record, missed, |waits| of_all(&waits))
+/// As [`by_loads`], the demand-weighted mean of all VMs. Unlike a quartile it is continuous.
+pub fn of_all_by_loads(record: &Record) -> f64 {
+    by_reports(record, |progress| progress, |shares| of_all(&shares))
 }
 
-fn of_windows(
+fn by_reports(
     record: &Record,
-    missed: impl Fn(&Pod, Ran) -> Weighted,
+    adjust: impl Fn(CpuProgress) -> CpuProgress,
     of_vms: impl Fn(Vec<Weighted>) -> f64,
 ) -> f64 {
+    let windows = windows(record);
     let mut shares = Vec::new();
     let (mut at, mut number) = (JUDGED_FROM, 0);
     while at < record.scenario.seconds {
-        let there = population(record)
+        let running = scored(record)
             .into_iter()
             .filter(|(_, pod)| pod.from <= at && at + WINDOW <= pod.ends(&record.scenario));
-        let waits = there.map(|(name, pod)| {
-            let ran = record.missed.get(&name).and_then(|missed| missed.windows.get(number));
-            missed(pod, ran.copied().unwrap_or_default())
+        let vms = running.map(|(name, pod)| {
+            let progress = record.reports.get(&name).and_then(|report| report.windows.get(number));
+            let rates = windows.get(number).and_then(|window| window.pods.get(name.as_str()));
+            let throttled = rates.map_or(0.0, |rates| throttled(pod, rates, record.scenario.vcpus));
+            missed(pod, adjust(progress.copied().unwrap_or_default()), throttled)
         });
-        shares.push(of_vms(waits.collect()));
+        shares.push(of_vms(vms.collect()));
         at += WINDOW;
         number += 1;
     }
     mean(&shares).unwrap_or_default()
 }
 
-/// Something of each judged window, on average.
+/// The mean of a value over the judged windows.
 pub fn average(record: &Record, of: impl Fn(&Window<'_>) -> f64) -> f64 {
     let values: Vec<f64> = windows(record).iter().map(of).collect();
     mean(&values).unwrap_or_default()
 }
 
-/// Run delay less what its own quota explains: the time that it was throttled, for each thread
-/// that waited then, and what a quota forbids of what the load asks for. Who runs for as long as the quota
-/// allows waits for nothing else.
-fn waited(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
-    let threads = f64::from(pod.load.threads);
-    let throttled = rates.throttled * (threads / f64::from(vcpus)).max(1.0);
-    let forbidden = pod.allowed().map_or(0.0, |allowed| threads * pod.load.duty - allowed);
-    let own = throttled.max(forbidden).clamp(0.0, rates.delayed.max(0.0));
-    let left = pod.allowed().map_or(f64::INFINITY, |allowed| (allowed - rates.ran).max(0.0));
+/// Throttled time as run delay, in CPUs: once for each thread that waits on a throttled CPU.
+fn throttled(pod: &Pod, rates: &PodRates, vcpus: u32) -> f64 {
+    rates.throttled * (f64::from(pod.load.threads) / f64::from(vcpus)).max(1.0)
+}
+
+/// Run delay less what the own quota explains: throttled time, and the demand above the quota. A VM that
+/// uses all of its quota waits for nothing else.
+fn contention(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
+    let demand = f64::from(pod.load.threads) * pod.load.average_duty();
+    let above_quota = pod.cpu_limit().map_or(0.0, |limit| demand - limit);
+    let own = throttled(pod, rates, vcpus).max(above_quota).clamp(0.0, rates.delayed.max(0.0));
+    let left = pod.cpu_limit().map_or(f64::INFINITY, |limit| (limit - rates.ran).max(0.0));
     let waited = (rates.delayed - own).min(left);
     let wanted = waited + rates.ran;
     (if wanted > 0.0 { waited / wanted } else { 0.0 }, wanted)
 }
 
-/// Who never had a CPU to say what it missed missed all.
-fn missed(pod: &Pod, Ran { had, took, late }: Ran) -> Weighted {
-    let asked = f64::from(pod.load.threads) * pod.load.duty * WINDOW;
-    let wanted = match pod.allowed() {
-        Some(allowed) => asked.min(allowed * WINDOW),
-        None => (took - late).max(asked),
+/// By a load's own report. Without a limit: of the time that its bursts took, the part without a CPU. A
+/// load that always has more to do than its quota allows misses what it does not use of the quota. One
+/// that wants less than its quota misses what its bursts took longer, less throttled time, and no more
+/// than it leaves of the quota. A load without a report never ran.
+fn missed(pod: &Pod, CpuProgress { used, elapsed, late }: CpuProgress, throttled: f64) -> Weighted {
+    let threads = f64::from(pod.load.threads);
+    let average = threads * pod.load.average_duty() * WINDOW;
+    let wanted = match pod.cpu_limit().map(|limit| limit * WINDOW) {
+        Some(allowed) if average >= allowed => allowed,
+        Some(allowed) => {
+            let waited = elapsed - late - used - throttled * WINDOW;
+            used + waited.clamp((average - used).max(0.0), (allowed - used).max(0.0))
+        }
+        None => (elapsed - late).max(threads * pod.load.least_duty() * WINDOW),
     };
     if wanted <= 0.0 {
         return (0.0, 0.0);
     }
-    ((1.0 - had / wanted).max(0.0), wanted / WINDOW)
+    ((1.0 - used / wanted).max(0.0), wanted / WINDOW)
 }
 
-/// The smallest share that three quarters of what is wanted do not exceed.
+/// The upper quartile weighted by demand: the smallest value that three quarters of it do not exceed.
 pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
     let counts = wanted / LEAST_CPUS.min(LEAST_SHARE * f64::from(vcpus)) - 1.0;
@@ -130,14 +139,14 @@ pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
     quartile.map_or(0.0, |(share, _)| *share * counts.clamp(0.0, 1.0))
 }
 
-/// The share of all that is wanted.
+/// The mean weighted by demand.
 pub fn of_all(waits: &[Weighted]) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
     let waited: f64 = waits.iter().map(|(share, wanted)| share * wanted).sum();
     if wanted > 0.0 { waited / wanted } else { 0.0 }
 }
 
-/// None of nothing.
+/// `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     let count = u32::try_from(values.len()).ok().filter(|count| *count > 0)?;
     Some(values.iter().sum::<f64>() / f64::from(count))
@@ -148,34 +157,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_what_is_wanted_may_be_worse_off() {
+    fn a_quarter_of_the_demand_may_wait_longer() {
         assert_eq!(of_node(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.3);
         assert_eq!(of_node(vec![(0.9, 1.1), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.9);
-        // Of 2 % of four CPUs nothing counts, of twice as much all.
+        // A demand of 2 % of four CPUs counts as 0, twice as much counts in full.
         assert_eq!(of_node(vec![(0.8, 0.08)], 4), 0.0);
         assert!((of_node(vec![(0.8, 0.12)], 4) - 0.4).abs() < 1e-9);
         assert_eq!(of_node(vec![(0.8, 0.16)], 4), 0.8);
     }
 
+    fn pod(json: &str) -> Pod {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn progress(used: f64, elapsed: f64, late: f64) -> CpuProgress {
+        CpuProgress { used, elapsed, late }
+    }
+
     #[test]
-    fn what_a_quota_forbids_is_not_missed() {
-        let pod: Pod =
-            serde_json::from_str(r#"{"name": "vm", "threads": 4, "container_cpus": 2.0}"#).unwrap();
-        let (share, wanted) = missed(&pod, Ran { had: 10.0, took: 20.0, late: 0.0 });
-        assert_eq!((share, wanted), (0.0, 2.0));
-        let (share, _) = missed(&pod, Ran { had: 5.0, took: 20.0, late: 0.0 });
-        assert_eq!(share, 0.5);
-        let free = Pod { container_cpus: None, ..pod };
-        assert_eq!(missed(&free, Ran { had: 10.0, took: 20.0, late: 0.0 }), (0.5, 4.0));
-        assert_eq!(missed(&free, Ran::default()), (1.0, 4.0));
+    fn work_above_the_quota_is_not_missed() {
+        let limited = pod(r#"{"name": "vm", "threads": 4, "container_cpus": 2.0}"#);
+        assert_eq!(missed(&limited, progress(10.0, 20.0, 0.0), 2.0), (0.0, 2.0));
+        assert_eq!(missed(&limited, progress(5.0, 20.0, 0.0), 2.0).0, 0.5);
+        let free = Pod { container_cpus: None, ..limited };
+        assert_eq!(missed(&free, progress(10.0, 20.0, 0.0), 0.0), (0.5, 4.0));
+        assert_eq!(missed(&free, CpuProgress::default(), 0.0), (1.0, 4.0));
+    }
+
+    #[test]
+    fn bursts_below_the_quota_miss_what_throttling_does_not_explain() {
+        let bursty = pod(r#"{"name": "vm", "threads": 2, "duty": 0.2, "container_cpus": 0.5}"#);
+        // Alone: twice as long as the work, all of it throttled.
+        assert_eq!(missed(&bursty, progress(2.0, 4.0, 0.0), 0.4), (0.0, 0.4));
+        // Beside others half a second longer, which is what is left of the quota.
+        assert_eq!(missed(&bursty, progress(2.0, 4.5, 0.0), 0.4), (0.2, 0.5));
+        // One that never ran misses its whole demand.
+        assert_eq!(missed(&bursty, CpuProgress::default(), 0.0), (1.0, 0.4));
+    }
+
+    #[test]
+    fn calm_phases_are_no_demand() {
+        let phased = pod(r#"{"name": "vm", "threads": 1,
+            "phases": {"busy_s": 5.0, "calm_s": 5.0, "calm_duty": 0.1}}"#);
+        assert_eq!(missed(&phased, progress(0.5, 0.5, 0.0), 0.0), (0.0, 0.1));
+        assert_eq!(missed(&phased, progress(2.5, 5.0, 0.0), 0.0), (0.5, 1.0));
     }
 
     #[test]
     fn a_late_timer_is_not_missed() {
-        let pod = r#"{"name": "vm", "threads": 1, "duty": 0.1}"#;
-        let pod: Pod = serde_json::from_str(pod).unwrap();
-        assert_eq!(missed(&pod, Ran { had: 0.5, took: 1.0, late: 0.0 }), (0.5, 0.2));
-        assert_eq!(missed(&pod, Ran { had: 0.5, took: 1.0, late: 0.5 }), (0.0, 0.1));
+        let light = pod(r#"{"name": "vm", "threads": 1, "duty": 0.1}"#);
+        assert_eq!(missed(&light, progress(0.5, 1.0, 0.0), 0.0), (0.5, 0.2));
+        assert_eq!(missed(&light, progress(0.5, 1.0, 0.5), 0.0), (0.0, 0.1));
         assert_eq!(of_all(&[(0.5, 0.2), (0.0, 0.2)]), 0.25);
         assert_eq!(of_all(&[]), 0.0);
     }

@@ -1,5 +1,5 @@
-//! What else could be said of memory and I/O from the same records: the node's own pressure, and how
-//! busy its disks are for whom. Pure.
+//! Other rules of memory and I/O from the same records: the node's own pressure, and the busy time of its
+//! disks. Pure.
 
 use crate::record::{MemoryIo, PodCounters, Pressures, Record};
 use crate::waits::{Resource, judged, of_all};
@@ -43,9 +43,9 @@ fn by_neighbours(
         let of = |counters: &MemoryIo| counters.operations.get(disk).copied().unwrap_or_default();
         let mine = more(of(own.0), *now);
         // The node's are counted after the kernel merged some, and what it writes back is no pod's.
-        let everybody = more(of(node.0), of(node.1)).max(of_pods(record, disk));
+        let node_wide = more(of(node.0), of(node.1)).max(of_pods(record, disk));
         all += mine;
-        others += mine * (1.0 - mine / everybody.max(1.0)) * weight(disk);
+        others += mine * (1.0 - mine / node_wide.max(1.0)) * weight(disk);
     }
     if all > 0.0 { others / all } else { 0.0 }
 }

@@ -1,24 +1,28 @@
-//! The table of memory and I/O: truth, the agent's score, and what others would say. Pure.
+//! The table of memory and I/O: truth, the agent's score and other rules. Pure.
 
 use std::fmt::Write;
 
+use crate::judging::{TOLERANCE_IN_REAL_TIME, marks, wrong_sides};
 use crate::record::Record;
-use crate::scenario::{Beyond, Column, Instead};
-use crate::table::{BETWEEN, CALM, LARGEST_ERROR, SHORT, notes};
+use crate::scenario::{Compare, Exemption, Score};
+use crate::table::notes;
 use crate::taskstats::Delays;
 use crate::truth::mean;
 use crate::waits::{self, Resource};
 use crate::waits_rules::{by_disks, node_some};
 
-/// What the score may be where only own limits and idle disks are at work.
-const NOBODY_SHORT: f64 = 0.05;
-/// Mean error that it may have, over all scenarios in which there is anything to tell: many that have
-/// nothing to do with a resource would make any score good.
+/// The largest score without contention, and the largest truth there.
+const NO_CONTENTION: f64 = 0.05;
+const NO_CONTENTION_TRUTH: f64 = 0.10;
+/// The largest mean error, over the scenarios in which truth, score or node pressure is at least
+/// `ANYTHING`: scenarios that don't use a resource would flatter any score.
 const MEAN_ERROR: f64 = 0.10;
 const ANYTHING: f64 = 0.01;
+/// The largest error of an exempted scenario that names none.
+const LARGEST_ERROR: f64 = 0.15;
 
-/// In which ways a thread waits for memory. Of these pressure counts the first two: asking for a page in
-/// swap is a stall to it only if that page was in use when it was taken, which is what thrashing is.
+/// The ways in which a thread waits for memory. Pressure counts the first two: reading a page from swap is
+/// a stall only if the page was in use when it was reclaimed, which is thrashing.
 const KINDS: [fn(Delays) -> u64; 3] =
     [Delays::reclaiming, |delays| delays.thrashing, |delays| delays.swapin];
 
@@ -27,12 +31,11 @@ struct Cell {
     truth: f64,
     score: Option<f64>,
     node: f64,
-    /// By what it is judged: truth, or where that is out of reach, how long VMs slept. None where neither
-    /// is to be had.
-    judged: Option<f64>,
+    /// What the score is judged by: truth, or what VMs slept in I/O.
+    judged: f64,
 }
 
-/// The table as Markdown, and what is wrong in it.
+/// The table as Markdown, and what fails.
 pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     let mut text = String::from(
         "| scenario | work lost | memory: truth | score | error | node some | reclaiming | thrashing | \
@@ -40,26 +43,25 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
     );
     text.push_str(&"---:|".repeat(13));
     text.push('\n');
-    let (mut wrong, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut failures, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
         let name = &record.scenario.name;
+        if let Some(failure) = record.failure() {
+            failures.push(format!("{name}: {failure}"));
+            continue;
+        }
         let _ = write!(text, "| {name} | {:.3} |", waits::by_loads(record));
-        // Truth would be that it waits for itself.
         for (pod, _) in record.alone.iter().filter(|(_, alone)| alone.work <= 0.0) {
-            if !record.scenario.nobody_short {
-                wrong.push(format!("{name}: {pod} did nothing alone, so that there is no truth"));
+            if !record.scenario.no_contention {
+                failures
+                    .push(format!("{name}: {pod} did nothing alone, so that there is no truth"));
             }
         }
         for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
             let cell = Cell::of(record, resource);
-            let before = wrong.len();
-            cell.judge(record, resource, &mut wrong);
-            let mark = match record.beyond(column(resource)) {
-                _ if wrong.len() > before => " ✗",
-                Some(_) => " †",
-                None => "",
-            };
-            let _ = write!(text, " {}{mark} | {:.2} |", cell.shown(), cell.node);
+            cell.judge(record, resource, &mut failures);
+            let exempt = if record.exemption(score_of(resource)).is_some() { " †" } else { "" };
+            let _ = write!(text, " {}{exempt} | {:.2} |", cell.shown(), cell.node);
             cells.push(cell);
             if resource == Resource::Memory {
                 for kind in KINDS {
@@ -69,32 +71,32 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
         }
         let _ = writeln!(text, " {:.2} |", by_disks(record));
     }
-    notes(records, &[Column::Memory, Column::Io], &mut text);
+    notes(records, &[Score::Memory, Score::Io], &mut text);
     text.push('\n');
     for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
-        summary(resource, cells, &mut text, &mut wrong);
+        summary(resource, cells, &mut text, &mut failures);
     }
-    (text, wrong)
+    (text, failures)
 }
 
 impl Cell {
     fn of(record: &Record, resource: Resource) -> Self {
-        // The first snapshots are from before the judged time.
-        let scores = record.snapshots.iter().skip(2);
+        let snapshots = record.psi.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
         let key = key(resource);
-        let told: Vec<f64> =
-            scores.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
+        let scores: Vec<f64> =
+            snapshots.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
         let truth = waits::by_delays(record, resource);
-        let judged = match record.beyond(column(resource)) {
-            Some(Beyond { instead: Some(_), .. }) => Some(waits::by_sleep(record, resource)),
-            Some(Beyond { instead: None, .. }) => None,
-            None => Some(truth),
+        let judged = match record.exemption(score_of(resource)) {
+            Some(Exemption { compare: Some(Compare::Sleep), .. }) => {
+                waits::by_sleep(record, resource)
+            }
+            _ => truth,
         };
-        Self { truth, score: mean(&told), node: node_some(record, resource), judged }
+        Self { truth, score: mean(&scores), node: node_some(record, resource), judged }
     }
 
-    /// Whether truth or anybody else says something.
-    fn tells(&self) -> bool {
+    /// Whether the scenario uses the resource at all.
+    fn counts(&self) -> bool {
         self.truth.max(self.node).max(self.score.unwrap_or(0.0)) >= ANYTHING
     }
 
@@ -104,66 +106,69 @@ impl Cell {
 
     fn shown(&self) -> String {
         match (self.score, self.error()) {
-            (Some(score), Some(error)) => format!("{:.3} | {score:.3} | {error:+.3}", self.truth),
+            (Some(score), Some(error)) => {
+                let wrong = marks(wrong_sides(self.judged, score, TOLERANCE_IN_REAL_TIME));
+                format!("{:.3} | {score:.3}{wrong} | {error:+.3}", self.truth)
+            }
             _ => format!("{:.3} | – | –", self.truth),
         }
     }
 
-    fn judge(&self, record: &Record, resource: Resource, wrong: &mut Vec<String>) {
-        let beyond = record.beyond(column(resource));
-        let asleep = beyond.is_some_and(|beyond| beyond.instead == Some(Instead::Sleep));
-        let truth = self.judged.unwrap_or(self.truth);
-        let what = format!("{}, {}", record.scenario.name, key(resource));
-        let what = format!("{what}: truth {truth:.3}{}", if asleep { " asleep" } else { "" });
-        if record.scenario.nobody_short && self.judged.is_some_and(|truth| truth >= CALM) {
-            wrong.push(format!("{what} where nobody is short: was this machine too busy to tell?"));
+    fn judge(&self, record: &Record, resource: Resource, failures: &mut Vec<String>) {
+        let exemption = record.exemption(score_of(resource));
+        let Self { judged: truth, score, .. } = *self;
+        let what = format!("{}, {}: truth {truth:.3}", record.scenario.name, key(resource));
+        let no_contention = record.scenario.no_contention;
+        if no_contention && exemption.is_none() && truth >= NO_CONTENTION_TRUTH {
+            failures.push(format!("{what} without contention: was this machine too busy?"));
         }
-        let Some(score) = self.score else {
-            // Of those that have a limit nothing is said: fair where nobody is held back.
-            if truth >= CALM {
-                wrong.push(format!("{what}, the agent has no score"));
+        let Some(score) = score else {
+            // Without a score there must be nothing to report, as of VMs with a limit of their own.
+            if truth >= NO_CONTENTION_TRUTH {
+                failures.push(format!("{what}, the agent has no score"));
             }
             return;
         };
         let what = format!("{what}, score {score:.3}");
-        let error = beyond.map(|beyond| beyond.error.unwrap_or(LARGEST_ERROR));
-        if record.scenario.nobody_short && score > NOBODY_SHORT {
-            wrong.push(format!("{what} where nobody is short"));
-        } else if let Some(error) = error {
-            if (score - truth).abs() > error {
-                wrong.push(what);
-            }
-        } else if truth > SHORT && score < BETWEEN || truth < CALM && score >= BETWEEN {
-            wrong.push(format!("{what}: wrong side"));
+        if no_contention && score > NO_CONTENTION {
+            failures.push(format!("{what} without contention"));
+        }
+        let wrong = marks(wrong_sides(truth, score, TOLERANCE_IN_REAL_TIME));
+        if !wrong.is_empty() {
+            failures.push(format!("{what}: wrong side{wrong}"));
+        }
+        let largest = exemption.map(|exemption| exemption.error.unwrap_or(LARGEST_ERROR));
+        if largest.is_some_and(|largest| (score - truth).abs() > largest) {
+            failures.push(what);
         }
     }
 }
 
-fn summary(resource: Resource, cells: &[Cell], text: &mut String, wrong: &mut Vec<String>) {
+fn summary(resource: Resource, cells: &[Cell], text: &mut String, failures: &mut Vec<String>) {
     let key = key(resource);
     let absolute = |of: &dyn Fn(&Cell) -> Option<f64>| {
-        let telling = cells.iter().filter(|cell| cell.tells());
-        let all: Vec<f64> = telling.filter_map(|cell| Some(of(cell)?.abs())).collect();
+        let counted = cells.iter().filter(|cell| cell.counts());
+        let all: Vec<f64> = counted.filter_map(|cell| Some(of(cell)?.abs())).collect();
         (mean(&all).unwrap_or(0.0), all.into_iter().fold(0.0, f64::max))
     };
     let (mean_error, largest) = absolute(&Cell::error);
     let (node, _) = absolute(&|cell| Some(cell.node - cell.truth));
-    let (judged, _) = absolute(&|cell| Some(cell.score? - cell.judged?));
+    let (judged, _) = absolute(&|cell| Some(cell.score? - cell.judged));
     let _ = writeln!(
         text,
-        "- {key}: mean error {mean_error:.3} over {} scenarios, {judged:.3} with what VMs slept where truth \
-         is out of reach, largest {largest:.3}; node some {node:.3}",
-        cells.iter().filter(|cell| cell.tells()).count()
+        "- {key}: mean error {mean_error:.3} over {} scenarios, largest {largest:.3}; {judged:.3} where \
+         exempted scenarios are compared with sleep; node some {node:.3}",
+        cells.iter().filter(|cell| cell.counts()).count()
     );
     if judged > MEAN_ERROR {
-        wrong.push(format!("{key}: mean error {judged:.3}, more than {MEAN_ERROR}"));
+        failures.push(format!("{key}: mean error {judged:.3}, more than {MEAN_ERROR}"));
     }
 }
 
-fn column(resource: Resource) -> Column {
+fn score_of(resource: Resource) -> Score {
     match resource {
-        Resource::Memory => Column::Memory,
-        Resource::Io => Column::Io,
+        Resource::Memory => Score::Memory,
+        Resource::Io => Score::Io,
     }
 }
 

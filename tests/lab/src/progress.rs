@@ -1,6 +1,6 @@
-//! What loads know of what they missed: those that want to run, window by window, in memory that they
-//! share with whoever asks. To write it down would be work that the scenario does not have, and that its
-//! limits would hold back.
+//! What loads measure themselves. Those that want CPU time count, window by window, in memory that they
+//! share with the reader: writing a file would be work that the scenario does not have, and that its limits
+//! would slow down.
 
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
@@ -13,34 +13,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::WINDOW;
 
-/// What all threads of a process say of the judged time.
+/// What all threads of a process did in the judged time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Missed {
-    /// Pages that they touched, or operations on a disk that they did.
+pub struct LoadReport {
+    /// Pages touched, or disk operations.
     #[serde(default)]
     pub work: f64,
-    /// Of those that want to run.
+    /// CPU time, window by window.
     #[serde(default)]
-    pub windows: Vec<Ran>,
+    pub windows: Vec<CpuProgress>,
 }
 
-/// CPU time that was had in a window, and how long that took from when it was due, seconds.
+/// CPU time of all threads in a window, seconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Ran {
-    pub had: f64,
-    pub took: f64,
-    /// A part of what it took: the timer had not fired yet, so that no CPU was waited for.
+pub struct CpuProgress {
+    /// CPU time used.
+    pub used: f64,
+    /// How long that took from the moment when each burst was due.
+    pub elapsed: f64,
+    /// The part of `elapsed` in which the timer had not fired yet, so that no thread waited for a CPU.
     #[serde(default)]
     pub late: f64,
 }
 
-/// The windows, as the threads of a process fill them: of each some numbers of nanoseconds.
+/// The windows, as the threads of a process fill them: three numbers of nanoseconds each.
 pub struct Windows {
     from: f64,
     all: &'static [AtomicU64],
 }
 
-/// Those of [`Ran`].
+/// The fields of [`CpuProgress`].
 const NUMBERS: usize = 3;
 
 #[allow(
@@ -50,7 +52,7 @@ const NUMBERS: usize = 3;
     reason = "a few minutes"
 )]
 impl Windows {
-    /// As a file that is mapped; without one nobody will ask.
+    /// In a file that is mapped; without one nothing is kept.
     pub fn open((from, until): (f64, f64), report: Option<&Path>) -> anyhow::Result<Self> {
         let count = NUMBERS * ((until - from) / WINDOW).round().max(0.0) as usize;
         let (Some(report), Some(bytes)) = (report, NonZeroUsize::new(count * 8)) else {
@@ -62,7 +64,7 @@ impl Windows {
         let file = file.with_context(name)?;
         file.set_len(bytes.get() as u64).with_context(name)?;
         let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping that is never unmapped, as long as the file, which nobody shortens.
+        // SAFETY: a new mapping that is never unmapped, as long as the file, which is never shortened.
         let all = unsafe {
             let start = mmap(None, bytes, rights, MapFlags::MAP_SHARED, &file, 0)?;
             std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), count)
@@ -70,22 +72,22 @@ impl Windows {
         Ok(Self { from, all })
     }
 
-    /// So much CPU time was had between two moments, rather at their end.
-    pub fn add(&self, since: f64, now: f64, had: f64) {
-        self.each(since, now, |[ran, took, _], within, ends_here| {
-            count(took, within);
+    /// Adds CPU time used between two moments; all of it counts in the window of the second.
+    pub fn add(&self, since: f64, now: f64, cpu_time: f64) {
+        self.each(since, now, |[used, elapsed, _], within, ends_here| {
+            count(elapsed, within);
             if ends_here {
-                count(ran, had);
+                count(used, cpu_time);
             }
         });
     }
 
-    /// It was due at a moment, and the timer fired so much later.
+    /// Adds the time by which a timer fired too late.
     pub fn add_late(&self, due: f64, late: f64) {
         self.each(due, due + late, |[_, _, counted], within, _| count(counted, within));
     }
 
-    /// The windows between two moments: how much of that is in each, and whether it ends there.
+    /// Calls `add` for each window between two moments, with the time in it and whether it ends there.
     fn each(&self, since: f64, now: f64, add: impl Fn(&[AtomicU64; NUMBERS], f64, bool)) {
         let mut begin = self.from;
         for window in self.all.as_chunks().0 {
@@ -97,17 +99,17 @@ impl Windows {
         }
     }
 
-    /// What such a file holds by now.
-    pub fn read(file: &[u8]) -> Vec<Ran> {
+    /// The contents of such a file.
+    pub fn read(file: &[u8]) -> Vec<CpuProgress> {
         let number = |bytes: &[u8]| {
             bytes.try_into().map_or(0.0, |bytes| u64::from_ne_bytes(bytes) as f64 / 1e9)
         };
-        let ran = |window: &[u8]| {
+        let progress = |window: &[u8]| {
             let mut numbers = window.chunks(8).map(number);
             let mut next = || numbers.next().unwrap_or_default();
-            Ran { had: next(), took: next(), late: next() }
+            CpuProgress { used: next(), elapsed: next(), late: next() }
         };
-        file.chunks_exact(NUMBERS * 8).map(ran).collect()
+        file.chunks_exact(NUMBERS * 8).map(progress).collect()
     }
 }
 
@@ -121,10 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_due_and_had_falls_to_the_windows_in_which_it_was() {
-        let report = std::env::temp_dir().join(format!("psi-lab-missed-{}", std::process::id()));
+    fn cpu_time_and_delay_count_in_the_windows_in_which_they_were() {
+        let report = std::env::temp_dir().join(format!("psi-lab-progress-{}", std::process::id()));
         let windows = Windows::open((10.0, 20.0), Some(&report)).unwrap();
-        // Due before anybody counts, had at 11; then due at 13, and had after the window's end.
+        // Due before the first window, done at 11; then due at 13, and done after the window's end.
         windows.add(9.0, 11.0, 0.5);
         windows.add(13.0, 17.0, 1.0);
         // After the end.
@@ -133,7 +135,8 @@ mod tests {
         windows.add_late(14.5, 0.75);
         let all = Windows::read(&std::fs::read(&report).unwrap());
         std::fs::remove_file(&report).unwrap();
-        let shown: Vec<_> = all.iter().map(|ran| (ran.had, ran.took, ran.late)).collect();
+        let shown: Vec<_> =
+            all.iter().map(|progress| (progress.used, progress.elapsed, progress.late)).collect();
         assert_eq!(shown, [(0.5, 1.0 + 2.0, 0.5), (1.0, 2.0, 0.25)]);
     }
 }
