@@ -1,5 +1,5 @@
 //! When a statement is written. Pure: time and chance are arguments, and trying is the caller's.
-//! `tests/integration/plan.rs` has its hours.
+//! `tests/integration/fixture/plan.rs` has its hours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
