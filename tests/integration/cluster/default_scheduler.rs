@@ -34,13 +34,7 @@ struct Scene {
 impl Scene {
     fn start() -> Self {
         let cluster = Cluster::start_whole("default-scheduler");
-        cluster.apply_folder("daemonset/base");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms]);
-        wait_for("the controllers are at work", MINUTE, || {
-            let accounts = cluster.get(&["serviceaccounts", "-n", "vms"]);
-            accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)
-        });
+        cluster.install_for_vms();
         let mut nodes = ["calm", "medium", "high", "too-high"]
             .map(|name| StagedNode::new("default-scheduler", name));
         let names = nodes.iter().map(|node| node.name).chain([UNMARKED]);

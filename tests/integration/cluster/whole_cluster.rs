@@ -3,8 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use crate::support::agent::Agent;
 use crate::support::cluster::{Audited, Cluster, unplaced_vm};
 use crate::support::cpu::BusyCpu;
@@ -26,13 +24,7 @@ struct Scene {
 impl Scene {
     fn start() -> Self {
         let cluster = Cluster::start_whole("whole");
-        cluster.apply_folder("daemonset/base");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms]);
-        wait_for("the controllers are at work", MINUTE, || {
-            let accounts = cluster.get(&["serviceaccounts", "-n", "vms"]);
-            accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)
-        });
+        cluster.install_for_vms();
         let nodes = ["node-a", "node-b", "node-c"].map(|name| StagedNode::new("whole", name));
         let names = nodes.iter().map(|node| node.name).chain(["node-d", "node-e"]);
         for name in names {

@@ -76,7 +76,7 @@ fn check_says_that_pressure_is_refused_and_what_takes_its_place() {
 #[test]
 #[ignore = "needs root, to become a user without rights"]
 fn check_says_that_the_root_cannot_be_read() {
-    let host = FakeNode::with_pressure("unreadable");
+    let host = FakeNode::with_pressure("unreadable-root");
     fs::set_permissions(host.path("cgroup"), fs::Permissions::from_mode(0o000)).unwrap();
     let (proc, root) = (host.path("proc"), host.path("cgroup"));
     let flags = ["check", "--proc-root", &proc, "--cgroup-root", &root];

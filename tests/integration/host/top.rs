@@ -169,7 +169,7 @@ fn check_restored(terminal: &Terminal) {
     let lines = terminal.wait_for("the end", has_ended);
     assert_eq!(lines[..2], ["shell", "ended: 0"], "{lines:#?}");
     let settings = |file: &str| {
-        let path = terminal.folder.join(file);
+        let path = terminal.folder.path(file);
         wait_for("the settings", LIMIT, || {
             fs::read_to_string(&path).ok().filter(|settings| !settings.is_empty())
         })
@@ -218,7 +218,7 @@ fn ctrl_c_escape_and_sigterm_end_it_too() {
         let terminal = start_top(name, &agent.address, &[]);
         terminal.wait_for("the table", has_table);
         if keys.is_empty() {
-            let pid = fs::read_to_string(terminal.folder.join("pid")).unwrap();
+            let pid = fs::read_to_string(terminal.folder.path("pid")).unwrap();
             assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success(), "{pid}");
         }
         for key in keys {
