@@ -1,5 +1,5 @@
 //! When to write. Pure: time and random numbers are arguments, and the caller does the writing.
-//! `tests/integration/plan.rs` tests it over hours.
+//! `tests/integration/fixture/plan.rs` tests it over hours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

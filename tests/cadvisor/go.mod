@@ -1,4 +1,4 @@
-// The oracle of tests/integration/cadvisor.rs: what Kubernetes 1.36 vendors.
+// The oracle of tests/integration/cluster/cadvisor.rs: what Kubernetes 1.36 vendors.
 module cadvisor
 
 go 1.24.0

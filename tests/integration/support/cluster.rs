@@ -165,6 +165,17 @@ impl Cluster {
         self.kubectl(&["apply", "-k", of_project(folder).to_str().unwrap()], "")
     }
 
+    /// Applies `daemonset/base` and makes the namespace `vms`; waits until the controllers are at work.
+    pub(crate) fn install_for_vms(&self) {
+        self.apply_folder("daemonset/base");
+        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
+        self.apply(&[vms]);
+        wait_for("the controllers are at work", Duration::from_secs(60), || {
+            let accounts = self.get(&["serviceaccounts", "-n", "vms"]);
+            accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)
+        });
+    }
+
     /// Removes it, and waits until it is gone; its pods end as if there were a kubelet.
     pub(crate) fn remove_folder(&self, folder: &str) {
         let folder = of_project(folder);

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::agent::{Answer, get_from};
+use super::agent::{Answer, BINARY, get_from};
+use super::cgroup::OwnCgroup;
+use super::folder::Folder;
 use super::{built, wait_for};
 
 /// Debian's Prometheus on loopback, its data in a folder of its own.
 pub(crate) struct Prometheus {
     child: Child,
     address: String,
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Prometheus {
@@ -63,16 +65,14 @@ impl Prometheus {
     fn start_program(program: &Path, config_text: &str, rules: &str) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
-        let folder = std::env::temp_dir().join(format!("psi-agent-prometheus-{port}"));
-        fs::create_dir_all(&folder).unwrap();
-        let config = folder.join("prometheus.yml");
-        fs::write(&config, config_text).unwrap();
-        fs::write(folder.join("rules.yaml"), rules).unwrap();
+        let folder = Folder::new(&format!("prometheus-{port}"));
+        folder.write("prometheus.yml", config_text);
+        folder.write("rules.yaml", rules);
         let child = Command::new(program)
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!("--config.file={}", folder.path("prometheus.yml")))
+            .arg(format!("--storage.tsdb.path={}", folder.path("data")))
             .arg(format!("--web.listen-address={address}"))
-            .stderr(fs::File::create(folder.join("log")).unwrap())
+            .stderr(fs::File::create(folder.path("log")).unwrap())
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| not_there(program, &error));
@@ -119,7 +119,7 @@ impl Prometheus {
 
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap()
+        fs::read_to_string(self.folder.path("log")).unwrap()
     }
 
     /// The sum of one of Prometheus' own counters.
@@ -155,7 +155,6 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -165,34 +164,55 @@ pub(crate) fn newer_program(name: &str) -> PathBuf {
     built("prometheus", module, "github.com/prometheus/prometheus").join(name)
 }
 
-/// Debian's promtool, and the newer one.
-fn promtools() -> [PathBuf; 2] {
-    [PathBuf::from("promtool"), newer_program("promtool")]
+/// Debian's promtool.
+pub(crate) fn debians_promtool() -> PathBuf {
+    PathBuf::from("promtool")
 }
 
-/// Fails unless both promtools find nothing wrong.
-pub(crate) fn promtool(arguments: &[&str]) {
-    promtools().iter().for_each(|program| promtool_by(program, arguments));
+/// The promtool that `tests/prometheus/build` made, which knows Kubernetes.
+pub(crate) fn newer_promtool() -> PathBuf {
+    newer_program("promtool")
 }
 
-/// The same by the newer one alone, which knows Kubernetes.
-pub(crate) fn promtool_in_cluster(arguments: &[&str]) {
-    promtool_by(&newer_program("promtool"), arguments);
+/// Debian's promtool and the newer one.
+pub(crate) fn both_promtools() -> [PathBuf; 2] {
+    [debians_promtool(), newer_promtool()]
 }
 
-fn promtool_by(program: &Path, arguments: &[&str]) {
+/// Fails unless promtool finds nothing wrong.
+pub(crate) fn promtool(program: &Path, arguments: &[&str]) {
     let (good, said) = run_promtool(program, arguments, b"");
     assert!(good && !said.contains("FAILED"), "{arguments:?}:\n{said}");
 }
 
-/// Fails unless both promtools find no fault with metrics of the agent's own in this exposition.
-pub(crate) fn lint_metrics(exposition: &[u8]) {
-    for program in promtools() {
-        let (good, said) = run_promtool(&program, &["check", "metrics"], exposition);
-        assert!(good, "{said}");
-        // The other names are cAdvisor's, which promtool would have called otherwise.
-        let of_ours = |line: &&str| line.contains("psi_agent_") || line.contains("error");
-        assert_eq!(said.lines().filter(of_ours).count(), 0, "{said}");
+/// Fails unless promtool finds no fault with metrics of the agent's own in this exposition.
+pub(crate) fn lint_metrics(program: &Path, exposition: &[u8]) {
+    let (good, said) = run_promtool(program, &["check", "metrics"], exposition);
+    assert!(good, "{said}");
+    // The other names are cAdvisor's, which promtool would have called otherwise.
+    let of_ours = |line: &&str| line.contains("psi_agent_") || line.contains("error");
+    assert_eq!(said.lines().filter(of_ours).count(), 0, "{said}");
+}
+
+/// Fails unless promtool finds no fault with what the agent exports of these cgroups.
+pub(crate) fn lint_agent(program: &Path, own: &OwnCgroup) {
+    own.make("kubepods/burstable/pod1");
+    for scope in ["all", "pods"] {
+        // Of this host's own cgroups, which other tests make thousands of, promtool would count all.
+        let root = own.path.to_str().unwrap();
+        let flags = ["once", "--scope", scope, "--cgroup-root", root];
+        let once = Command::new(BINARY).args(flags).output().unwrap();
+        assert!(once.status.success());
+        lint_metrics(program, &once.stdout);
+    }
+}
+
+/// Fails unless promtool accepts the project's rules and proves its tests of them.
+pub(crate) fn prove_rules(program: &Path) {
+    promtool(program, &["check", "rules", "daemonset/prometheus/rules.yaml"]);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules");
+    for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
+        promtool(program, &["test", "rules", file.to_str().unwrap()]);
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::built;
 use super::cluster::{Cluster, free_port};
-use super::prometheus::{promtool, promtool_in_cluster};
+use super::prometheus::{both_promtools, newer_promtool, promtool};
 
 /// Where the Prometheus that the operator looks after is, and as whom it asks: as OpenShift's own.
 pub(crate) const NAMESPACE: &str = "openshift-monitoring";
@@ -147,8 +147,10 @@ impl Generated {
     pub(crate) fn check(&self) {
         let config = self.folder.join("prometheus.json");
         fs::write(&config, self.config.to_string()).unwrap();
-        promtool_in_cluster(&["check", "config", config.to_str().unwrap()]);
-        promtool(&["check", "rules", self.rule_file().to_str().unwrap()]);
+        promtool(&newer_promtool(), &["check", "config", config.to_str().unwrap()]);
+        for program in both_promtools() {
+            promtool(&program, &["check", "rules", self.rule_file().to_str().unwrap()]);
+        }
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::cluster::Cluster;
-use super::staged_node::start_agent_on;
+use super::fake_node::FakeNode;
 use super::written_files::{Writer, replace, write_memory};
 
 const PERIOD_US: f64 = 100_000.0;
@@ -17,44 +17,33 @@ const PERIOD_US: f64 = 100_000.0;
 /// The node; the recording begins when its VM starts.
 pub(crate) struct ReplayedNode {
     pub(crate) name: &'static str,
-    folder: PathBuf,
     recording: Recording,
     player: Option<Writer>,
+    files: FakeNode,
 }
 
 impl ReplayedNode {
     /// A node by the recording of this name.
     pub(crate) fn new(scene: &str, name: &'static str, recording: &str) -> Self {
-        let folder = format!("psi-agent-test-{}-{scene}-{name}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        fs::create_dir_all(folder.join("proc/pressure")).unwrap();
-        symlink("/proc/diskstats", folder.join("proc/diskstats")).unwrap();
-        write_memory(&folder, &folder.join("proc"));
-        let node = Self { name, folder, recording: Recording::read(recording), player: None };
-        node.recording.write(0.0, &node.folder, None);
+        let files = FakeNode::new(&format!("{scene}-{name}"));
+        symlink("/proc/diskstats", files.0.join("proc/diskstats")).unwrap();
+        write_memory(&files.0, &files.0.join("proc"));
+        let node = Self { name, recording: Recording::read(recording), player: None, files };
+        node.recording.write(0.0, &node.files.0, None);
         node
     }
 
     /// Starts the agent of this node, as its pod of this name.
     pub(crate) fn start_agent(&self, cluster: &Cluster, pod: &str, more: &[&str]) -> Agent {
-        let kubeconfig = cluster.write_kubeconfig(pod, &cluster.bound_token("psi-agent", pod));
-        let roots = ["cgroup", "proc"].map(|root| self.folder.join(root));
-        start_agent_on("127.0.0.1:0", self.name, &kubeconfig, roots.each_ref(), more)
+        self.files.start_agent_of(self.name, cluster, pod, more)
     }
 
     /// From now on the recorded VM runs there, in the container of this cgroup.
     pub(crate) fn start_vm(&mut self, cgroup: &str) {
-        let (folder, cgroup) = (self.folder.clone(), cgroup.to_owned());
+        let (folder, cgroup) = (self.files.0.clone(), cgroup.to_owned());
         let recording = self.recording.clone();
         let play = move |seconds| recording.write(seconds, &folder, Some(&cgroup));
         self.player = Some(Writer::start(play));
-    }
-}
-
-impl Drop for ReplayedNode {
-    fn drop(&mut self) {
-        drop(self.player.take());
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::cgroup::OwnCgroup;
-use super::written_files::{Writer, replace, write_cgroup};
+use super::cpu::BusyCpu;
+use super::fake_node::FakeNode;
+use super::written_files::{Writer, write_cgroup};
 
-const LOOP: &str = "sh -c 'while :; do :; done'";
 const MIB: u64 = 1 << 20;
+const PODS: &str = "pods.json";
 
 /// VMs in real cgroups: how many loops each has on the one CPU that they all share, and its memory.
 const REAL: [(&str, usize, u64); 3] = [("web", 1, 900), ("db", 1, 1400), ("cache", 0, 300)];
@@ -30,20 +32,21 @@ const LOG_THROTTLED: f64 = 0.6;
 /// The node: folders of links to real files, and of written ones.
 pub(crate) struct ShownNode {
     own: OwnCgroup,
-    folder: PathBuf,
+    cpu: BusyCpu,
     writer: Option<Writer>,
+    files: FakeNode,
 }
 
 impl ShownNode {
     pub(crate) fn new(name: &str) -> Self {
         let own = OwnCgroup::new(name);
-        let folder = std::env::temp_dir().join(&own.id[1..]);
-        let proc = folder.join("proc");
+        let files = FakeNode::new(name);
+        let proc = files.0.join("proc");
         link_pressure(&own.path, &proc.join("pressure"), "");
         for file in ["stat", "vmstat", "meminfo", "diskstats"] {
             symlink(format!("/proc/{file}"), proc.join(file)).unwrap();
         }
-        let mut node = Self { own, folder, writer: None };
+        let mut node = Self { own, cpu: BusyCpu::share(), writer: None, files };
         link_pressure(&node.own.path, &node.root(), ".pressure");
         for (number, (_, loops, mib)) in (1..).zip(REAL) {
             node.start_real(&container(number, 0), loops, mib);
@@ -56,13 +59,8 @@ impl ShownNode {
 
     /// What an agent is told of it.
     pub(crate) fn flags(&self) -> Vec<String> {
-        let of = |flag: &str, path: PathBuf| [flag.to_owned(), path.display().to_string()];
-        [
-            of("--proc-root", self.folder.join("proc")),
-            of("--cgroup-root", self.root()),
-            of("--pods-file", self.pods()),
-        ]
-        .concat()
+        let pods = ["--pods-file".to_owned(), self.files.path(PODS)];
+        [self.files.flags().as_slice(), &pods].concat()
     }
 
     /// Tells the names of the VMs, by their pods.
@@ -74,18 +72,14 @@ impl ShownNode {
 
     /// The same by any text, be it no JSON.
     pub(crate) fn tell_text(&self, text: &str) {
-        replace(&self.folder, &self.pods(), text);
-    }
-
-    fn pods(&self) -> PathBuf {
-        self.folder.join("pods.json")
+        self.files.replace(PODS, text);
     }
 
     fn root(&self) -> PathBuf {
-        self.folder.join("cgroup")
+        self.files.0.join("cgroup")
     }
 
-    /// A VM's container, whose loops run on the node's first CPU.
+    /// A VM's container, whose loops all run on one CPU.
     fn start_real(&mut self, cgroup: &str, loops: usize, mib: u64) {
         let real = self.own.make(cgroup);
         let shown = self.root().join(cgroup);
@@ -94,14 +88,14 @@ impl ShownNode {
         symlink(real.join("cpu.stat"), shown.join("cpu.stat")).unwrap();
         write_memory(&shown, mib);
         for _ in 0..loops {
-            self.own.spawn(cgroup, &format!("taskset -c 0 {LOOP}"));
+            self.own.spawn(cgroup, &self.cpu.spin());
         }
     }
 
     /// Writes what the kernel would, until the node is dropped.
     fn start_batch(&mut self, vm: &str, log: &str) {
         let [vm, log] = [vm, log].map(|cgroup| self.root().join(cgroup));
-        let folder = self.folder.clone();
+        let folder = self.files.0.clone();
         for (cgroup, quota) in [(&vm, "40000 100000\n"), (&log, "1500 100000\n")] {
             fs::create_dir_all(cgroup).unwrap();
             fs::write(cgroup.join("cpu.max"), quota).unwrap();
@@ -112,13 +106,6 @@ impl ShownNode {
             write_cgroup(&folder, &vm, seconds * BATCH_CPUS, seconds * throttled);
             write_cgroup(&folder, &log, seconds * 0.015, seconds * LOG_THROTTLED);
         }));
-    }
-}
-
-impl Drop for ShownNode {
-    fn drop(&mut self) {
-        drop(self.writer.take());
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -1,7 +1,6 @@
 //! A node of a cluster that is a part of this host: a subtree of its cgroups, whose pressure is
 //! the node's, with real tasks in it, and VMs' pods that the API server knows.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,21 +10,22 @@ use serde_json::{Value, json};
 use super::agent::{Agent, BINARY};
 use super::cgroup::OwnCgroup;
 use super::cluster::Cluster;
+use super::fake_node::FakeNode;
 use super::written_files::{Writer, write_node};
 
 /// The node.
 pub(crate) struct StagedNode {
     pub(crate) name: &'static str,
     pub(crate) own: OwnCgroup,
-    proc: PathBuf,
     writer: Option<Writer>,
+    files: FakeNode,
 }
 
 impl StagedNode {
     pub(crate) fn new(scene: &str, name: &'static str) -> Self {
         let own = OwnCgroup::new(&format!("{scene}-{name}"));
-        let proc = std::env::temp_dir().join(&own.id[1..]);
-        fs::create_dir_all(proc.join("pressure")).unwrap();
+        let files = FakeNode::new(&format!("{scene}-{name}"));
+        let proc = files.0.join("proc");
         for resource in ["cpu", "memory", "io"] {
             let file = own.path.join(format!("{resource}.pressure"));
             symlink(file, proc.join("pressure").join(resource)).unwrap();
@@ -33,12 +33,12 @@ impl StagedNode {
         for file in ["stat", "vmstat", "meminfo", "diskstats"] {
             symlink(format!("/proc/{file}"), proc.join(file)).unwrap();
         }
-        Self { name, own, proc, writer: None }
+        Self { name, own, writer: None, files }
     }
 
     /// From now on its CPUs are busy for this share of the time, whatever the host's are.
     pub(crate) fn be_busy(&mut self, share: f64) {
-        let proc = self.proc.clone();
+        let proc = self.files.0.join("proc");
         let write = move |seconds| write_node(&proc, &proc, share, seconds);
         self.writer = Some(Writer::start(write));
     }
@@ -84,7 +84,13 @@ impl StagedNode {
     }
 
     fn start_on(&self, address: &str, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
-        start_agent_on(address, node, kubeconfig, [&self.own.path, &self.proc], more)
+        start_agent_on(
+            address,
+            node,
+            kubeconfig,
+            [&self.own.path, &self.files.0.join("proc")],
+            more,
+        )
     }
 
     /// A VM's pod as API server and kernel come to know it; answers the container's cgroup.
@@ -99,13 +105,6 @@ impl StagedNode {
         self.own.make(&cgroup);
         cluster.set_status("vms", pod, &running(&container_id(container)));
         cgroup
-    }
-}
-
-impl Drop for StagedNode {
-    fn drop(&mut self) {
-        drop(self.writer.take());
-        let _ = fs::remove_dir_all(&self.proc);
     }
 }
 

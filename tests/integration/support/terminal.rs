@@ -1,20 +1,19 @@
 //! A real terminal, by tmux.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use super::folder::Folder;
 use super::wait_for;
 
-/// Many times what anything on a screen takes.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Many times what anything on a screen takes, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A terminal of its own, on a server of its own.
 pub(crate) struct Terminal {
     socket: String,
     /// Its own, for what a script leaves.
-    pub(crate) folder: PathBuf,
+    pub(crate) folder: Folder,
 }
 
 impl Terminal {
@@ -26,8 +25,7 @@ impl Terminal {
     /// The same in so many columns.
     pub(crate) fn start_wide(name: &str, columns: u16, script: &str) -> Self {
         let socket = format!("psi-agent-test-{}-{name}", std::process::id());
-        let folder = std::env::temp_dir().join(&socket);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(name);
         let terminal = Self { socket, folder };
         let size = ["-x", &columns.to_string(), "-y", "24"];
         let start = [&["-f", "/dev/null", "new-session", "-d"][..], &size, &[script]].concat();
@@ -64,6 +62,5 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = Command::new("tmux").args(["-L", &self.socket, "kill-server"]).output();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -16,22 +16,21 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::agent::Answer;
+use super::folder::Folder;
 
 /// What the manifests have the certificate name.
 pub(crate) const SERVER_NAME: &str = "psi-agent.psi-agent.svc";
 
 /// A folder like that of a mounted Secret: its files are links through `..data`, which is swapped.
 pub(crate) struct Secret {
-    folder: PathBuf,
+    folder: Folder,
     version: u32,
 }
 
 impl Secret {
     /// With a certificate of an authority of its own in it.
     pub(crate) fn new(name: &str) -> Self {
-        let folder = format!("psi-agent-{}-tls-{name}", std::process::id());
-        let mut secret = Self { folder: std::env::temp_dir().join(folder), version: 0 };
-        fs::create_dir_all(&secret.folder).unwrap();
+        let mut secret = Self { folder: Folder::new(&format!("tls-{name}")), version: 0 };
         let (key, authority) = (secret.file("ca.key"), secret.authority());
         openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &key]);
         let make = ["req", "-x509", "-new", "-days", "2", "-subj", "/CN=the test", "-key", &key];
@@ -44,12 +43,12 @@ impl Secret {
     }
 
     fn file(&self, name: &str) -> String {
-        self.folder.join(name).to_str().unwrap().to_owned()
+        self.folder.path(name)
     }
 
     /// The authority's certificate.
     pub(crate) fn authority(&self) -> PathBuf {
-        self.folder.join("ca.crt")
+        self.folder.0.join("ca.crt")
     }
 
     /// The flags that name the files.
@@ -77,9 +76,9 @@ impl Secret {
 
     /// A new certificate comes with the key of the old one.
     pub(crate) fn break_it(&mut self) {
-        let old_key = fs::read(self.folder.join("tls.key")).unwrap();
+        let old_key = fs::read(self.folder.0.join("tls.key")).unwrap();
         self.renew();
-        let certificate = fs::read(self.folder.join("tls.crt")).unwrap();
+        let certificate = fs::read(self.folder.0.join("tls.crt")).unwrap();
         let next = self.next_version();
         fs::write(next.join("tls.key"), old_key).unwrap();
         fs::write(next.join("tls.crt"), certificate).unwrap();
@@ -88,20 +87,20 @@ impl Secret {
 
     fn next_version(&mut self) -> PathBuf {
         self.version += 1;
-        let next = self.folder.join(format!("..version-{}", self.version));
+        let next = self.folder.0.join(format!("..version-{}", self.version));
         fs::create_dir_all(&next).unwrap();
         next
     }
 
     fn swap(&self, next: &Path) {
-        let link = self.folder.join("..data_tmp");
+        let link = self.folder.0.join("..data_tmp");
         symlink(next.file_name().unwrap(), &link).unwrap();
-        fs::rename(link, self.folder.join("..data")).unwrap();
+        fs::rename(link, self.folder.0.join("..data")).unwrap();
     }
 
     /// The certificate that stands in the file now.
     pub(crate) fn certificate(&self) -> Vec<u8> {
-        CertificateDer::from_pem_file(self.folder.join("tls.crt")).unwrap().to_vec()
+        CertificateDer::from_pem_file(self.folder.0.join("tls.crt")).unwrap().to_vec()
     }
 
     /// Who trusts this authority and nobody else.
@@ -114,12 +113,6 @@ impl Secret {
             .with_root_certificates(roots)
             .with_no_client_auth();
         Client(Arc::new(config))
-    }
-}
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

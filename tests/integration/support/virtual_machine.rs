@@ -12,8 +12,8 @@ use super::cache_dir;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Many times what a boot takes: only a guest that hangs gets there.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// Many times what a boot takes, also on a machine that is busy: only a guest that hangs gets there.
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
 const DISK_BYTES: u64 = 256 << 20;
 
@@ -82,11 +82,11 @@ impl std::fmt::Debug for Sections {
     }
 }
 
-/// Boots with `psi=` on the kernel's command line and runs the guest script.
-pub(crate) fn boot(script: &str, psi: u8) -> Sections {
+/// Boots with this agent and with `psi=` on the kernel's command line, and runs the guest script.
+pub(crate) fn boot(binary: &Path, script: &str, psi: u8) -> Sections {
     let lab = Folder::new(script);
     let initramfs = lab.0.join("initramfs.gz");
-    make_initramfs(&lab.0.join("root"), script, &initramfs);
+    make_initramfs(&lab.0.join("root"), binary, script, &initramfs);
     let first = run(&lab.0, &initramfs, psi);
     // The emulator itself may fail; a guest that hangs or a wrong number is no reason to repeat.
     Sections::parse(&first).unwrap_or_else(|| {
@@ -128,31 +128,55 @@ impl Drop for Folder {
     }
 }
 
-fn make_initramfs(root: &Path, script: &str, initramfs: &Path) {
+fn make_initramfs(root: &Path, binary: &Path, script: &str, initramfs: &Path) {
     let own = Path::new(REPOSITORY).join("tests/lab");
-    // All of 0755: with less on its root, the guest's unprivileged users could open nothing.
-    for directory in ["", "bin"] {
-        fs::create_dir_all(root.join(directory)).unwrap();
-        fs::set_permissions(root.join(directory), Permissions::from_mode(0o755)).unwrap();
-    }
+    let above = root.parent().unwrap();
+    make_folders(above, &Path::new(root.file_name().unwrap()).join("bin"));
     let copy = |from: &Path, to: &str, mode| {
         let to = root.join(to);
         fs::copy(from, &to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         fs::set_permissions(to, Permissions::from_mode(mode)).unwrap();
     };
     copy(Path::new("/bin/busybox"), "bin/busybox", 0o755);
-    copy(&static_binary(), "bin/psi-agent", 0o755);
+    let agent = root.join("bin/psi-agent");
+    // Debug information is most of a binary that cargo makes for tests.
+    run_to_end(Command::new("strip").arg("-o").arg(&agent).arg(binary));
+    fs::set_permissions(&agent, Permissions::from_mode(0o755)).unwrap();
+    for library in libraries_of(binary) {
+        let to = library.strip_prefix("/").unwrap();
+        make_folders(root, to.parent().unwrap());
+        copy(&library, to.to_str().unwrap(), 0o755);
+    }
     copy(&own.join("init"), "init", 0o755);
     copy(&own.join(format!("{script}.sh")), "guest.sh", 0o644);
     symlink("busybox", root.join("bin/sh")).unwrap();
     let pack = "find . | cpio -o -H newc -R 0:0 --quiet | gzip -1 >\"$0\"";
-    let packed = Command::new("bash")
-        .args(["-o", "pipefail", "-c", pack])
-        .arg(initramfs)
-        .current_dir(root)
-        .status()
-        .unwrap();
-    assert!(packed.success(), "cpio or gzip failed: {packed}");
+    let mut packing = Command::new("bash");
+    run_to_end(packing.args(["-o", "pipefail", "-c", pack]).arg(initramfs).current_dir(root));
+}
+
+fn run_to_end(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// The shared libraries that a binary is loaded with, and the loader; none of a static one.
+fn libraries_of(binary: &Path) -> Vec<PathBuf> {
+    let listed = Command::new("ldd").arg(binary).output().expect("this test needs ldd");
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    paths.filter(|path| !path.ends_with(':')).map(PathBuf::from).collect()
+}
+
+/// Makes folders below the guest's root, all of 0755: with less, its unprivileged users could open
+/// nothing.
+fn make_folders(root: &Path, folders: &Path) {
+    let mut path = root.to_owned();
+    for folder in folders {
+        path.push(folder);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    }
 }
 
 /// One run of QEMU; answers what came out of the guest's serial port.

@@ -1,0 +1,27 @@
+//! Tests with a real control plane and other programs that are built from Go, and of the shipped
+//! binary. `tests/run --cluster` builds what they need.
+
+mod bridge;
+mod cadvisor;
+mod closed_doors;
+mod combinations;
+mod dashboards;
+mod default_scheduler;
+mod descheduler;
+mod idling;
+mod image;
+mod in_cluster;
+mod kubevirt;
+mod lab;
+mod lab_scenarios;
+mod manifests;
+mod newer_prometheus;
+mod nodes_and_reap;
+mod openshift_descheduler;
+mod operator;
+mod page;
+mod publishing;
+mod real_node;
+mod second_scheduler;
+mod whole_cluster;
+mod whole_loop;

@@ -1,0 +1,148 @@
+//! Every combination of the components on a real API server: applied, applied again, removed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::manifests::check_arguments;
+use crate::support::cluster::Cluster;
+use crate::support::prometheus_operator::install_definitions;
+use crate::support::wait_for;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Components that need a cluster which knows resources that Kubernetes does not.
+const WITH_CUSTOM_RESOURCES: [&str; 2] = ["monitoring", "openshift"];
+
+/// Every component that there is, in an order in which a kustomization may name them.
+pub(crate) fn components() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/daemonset/components");
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+    // What closes the doors also changes what others bring.
+    names.sort_by_key(|name| (name == "auth", name.clone()));
+    let known = ["bridge", "label", "monitoring", "openshift", "run-delay", "taints", "auth"];
+    assert_eq!(names, known, "the tests of all combinations count on them");
+    names
+}
+
+/// Of these one other component at most changes something.
+const APART: [&str; 2] = ["bridge", "run-delay"];
+
+/// Every combination of them, also none. Each that stands apart is in every second one, so that it
+/// is there and is not there whatever the others are, and whether or not the other one is.
+fn combinations(names: &[String]) -> Vec<Vec<&str>> {
+    let mut all = vec![Vec::new()];
+    for name in names.iter().filter(|name| !APART.contains(&name.as_str())) {
+        let with: Vec<Vec<&str>> =
+            all.iter().map(|before| [&before[..], &[name.as_str()]].concat()).collect();
+        all.extend(with);
+    }
+    for names in &mut all {
+        let others = names.len();
+        if [1, 2].contains(&(others % 4)) {
+            names.insert(0, APART[1]);
+        }
+        if others % 2 == 1 {
+            names.insert(0, APART[0]);
+        }
+    }
+    all
+}
+
+/// All objects of all kinds, but events, which only tell of others, leases, which servers make and
+/// drop as they like, and the accounts that controllers make for themselves once they need them.
+fn everything(cluster: &Cluster) -> BTreeSet<String> {
+    let kinds = cluster.kubectl(&["api-resources", "--verbs=list,delete", "-o", "name"], "");
+    let passing = |kind: &&str| kind.starts_with("events") || kind.starts_with("leases.");
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !passing(kind)).collect();
+    let columns = "-o=custom-columns=:.apiVersion,:.kind,:.metadata.namespace,:.metadata.name";
+    let list = ["get", &kinds.join(","), "-A", "--no-headers", columns];
+    let objects = cluster.kubectl(&list, "");
+    let objects = objects.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    objects.filter(|object| !object.starts_with("v1 ServiceAccount kube-system ")).collect()
+}
+
+/// Each namespace has what controllers give to every one.
+fn wait_for_controllers(cluster: &Cluster) {
+    wait_for("the controllers are at work", MINUTE, || {
+        let all = everything(cluster);
+        let count = |start: &str, end: &str| {
+            all.iter().filter(|object| object.starts_with(start) && object.ends_with(end)).count()
+        };
+        let namespaces = count("v1 Namespace ", "");
+        let given = count("v1 ConfigMap ", " kube-root-ca.crt");
+        let accounts = count("v1 ServiceAccount ", " default") + 1;
+        (namespaces == 4 && given == 4 && accounts == 4).then_some(())
+    });
+}
+
+/// The base with these components comes, stays as it is when it comes again, says nothing that the
+/// binary does not know, and goes without a trace.
+fn check_combination(cluster: &Cluster, components: &[&str], before: &BTreeSet<String>) {
+    let rendered = cluster.render_with(components);
+    let apply = ["apply", "--validate=strict", "-f", "-"];
+    let first = cluster.kubectl(&apply, &rendered);
+    assert!(first.lines().all(|line| line.ends_with(" created")), "{components:?}: {first}");
+    let again = cluster.kubectl(&apply, &rendered);
+    assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{components:?}: {again}");
+    let daemonset = cluster.get(&["daemonset", "psi-agent", "-n", "psi-agent"]);
+    check_arguments(&daemonset["spec"]["template"]["spec"]["containers"][0]);
+    let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", "psi-agent"]);
+    check_arguments(&job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]);
+    if components.contains(&"bridge") {
+        let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", "psi-agent"]);
+        check_arguments(&bridge["spec"]["template"]["spec"]["containers"][0]);
+    }
+    let made = everything(cluster).difference(before).count();
+    assert!(made >= first.lines().count(), "{made} of {first}");
+    // Waits for all of it, also for what is in the namespace; some of it goes with something else.
+    cluster.kubectl(&["delete", "-f", "-", "--ignore-not-found", "--timeout=60s"], &rendered);
+    let started = Instant::now();
+    loop {
+        let now = everything(cluster);
+        let differ: Vec<&String> = now.symmetric_difference(before).collect();
+        if differ.is_empty() {
+            break;
+        }
+        assert!(started.elapsed() < MINUTE, "left of {components:?}, or gone with it: {differ:#?}");
+    }
+}
+
+/// Checks these combinations on a cluster of their own: those without custom resources before the
+/// cluster knows any.
+fn check_combinations(name: &str, combinations: Vec<Vec<&str>>) -> Cluster {
+    let cluster = Cluster::start_whole(name);
+    wait_for_controllers(&cluster);
+    let (custom, plain): (Vec<_>, Vec<_>) = combinations
+        .into_iter()
+        .partition(|names| names.iter().any(|name| WITH_CUSTOM_RESOURCES.contains(name)));
+    let check_each = |combinations: &[Vec<&str>]| {
+        let before = everything(&cluster);
+        combinations.iter().for_each(|components| check_combination(&cluster, components, &before));
+    };
+    check_each(&plain);
+    install_definitions(&cluster);
+    check_each(&custom);
+    println!("{} combinations, {} with custom resources", plain.len() + custom.len(), custom.len());
+    cluster
+}
+
+#[test]
+#[ignore = "needs etcd, a control plane and what tests/{prometheus-operator,openshift}/build make; takes 3 min"]
+fn every_combination_of_components_comes_and_goes_without_a_trace() {
+    let names = components();
+    let elsewhere = |names: &Vec<&str>| !names.contains(&"openshift");
+    let all = combinations(&names).into_iter().filter(elsewhere).collect();
+    check_combinations("combinations", all);
+}
+
+#[test]
+#[ignore = "needs etcd, a control plane and what tests/{prometheus-operator,openshift}/build make; takes 3 min"]
+fn every_combination_on_openshift_comes_and_goes_without_a_trace() {
+    let names = components();
+    let all = combinations(&names).into_iter().filter(|names| names.contains(&"openshift"));
+    let cluster = check_combinations("on-openshift", all.collect());
+    // No part of the component, since it reboots workers.
+    let machine_config = "daemonset/openshift/machine-config.yaml";
+    cluster.kubectl(&["apply", "--validate=strict", "-f", machine_config], "");
+}

@@ -1,0 +1,167 @@
+//! kube-scheduler as it is by default, among Nodes that agents marked: what their taints do to VMs
+//! that know nothing of it, and the label to those that ask for it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::manifests::check_arguments;
+use crate::support::agent::Agent;
+use crate::support::cluster::{Cluster, unplaced_vm};
+use crate::support::cpu::BusyCpu;
+use crate::support::node_metadata::Ranking;
+use crate::support::staged_node::{StagedNode, agent_pod};
+use crate::support::{built, snippet, wait_for};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const OUTPUTS: [&str; 3] = ["--label", "--taint-levels", "medium,high"];
+/// Its agent calls only that high which cannot be: the same shortage makes this Node medium.
+const LENIENT: [&str; 2] = ["--levels", "10,100"];
+/// A Node whose agent is gone, with all that it wrote.
+const UNMARKED: &str = "unmarked";
+const DOZE: &str = "sleep 3600";
+
+struct Scene {
+    // Agents end before the cluster that they talk to.
+    _agents: [Agent; 4],
+    _nodes: [StagedNode; 4],
+    /// All of them want it, so that each waits for the others.
+    _cpu: BusyCpu,
+    cluster: Cluster,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let cluster = Cluster::start_whole("default-scheduler");
+        cluster.install_for_vms();
+        let mut nodes = ["calm", "medium", "high", "too-high"]
+            .map(|name| StagedNode::new("default-scheduler", name));
+        let names = nodes.iter().map(|node| node.name).chain([UNMARKED]);
+        for name in names {
+            cluster.add_node(name);
+            cluster.apply(&[agent_pod(&format!("psi-agent-{name}"), name)]);
+        }
+        let cpu = BusyCpu::share();
+        let spin = cpu.spin();
+        for (number, node) in (1..).zip(&mut nodes) {
+            let cgroup = node.start_vm(&cluster, &format!("vm-of-{}", node.name), number);
+            node.own.spawn(&cgroup, if node.name == "calm" { DOZE } else { &spin });
+        }
+        let agents = nodes.each_ref().map(|node| {
+            let mut flags = OUTPUTS.to_vec();
+            if node.name == "medium" {
+                flags.extend(LENIENT);
+            }
+            node.start_agent(&cluster, &format!("psi-agent-{}", node.name), &flags)
+        });
+        Self { _agents: agents, _nodes: nodes, _cpu: cpu, cluster }
+    }
+
+    fn wait_for_levels(&self) {
+        for (name, level) in
+            [("calm", "low"), ("medium", "medium"), ("high", "high"), ("too-high", "high")]
+        {
+            let what = format!("{name} is {level}");
+            wait_for(&what, 4 * MINUTE, || {
+                let node = self.cluster.get(&["node", name]);
+                (node["metadata"]["labels"]["psi-agent.io/pressure"] == level).then_some(())
+            });
+        }
+    }
+}
+
+/// A pod that may run on these Nodes alone.
+fn among<const N: usize>(nodes: [&str; N], mut pod: Value) -> Value {
+    let is_one = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": &nodes[..]});
+    let affinity = &mut pod["spec"]["affinity"]["nodeAffinity"];
+    affinity["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [is_one]}]});
+    pod
+}
+
+/// A pod that the agents' taints are all one to.
+fn tolerating(mut pod: Value) -> Value {
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists", "effect": "PreferNoSchedule"}]);
+    pod
+}
+
+/// What the snippet makes of a VM, by KubeVirt's own definition of one: its pod's affinity.
+fn affinity_of_patched_vm(cluster: &Cluster) -> Value {
+    let programs = built("kubevirt", include_str!("../../kubevirt/go.mod"), "kubevirt.io/kubevirt");
+    let printed = Command::new(programs.join("crds")).output();
+    let printed = printed.expect("crds starts: tests/kubevirt/build makes it").stdout;
+    let definitions: Value = serde_json::from_slice(&printed).unwrap();
+    let definitions = definitions["items"].as_array().unwrap().iter();
+    let mut of_vms = definitions.filter(|it| it["spec"]["names"]["kind"] == "VirtualMachine");
+    cluster.define(of_vms.next().unwrap());
+    let vm = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "demo", "namespace": "vms"},
+        "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
+    });
+    cluster.apply(&[vm]);
+    let patch = ["patch", "vm", "demo", "-n", "vms", "--type=merge", "-p"];
+    cluster.kubectl(&[&patch[..], &[&snippet("vm-affinity.yaml")]].concat(), "");
+    let vm = cluster.get(&["vm", "demo", "-n", "vms"]);
+    vm["spec"]["template"]["spec"]["affinity"].clone()
+}
+
+/// By none, one or two taints, whatever a VM says; and as if there were none where all have them.
+fn check_taints(cluster: &Cluster) {
+    let vm = unplaced_vm("anywhere");
+    let [calm, unmarked] = cluster.place(&vm, 6, ["calm", UNMARKED]);
+    assert_eq!(calm + unmarked, 6, "{calm} {unmarked}");
+    let vm = among(["medium", "high"], unplaced_vm("none-is-calm"));
+    assert_eq!(cluster.place(&vm, 6, ["medium", "high"]), [6, 0]);
+    let vm = among(["high", "too-high"], unplaced_vm("all-are-high"));
+    let [high, too_high] = cluster.place(&vm, 6, ["high", "too-high"]);
+    assert!(high > 0 && too_high > 0, "{high} {too_high}");
+}
+
+/// VMs that tolerate the taints have only the label to go by, once they ask for it.
+fn check_label(cluster: &Cluster, affinity: &Value) {
+    for better in ["calm", "medium", UNMARKED] {
+        let nodes = [better, "high"];
+        let vm = tolerating(unplaced_vm(&format!("indifferent-{better}")));
+        let [on_better, on_high] = cluster.place(&among(nodes, vm), 6, nodes);
+        assert!(on_better > 0 && on_high > 0, "{better} {on_better}, high {on_high}");
+        let mut vm = tolerating(unplaced_vm(&format!("asks-{better}")));
+        vm["spec"]["affinity"] = affinity.clone();
+        assert_eq!(cluster.place(&among(nodes, vm), 6, nodes), [6, 0], "{better}");
+    }
+}
+
+/// What the agents wrote, ranked by the rules of NodeMetadata.
+fn check_metadata(cluster: &Cluster) {
+    let names = ["calm", "high", UNMARKED];
+    let nodes = names.map(|name| cluster.get(&["node", name]));
+    let [calm, high, unmarked] = Ranking::of_snippet().rank(&nodes)[..] else { panic!() };
+    assert_eq!((calm, high, unmarked), (100, 1, 0));
+}
+
+/// Where a descheduler moves VMs, the agent taints at high alone.
+fn check_taints_at_high_only(cluster: &Cluster) {
+    let rendered = cluster.render(&snippet("taint-high-only.yaml"));
+    let daemonset = rendered.split("\n---\n").find(|part| part.contains("kind: DaemonSet"));
+    let daemonset: Value = serde_saphyr::from_str(daemonset.unwrap()).unwrap();
+    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    check_arguments(container);
+    let arguments = container["args"].as_array().unwrap();
+    let of_taints = arguments.iter().filter(|it| it.as_str().unwrap().contains("taint"));
+    assert_eq!(of_taints.collect::<Vec<_>>(), ["--taint-levels=high"]);
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, two CPUs, etcd and a control plane (tests/kubernetes/build), and what tests/kubevirt/build makes"]
+fn vms_avoid_short_nodes_by_taints_unasked_and_by_the_label_if_they_ask() {
+    let scene = Scene::start();
+    let affinity = affinity_of_patched_vm(&scene.cluster);
+    let started = Instant::now();
+    scene.wait_for_levels();
+    eprintln!("all levels are there after {:?}", started.elapsed());
+    check_taints(&scene.cluster);
+    check_label(&scene.cluster, &affinity);
+    check_metadata(&scene.cluster);
+    check_taints_at_high_only(&scene.cluster);
+}

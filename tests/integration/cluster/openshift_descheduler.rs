@@ -1,0 +1,103 @@
+//! OpenShift's descheduler operator, fed by the score: its own resource definition takes our snippet,
+//! and its own rules are held against ours.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::cluster::Cluster;
+use crate::support::prometheus::{both_promtools, promtool};
+use crate::support::{built, snippet};
+
+const SNIPPET: &str = "openshift-descheduler.yaml";
+
+/// What `tests/openshift/build` copied from the operator's module.
+fn of_operator(file: &str) -> PathBuf {
+    let module = include_str!("../../openshift/go.mod");
+    built("openshift", module, "github.com/openshift/api").join("descheduler-operator").join(file)
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+/// What the snippet has the operator ask.
+fn query() -> String {
+    let profile = &yaml(&snippet(SNIPPET))["spec"]["profileCustomizations"];
+    let profile = profile["devActualUtilizationProfile"].as_str().unwrap();
+    profile.strip_prefix("query:").unwrap().to_owned()
+}
+
+/// A file of the test's own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs promtool (Debian's package prometheus, and tests/prometheus/build), and OpenShift's \
+            rules (tests/openshift/build)"]
+fn a_pod_at_its_own_limit_gets_its_node_two_taints_by_the_operators_query_and_none_by_ours() {
+    let rule = yaml(&fs::read_to_string(of_operator("prometheusrule.yaml")).unwrap());
+    let rules = json!({ "groups": rule["spec"]["groups"] }).to_string();
+    let operators = Scratch::new("operators-rules.yaml", &rules);
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let ours = project.join("daemonset/prometheus/rules.yaml");
+    let test = fs::read_to_string(project.join("tests/openshift/soft_tainter.yaml")).unwrap();
+    let test = test
+        .replace(
+            "rule_files: [OPERATORS_RULES, OUR_RULES]",
+            &format!("rule_files: [{}, {}]", operators.path(), ours.display()),
+        )
+        .replace("QUERY", &query());
+    let file = Scratch::new("soft-tainter.yaml", &test);
+    for program in both_promtools() {
+        promtool(&program, &["test", "rules", file.path()]);
+    }
+}
+
+#[test]
+#[ignore = "needs etcd, a control plane (tests/kubernetes/build), and OpenShift's resource definitions \
+            (tests/openshift/build)"]
+fn the_operators_own_definition_takes_the_snippet() {
+    let cluster = Cluster::start("openshift-descheduler");
+    let definition = of_operator("kube-descheduler-operator.crd.yaml");
+    cluster.kubectl(&["apply", "--server-side", "-f", definition.to_str().unwrap()], "");
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"];
+    cluster.kubectl(&established, "");
+    let namespace = "openshift-kube-descheduler-operator";
+    cluster.kubectl(&["create", "namespace", namespace], "");
+    let apply = ["apply", "--validate=strict", "-f", "-"];
+    cluster.kubectl(&apply, &snippet(SNIPPET));
+    let kept = cluster.get(&["kubedescheduler", "cluster", "-n", namespace]);
+    let wanted = yaml(&snippet(SNIPPET));
+    for (field, value) in wanted["spec"].as_object().unwrap() {
+        assert_eq!(&kept["spec"][field], value, "{field}");
+    }
+    // A field that the operator does not know would have been refused.
+    let misspelt = snippet(SNIPPET).replace("devDeviationThresholds", "deviationThresholds");
+    let file = Scratch::new("misspelt.yaml", &misspelt);
+    let apply = ["apply", "--validate=strict", "-f", file.path()];
+    let refused = cluster.kubectl_as(&cluster.admin_kubeconfig(), &apply);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("unknown field \"spec.profileCustomizations.deviationThresholds\""),
+        "{said}"
+    );
+}

@@ -1,0 +1,21 @@
+//! Tests of the binary and the library on files that the tests bring along: they need nothing but Rust,
+//! and wait for nothing.
+
+mod architecture;
+mod bad_api_server;
+mod catalogue;
+mod choices;
+pub(crate) mod cli;
+pub(crate) mod dashboards;
+mod golden;
+mod http;
+mod names;
+mod node_metadata;
+mod plan;
+mod pods_file;
+pub(crate) mod policies;
+mod rules;
+mod run_delay;
+mod sampling;
+mod snippets;
+pub(crate) mod top;

@@ -1,0 +1,287 @@
+//! The real kernel's cgroups: paths, churn, switches, removal, and running out of handles.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use psi_agent::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
+use psi_agent::kernel::{ReadBuffer, ReadError, ReadErrorKind};
+use serde_json::Value;
+
+use crate::support::agent::{Agent, BINARY};
+use crate::support::cgroup::{OwnCgroup, cgroup2_mount};
+use crate::support::exposition::{ids, parse, value_of};
+use crate::support::wait_for;
+
+const WAITING: &str = "container_pressure_cpu_waiting_seconds_total";
+/// Many times what anything takes here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn start_on(own: &OwnCgroup, flags: &[&str]) -> Agent {
+    let root = ["--cgroup-root", own.path.to_str().unwrap()];
+    Agent::start(&[&root, flags].concat())
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn every_path_pattern_is_recognised_as_real_directories() {
+    let own = OwnCgroup::new("patterns");
+    let agent = start_on(&own, &[]);
+    let table = include_str!("../../cases/paths.tsv");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split('\t').collect())
+        .collect();
+    assert!(rows.len() >= 25, "the table of patterns went missing");
+    for row in &rows {
+        own.make(row[0]);
+    }
+    wait_for("all patterns in one sample", LIMIT, || {
+        let snapshot: Value = serde_json::from_str(&agent.get("/snapshot.json")).unwrap();
+        let cgroups = snapshot["cgroups"].as_array().unwrap().clone();
+        let find = |id: &str| cgroups.iter().find(|cgroup| cgroup["id"] == id);
+        if rows.iter().any(|row| find(row[0]).is_none()) {
+            return None;
+        }
+        for row in &rows {
+            let cgroup = find(row[0]).unwrap();
+            let told = |key: &str| cgroup[key].as_str().unwrap_or("-").to_owned();
+            let found = ["level", "qos", "pod_uid", "runtime", "container_id"].map(told);
+            assert_eq!(found, row[1..6], "{}", row[0]);
+        }
+        Some(())
+    });
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
+    let own = OwnCgroup::new("churn");
+    let agent = Arc::new(start_on(&own, &["--families", "pressure"]));
+    let watches = |text: &str| value(text, "psi_agent_watched_directories");
+    let before = agent.get("/metrics");
+    assert_eq!(watches(&before), inotify_watches(agent.child.id()));
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let scraper = {
+        let (agent, stop) = (Arc::clone(&agent), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut scrapes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                parse(&agent.get("/metrics"));
+                scrapes += 1;
+            }
+            scrapes
+        })
+    };
+    let pods = |number: usize| format!("kubepods/burstable/pod{number}/{:064x}", number);
+    for number in 0..250 {
+        own.make(&pods(number));
+    }
+    wait_for("500 cgroups and three above them", LIMIT, || {
+        let text = agent.get("/metrics");
+        (ids(&parse(&text), WAITING).len() == 503).then_some(())
+    });
+    let full = agent.get("/metrics");
+    assert_eq!(watches(&full), watches(&before) + 502.0);
+
+    own.remove("kubepods");
+    wait_for("none left", LIMIT, || {
+        let text = agent.get("/metrics");
+        (ids(&parse(&text), WAITING) == ["/"]).then_some(())
+    });
+    stop.store(true, Ordering::Relaxed);
+    assert!(scraper.join().unwrap() > 0, "it was scraped all the while");
+    let after = agent.get("/metrics");
+    assert_eq!(watches(&after), watches(&before));
+    assert_eq!(inotify_watches(agent.child.id()), watches(&before));
+    assert_eq!(value(&after, "psi_agent_watch_overflows_total"), 0.0);
+    for kind in ["malformed", "failed", "refused", "unsupported", "vanished"] {
+        let series = format!("psi_agent_read_errors_total{{kind=\"{kind}\"}}");
+        assert_eq!(value(&after, &series), 0.0, "{kind}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn an_overflow_of_hints_is_counted_and_nothing_is_missed() {
+    let own = OwnCgroup::new("overflow");
+    let agent = start_on(&own, &["--families", "pressure"]);
+    own.make("goes");
+    wait_for("the first child", LIMIT, || {
+        ids(&parse(&agent.get("/metrics")), WAITING).contains(&"/goes").then_some(())
+    });
+    let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let queue: usize = queue.trim().parse().unwrap();
+    agent.signal("STOP");
+    for _ in 0..queue / 2 + 100 {
+        fs::create_dir(own.path.join("blink")).unwrap();
+        fs::remove_dir(own.path.join("blink")).unwrap();
+    }
+    own.remove("goes");
+    own.make("stays");
+    agent.signal("CONT");
+    wait_for("what stayed", LIMIT, || {
+        let text = agent.get("/metrics");
+        (ids(&parse(&text), WAITING) == ["/", "/stays"]).then_some(())
+    });
+    assert_eq!(value(&agent.get("/metrics"), "psi_agent_watch_overflows_total"), 1.0);
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn pressure_switched_off_for_a_cgroup_takes_its_series_away_and_back() {
+    let own = OwnCgroup::new("toggle");
+    own.make("quiet");
+    own.make("loud");
+    let agent = start_on(&own, &[]);
+    let seen = || {
+        let text = agent.get("/metrics");
+        let series = parse(&text);
+        let mut ids: Vec<String> = ids(&series, WAITING).into_iter().map(str::to_owned).collect();
+        ids.retain(|id| id != "/");
+        // The cgroup itself stays: only its pressure is off.
+        assert!(value_of(&series, "container_cpu_usage_seconds_total", "/quiet").is_some());
+        ids
+    };
+    let switch = own.path.join("quiet/cgroup.pressure");
+    for (state, expected) in
+        [("1", &["/loud", "/quiet"][..]), ("0", &["/loud"]), ("1", &["/loud", "/quiet"])]
+    {
+        fs::write(&switch, state).unwrap();
+        wait_for(state, LIMIT, || (seen() == expected).then_some(()));
+    }
+    let text = agent.get("/metrics");
+    assert_eq!(value(&text, "psi_agent_read_errors_total{kind=\"vanished\"}"), 0.0);
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
+    let own = OwnCgroup::new("vanish");
+    let root = CgroupRoot::open(&own.path).unwrap();
+    let mut buffer = ReadBuffer::default();
+
+    own.make("one");
+    let dir = CgroupDir::open(&root, "/one", true).unwrap();
+    let file = fs::File::open(own.path.join("one/cpu.pressure")).unwrap();
+    assert!(dir.pressure(Resource::Cpu, &mut buffer).is_ok());
+    own.remove("one");
+    let error = std::io::read_to_string(file).unwrap_err();
+    let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap());
+    assert_eq!(ReadErrorKind::from(errno).word(), "vanished");
+    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().kind.word(), "vanished");
+    assert!(!dir.is_alive());
+
+    // The same name again is another cgroup.
+    own.make("one");
+    assert!(!dir.is_alive());
+    assert!(dir.pressure(Resource::Cpu, &mut buffer).is_err());
+    assert_ne!(CgroupDir::open(&root, "/one", true).unwrap().inode(), dir.inode());
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn readers_racing_with_removal_see_a_value_or_nothing() {
+    let own = Arc::new(OwnCgroup::new("race"));
+    let root = CgroupRoot::open(&own.path).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let remover = {
+        let (own, stop) = (Arc::clone(&own), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                fs::create_dir(own.path.join("blink")).unwrap();
+                fs::remove_dir(own.path.join("blink")).unwrap();
+            }
+        })
+    };
+    let mut buffer = ReadBuffer::default();
+    let (mut values, mut gone) = (0, 0);
+    // Which of the two a reading finds is by chance, and by who else runs: it goes on until both came.
+    let started = Instant::now();
+    while values < 100 || gone < 100 {
+        assert!(started.elapsed() < LIMIT, "{values} read, {gone} gone: both should happen");
+        let Ok(dir) = CgroupDir::open(&root, "/blink", true) else { continue };
+        match dir.pressure(Resource::Cpu, &mut buffer) {
+            Ok(_) => values += 1,
+            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => gone += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    remover.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn without_descriptors_to_spare_every_cgroup_is_read_by_path() {
+    let own = OwnCgroup::new("handles");
+    for number in 0..100 {
+        own.make(&format!("group{number}"));
+    }
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=40:40", BINARY]);
+    let root = own.path.to_str().unwrap();
+    let agent = Agent::start_by(limited, &["--cgroup-root", root]);
+    let text = agent.get("/metrics");
+    assert_eq!(ids(&parse(&text), WAITING).len(), 101);
+}
+
+#[test]
+#[ignore = "needs root, user namespaces and a writable cgroup2 mount"]
+fn without_watches_the_tree_is_rescanned_and_the_lack_is_told() {
+    let own = OwnCgroup::new("watches");
+    for number in 0..5 {
+        own.make(&format!("group{number}"));
+    }
+    let mut limited = Command::new("unshare");
+    let script = "echo 3 > /proc/sys/user/max_inotify_watches && exec \"$@\"";
+    limited.args(["--user", "--map-root-user", "sh", "-c", script, "-", BINARY]);
+    let agent = Agent::start_by(limited, &["--cgroup-root", own.path.to_str().unwrap()]);
+    let text = agent.get("/metrics");
+    assert_eq!(value(&text, "psi_agent_watched_directories"), 3.0);
+    assert_eq!(value(&text, "psi_agent_unwatched_directories"), 3.0);
+    own.make("group0/late");
+    wait_for("a cgroup that no hint told of", LIMIT, || {
+        ids(&parse(&agent.get("/metrics")), WAITING).contains(&"/group0/late").then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs root and a cgroup2 mount"]
+fn a_user_without_rights_reads_all_there_is() {
+    let copy = std::env::temp_dir().join(format!("psi-agent-{}-nobody", std::process::id()));
+    fs::copy(BINARY, &copy).unwrap();
+    let once = |command: &mut Command| {
+        let output = command.args(["once", "--families", "pressure"]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let series = parse(&String::from_utf8(output.stdout).unwrap());
+        ids(&series, WAITING).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = OwnCgroup::new("nobody");
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
+    let seen = once(nobody.arg(&copy));
+    fs::remove_file(&copy).unwrap();
+    assert!(seen.contains(&own.id) && seen.contains(&"/".to_owned()), "{seen:?}");
+    assert!(cgroup2_mount().exists());
+}
+
+/// The value of a series named whole, labels included.
+fn value(text: &str, series: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
+}
+
+/// Watches as the kernel counts them.
+fn inotify_watches(pid: u32) -> f64 {
+    let folder = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let files = folder.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+    let watches =
+        files.map(|text| text.lines().filter(|line| line.starts_with("inotify ")).count());
+    f64::from(u32::try_from(watches.sum::<usize>()).unwrap())
+}

@@ -1,0 +1,268 @@
+//! `psi-agent top`: one table through a pipe, and the live one in a real terminal.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::fixture::top::{NOBODY, check_refused, top};
+use crate::support::agent::{Agent, BINARY};
+use crate::support::cgroup::OwnCgroup;
+use crate::support::cpu::BusyCpu;
+use crate::support::folder::Folder;
+use crate::support::recorded_case::{flags_of_one_vm, start_on_case};
+use crate::support::terminal::Terminal;
+use crate::support::wait_for;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn recorded_agent() -> Agent {
+    start_on_case("virt-launcher", &[])
+}
+
+fn table(address: &str, flags: &[String]) -> Vec<String> {
+    let output = top(address, flags);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The row of something, cut into words.
+fn row<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
+    let row = lines.iter().find(|line| line.starts_with(&format!("{name} ")));
+    row.unwrap_or_else(|| panic!("no {name} in {lines:#?}")).split_whitespace().collect()
+}
+
+const HEADER: [&str; 8] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn through_a_pipe_a_running_agent_is_asked_for_one_table() {
+    let agent = recorded_agent();
+    // What the agent reads is its own affair: this process needs no roots.
+    let lines = table(&agent.address, &[]);
+    let version = env!("CARGO_PKG_VERSION");
+    let source = format!(" UTC  agent {version} at {}", agent.address);
+    assert!(lines[0].ends_with(&source), "{lines:#?}");
+    assert!(lines[1].starts_with("node score -  VMs held back 0"), "{lines:#?}");
+    assert_eq!(row(&lines, "VM"), HEADER);
+    // Recorded pressure stands still, and nobody recorded CPU times.
+    assert_eq!(row(&lines, "vms/demo")[5..], ["-", "0%", "0%"], "{lines:#?}");
+    assert_eq!(lines.len(), 7, "{lines:#?}");
+}
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn where_nobody_listens_it_reads_the_kernel_itself() {
+    let lines = table(NOBODY, &flags_of_one_vm());
+    assert!(lines[0].ends_with("UTC  read from the kernel: no agent at 127.0.0.1:1"), "{lines:#?}");
+    assert_eq!(row(&lines, "VM"), HEADER);
+    assert_eq!(row(&lines, "vms/demo")[1..], ["0%", "0%", "0%", "0%", "-", "0%", "0%"]);
+    let roots: Vec<String> = flags_of_one_vm().into_iter().take(2).collect();
+    let lines = table(NOBODY, &roots);
+    assert_eq!(row(&lines, "CONTAINER")[0], "CONTAINER");
+}
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn who_listens_and_says_nothing_is_not_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    check_refused(&top(&address, &[]), "did not answer within 5 s");
+}
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn an_api_server_that_does_not_list_the_pods_is_said_in_one_line() {
+    let folder = Folder::new("top-kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{NOBODY}")}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}]});
+    folder.write("kubeconfig", &config.to_string());
+    let path = folder.path("kubeconfig");
+    let flags = ["--kubeconfig", &path, "--node-name", "n", "--log-level", "error"];
+    let output = top(NOBODY, &[&flags_of_one_vm()[..2], &flags.map(str::to_owned)].concat());
+    check_refused(&output, "the API server did not list the pods of node n within 10 s");
+}
+
+/// A VM and a pods file that knows it, in real cgroups.
+struct OwnVm {
+    cgroup: OwnCgroup,
+    container: String,
+    folder: Folder,
+    cpu: BusyCpu,
+}
+
+impl OwnVm {
+    fn new(name: &str) -> Self {
+        let cgroup = OwnCgroup::new(name);
+        let (uid, id) = ("11111111-2222-3333-4444-555555555555", "d".repeat(64));
+        let pod = json!({
+            "metadata": {"name": "virt-launcher-busy-x", "namespace": "shop", "uid": uid,
+                "labels": {"kubevirt.io": "virt-launcher"},
+                "annotations": {"kubevirt.io/domain": "busy"}},
+            "status": {"containerStatuses": [{"name": "compute", "image": "i",
+                "containerID": format!("containerd://{id}")}]},
+        });
+        let folder = Folder::new(name);
+        folder.write("pods.json", &json!({"items": [pod]}).to_string());
+        let (container, cpu) = (format!("kubepods/burstable/pod{uid}/{id}"), BusyCpu::share());
+        let mut own = Self { cgroup, container, folder, cpu };
+        own.cgroup.make(&own.container);
+        own.cgroup.spawn(&own.container, &own.cpu.spin());
+        own
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let root = self.cgroup.path.to_str().unwrap();
+        let pods = self.folder.path("pods.json");
+        ["--cgroup-root", root, "--pods-file", &pods].map(str::to_owned).to_vec()
+    }
+
+    /// CPU time that it has used, in seconds.
+    fn used(&self) -> f64 {
+        let stat = self.cgroup.path.join(&self.container).join("cpu.stat");
+        let stat = fs::read_to_string(stat).unwrap();
+        let used = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap();
+        used.parse::<f64>().unwrap() / 1e6
+    }
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn what_a_real_vm_uses_is_told_by_the_kernel_and_by_an_agent() {
+    let vm = OwnVm::new("top-used");
+    let start = vm.used();
+    // Of a window of a second at least, within what the kernel counted from the start to now: how much
+    // of its CPU it got depends on who else runs.
+    let check = |lines: &[String]| {
+        let used = row(lines, "shop/busy")[5].parse::<f64>().unwrap();
+        let counted = vm.used() - start;
+        assert!(used > 0.0 && used <= counted + 0.005, "{counted} s were used: {lines:#?}");
+    };
+    check(&table(NOBODY, &vm.flags()));
+    let flags = vm.flags();
+    let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    check(&table(&agent.address, &[]));
+}
+
+/// Runs `top`, between two records of how the terminal is set.
+fn start_top(name: &str, address: &str, flags: &[String]) -> Terminal {
+    let folder = std::env::temp_dir();
+    let folder = folder.join(format!("psi-agent-test-{}-{name}", std::process::id()));
+    let folder = folder.display();
+    let flags = flags.join(" ");
+    let script = format!(
+        "echo shell; stty -g > {folder}/before; \
+         sh -c 'echo $$ > {folder}/pid; exec {BINARY} top --listen-address {address} {flags}'; \
+         echo ended: $?; stty -g > {folder}/after; exec sleep 60"
+    );
+    Terminal::start(name, &script)
+}
+
+/// It has ended well, and the terminal is as it was before.
+fn check_restored(terminal: &Terminal) {
+    let has_ended = |lines: &[String]| lines.iter().any(|line| line == "ended: 0");
+    let lines = terminal.wait_for("the end", has_ended);
+    assert_eq!(lines[..2], ["shell", "ended: 0"], "{lines:#?}");
+    let settings = |file: &str| {
+        let path = terminal.folder.path(file);
+        wait_for("the settings", LIMIT, || {
+            fs::read_to_string(&path).ok().filter(|settings| !settings.is_empty())
+        })
+    };
+    assert_eq!(settings("before"), settings("after"));
+    assert_eq!(terminal.told("#{alternate_on} #{cursor_flag}"), "0 1");
+}
+
+fn has_table(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.starts_with("vms/demo"))
+}
+
+#[test]
+#[ignore = "needs tmux"]
+fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
+    let agent = recorded_agent();
+    let terminal = start_top("live", &agent.address, &[]);
+    let lines = terminal.wait_for("the table", has_table);
+    assert!(lines[0].ends_with(&format!("at {}  q quits", agent.address)), "{lines:#?}");
+    assert_eq!(row(&lines, "VM"), HEADER);
+    assert!(lines.iter().any(|line| line.ends_with("ASKED for.")), "{lines:#?}");
+    assert_eq!(terminal.told("#{alternate_on} #{cursor_flag}"), "1 0");
+
+    let first = lines[0].clone();
+    terminal.wait_for("a later look", |lines| has_table(lines) && lines[0] != first);
+
+    terminal.tmux(&["resize-window", "-x", "40", "-y", "12"]);
+    let narrow = |lines: &[String]| has_table(lines) && lines.iter().any(|l| l.ends_with("LIMIT"));
+    let lines = terminal.wait_for("a narrow table", narrow);
+    assert!(lines.len() <= 12 && lines.iter().all(|line| line.len() <= 40), "{lines:#?}");
+
+    terminal.tmux(&["resize-window", "-x", "100", "-y", "24"]);
+    terminal.wait_for("a wide table", |lines| {
+        lines.iter().any(|line| line.split_whitespace().eq(HEADER))
+    });
+    terminal.tmux(&["send-keys", "x"]);
+    terminal.tmux(&["send-keys", "q"]);
+    check_restored(&terminal);
+}
+
+#[test]
+#[ignore = "needs tmux"]
+fn ctrl_c_escape_and_sigterm_end_it_too() {
+    let agent = recorded_agent();
+    for (name, keys) in [("ctrl-c", &["C-c"][..]), ("escape", &["Escape"]), ("sigterm", &[])] {
+        let terminal = start_top(name, &agent.address, &[]);
+        terminal.wait_for("the table", has_table);
+        if keys.is_empty() {
+            let pid = fs::read_to_string(terminal.folder.path("pid")).unwrap();
+            assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success(), "{pid}");
+        }
+        for key in keys {
+            terminal.tmux(&["send-keys", key]);
+        }
+        check_restored(&terminal);
+    }
+}
+
+#[test]
+#[ignore = "needs tmux"]
+fn when_the_agent_ends_it_reads_on_by_itself() {
+    let agent = recorded_agent();
+    let terminal = start_top("ends", &agent.address, &flags_of_one_vm());
+    terminal.wait_for("the agent's", |lines| has_table(lines) && lines[0].contains(" agent 0"));
+    drop(agent);
+    let own = |lines: &[String]| has_table(lines) && lines[0].contains("read from the kernel");
+    terminal.wait_for("its own", own);
+    terminal.tmux(&["send-keys", "q"]);
+    check_restored(&terminal);
+}
+
+#[test]
+#[ignore = "needs tmux"]
+fn an_agent_that_falls_silent_is_said_beside_what_it_told() {
+    let agent = recorded_agent();
+    let terminal = start_top("silent", &agent.address, &[]);
+    terminal.wait_for("the table", has_table);
+    let says_so = |lines: &[String]| {
+        has_table(lines) && lines.iter().any(|line| line.contains("did not answer within 5 s"))
+    };
+    agent.signal("STOP");
+    terminal.wait_for("what is wrong", says_so);
+    agent.signal("CONT");
+    terminal.wait_for("the table alone", |lines| has_table(lines) && !says_so(lines));
+    terminal.tmux(&["send-keys", "q"]);
+    check_restored(&terminal);
+}
+
+#[test]
+#[ignore = "needs tmux"]
+fn what_cannot_work_is_said_on_the_terminal_as_it_was() {
+    let flags = ["--cgroup-root", "/nowhere"].map(str::to_owned);
+    let terminal = start_top("nowhere", NOBODY, &flags);
+    let lines = terminal.wait_for("the end", |lines| lines.iter().any(|line| line == "ended: 1"));
+    assert!(lines[1].starts_with("psi-agent: cannot open the cgroup root: /nowhere"), "{lines:#?}");
+}

@@ -1,0 +1,3 @@
+//! Tests that take long or want the machine to themselves: `tests/run --all`.
+
+mod cost;
