@@ -289,11 +289,6 @@ impl Scenario {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
-    /// Pods, copies included.
-    pub fn pod_count(&self) -> u32 {
-        self.pods.iter().map(|pod| pod.copies).sum()
-    }
-
     /// Whether it measures the agent's reaction, and not one value.
     pub fn is_long(&self) -> bool {
         self.seconds > SECONDS
