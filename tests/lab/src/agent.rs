@@ -73,6 +73,8 @@ impl Agent {
             .arg("--pods-file")
             .arg(pods)
             .args(["--listen-address", address, "--families", "pressure", "--cpu-source", source])
+            // Reading other cgroups for a snapshot is a load on an emulated CPU.
+            .args(["--scope", "pods"])
             // With the label a change of the level is published at once.
             .arg("--label")
             .stdin(Stdio::null())

@@ -224,10 +224,19 @@ fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow
     let there = pods.iter().filter(|running| running.load.is_some() && !running.ended);
     let counters = |running: &Running<'_>| {
         let (pod, container) = (&running.tree.pod, &running.tree.container);
+        let all = taskstats.is_some();
+        let (limited, emulator) =
+            (running.pod.cpu_limit().is_some(), running.pod.load.emulator.is_some());
+        let threads = threads(container, emulator);
+        let (pod, container_counters) = if limited || emulator || all {
+            (Cgroup::read(pod, all), Cgroup::read(container, all))
+        } else {
+            (Cgroup::default(), Cgroup::read_unlimited(container, &threads))
+        };
         let mut counters = PodCounters {
-            pod: Cgroup::read(pod, taskstats.is_some()),
-            container: Cgroup::read(container, taskstats.is_some()),
-            threads: threads(container, running.pod.load.emulator.is_some()),
+            pod,
+            container: container_counters,
+            threads,
             memory_io: None,
             delays: BTreeMap::new(),
         };

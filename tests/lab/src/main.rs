@@ -178,17 +178,16 @@ fn run_matrix(
     Ok((records, failures))
 }
 
-/// The boots in virtual time, and those in real time: one for each number of CPUs and each speed. A boot in virtual time
+/// The boots in virtual time, and those in real time: one for each number of CPUs. A boot in virtual time
 /// uses one of this machine's CPUs, so that one with more than a CPU's share of the scenarios is split.
 /// The longest start first.
 fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
-    let mut alike: BTreeMap<(bool, u32, u32), Vec<Scenario>> = BTreeMap::new();
+    let mut alike: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in scenarios {
-        let shift = if scenario.real_time { 0 } else { machine::shift(&scenario) };
-        alike.entry((scenario.real_time, scenario.vcpus, shift)).or_default().push(scenario);
+        alike.entry((scenario.real_time, scenario.vcpus)).or_default().push(scenario);
     }
     let (in_real_time, in_virtual_time): (Vec<_>, Vec<_>) =
-        alike.into_iter().partition(|((real_time, ..), _)| *real_time);
+        alike.into_iter().partition(|((real_time, _), _)| *real_time);
     let count: usize = in_virtual_time.iter().map(|(_, scenarios)| scenarios.len()).sum();
     let share = count.div_ceil(at_once).max(1);
     let parts = in_virtual_time.iter().flat_map(|(_, scenarios)| scenarios.chunks(share));

@@ -209,6 +209,17 @@ impl Node {
 }
 
 impl Cgroup {
+    /// One without a CPU limit, whose usage is that of its threads: each read of `cpu.stat` is a load on
+    /// an emulated CPU.
+    pub fn read_unlimited(path: &Path, threads: &BTreeMap<u32, (u64, u64)>) -> Self {
+        let ran: u64 = threads.values().map(|(ran, _)| ran).sum();
+        Self {
+            pressure: Pressures::read(false, |resource| path.join(format!("{resource}.pressure"))),
+            usage_us: ran / 1000,
+            ..Self::default()
+        }
+    }
+
     pub fn read(path: &Path, all: bool) -> Self {
         let (stat, local) = (text(&path.join("cpu.stat")), text(&path.join("cpu.stat.local")));
         let (stat, local) = (keyed(&stat), keyed(&local));

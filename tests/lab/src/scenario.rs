@@ -88,8 +88,7 @@ pub enum Score {
 #[serde(deny_unknown_fields)]
 pub struct Pod {
     pub name: String,
-    /// Whether it runs a VM: a container `compute` beside a console log limited to 15 thousandths of a
-    /// CPU. Otherwise it has one container, `app`.
+    /// Whether it runs a VM, in a container `compute`. Otherwise its container is `app`.
     #[serde(default = "yes")]
     pub vm: bool,
     #[serde(default = "one")]
@@ -110,7 +109,8 @@ pub struct Pod {
     pub weight: Option<u64>,
     /// `cpuset.cpus` of the pod, such as `0-1`.
     pub cpus: Option<String>,
-    /// Whether the console log's container is at its limit all the time.
+    /// Whether it has a console log's container, limited to 15 thousandths of a CPU, that is at its limit all
+    /// the time.
     #[serde(default)]
     pub busy_console: bool,
     /// Start, seconds.
@@ -287,11 +287,6 @@ impl Scenario {
         };
         paths.sort();
         paths.iter().map(|path| Self::read(path)).collect()
-    }
-
-    /// Pods, copies included.
-    pub fn pod_count(&self) -> u32 {
-        self.pods.iter().map(|pod| pod.copies).sum()
     }
 
     /// Whether it measures the agent's reaction, and not one value.

@@ -72,7 +72,7 @@ impl PodTree {
         limit(&container, pod.container_cpus)?;
         limit_memory(&container, pod.container_memory)?;
         limit_io(&container, pod.io_max)?;
-        let console = if pod.vm {
+        let console = if pod.vm && pod.busy_console {
             let (console, path) = make(&of(1))?;
             limit(&console, Some(CONSOLE_CPUS))?;
             Some(path)
@@ -118,7 +118,8 @@ impl PodTree {
             metadata["labels"] =
                 json!({"kubevirt.io": "virt-launcher", "kubevirt.io/nodeName": "lab"});
             metadata["annotations"] = json!({"kubevirt.io/domain": self.name});
-            containers = vec![status("compute", 0), status("guest-console-log", 1)];
+            containers = vec![status("compute", 0)];
+            containers.extend(self.console.is_some().then(|| status("guest-console-log", 1)));
             if self.arriving {
                 metadata["labels"]["kubevirt.io/migrationJobUID"] = json!("a-migration");
                 metadata["labels"]["kubevirt.io/nodeName"] = json!("elsewhere");
