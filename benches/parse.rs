@@ -1,10 +1,6 @@
-//! Our two strict parsers beside those of the crate procfs, on this host's own text.
+//! Two of the agent's parsers beside those of the crate procfs, on this host's files.
 //! Run with `cargo bench --bench parse`.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a benchmark that cannot go on should say so at once"
-)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails at the first error")]
 
 use std::hint::black_box;
 

@@ -1,12 +1,12 @@
-//! Rendering 10,002 series (1,667 cgroups, six pressure families, six labels), beside the crate
-//! `prometheus` with a collector of its own for the same series; and how often each allocates.
+//! CPU time and allocations to render 10,002 series (1,667 cgroups, six pressure families, six
+//! labels), beside a collector of the crate `prometheus` for the same series.
 //! Run with `cargo bench --bench render`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "a benchmark that cannot go on should say so at once"
+    reason = "a benchmark fails at the first error"
 )]
 
 use std::collections::HashSet;
@@ -35,7 +35,7 @@ mod support;
 
 const CGROUPS: u64 = 1667;
 const REPEATS: u32 = 20;
-/// Of the crate's time: 0.3 ms where it takes the 7.9 of README.md, and as much less or more elsewhere.
+/// Budget as a share of the crate's time: 0.3 ms on the machine of README.md, where it takes 7.9 ms.
 const SHARE: f64 = 0.3 / 7.9;
 
 fn main() -> ExitCode {
@@ -67,13 +67,13 @@ fn main() -> ExitCode {
     let per_series = allocations as f64 / (CGROUPS * 6) as f64;
     judge(&[
         ("agent / prometheus", turns.times(0, 1), SHARE),
-        // One for each chunk of 64 KiB, which is two hundred series.
+        // One allocation for each chunk of 64 KiB, which is 200 series.
         ("allocations a series", per_series, 0.01),
     ])
 }
 
-/// One answer to a scrape, as the HTTP server makes it: the labels of the last one, and each chunk
-/// in memory of its own.
+/// One response to a scrape, as in the HTTP server: with kept labels, and each chunk in a buffer of
+/// its own.
 fn render(sample: &Arc<ScrapeSample>, labels: &mut LabelCache) -> usize {
     let groups = vec![FamilyGroup::Pressure];
     let mut exposition =
@@ -100,7 +100,7 @@ fn sample() -> ScrapeSample {
         let id = CgroupId(number + 2);
         let cgroup =
             Cgroup { id, place: Place::of_path(&path), path: path.into(), made_at_s: None };
-        // Totals as of a day or two, each another number of digits.
+        // Totals of one or two days, with different numbers of digits.
         let total = |factor: u64| Some(number * number * factor + 17);
         let pressure =
             |factor| Some(Pressure { some_us: total(factor), full_us: total(factor / 2) });
@@ -127,8 +127,8 @@ fn sample() -> ScrapeSample {
     }
 }
 
-/// The same six families by the crate: totals cannot be set in its own counters, so metrics are
-/// made anew at each gathering.
+/// The same six families by the crate. Its counters cannot be set to a total, so the collector
+/// creates the metrics at each collection.
 struct Pressure6(Arc<ScrapeSample>);
 
 impl Collector for Pressure6 {

@@ -1,13 +1,12 @@
-//! One sample (cpu, memory and I/O pressure) of 1,500 real cgroups, on the agent's own path,
-//! beside a C loop that only reads the same files (`read_loop.c`). Needs root, a cgroup2 mount and
-//! `cc`; makes idle cgroups of its own and removes them, so no other reader is disturbed.
-//! Run with `cargo bench --bench sample`.
+//! CPU time of one sample (CPU, memory and I/O pressure) of 1,500 real cgroups, beside a C loop that
+//! only reads the same files (`read_loop.c`), and of a tick: of an idle node, while two of 500 VMs
+//! wait, and by run delay.
 //!
-//! Then a tick, which reads next to nothing of whom nobody holds back: while nobody waits, while two
-//! of 500 VMs do, and by the run delay of all of their threads.
+//! Run with `cargo bench --bench sample`. Needs root, a cgroup2 mount and `cc`. It creates idle
+//! cgroups and removes them at the end.
 //!
-//! Before each sample the caches are filled with something else, as they are on a node where other
-//! programs run between two ticks. Without that a kept file costs a third less to read.
+//! Before each sample the CPU caches are filled with other data, as by other programs on a node.
+//! Without that, reading an open file takes a third less.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +15,7 @@
     clippy::string_slice,
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "a benchmark that cannot go on should say so at once"
+    reason = "a benchmark fails at the first error"
 )]
 
 use std::cell::RefCell;
@@ -43,22 +42,22 @@ mod tick;
 
 /// Each pod is three cgroups: its own and two containers'.
 const PODS: usize = 500;
-/// VMs that wait in the one of two ticks.
+/// VMs that wait in one of the two ticks.
 const WAITING: usize = 2;
 /// Virtual CPUs of each VM whose run delay is read.
 const VCPUS: usize = 4;
-/// A minute of passed time in ticks: one of them rescans the whole tree, as in production.
+/// Samples of one minute of the agent's clock, one of which rescans all cgroups.
 const SAMPLES_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
-/// Places of those that take turns at samples.
+/// Indexes of the variants of a sample.
 const AGENT: usize = 0;
 const OPENAT: usize = 1;
 const PREAD: usize = 2;
-/// And at ticks.
+/// Indexes of the variants of a tick.
 const CALM: usize = 0;
 const WAITS: usize = 1;
 const RUN_DELAY: usize = 2;
-/// More than the last-level cache holds, as in `read_loop.c`.
+/// More than the size of the last-level cache, as in `read_loop.c`.
 const OTHER_WORK_BYTES: usize = 96 << 20;
 
 fn main() -> ExitCode {
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
     let mut other_work = || memory.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
     let samples = measure_samples(handles, &mut other_work);
     let ticks = measure_ticks(handles, &mut other_work);
-    // Of two parts of this program.
+    // Measured one after the other, so a ratio of medians.
     let of_sample = |tick| ticks.median(tick).as_secs_f64() / samples.median(AGENT).as_secs_f64();
     judge(&[
         ("sample / openat", samples.times(AGENT, OPENAT), 1.2),
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The agent's, and the same files' in C: opened each time, and kept open.
+/// A sample of the agent, and the same files read in C: opened each time, and kept open.
 fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let own = cgroup::OwnCgroup::new("bench");
     for vm in 0..PODS {
@@ -96,7 +95,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
         .iter()
         .map(|member| own.path.join(member.cgroup.path.trim_start_matches('/')))
         .collect();
-    assert_eq!(kept_pressure_files(), 0, "a kept file holds a buffer of the kernel's");
+    assert_eq!(kept_pressure_files(), 0, "an open pressure file holds a buffer in the kernel");
 
     let program = compile("read_loop", &[]);
     let mut openat = ReadLoop::start(&program, "openat", &directories);
@@ -116,7 +115,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     )
 }
 
-/// While nobody waits, while some do, and by the run delay of all virtual CPUs.
+/// A tick of an idle node, while some VMs wait, and by the run delay of all virtual CPUs.
 fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let mut calm = tick::Node::new("bench-calm", PODS, CpuSource::Psi, handles);
     let mut waiting = tick::Node::new("bench-waits", PODS, CpuSource::Psi, handles);
@@ -144,8 +143,8 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     turns
 }
 
-/// The agent's reader, and a clock that goes on by [`STEP`] with each sample: no reading is young
-/// enough to be taken again.
+/// The agent's reader, and a clock that advances by [`STEP`] with each sample, so that no reading is
+/// reused.
 struct Agent {
     collector: Collector,
     now: Instant,
@@ -176,8 +175,8 @@ impl Agent {
         Self { collector, now: Instant::now(), proc, samples: 0 }
     }
 
-    /// As for a scrape on a node that waits for memory and disks: on another no cgroup's files of
-    /// them are opened.
+    /// A scrape of a node with changing memory and I/O pressure, without which the cgroups' files of
+    /// them are not opened.
     fn sample(&mut self) -> ScrapeSample {
         self.now += STEP;
         self.samples += 1;
@@ -197,7 +196,7 @@ fn kept_pressure_files() -> usize {
     files.filter(|file| file.to_string_lossy().ends_with(".pressure")).count()
 }
 
-/// One of the C programs beside this file.
+/// Compiles one of the C programs beside this file.
 fn compile(name: &str, flags: &[&str]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("benches/{name}.c"));
@@ -207,7 +206,7 @@ fn compile(name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// The C program; it makes a sweep when told to.
+/// The running C program, which does one sweep per line of input.
 struct ReadLoop {
     child: Child,
     orders: ChildStdin,

@@ -1,6 +1,6 @@
-//! What the benches with a budget share: CPU time instead of wall time, and variants that take
-//! turns, so that a busy neighbour slows all of them alike. (criterion finishes one variant before
-//! it begins the next, which would compare two moments of a shared machine.)
+//! Shared by the benches with a budget: measurement of CPU time, and variants that take turns, so that
+//! a noisy neighbour affects all of them. (criterion runs one variant after the other, which compares
+//! two moments of a shared machine.)
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 /// An odd number, so that the median is a measured value.
 const ROUNDS: usize = 21;
 
-/// Does something once and answers its CPU time.
+/// Runs once and returns its CPU time.
 pub(crate) type Work<'a> = &'a mut dyn FnMut() -> Duration;
 
 /// CPU time of this thread for `work`.
@@ -21,19 +21,19 @@ pub(crate) fn cpu_time_of(work: impl FnOnce()) -> Duration {
     clock() - start
 }
 
-/// What variants took that took turns.
+/// The CPU times of variants that took turns.
 pub(crate) struct Turns<const N: usize>(Vec<[Duration; N]>);
 
 impl<const N: usize> Turns<N> {
-    /// The median of what a variant took.
+    /// The median of a variant.
     pub(crate) fn median(&self, variant: usize) -> Duration {
         let mut taken: Vec<Duration> = self.0.iter().map(|round| round[variant]).collect();
         taken.sort();
         taken[taken.len() / 2]
     }
 
-    /// How many times as long as `other` the `one` took: the median of what it was in each round, since
-    /// the two of a round met the same neighbours.
+    /// The ratio of `one` to `other`: the median of the rounds' ratios, since both variants of a round
+    /// ran beside the same neighbours.
     pub(crate) fn times(&self, one: usize, other: usize) -> f64 {
         let of = |round: &[Duration; N]| round[one].as_secs_f64() / round[other].as_secs_f64();
         let mut times: Vec<f64> = self.0.iter().map(of).collect();
@@ -42,8 +42,7 @@ impl<const N: usize> Turns<N> {
     }
 }
 
-/// Lets the variants take turns of `repeats` times their work; prints the median of each one's
-/// means.
+/// Runs the variants in turns, `repeats` times each, and prints the median of each one's means.
 pub(crate) fn take_turns<const N: usize>(
     repeats: u32,
     mut variants: [(&str, Work<'_>); N],
@@ -52,7 +51,7 @@ pub(crate) fn take_turns<const N: usize>(
         let of_each = variants.each_mut();
         of_each.map(|(_, work)| (0..repeats).map(|_| work()).sum::<Duration>() / repeats)
     };
-    // The first round fills caches.
+    // The first round warms caches.
     round();
     let turns = Turns((0..ROUNDS).map(|_| round()).collect());
     for (at, (name, _)) in variants.iter().enumerate() {
@@ -64,7 +63,7 @@ pub(crate) fn take_turns<const N: usize>(
     turns
 }
 
-/// Prints whether budgets hold; fails if one does not.
+/// Prints whether the budgets hold, and fails if one does not.
 pub(crate) fn judge(budgets: &[(&str, f64, f64)]) -> ExitCode {
     for (what, measured, budget) in budgets {
         let verdict = if measured <= budget { "holds" } else { "BROKEN" };

@@ -1,5 +1,5 @@
-//! A tick of a node with 500 VMs, from the files to the score: calm, while two of them wait, and by
-//! the run delay of 2,000 threads.
+//! A tick of a node with 500 VMs, from the files to the score: idle, while two of them wait, and by the
+//! run delay of 2,000 threads.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +17,15 @@ use serde_json::json;
 use crate::cgroup::OwnCgroup;
 use crate::host_proc::HostProc;
 
-/// A minute of ticks: for so long one is looked at who waited once.
+/// Ticks of one minute, in which a VM that waited once is read at each tick.
 pub(crate) const TICKS_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
-/// A VM that wants a CPU, the same as all others.
+/// The load of a VM that wants the same CPU as all others.
 pub(crate) const SPIN: &str = "taskset -c 1 sh -c 'while :; do :; done'";
-/// In each tick's window those that wait do so for at least a hundredth of it.
+/// Real time between ticks, long enough to be 1 % of a tick's window.
 const WAIT: Duration = Duration::from_millis(250);
 
-/// A node's VMs, and the agent's thread that reads them.
+/// A node's VMs, and a reader and scorer as in the agent.
 pub(crate) struct Node {
     collector: Collector,
     pods: PodIndex,
@@ -38,7 +38,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// VMs that do nothing.
+    /// A node with idle VMs.
     pub(crate) fn new(name: &str, vms: usize, source: CpuSource, handles: usize) -> Self {
         let own = OwnCgroup::new(name);
         let pods: Vec<Pod> = (0..vms).map(|vm| make_vm(&own, vm)).collect();
@@ -65,14 +65,14 @@ impl Node {
         }
     }
 
-    /// Lets so many of them do something.
+    /// Starts a command in the first `vms` VMs.
     pub(crate) fn start(&mut self, vms: usize, command: &str) {
         for vm in 0..vms {
             self.host_proc.show(self.own.spawn(&cgroup_of(vm, 0), command));
         }
     }
 
-    /// Lets those that want a CPU wait for it once a round, then ticks.
+    /// Lets the started commands compete for their CPU, once a round.
     pub(crate) fn prepare(&mut self) {
         if self.ticks.is_multiple_of(TICKS_A_ROUND) {
             std::thread::sleep(WAIT);
@@ -91,13 +91,13 @@ impl Node {
         self.before = Some(sample);
     }
 
-    /// Of how many threads the last tick read the times.
+    /// The number of threads that the last tick read.
     pub(crate) fn threads(&self) -> usize {
         let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
         containers.iter().flat_map(|container| &container.threads).map(Vec::len).sum()
     }
 
-    /// For how many VMs the last tick knows what they used in its own window.
+    /// The number of VMs whose CPU use the last tick read.
     pub(crate) fn looked_at(&self) -> usize {
         let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
         let cpu = containers.iter().filter_map(|container| container.cpu.last);
@@ -105,7 +105,7 @@ impl Node {
     }
 }
 
-/// A VM's cgroups, and what the API server would say of its pod.
+/// Creates a VM's cgroups, and its pod as listed by the API server.
 fn make_vm(own: &OwnCgroup, vm: usize) -> Pod {
     let statuses = ["compute", "guest-console-log"].iter().zip(0..).map(|(name, container)| {
         own.make(&cgroup_of(vm, container));

@@ -345,7 +345,7 @@ type Connected = Result<Option<OwnNode>, ClusterError>;
 /// The list of pods, which gives series their names; `None` stand-alone.
 async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     let remedy = match source {
-        PodSource::Nobody => return None,
+        PodSource::Standalone => return None,
         PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
             "give the agent access to the API server, and its account list and watch on pods"

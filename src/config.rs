@@ -1,236 +1,90 @@
-//! The command line and its environment twins, to what the program needs. The only reader of
+//! The command line and its environment variables, as a checked [`Config`]. No other module reads
 //! either.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
-use crate::cluster::Cluster;
 use crate::collector::{Groups, Selection};
-use crate::contract::{Level, Prefix, Thresholds};
+use crate::contract::{Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
 use crate::publish::node_patch::Outputs;
-use crate::reap::Reap;
 use crate::sample::CpuSource;
-use crate::score::Counted;
 pub use access::{Access, Auth};
 pub use bridge::Bridge;
-use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
+pub use cluster::{PodSource, Publish, Scope};
+pub use command::{Command, ReapFlags};
+pub use error::ConfigError;
+use flags::Flags;
+pub use flags::{LogConfig, LogFormat};
 
 mod access;
 mod bridge;
+mod cluster;
+mod command;
+mod error;
 mod flags;
+#[cfg(test)]
+mod tests;
 
-/// What was typed.
+/// The command line as typed.
 #[derive(Debug, Parser)]
 #[command(
     name = "psi-agent",
     version,
-    about = "Exports the pressure (PSI) of this node and its cgroups to Prometheus.",
-    after_help = "Exit codes: 0 all well; 1 something on this host does not let it run, said in \
-                  one line; 64 the command line is wrong.\n\
-                  Without a command it runs; every flag can also be set by its environment variable."
+    about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its VMs.",
+    after_help = "Exit codes: 0 success; 1 this host does not meet a requirement, explained in one \
+                  line; 64 invalid command line.\n\
+                  The default command is run. Every flag has an environment variable."
 )]
 pub struct CommandLine {
     #[command(subcommand)]
-    command: Option<TypedCommand>,
+    command: Option<Command>,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// Serve until stopped.
-    Run,
-    /// Read twice, print, exit.
-    Once,
-    /// Show the node and its VMs.
-    Top,
-    /// Say what the host has.
-    Check,
-    /// List the cluster's nodes.
-    Nodes,
-    /// Clear nodes.
-    Reap(Reap),
-    /// Serve what the cluster's nodes say.
-    Bridge(Bridge),
-}
-
-impl Command {
-    /// Where it listens, or asks, unless it is told.
-    fn default_address(&self) -> SocketAddr {
-        let port = match self {
-            Command::Bridge(_) => 9943,
-            Command::Run
-            | Command::Once
-            | Command::Top
-            | Command::Check
-            | Command::Nodes
-            | Command::Reap(_) => 9942,
-        };
-        (Ipv4Addr::LOCALHOST, port).into()
-    }
-}
-
-/// Which cgroups are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Scope {
-    /// Every cgroup but systemd's mount units
-    All,
-    /// The node, pods and their containers
-    Pods,
-    /// The node, and of the pods those that run VMs
-    VirtLauncher,
-}
-
-impl Scope {
-    fn of(typed: Option<Self>, pods: &PodSource) -> Result<Self, ConfigError> {
-        let knows_pods = *pods != PodSource::Nobody;
-        match typed {
-            Some(Scope::VirtLauncher) if !knows_pods => Err(ConfigError::ScopeWithoutPods),
-            Some(scope) => Ok(scope),
-            None => Ok(if knows_pods { Scope::VirtLauncher } else { Scope::All }),
-        }
-    }
-
-    fn selection(self, levels: &[CgroupLevel]) -> Selection {
-        let level = |level| levels.contains(&level);
-        Selection {
-            everything: self == Scope::All,
-            root: level(CgroupLevel::Root),
-            pods: level(CgroupLevel::Pod),
-            containers: level(CgroupLevel::Container),
-            vms_only: self == Scope::VirtLauncher,
-        }
-    }
-}
-
-/// What happens to the score, besides being served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Publish {
-    /// It is written on the Node
-    On,
-    /// What would be written is logged and counted
-    DryRun,
-    /// Nothing
-    Off,
-}
-
-impl Publish {
-    fn of(typed: Option<Self>, pods: &PodSource, command: &Command) -> Result<Self, ConfigError> {
-        let in_cluster = matches!(pods, PodSource::Cluster(_));
-        match typed {
-            Some(Publish::On) if !in_cluster && *command == Command::Run => {
-                Err(ConfigError::PublishWithoutCluster)
-            }
-            Some(publish) => Ok(publish),
-            None => Ok(if in_cluster { Publish::On } else { Publish::DryRun }),
-        }
-    }
-}
-
-/// How to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogConfig {
-    /// The least severe level that is logged.
-    pub level: tracing::Level,
-    /// JSON or text; `None` where the terminal decides.
-    pub json: Option<bool>,
-}
-
-impl LogConfig {
-    fn of(level: LogLevel, format: LogFormat) -> Self {
-        let level = match level {
-            LogLevel::Error => tracing::Level::ERROR,
-            LogLevel::Warn => tracing::Level::WARN,
-            LogLevel::Info => tracing::Level::INFO,
-            LogLevel::Debug => tracing::Level::DEBUG,
-            LogLevel::Trace => tracing::Level::TRACE,
-        };
-        let json = match format {
-            LogFormat::Auto => None,
-            LogFormat::Text => Some(false),
-            LogFormat::Json => Some(true),
-        };
-        Self { level, json }
-    }
-}
-
-/// Who tells of this node's pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodSource {
-    /// Nobody: the agent stands alone on a host.
-    Nobody,
-    /// A file.
-    File(PathBuf),
-    /// The API server.
-    Cluster(Cluster),
-}
-
-impl PodSource {
-    /// What was typed, and whether this process is a pod that has a service account.
-    fn of(
-        pods_file: Option<PathBuf>,
-        kubeconfig: Option<PathBuf>,
-        node_name: Option<String>,
-        in_cluster: bool,
-    ) -> Result<Self, ConfigError> {
-        match (pods_file, node_name) {
-            (Some(file), _) => Ok(PodSource::File(file)),
-            (None, Some(node_name)) if kubeconfig.is_some() || in_cluster => {
-                Ok(PodSource::Cluster(Cluster { kubeconfig, node_name }))
-            }
-            (None, Some(_)) => Err(ConfigError::NodeWithoutCluster),
-            (None, None) if kubeconfig.is_some() || in_cluster => {
-                Err(ConfigError::ClusterWithoutNode)
-            }
-            (None, None) => Ok(PodSource::Nobody),
-        }
-    }
-}
-
-/// What the program needs.
+/// The settings of one run of the program.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What to do.
+    /// The command.
     pub command: Command,
-    /// Where to listen.
+    /// Address to listen on; for `top`, the agent's.
     pub listen_address: SocketAddr,
-    /// TLS, authentication, and the page.
+    /// TLS, authentication and access to the page.
     pub access: Access,
     /// The host's `/proc`.
     pub proc_root: PathBuf,
     /// Source of CPU wait time; `None` is `auto`.
     pub cpu_source: Option<CpuSource>,
-    /// The top of the cgroup2 tree, where one was named.
+    /// Root of the cgroup v2 hierarchy; `None` to search for it.
     pub cgroup_root: Option<PathBuf>,
-    /// Who tells of pods.
+    /// Source of this node's pods.
     pub pods: PodSource,
-    /// How people reach the API server, if not by kubectl's rules.
+    /// Kubeconfig of the commands that kubectl's rules apply to; `None` for those rules' default.
     pub kubeconfig: Option<PathBuf>,
-    /// What keys on Nodes begin with.
+    /// Prefix of keys on Nodes.
     pub prefix: Prefix,
-    /// Which cgroups.
+    /// Cgroups that are read.
     pub selection: Selection,
-    /// Which metrics.
+    /// Exported families.
     pub families: Vec<FamilyGroup>,
-    /// Which resources make up the score.
-    pub counted: Counted,
-    /// Where the score's levels begin.
+    /// Resources that the score includes.
+    pub counted: Vec<Resource>,
+    /// Thresholds of the levels.
     pub thresholds: Thresholds,
-    /// What happens to the score.
+    /// Where the score goes, besides the metrics.
     pub publish: Publish,
-    /// What is written on the Node besides annotations.
+    /// Label and taints, beside the annotations.
     pub outputs: Outputs,
-    /// How to log.
+    /// Logging.
     pub log: LogConfig,
 }
 
 impl Config {
-    /// Which groups of files the metrics need.
+    /// Groups of kernel files that the exported families need.
     #[must_use]
     pub fn groups(&self) -> Groups {
         let has = |group| self.families.contains(&group);
@@ -239,215 +93,51 @@ impl Config {
             memory: has(FamilyGroup::Memory),
             io: has(FamilyGroup::Io),
             processes: has(FamilyGroup::Processes),
-            // Throttling is only exported where a quota is set.
+            // Throttling is exported only where a quota is set, and `cpu.max` is in this group.
             spec: has(FamilyGroup::Spec) || has(FamilyGroup::Cpu),
         }
     }
-}
-
-/// A command line whose parts do not fit together.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// `--scope virt-launcher` where nobody tells of pods.
-    #[error("--scope virt-launcher needs to know pods: name a --kubeconfig or a --pods-file")]
-    ScopeWithoutPods,
-    /// A service account or a kubeconfig, but not which node this is.
-    #[error(
-        "in a cluster the agent needs to know its node: give --node-name (in a DaemonSet, from spec.nodeName)"
-    )]
-    ClusterWithoutNode,
-    /// A node's name, but no cluster that it could be in.
-    #[error(
-        "--node-name needs a cluster: run as a pod with a service account, or name a --kubeconfig"
-    )]
-    NodeWithoutCluster,
-    /// `--publish on` where there is no Node to write on.
-    #[error(
-        "--publish on needs a cluster: name a --kubeconfig and a --node-name, or leave it at dry-run"
-    )]
-    PublishWithoutCluster,
-    /// A certificate without a key, or the other way round.
-    #[error("--tls-cert-file and --tls-private-key-file go together: name both, or neither")]
-    HalfACertificate,
-    /// `--auth kubernetes` where there is no API server to ask.
-    #[error(
-        "--auth kubernetes needs a cluster, whose API server says what tokens are good for: run as a pod with a service account, or name a --kubeconfig and a --node-name"
-    )]
-    AuthWithoutCluster,
-    /// `--auth kubernetes` by plain HTTP.
-    #[error(
-        "--auth kubernetes needs TLS, or tokens would go over the network for all to read: name a --tls-cert-file and a --tls-private-key-file"
-    )]
-    AuthWithoutTls,
-    /// `--auth kubernetes` of the bridge.
-    #[error(
-        "--auth kubernetes is not for the bridge: the schedulers that ask it show no tokens; see its network policy"
-    )]
-    AuthOfTheBridge,
 }
 
 impl TryFrom<CommandLine> for Config {
     type Error = ConfigError;
 
     fn try_from(CommandLine { command, flags }: CommandLine) -> Result<Self, ConfigError> {
-        let Flags {
-            node_name,
-            kubeconfig,
-            prefix,
-            pods_file,
-            listen_address,
-            tls_cert_file,
-            tls_private_key_file,
-            auth,
-            page,
-            proc_root,
-            cpu_source,
-            cgroup_root,
-            scope,
-            cgroup_levels,
-            families,
-            levels,
-            score_resources,
-            publish,
-            label,
-            taint_levels,
-            log_level,
-            log_format,
-        } = flags;
-        // What every pod has, and client libraries go by.
+        // Every pod has this variable; Kubernetes' client libraries rely on it too.
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let command = command.map_or(Command::Run, Command::from);
+        let command = command.unwrap_or(Command::Run);
         let pods = match &command {
-            Command::Nodes | Command::Reap(_) | Command::Bridge(_) => PodSource::Nobody,
-            Command::Run | Command::Once | Command::Top | Command::Check => {
-                PodSource::of(pods_file, kubeconfig.clone(), node_name, in_cluster)?
-            }
+            Command::Nodes | Command::Reap(_) | Command::Bridge(_) => PodSource::Standalone,
+            Command::Run | Command::Once | Command::Top | Command::Check => PodSource::new(
+                flags.pods_file,
+                flags.kubeconfig.clone(),
+                flags.node_name,
+                in_cluster,
+            )?,
         };
-        let scope = Scope::of(scope, &pods)?;
-        let publish = Publish::of(publish, &pods, &command)?;
-        let access = Access::new(tls_cert_file, tls_private_key_file, auth, page.into())?;
-        auth.check(&pods, access.certificate.is_some(), &command)?;
+        let scope = Scope::new(flags.scope, &pods)?;
+        let publish = Publish::new(flags.publish, &pods, &command)?;
+        let access =
+            Access::new(flags.tls_cert_file, flags.tls_private_key_file, flags.auth, flags.page)?;
+        flags.auth.check(&pods, access.certificate.is_some(), &command)?;
+        let taints = flags.taint_levels.into_iter().collect();
         Ok(Config {
             pods,
-            kubeconfig,
-            prefix,
-            listen_address: listen_address.unwrap_or_else(|| command.default_address()),
+            kubeconfig: flags.kubeconfig,
+            prefix: flags.prefix,
+            listen_address: flags.listen_address.unwrap_or_else(|| command.default_address()),
             command,
             access,
-            proc_root,
-            cpu_source: cpu_source.into(),
-            cgroup_root,
-            selection: scope.selection(&cgroup_levels),
-            families,
-            counted: score_resources.into_iter().map(Resource::from).collect(),
-            thresholds: levels,
+            proc_root: flags.proc_root,
+            cpu_source: flags.cpu_source.into(),
+            cgroup_root: flags.cgroup_root,
+            selection: scope.selection(&flags.cgroup_levels),
+            families: flags.families,
+            counted: flags.score_resources,
+            thresholds: flags.levels,
             publish,
-            outputs: Outputs { label, taints: taint_levels.into_iter().map(Level::from).collect() },
-            log: LogConfig::of(log_level, log_format),
+            outputs: Outputs { label: flags.label, taints },
+            log: flags.log,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::serve::authorization::{AccessRules, Page};
-    use clap::CommandFactory;
-
-    fn config(line: &str) -> Config {
-        CommandLine::try_parse_from(line.split(' ')).unwrap().try_into().unwrap()
-    }
-
-    #[test]
-    fn the_scope_follows_from_who_tells_of_pods() {
-        assert!(config("psi-agent").selection.everything);
-        assert!(config("psi-agent --pods-file pods.json").selection.vms_only);
-        assert!(!config("psi-agent --pods-file pods.json --scope pods").selection.vms_only);
-        let alone = CommandLine::try_parse_from(["psi-agent", "--scope", "virt-launcher"]).unwrap();
-        assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::ScopeWithoutPods);
-    }
-
-    #[test]
-    fn what_is_published_follows_from_there_being_a_node() {
-        assert_eq!(config("psi-agent").publish, Publish::DryRun);
-        assert_eq!(config("psi-agent --publish off").publish, Publish::Off);
-        let node = "psi-agent --kubeconfig c --node-name n";
-        assert_eq!(config(node).publish, Publish::On);
-        let line = format!("{node} --publish dry-run --label --taint-levels medium,high");
-        let config = config(&line);
-        assert_eq!(config.publish, Publish::DryRun);
-        assert!(config.outputs.label);
-        assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
-        let alone = CommandLine::try_parse_from(["psi-agent", "--publish", "on"]).unwrap();
-        assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::PublishWithoutCluster);
-    }
-
-    #[test]
-    fn tokens_need_a_cluster_and_tls_and_tls_needs_both_files() {
-        let error = |line: &str| {
-            let typed = CommandLine::try_parse_from(line.split(' ')).unwrap();
-            Config::try_from(typed).unwrap_err()
-        };
-        let half = "psi-agent --tls-cert-file c";
-        assert_eq!(error(half), ConfigError::HalfACertificate);
-        assert_eq!(error("psi-agent --tls-private-key-file k"), ConfigError::HalfACertificate);
-        let tls = format!("{half} --tls-private-key-file k");
-        let tokens = format!("{tls} --auth kubernetes");
-        assert_eq!(error(&tokens), ConfigError::AuthWithoutCluster);
-        let cluster = "--kubeconfig c --node-name n";
-        let clear = format!("psi-agent --auth kubernetes {cluster}");
-        assert_eq!(error(&clear), ConfigError::AuthWithoutTls);
-
-        let rules = config(&format!("{tokens} {cluster} --page anywhere")).access.rules();
-        assert_eq!(rules, AccessRules { tls: true, tokens: true, page: Page::Anywhere });
-        assert_eq!(
-            config(&tls).access.rules(),
-            AccessRules { tls: true, ..AccessRules::default() }
-        );
-        assert_eq!(config("psi-agent").access.rules(), AccessRules::default());
-        // The same environment stands around `psi-agent top` in the agent's pod.
-        assert_eq!(config("psi-agent top --auth kubernetes").access.auth, Auth::Kubernetes);
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        CommandLine::command().debug_assert();
-    }
-
-    #[test]
-    fn a_cluster_needs_a_node_and_a_node_a_cluster() {
-        let of = |kubeconfig: Option<&str>, node: Option<&str>, in_cluster| {
-            PodSource::of(None, kubeconfig.map(Into::into), node.map(Into::into), in_cluster)
-        };
-        assert_eq!(of(None, None, true), Err(ConfigError::ClusterWithoutNode));
-        assert_eq!(of(Some("c"), None, false), Err(ConfigError::ClusterWithoutNode));
-        assert_eq!(of(None, Some("n"), false), Err(ConfigError::NodeWithoutCluster));
-        let cluster = |kubeconfig| Cluster { kubeconfig, node_name: "n".into() };
-        assert_eq!(of(None, Some("n"), true), Ok(PodSource::Cluster(cluster(None))));
-        let outside = PodSource::Cluster(cluster(Some("c".into())));
-        assert_eq!(of(Some("c"), Some("n"), true), Ok(outside));
-        assert_eq!(of(None, None, false), Ok(PodSource::Nobody));
-    }
-
-    #[test]
-    fn flags_stand_before_or_after_the_command() {
-        assert!(!config("psi-agent --scope pods once").selection.everything);
-        let after = config("psi-agent once --scope pods --families pressure,node");
-        assert!(!after.selection.everything);
-        assert_eq!(after.command, Command::Once);
-        assert_eq!(after.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-        assert_eq!(after.groups(), Groups::default());
-    }
-
-    #[test]
-    fn every_flag_has_an_environment_variable_of_its_name() {
-        for argument in CommandLine::command().get_arguments() {
-            let id = argument.get_id().as_str();
-            if id == "help" || id == "version" {
-                continue;
-            }
-            let expected = format!("PSI_AGENT_{}", id.to_uppercase());
-            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(&*expected));
-        }
     }
 }

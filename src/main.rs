@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use psi_agent::cluster::{ApiClient, event_loop};
-use psi_agent::config::{Command, CommandLine, Config, LogConfig};
+use psi_agent::config::{Command, CommandLine, Config, LogConfig, LogFormat};
 use psi_agent::{agent, bridge, check, clock, nodes, once, reap, top};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// EX_USAGE of sysexits.h.
@@ -48,9 +49,9 @@ fn main() -> ExitCode {
             let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
             nodes::nodes(&api, &config.prefix, now, width, &mut stdout().lock()).await
         }),
-        Command::Reap(what) => with_api(&config, async |api| {
-            reap::reap(&api, &config.prefix, *what, clock::now().timestamp(), &mut stdout().lock())
-                .await
+        Command::Reap(flags) => with_api(&config, async |api| {
+            let (now, keys) = (clock::now().timestamp(), flags.selection());
+            reap::reap(&api, &config.prefix, keys, now, &mut stdout().lock()).await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
     };
@@ -86,9 +87,9 @@ fn start_logging(config: LogConfig) {
     // Libraries log each failed request, the agent logs an error once.
     let quiet =
         Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
-    if config.json.unwrap_or(!terminal) {
-        tracing_subscriber::registry().with(log.json().with_filter(quiet)).init();
-    } else {
-        tracing_subscriber::registry().with(log.with_filter(quiet)).init();
+    match config.format {
+        LogFormat::Auto if terminal => registry().with(log.with_filter(quiet)).init(),
+        LogFormat::Text => registry().with(log.with_filter(quiet)).init(),
+        LogFormat::Auto | LogFormat::Json => registry().with(log.json().with_filter(quiet)).init(),
     }
 }

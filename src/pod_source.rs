@@ -27,7 +27,7 @@ type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 /// Where the credentials can't be read.
 pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
     match source {
-        PodSource::Nobody | PodSource::File(_) => Ok(None),
+        PodSource::Standalone | PodSource::File(_) => Ok(None),
         PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
     }
 }
@@ -113,7 +113,7 @@ pub async fn list(source: &PodSource, node: Option<&OwnNode>) -> anyhow::Result<
     let pods = match (source, node) {
         (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),
         (PodSource::File(path), None) => PodsFile::new(path).read_if_changed()?,
-        (PodSource::Nobody | PodSource::Cluster(_), None) => None,
+        (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
     Ok(pods.as_deref().map(PodIndex::of))
 }

@@ -1,5 +1,5 @@
-//! What people see: the newest rates beside the newest counters, as one immutable value. The page
-//! and the JSON at `/snapshot.json` are made from it and from nothing else.
+//! `/snapshot.json`: the latest rates, counters and score as one immutable value. The page and `top`
+//! show it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,18 +17,17 @@ use crate::score::{ContainerScore, NodeScore, PerResource, Wait};
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]
 pub struct Snapshot<'a> {
-    /// The agent's version.
+    /// Version of the agent.
     pub version: &'static str,
-    /// When the counters were read, milliseconds since the epoch.
+    /// When the counters were read, Unix time in milliseconds.
     pub observed_at_ms: u64,
-    /// How long the rates were averaged over, seconds; absent until there are two samples.
+    /// Window of the rates, seconds; absent before the second sample.
     pub window_s: Option<f64>,
-    /// What the score is worked out from, such as `psi/9`; absent before the first.
+    /// Source and version of the estimator, such as `run-delay/4`; absent before the first score.
     pub basis: Option<String>,
-    /// When the newest window of the score ended, milliseconds since the epoch; absent before the
-    /// first.
+    /// End of the score's latest window, Unix time in milliseconds; absent before the first score.
     pub scored_at_ms: Option<u64>,
-    /// The agent that made this; absent where `top` reads the kernel itself.
+    /// State of the agent; absent where `top` reads the kernel itself.
     pub agent: Option<AgentView>,
     /// The node.
     pub node: NodeView,
@@ -36,16 +35,16 @@ pub struct Snapshot<'a> {
     pub cgroups: Vec<CgroupView<'a>>,
 }
 
-/// The running agent: whether it looks, whether it knows whose cgroups are, and what goes wrong.
+/// State of a running agent.
 #[derive(Debug, Serialize)]
 pub struct AgentView {
-    /// When it last looked by itself, milliseconds since the epoch.
+    /// Time of the last tick, Unix time in milliseconds.
     pub ticked_at_ms: Option<u64>,
-    /// How long the window before that was, seconds; absent before the second tick.
+    /// Window of the last tick, seconds; absent before the second tick.
     pub tick_window_s: Option<f64>,
-    /// Whether the pods of this node are listed; absent where nobody tells of pods.
+    /// Whether the pods of this node are listed; absent without a source of pods.
     pub pods_listed: Option<bool>,
-    /// What goes wrong, and what stands on the Node.
+    /// Errors, and the published score.
     #[serde(flatten)]
     pub health: HealthView,
 }
@@ -53,107 +52,107 @@ pub struct AgentView {
 /// The node.
 #[derive(Debug, Serialize)]
 pub struct NodeView {
-    /// How much it holds its VMs back; absent while there is too little history.
+    /// Contention score, 0 to 1; absent in the first 30 s.
     pub score: Option<Ratio>,
-    /// Share of what VMs wanted that they had to wait for, smoothed.
+    /// Share of their demand that VMs waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
-    /// The same of the last tick alone.
+    /// The same in the last tick, not smoothed.
     pub latest: PerResource<Option<Ratio>>,
-    /// VMs that wait for a tenth or more of what they want.
+    /// VMs whose CPU wait (CPU ready) or memory contention is above 5 %.
     pub held_back: usize,
-    /// Shares of the window in which tasks waited.
+    /// Shares of the window in which tasks waited (PSI).
     pub pressure: PressureRates,
-    /// Share of the CPUs' time in which they ran something.
+    /// Share of the CPUs' time in use.
     pub utilization: Option<Ratio>,
-    /// Share of the CPUs' time that the hypervisor below gave to others.
+    /// Share of the CPUs' time that the hypervisor gave to others.
     pub steal: Option<Ratio>,
     /// CPUs online.
     pub cpus: Option<u64>,
-    /// Usable memory, bytes.
+    /// `MemTotal`, bytes.
     pub memory_total: Option<u64>,
-    /// Memory to be had without swapping, bytes.
+    /// `MemAvailable`, bytes.
     pub memory_available: Option<u64>,
-    /// Pages looked at to free memory, by the node itself, since boot.
+    /// Pages scanned by the node's own reclaim since boot.
     pub pages_scanned: Option<u64>,
 }
 
 /// A cgroup.
 #[derive(Debug, Serialize)]
 pub struct CgroupView<'a> {
-    /// Its path from the root of the hierarchy.
+    /// Path from the root of the hierarchy.
     pub id: &'a str,
     /// `root`, `host`, `pod`, `container`, `sandbox`, `monitor`, `nested` or `unknown`.
     pub level: &'static str,
-    /// The pod, as the path names it.
+    /// Pod UID, from the path.
     pub pod_uid: Option<&'a str>,
-    /// The pod's class.
+    /// QoS class of the pod.
     pub qos: Option<&'static str>,
-    /// The pod's namespace, its name, and the container's name in it, where they are known.
+    /// Namespace of the pod; absent until the pod is listed.
     pub namespace: Option<&'a str>,
-    /// See `namespace`.
+    /// Name of the pod.
     pub pod: Option<&'a str>,
-    /// See `namespace`; empty for the pod itself.
+    /// Name of the container in the pod; empty for the pod itself.
     pub container: Option<&'a str>,
-    /// The VM that the pod runs.
+    /// Name of the VM that the pod runs.
     pub vm: Option<&'a str>,
-    /// CPUs that the container asked for, where it is known.
+    /// CPU request of the container, in CPUs.
     pub cpu_request: Option<f64>,
-    /// Whether it is one of those that use the node, each of which stands for itself: a container,
-    /// or what stands highest outside pods.
+    /// Whether this is a container, or a top-level cgroup outside pods: the cgroups whose CPU use
+    /// adds up to the node's.
     pub is_user: bool,
-    /// Whether this is the container that the VM itself runs in.
+    /// Whether this is a VM container.
     pub is_vm: bool,
-    /// Whether a migration made the pod, and its VM does not run here yet.
+    /// Whether the pod is the target of a live migration whose VM still runs on another node.
     pub awaits_handover: Option<bool>,
-    /// The container, where it is one.
+    /// Container ID, from the path.
     pub container_id: Option<&'a str>,
-    /// Who made the container.
+    /// Container runtime.
     pub runtime: Option<&'static str>,
-    /// Shares of the window in which its tasks waited.
+    /// Shares of the window in which its tasks waited (PSI).
     pub pressure: PressureRates,
-    /// What its waiting comes to in the score, where it is about this cgroup.
+    /// Its part in the score; absent for cgroups that are not scored.
     pub scored: Option<ScoredView>,
-    /// What it uses and may use; absent where it was not read.
+    /// Usage and limits; absent where they were not read.
     #[serde(flatten)]
     pub usage: Option<UsageView>,
 }
 
-/// Why a container counts in the score as it does.
+/// A container's part in the score.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct ScoredView {
     /// CPUs used in the last tick.
     pub usage: Option<f64>,
-    /// Share of what it wanted that it had to wait for because of the node, smoothed.
+    /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
-    /// The last tick's pressure.
+    /// Pressure in the last tick.
     pub pressure: PressureRates,
-    /// The same, and whose fault it was.
+    /// Waiting in the last tick, by cause.
     pub waiting: PerResource<Option<Wait>>,
 }
 
-/// What a cgroup uses, and what holds it back by its own doing.
+/// Usage and limits of a cgroup.
 #[derive(Debug, Default, Serialize)]
 pub struct UsageView {
-    /// CPU time used since it was made, seconds.
+    /// CPU time used since the cgroup was created, seconds.
     pub cpu_seconds: Option<f64>,
-    /// CPUs that its own quota allows; `"max"` without one.
+    /// CPUs that its quota allows; `"max"` without a quota.
     pub cpu_limit: Option<LimitView>,
-    /// CPU time it was throttled here or above, seconds, summed over CPUs.
+    /// Throttled time, including that of quotas above it, seconds, summed over CPUs.
     pub throttled_seconds: Option<f64>,
-    /// Memory in use, bytes.
+    /// `memory.current`, bytes.
     pub memory_bytes: Option<u64>,
     /// `memory.max`, bytes.
     pub memory_max: Option<LimitView>,
     /// `memory.high`, bytes.
     pub memory_high: Option<LimitView>,
-    /// Times that its own `memory.max` or `memory.high` made it reclaim.
+    /// Reclaims that its own `memory.max` or `memory.high` caused.
     pub own_memory_limit_hits: Option<u64>,
-    /// Devices with an `io.max`: `"8:16": {"read_bytes": …}`, per second.
+    /// `io.max` by device: `"8:16": {"read_bytes": …}`, per second.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub io_max: BTreeMap<String, IoMaxView>,
 }
 
-/// Limits of one device, per second.
+/// `io.max` of one device, per second.
 #[derive(Debug, Serialize)]
 pub struct IoMaxView {
     read_bytes: LimitView,
@@ -186,7 +185,7 @@ impl From<Limit> for LimitView {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "people need no more than 52 bits of a number")]
+#[allow(clippy::cast_precision_loss, reason = "displayed numbers need at most 52 bits")]
 fn float(value: u64) -> f64 {
     value as f64
 }
@@ -196,7 +195,7 @@ fn seconds(micros: u64) -> f64 {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Joins a sample with the rates of the newest tick.
+    /// Joins a sample with the rates and the score of the latest tick.
     #[must_use]
     pub fn new(
         sample: &'a ScrapeSample,

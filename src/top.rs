@@ -1,5 +1,4 @@
-//! `psi-agent top`: the node and its VMs by what they wait for, in a terminal; where stdout is
-//! none, once.
+//! `psi-agent top`: the node and its VMs by contention, live in a terminal, or as one table.
 
 mod client;
 mod screen;
@@ -18,32 +17,31 @@ use crate::cluster::event_loop;
 use crate::config::Config;
 use crate::sampler::TICK_INTERVAL;
 use screen::Screen;
-use source::{ASK_INTERVAL, Source};
-use table::{Shown, Size, lines};
+use source::{FETCH_INTERVAL, Source};
+use table::{Frame, Size, lines};
 
-/// Shows the node until somebody quits; on anything but a terminal, prints one table.
+/// Shows the node until the user quits; prints one table if stdout is not a terminal.
 ///
 /// # Errors
-/// What does not let it see anything, each a sentence for people; a failing terminal or stdout.
+/// No source to read, each error in one line; a failing terminal or stdout.
 pub fn top(config: &Config) -> anyhow::Result<()> {
     let runtime = event_loop()?;
     let ended = if stdout().is_terminal() {
         runtime.block_on(live(config))
     } else {
-        runtime.block_on(piped(config, ASK_INTERVAL))
+        runtime.block_on(piped(config, FETCH_INTERVAL))
     };
-    // A kernel file that blocks holds nobody back who wants to leave.
+    // Does not wait for a thread that is blocked in reading a kernel file.
     runtime.shutdown_background();
     ended
 }
 
-/// Two looks, since rates are between two, and the later of them on stdout. A reader that goes away
-/// is no error.
+/// Prints the second of two frames, since rates need two. A closed pipe is no error.
 async fn piped(config: &Config, apart: Duration) -> anyhow::Result<()> {
     let mut source = Source::new(config, apart);
-    source.look().await?;
+    source.next().await?;
     source.pause().await;
-    let mut text = lines(&source.look().await?, Size::UNBOUNDED).join("\n");
+    let mut text = lines(&source.next().await?, Size::UNBOUNDED).join("\n");
     text.push('\n');
     let mut out = stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -54,32 +52,33 @@ async fn piped(config: &Config, apart: Duration) -> anyhow::Result<()> {
 
 async fn live(config: &Config) -> anyhow::Result<()> {
     let mut source = Source::new(config, TICK_INTERVAL);
-    // What does not work at all is said on the terminal as it was.
-    let (newest, seen) = watch::channel(source.look().await?);
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let no_terminal = "cannot use the terminal: pipe the output to have one table";
+    // An error of the first frame is printed before the terminal is taken over.
+    let (frames, latest) = watch::channel(source.next().await?);
+    let on = |kind| signal(kind).context("cannot listen for signals");
+    let mut terminate = on(SignalKind::terminate())?;
+    let mut interrupt = on(SignalKind::interrupt())?;
+    let mut hangup = on(SignalKind::hangup())?;
+    let no_terminal = "cannot use the terminal: pipe the output to get one table";
     let mut screen = Screen::enter().context(no_terminal)?;
     tokio::select! {
-        shown = screen.show(seen) => shown.context(no_terminal),
-        () = follow(source, &newest) => Ok(()),
+        ended = screen.show(latest) => ended.context(no_terminal),
+        () = follow(source, &frames) => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = hangup.recv() => Ok(()),
     }
 }
 
-/// Looks for ever. When a look fails, the one before stays, with the reason beside it.
-async fn follow(mut source: Source, newest: &watch::Sender<Shown>) {
+/// Sends new frames forever. After an error, the last frame stays, with the error in it.
+async fn follow(mut source: Source, frames: &watch::Sender<Frame>) {
     loop {
         source.pause().await;
-        match source.look().await {
-            Ok(shown) => {
-                newest.send_replace(shown);
+        match source.next().await {
+            Ok(frame) => {
+                frames.send_replace(frame);
             }
             Err(error) => {
-                newest.send_modify(|shown| shown.trouble = Some(format!("{error:#}")));
+                frames.send_modify(|frame| frame.error = Some(format!("{error:#}")));
             }
         }
     }

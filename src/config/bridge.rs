@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::flags::parse_age;
-
 /// The shortest and the longest window. A shorter one follows every burst; with a longer one, a
 /// node's score stays high for hours.
 const WINDOWS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3_600)];
@@ -45,4 +43,11 @@ fn parse_window(text: &str) -> Result<Duration, String> {
     } else {
         Err("a window is 10s to 1h long".into())
     }
+}
+
+/// `15m`, `1h30m`: positive.
+pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
+    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    let age = Duration::try_from(age).ok().filter(|age| !age.is_zero());
+    age.ok_or_else(|| "an age must be positive".into())
 }

@@ -1,112 +1,62 @@
-//! The flags as they are typed, with their help. What they mean together is `config.rs`'.
+//! The flags as typed, with their help. `config.rs` checks their combinations.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 
-use super::{Auth, Bridge, Command, Publish, Scope};
+use super::access::Auth;
+use super::cluster::{CgroupLevel, Publish, Scope};
 use crate::contract::{Level, Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::reap::Reap;
 use crate::sample::CpuSource;
 use crate::serve::authorization::Page;
 
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-pub(super) enum TypedCommand {
-    /// Serve metrics until stopped (what happens without a command)
-    Run,
-    /// Read twice, 2 s apart, print the metrics and exit
-    Once,
-    /// Show this node and its VMs by contention, live; where stdout is no terminal, print one table
-    ///
-    /// The agent that serves at --listen-address is asked every 2 s; where nobody does, the kernel
-    /// itself is read every 5 s. q, Esc and Ctrl-C quit. Where stdout is no terminal, it looks
-    /// twice, 2 s apart, prints one table and exits with 0.
-    ///
-    /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU,
-    /// MEMORY and IO are the shares of time in which some task waited; LIMIT is the part of CPU that
-    /// its own limit explains, NODE the share of time in which it waited for each CPU of the node
-    /// that it wanted; CPUS how many it uses. A dash is what is not known, as most is at the first look.
-    Top,
-    /// Say whether this host has what the agent needs, and what to do where it does not
-    Check,
-    /// List the cluster's nodes by what agents wrote on them, with its age
-    Nodes,
-    /// Take away what agents left on nodes and nobody renews
-    #[command(group = clap::ArgGroup::new("what").required(true))]
-    Reap {
-        /// Values that were not renewed for this long, such as 15m
-        #[arg(long, group = "what", value_name = "AGE", value_parser = parse_age)]
-        older_than: Option<Duration>,
-        /// Everything that has the prefix: the uninstall
-        #[arg(long, group = "what")]
-        all: bool,
-        /// Clear even when more than half of the nodes are stale, which looks like an outage
-        #[arg(long, conflicts_with = "all")]
-        force: bool,
-    },
-    /// Serve what agents wrote on Nodes in the forms that deschedulers and schedulers poll: one for a
-    /// cluster
-    ///
-    /// GET and POST /api/v1/query answer the queries slow-score and
-    /// instance:psi_agent_node_score:avg10m_neutral as a Prometheus does: each Node's slow score, for
-    /// the descheduler. GET /watcher answers as a load-watcher does, for Trimaran.
-    /// POST /prioritize is an extender of kube-scheduler's. A Node of which nothing is known gets the
-    /// average of the others.
-    Bridge(Bridge),
+/// One of `values`, typed as its `word`.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [T],
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(move |&value| word(value))).try_map(move |typed| {
+        let mut values = values.iter().copied();
+        values.find(|&value| word(value) == typed).ok_or("not one of the possible values")
+    })
 }
 
-impl From<TypedCommand> for Command {
-    fn from(typed: TypedCommand) -> Self {
-        match typed {
-            TypedCommand::Run => Command::Run,
-            TypedCommand::Once => Command::Once,
-            TypedCommand::Top => Command::Top,
-            TypedCommand::Check => Command::Check,
-            TypedCommand::Nodes => Command::Nodes,
-            TypedCommand::Reap { older_than: Some(age), force, .. } => {
-                Command::Reap(Reap::OlderThan { age, force })
-            }
-            TypedCommand::Reap { older_than: None, .. } => Command::Reap(Reap::All),
-            TypedCommand::Bridge(bridge) => Command::Bridge(bridge),
-        }
+fn page_word(page: Page) -> &'static str {
+    match page {
+        Page::Loopback => "loopback",
+        Page::Anywhere => "anywhere",
+        Page::Off => "off",
     }
-}
-
-/// `15m`, `1h30m`: more than nothing.
-pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
-    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    let age = Duration::try_from(age).map_err(|_| "an age is not negative".to_owned())?;
-    if age.is_zero() { Err("an age is more than nothing".into()) } else { Ok(age) }
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Flags {
-    /// Where to serve /metrics, /livez, /readyz and the page for people; where `top` asks
-    /// [default: 127.0.0.1:9942, of the bridge 127.0.0.1:9943]
+    /// Address of the HTTP server; for `top`, the address of the agent
+    /// [default: 127.0.0.1:9942, for the bridge 127.0.0.1:9943]
     #[arg(long, global = true, env = "PSI_AGENT_LISTEN_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(super) listen_address: Option<SocketAddr>,
 
-    /// The certificate to serve TLS with, as PEM; read again when it changes
+    /// TLS certificate chain (PEM), reloaded when it changes
     #[arg(long, global = true, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
     pub(super) tls_cert_file: Option<PathBuf>,
 
-    /// The private key of the certificate, as PEM
+    /// Private key of the TLS certificate (PEM)
     #[arg(long, global = true, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
     pub(super) tls_private_key_file: Option<PathBuf>,
 
-    /// Who may have the metrics: everybody, or whose token the API server lets get /metrics
+    /// Authentication for /metrics
     #[arg(long, global = true, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None)]
     pub(super) auth: Auth,
 
-    /// Who gets the page for people: who comes from this host (`kubectl port-forward` does),
-    /// everybody who may have the metrics too, or nobody
-    #[arg(long, global = true, env = "PSI_AGENT_PAGE", value_enum, default_value_t = TypedPage::Loopback)]
-    pub(super) page: TypedPage,
+    /// Clients that may open the page and /snapshot.json: those on this host or in this pod
+    /// (includes `kubectl port-forward`), all that may read the metrics, or none
+    #[arg(long, global = true, env = "PSI_AGENT_PAGE", default_value = "loopback",
+          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], page_word))]
+    pub(super) page: Page,
 
     /// The host's /proc
     #[arg(
@@ -118,58 +68,46 @@ pub(super) struct Flags {
     )]
     pub(super) proc_root: PathBuf,
 
-    /// Source of CPU wait time: the run delay of threads, for which --proc-root must show the host's
-    /// processes, or CPU pressure. auto is run delay where they are visible
+    /// Source of CPU wait time, chosen once at start; run-delay requires a --proc-root that shows
+    /// all of the host's processes
     #[arg(long, global = true, env = "PSI_AGENT_CPU_SOURCE", value_enum, default_value_t = TypedCpuSource::Auto)]
     pub(super) cpu_source: TypedCpuSource,
 
-    /// The top of the cgroup2 tree [default: the mount that /proc/self/mountinfo shows]
+    /// Root of the cgroup v2 hierarchy [default: the mount in /proc/self/mountinfo]
     #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
     pub(super) cgroup_root: Option<PathBuf>,
 
-    /// This node's name in the cluster
+    /// Name of this node in the cluster
     #[arg(long, global = true, env = "PSI_AGENT_NODE_NAME", value_name = "NAME")]
     pub(super) node_name: Option<String>,
 
-    /// How to reach the API server from outside a pod
+    /// Kubeconfig for access to the API server from outside a pod
     #[arg(long, global = true, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
     pub(super) kubeconfig: Option<PathBuf>,
 
-    /// What keys on nodes begin with, a DNS subdomain
+    /// Prefix of keys on Nodes, a DNS subdomain
     #[arg(long, global = true, env = "PSI_AGENT_PREFIX", default_value_t)]
     pub(super) prefix: Prefix,
 
-    /// Pods from a file in place of the API server, as `kubectl get pods -o json` prints them
+    /// File of pods in place of the API server, in the format of `kubectl get pods -o json`
     #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
     pub(super) pods_file: Option<PathBuf>,
 
-    /// Which cgroups [default: virt-launcher where pods are known, else all]
+    /// Cgroups to read [default: virt-launcher with a source of pods, else all]
     #[arg(long, global = true, env = "PSI_AGENT_SCOPE", value_enum)]
     pub(super) scope: Option<Scope>,
 
-    /// Which levels of the scopes `pods` and `virt-launcher`
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_CGROUP_LEVELS",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = [CgroupLevel::Root, CgroupLevel::Pod, CgroupLevel::Container]
-    )]
+    /// Levels of cgroups in the scopes `pods` and `virt-launcher`
+    #[arg(long, global = true, env = "PSI_AGENT_CGROUP_LEVELS", value_enum, value_delimiter = ',',
+          default_values_t = CgroupLevel::value_variants().to_vec())]
     pub(super) cgroup_levels: Vec<CgroupLevel>,
 
-    /// Which metrics
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_FAMILIES",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = FamilyGroup::value_variants().to_vec()
-    )]
+    /// Groups of metrics to export
+    #[arg(long, global = true, env = "PSI_AGENT_FAMILIES", value_enum, value_delimiter = ',',
+          default_values_t = FamilyGroup::value_variants().to_vec())]
     pub(super) families: Vec<FamilyGroup>,
 
-    /// Where the levels medium and high begin, in points of the score
+    /// Scores at which the levels medium and high begin, 1 to 100
     #[arg(
         long,
         global = true,
@@ -179,72 +117,41 @@ pub(super) struct Flags {
     )]
     pub(super) levels: Thresholds,
 
-    /// Which resources make up the score: the largest counts
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_SCORE_RESOURCES",
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = [ScoreResource::Cpu, ScoreResource::Memory]
-    )]
-    pub(super) score_resources: Vec<ScoreResource>,
+    /// Resources in the score, which is the largest of their contentions
+    #[arg(long, global = true, env = "PSI_AGENT_SCORE_RESOURCES", value_delimiter = ',',
+          default_values = ["cpu", "memory"], value_parser = one_of(&Resource::ALL, Resource::word))]
+    pub(super) score_resources: Vec<Resource>,
 
-    /// Whether to write the score on this Node [default: on in a cluster, else dry-run]
+    /// Publication of the score on this Node [default: on in a cluster, else dry-run]
     #[arg(long, global = true, env = "PSI_AGENT_PUBLISH", value_enum)]
     pub(super) publish: Option<Publish>,
 
-    /// Also write the level as the label PREFIX/pressure
+    /// Label PREFIX/pressure with the level, beside the annotations
     #[arg(long, global = true, env = "PSI_AGENT_LABEL")]
     pub(super) label: bool,
 
-    /// Also taint the Node, PreferNoSchedule, at these levels
-    #[arg(
-        long,
-        global = true,
-        env = "PSI_AGENT_TAINT_LEVELS",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "LEVELS"
-    )]
-    pub(super) taint_levels: Vec<TaintLevel>,
+    /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
+    #[arg(long, global = true, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
+          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
+    pub(super) taint_levels: Vec<Level>,
 
-    /// How much to log, to stderr
-    #[arg(long, global = true, env = "PSI_AGENT_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
-    pub(super) log_level: LogLevel,
-
-    /// How to log: text on a terminal and JSON otherwise, or always the one
-    #[arg(long, global = true, env = "PSI_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Auto)]
-    pub(super) log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum TypedPage {
-    Loopback,
-    Anywhere,
-    Off,
-}
-
-impl From<TypedPage> for Page {
-    fn from(page: TypedPage) -> Self {
-        match page {
-            TypedPage::Loopback => Page::Loopback,
-            TypedPage::Anywhere => Page::Anywhere,
-            TypedPage::Off => Page::Off,
-        }
-    }
+    #[command(flatten)]
+    pub(super) log: LogConfig,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TypedCpuSource {
+    /// run-delay where --proc-root shows the host's processes, else psi
     Auto,
+    /// Run delay of the VMs' threads
     RunDelay,
+    /// CPU pressure of the VMs' cgroups
     Psi,
 }
 
 impl From<TypedCpuSource> for Option<CpuSource> {
-    fn from(source: TypedCpuSource) -> Self {
-        match source {
+    fn from(typed: TypedCpuSource) -> Self {
+        match typed {
             TypedCpuSource::Auto => None,
             TypedCpuSource::RunDelay => Some(CpuSource::RunDelay),
             TypedCpuSource::Psi => Some(CpuSource::Psi),
@@ -252,62 +159,45 @@ impl From<TypedCpuSource> for Option<CpuSource> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ScoreResource {
-    Cpu,
-    Memory,
-    Io,
+/// Logging, to stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub struct LogConfig {
+    /// Lowest severity to log
+    #[arg(long = "log-level", id = "log_level", global = true, env = "PSI_AGENT_LOG_LEVEL", default_value = "info",
+          value_parser = one_of(&LOG_LEVELS, log_level_word))]
+    pub level: tracing::Level,
+
+    /// Log format: `auto` is text on a terminal, else JSON
+    #[arg(long = "log-format", id = "log_format", global = true, env = "PSI_AGENT_LOG_FORMAT",
+          value_enum, default_value_t = LogFormat::Auto)]
+    pub format: LogFormat,
 }
 
-impl From<ScoreResource> for Resource {
-    fn from(resource: ScoreResource) -> Self {
-        match resource {
-            ScoreResource::Cpu => Resource::Cpu,
-            ScoreResource::Memory => Resource::Memory,
-            ScoreResource::Io => Resource::Io,
-        }
+const LOG_LEVELS: [tracing::Level; 5] = [
+    tracing::Level::ERROR,
+    tracing::Level::WARN,
+    tracing::Level::INFO,
+    tracing::Level::DEBUG,
+    tracing::Level::TRACE,
+];
+
+fn log_level_word(level: tracing::Level) -> &'static str {
+    match level {
+        tracing::Level::ERROR => "error",
+        tracing::Level::WARN => "warn",
+        tracing::Level::INFO => "info",
+        tracing::Level::DEBUG => "debug",
+        tracing::Level::TRACE => "trace",
     }
 }
 
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum TaintLevel {
-    /// From medium on
-    Medium,
-    /// At high
-    High,
-}
-
-impl From<TaintLevel> for Level {
-    fn from(level: TaintLevel) -> Self {
-        match level {
-            TaintLevel::Medium => Level::Medium,
-            TaintLevel::High => Level::High,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CgroupLevel {
-    /// The root cgroup, which is the node
-    Root,
-    /// Pods
-    Pod,
-    /// Containers
-    Container,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogFormat {
+pub enum LogFormat {
+    /// Text on a terminal, else JSON
     Auto,
+    /// Text
     Text,
+    /// JSON
     Json,
 }

@@ -1,5 +1,5 @@
-//! A sample as Prometheus' text format 0.0.4, chunk by chunk: family after family, so that a body
-//! of many MB never stands in memory at once. No allocation per series.
+//! A sample in Prometheus' text format 0.0.4, in chunks, so that a body of many MB is never in
+//! memory as a whole. Series allocate no memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use super::series::{SeriesLabels, escape_into};
 use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
 
-/// A chunk is handed on when it has grown to this size.
+/// Size from which a chunk is complete.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What a line takes, with few exceptions: a chunk has that much room beyond its size.
+/// Capacity beyond [`CHUNK_BYTES`] for the line that completes a chunk. Few lines are longer.
 const LINE_BYTES: usize = 1024;
 
-/// Renders one sample, once.
+/// The exposition of one sample.
 #[derive(Debug)]
 pub struct Exposition {
     sample: Arc<ScrapeSample>,
@@ -25,7 +25,7 @@ pub struct Exposition {
     position: Position,
 }
 
-/// How far the rendering has come.
+/// The next series to render.
 #[derive(Debug, Default)]
 struct Position {
     family: usize,
@@ -33,7 +33,7 @@ struct Position {
 }
 
 impl Exposition {
-    /// The sample, the labels of its cgroups in the same order, and what to write of it.
+    /// The families of `groups` for `sample`; `labels` are those of its cgroups, in the same order.
     #[must_use]
     pub fn new(
         sample: Arc<ScrapeSample>,
@@ -44,7 +44,7 @@ impl Exposition {
         Self { sample, labels, device_labels, groups, position: Position::default() }
     }
 
-    /// Appends the next part to `text`; `false` when nothing is left.
+    /// Appends the next chunk to `text`; `false` when nothing is left.
     pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
         let full = text.len() + CHUNK_BYTES;
         text.reserve(CHUNK_BYTES + LINE_BYTES);
@@ -60,12 +60,11 @@ impl Exposition {
         false
     }
 
-    /// Writes a family's series from where it stopped, until its end or a full chunk; answers
-    /// where it stopped now.
+    /// Writes a family's series from the position to the end of the family or of the chunk. Returns
+    /// the position of the next cgroup.
     fn write_family(&self, family: &Family, text: &mut Vec<u8>, full: usize) -> usize {
         let mut at = self.position.cgroup;
-        // A chunk never begins full: what stopped in the middle has written its header.
-        let mut lines = Lines { text, family, header_due: at == 0 };
+        let mut lines = Lines { text, family, needs_header: at == 0 };
         if let Source::Node(value) = family.source {
             if let (0, Some(number)) = (at, value(&self.sample.node)) {
                 lines.write([" ", "", ""], number);
@@ -103,33 +102,29 @@ impl Exposition {
     }
 }
 
-/// Where a family's lines go. A family without series has no header either.
+/// Writer of a family's lines. A family without series has no header.
 struct Lines<'a> {
     text: &'a mut Vec<u8>,
     family: &'a Family,
-    header_due: bool,
+    needs_header: bool,
 }
 
 impl Lines<'_> {
     fn write(&mut self, labels: [&str; 3], number: Number) {
         let Family { name, help, kind, .. } = self.family;
-        if std::mem::replace(&mut self.header_due, false) {
-            let kind = kind.word();
-            for part in ["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n", name] {
-                self.text.extend_from_slice(part.as_bytes());
-            }
-        } else {
-            self.text.extend_from_slice(name.as_bytes());
+        let mut push = |part: &str| self.text.extend_from_slice(part.as_bytes());
+        if std::mem::take(&mut self.needs_header) {
+            let header = ["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind.word(), "\n"];
+            header.into_iter().for_each(&mut push);
         }
-        for part in labels {
-            self.text.extend_from_slice(part.as_bytes());
-        }
+        push(name);
+        labels.into_iter().for_each(push);
         write_number(self.text, number);
     }
 }
 
-/// `device="/dev/vda",` for each device of the sample. A device without a name keeps its numbers,
-/// so that two never share a series.
+/// `device="/dev/vda",` for each device of the sample. The label of a device without a name is its
+/// numbers, so that no two devices share a series.
 fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
     let stats = sample.cgroups.iter().filter_map(|cgroup| cgroup.stats.as_ref()?.io.as_ref());
     let mut labels = BTreeMap::new();
@@ -150,8 +145,8 @@ fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
     labels
 }
 
-/// The number and the end of its line. Microseconds become seconds in fixed point: as decimal text
-/// they are exact, and read back as the same `f64` that dividing by 1e6 gives.
+/// The number and the end of its line. Seconds are written in fixed point, which is exact: they
+/// parse as the `f64` that dividing the microseconds by 1e6 gives.
 fn write_number(text: &mut Vec<u8>, number: Number) {
     let mut digits = itoa::Buffer::new();
     match number {
@@ -160,7 +155,7 @@ fn write_number(text: &mut Vec<u8>, number: Number) {
             text.extend_from_slice(digits.format(micros / 1_000_000).as_bytes());
             let fraction = micros % 1_000_000;
             if fraction != 0 {
-                // A leading 1 keeps the zeros in front; it gives way to the point.
+                // The added 1 keeps leading zeros; it is cut off below.
                 let padded = digits.format(1_000_000 + fraction).as_bytes();
                 let end =
                     padded.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
@@ -184,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_have_no_idle_zeros() {
+    fn seconds_have_no_trailing_zeros() {
         assert_eq!(written(Number::Micros(0)), "0");
         assert_eq!(written(Number::Micros(1)), "0.000001");
         assert_eq!(written(Number::Micros(2_354_910)), "2.35491");
@@ -195,7 +190,7 @@ mod tests {
     proptest! {
         #[test]
         #[allow(clippy::cast_precision_loss)]
-        fn seconds_read_back_as_micros_divided_by_a_million(micros in 0u64..(1 << 53)) {
+        fn seconds_parse_as_microseconds_divided_by_a_million(micros in 0u64..(1 << 53)) {
             let read: f64 = written(Number::Micros(micros)).parse().unwrap();
             prop_assert_eq!(read.to_bits(), (micros as f64 / 1e6).to_bits());
         }

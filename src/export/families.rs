@@ -1,7 +1,5 @@
-//! The catalogue: every family that is exported under a name of cAdvisor's or node_exporter's,
-//! with their HELP to the letter, and where its value comes from. Nothing else knows these names.
-
-use std::fmt;
+//! The families that are exported under cAdvisor's and node_exporter's names, with the same HELP,
+//! and how each value is computed.
 
 use crate::kernel::counters::{CpuStat, MemoryEvents};
 use crate::kernel::io_stat::IoCounters;
@@ -9,17 +7,17 @@ use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
 use crate::sample::{CgroupSample, CgroupStats, NodeSample, Pressures};
 
-/// A Prometheus type.
+/// Type of a Prometheus metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only goes up, but for restarts.
+    /// Monotonic except for restarts.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
 }
 
 impl Kind {
-    /// The word after `# TYPE`.
+    /// The value of `# TYPE`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -29,7 +27,7 @@ impl Kind {
     }
 }
 
-/// Families that are switched on and off together (`--families`).
+/// A group of families, selected by `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 pub enum FamilyGroup {
     /// container_pressure_*
@@ -48,97 +46,48 @@ pub enum FamilyGroup {
     Node,
 }
 
-impl fmt::Display for FamilyGroup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use clap::ValueEnum;
-        match self.to_possible_value() {
-            Some(value) => f.write_str(value.get_name()),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A number as it is written.
+/// A value of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Number {
-    /// As it stands.
+    /// An integer, written as is.
     Whole(u64),
     /// Microseconds, written as seconds.
     Micros(u64),
 }
 
-/// How a family's series come about.
+/// The series of a family.
 #[derive(Clone, Copy)]
 pub enum Source {
     /// One series for the node, without labels.
     Node(fn(&NodeSample) -> Option<Number>),
-    /// One series for each cgroup; `extra` is the family's own label, rendered.
+    /// One series for each cgroup.
     Cgroup {
-        /// Such as `cpu="total",`; empty for most.
+        /// The family's own label, such as `cpu="total",`; empty for most families.
         extra: &'static str,
-        /// The value.
+        /// The value; `None` for no series.
         value: fn(&CgroupSample, &NodeSample) -> Option<Number>,
     },
     /// One series for each cgroup and device, with the label `device`.
     Device(fn(&IoCounters) -> u64),
 }
 
-/// A family.
+/// A metric family.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its HELP.
+    /// HELP.
     pub help: &'static str,
-    /// Its TYPE.
+    /// TYPE.
     pub kind: Kind,
-    /// What it is switched with.
+    /// Group in `--families`.
     pub group: FamilyGroup,
-    /// Its values.
+    /// Series.
     pub source: Source,
 }
 
-/// A family with a series for each cgroup.
-const fn cgroup_family(
-    group: FamilyGroup,
-    kind: Kind,
-    name: &'static str,
-    help: &'static str,
-    value: fn(&CgroupSample, &NodeSample) -> Option<Number>,
-) -> Family {
-    Family { name, help, kind, group, source: Source::Cgroup { extra: "", value } }
-}
-
-const fn counter(
-    group: FamilyGroup,
-    name: &'static str,
-    help: &'static str,
-    value: fn(&CgroupSample, &NodeSample) -> Option<Number>,
-) -> Family {
-    cgroup_family(group, Kind::Counter, name, help, value)
-}
-
-const fn gauge(
-    group: FamilyGroup,
-    name: &'static str,
-    help: &'static str,
-    value: fn(&CgroupSample, &NodeSample) -> Option<Number>,
-) -> Family {
-    cgroup_family(group, Kind::Gauge, name, help, value)
-}
-
-const fn device(name: &'static str, help: &'static str, value: fn(&IoCounters) -> u64) -> Family {
-    let source = Source::Device(value);
-    Family { name, help, kind: Kind::Counter, group: FamilyGroup::Io, source }
-}
-
-const fn node(
-    name: &'static str,
-    help: &'static str,
-    value: fn(&NodeSample) -> Option<Number>,
-) -> Family {
-    let source = Source::Node(value);
-    Family { name, help, kind: Kind::Counter, group: FamilyGroup::Node, source }
+const fn cgroup(value: fn(&CgroupSample, &NodeSample) -> Option<Number>) -> Source {
+    Source::Cgroup { extra: "", value }
 }
 
 fn waiting(pressure: Option<Pressure>) -> Option<Number> {
@@ -161,7 +110,7 @@ fn cpu(cgroup: &CgroupSample) -> Option<&CpuStat> {
     stats(cgroup)?.cpu.as_ref()
 }
 
-/// As cAdvisor has it: only where a quota is set at this very level.
+/// Only for cgroups with a quota of their own, as in cAdvisor.
 fn throttling(cgroup: &CgroupSample) -> Option<&CpuStat> {
     quota_us(cgroup)?;
     cpu(cgroup)
@@ -179,11 +128,15 @@ fn is_root(cgroup: &CgroupSample) -> bool {
     &*cgroup.cgroup.path == "/"
 }
 
-/// The root cgroup has no `memory.current`: there it is what `memory.stat` adds up to.
+/// The root cgroup has no `memory.current`; its usage is the sum of `anon` and `file`.
 fn memory_usage(cgroup: &CgroupSample) -> Option<u64> {
     let stats = stats(cgroup)?;
     let summed = || stats.memory?.anon?.checked_add(stats.memory?.file?);
     stats.memory_current.or_else(|| is_root(cgroup).then(summed)?)
+}
+
+fn working_set(cgroup: &CgroupSample) -> Option<u64> {
+    Some(memory_usage(cgroup)?.saturating_sub(stats(cgroup)?.memory?.inactive_file?))
 }
 
 fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
@@ -191,7 +144,7 @@ fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
     stats(cgroup)?.swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-/// No limit is 0 outside, as cAdvisor has it.
+/// No limit is exported as 0, as in cAdvisor.
 fn limit_or_zero(limit: Limit) -> Number {
     Number::Whole(limit.at().unwrap_or(0))
 }
@@ -202,227 +155,140 @@ fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-/// `cpu.weight` as the cgroup v1 shares that it was made from: 2 to 262144 from 1 to 10000.
+/// The cgroup v1 shares (2 to 262144) that the kubelet converted to this `cpu.weight` (1 to 10000).
 fn shares(weight: u64) -> Option<u64> {
     weight.checked_sub(1)?.checked_mul(262_142).map(|scaled| 2 + scaled / 9_999)
 }
 
-/// Not before the node booted, down to the minute: a cgroup that is older has a wrong clock.
+/// The creation time of the cgroup, not before the minute in which the node booted: an earlier time
+/// is from a clock that was not yet set.
 fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     let boot_minute = node.cpu_times.map_or(0, |times| times.boot_time_s / 60 * 60);
     cgroup.cgroup.made_at_s.map(|made_at| Number::Whole(made_at.max(boot_minute)))
 }
 
-/// All families, in the order in which they are written.
+/// A table row for each family: group, type, name, source and HELP.
+macro_rules! families {
+    ($($group:ident $kind:ident $name:literal = $source:expr, $help:literal;)+) => {
+        &[$(Family {
+            name: $name,
+            help: $help,
+            kind: Kind::$kind,
+            group: FamilyGroup::$group,
+            source: $source,
+        }),+]
+    };
+}
+
+/// All families, in the order of the exposition.
 pub static FAMILIES: &[Family] = {
-    use FamilyGroup::{Cpu, Memory, Pressure, Processes, Spec};
     use Number::{Micros, Whole};
-    &[
-        counter(
-            Pressure,
-            "container_pressure_cpu_stalled_seconds_total",
-            "Total time duration no tasks in the container could make progress due to CPU congestion.",
-            |cgroup, _| stalled(own(cgroup).cpu),
-        ),
-        counter(
-            Pressure,
-            "container_pressure_cpu_waiting_seconds_total",
-            "Total time duration tasks in the container have waited due to CPU congestion.",
-            |cgroup, _| waiting(own(cgroup).cpu),
-        ),
-        counter(
-            Pressure,
-            "container_pressure_memory_stalled_seconds_total",
-            "Total time duration no tasks in the container could make progress due to memory congestion.",
-            |cgroup, _| stalled(own(cgroup).memory),
-        ),
-        counter(
-            Pressure,
-            "container_pressure_memory_waiting_seconds_total",
-            "Total time duration tasks in the container have waited due to memory congestion.",
-            |cgroup, _| waiting(own(cgroup).memory),
-        ),
-        counter(
-            Pressure,
-            "container_pressure_io_stalled_seconds_total",
-            "Total time duration no tasks in the container could make progress due to IO congestion.",
-            |cgroup, _| stalled(own(cgroup).io),
-        ),
-        counter(
-            Pressure,
-            "container_pressure_io_waiting_seconds_total",
-            "Total time duration tasks in the container have waited due to IO congestion.",
-            |cgroup, _| waiting(own(cgroup).io),
-        ),
-        Family {
-            name: "container_cpu_usage_seconds_total",
-            help: "Cumulative cpu time consumed in seconds.",
-            kind: Kind::Counter,
-            group: Cpu,
-            source: Source::Cgroup {
-                extra: "cpu=\"total\",",
-                value: |cgroup, _| cpu(cgroup)?.usage_us.map(Micros),
-            },
-        },
-        counter(
-            Cpu,
-            "container_cpu_user_seconds_total",
-            "Cumulative user cpu time consumed in seconds.",
-            |cgroup, _| cpu(cgroup)?.user_us.map(Micros),
-        ),
-        counter(
-            Cpu,
-            "container_cpu_system_seconds_total",
-            "Cumulative system cpu time consumed in seconds.",
-            |cgroup, _| cpu(cgroup)?.system_us.map(Micros),
-        ),
-        counter(
-            Cpu,
-            "container_cpu_cfs_periods_total",
-            "Number of elapsed enforcement period intervals.",
-            |cgroup, _| throttling(cgroup)?.nr_periods.map(Whole),
-        ),
-        counter(
-            Cpu,
-            "container_cpu_cfs_throttled_periods_total",
-            "Number of throttled period intervals.",
-            |cgroup, _| throttling(cgroup)?.nr_throttled.map(Whole),
-        ),
-        counter(
-            Cpu,
-            "container_cpu_cfs_throttled_seconds_total",
-            "Total time duration the container has been throttled.",
-            |cgroup, _| throttling(cgroup)?.throttled_us.map(Micros),
-        ),
-        gauge(
-            Memory,
-            "container_memory_usage_bytes",
-            "Current memory usage in bytes, including all memory regardless of when it was accessed",
-            |cgroup, _| memory_usage(cgroup).map(Whole),
-        ),
-        gauge(
-            Memory,
-            "container_memory_working_set_bytes",
-            "Current working set in bytes.",
-            |cgroup, _| {
-                let inactive_file = stats(cgroup)?.memory?.inactive_file?;
-                Some(Whole(memory_usage(cgroup)?.saturating_sub(inactive_file)))
-            },
-        ),
-        gauge(Memory, "container_memory_rss", "Size of RSS in bytes.", |cgroup, _| {
-            stats(cgroup)?.memory?.anon.map(Whole)
-        }),
-        gauge(
-            Memory,
-            "container_memory_cache",
-            "Number of bytes of page cache memory.",
-            |cgroup, _| stats(cgroup)?.memory?.file.map(Whole),
-        ),
-        gauge(Memory, "container_memory_swap", "Container swap usage in bytes.", |cgroup, node| {
-            swap(cgroup, node).map(Whole)
-        }),
-        gauge(
-            Memory,
-            "container_memory_max_usage_bytes",
-            "Maximum memory usage recorded in bytes",
-            |cgroup, _| stats(cgroup)?.memory_peak.map(Whole),
-        ),
-        counter(
-            Memory,
-            "container_memory_events_high_total",
-            "Cumulative count of memory.high throttle events for the container",
-            |cgroup, _| events(cgroup)?.high.map(Whole),
-        ),
-        counter(
-            Memory,
-            "container_memory_events_max_total",
-            "Cumulative count of memory.max limit hit events for the container",
-            |cgroup, _| events(cgroup)?.max.map(Whole),
-        ),
-        counter(
-            Memory,
-            "container_oom_events_total",
-            "Count of out of memory events observed for the container",
-            |cgroup, _| events(cgroup)?.oom_kill.map(Whole),
-        ),
-        device("container_fs_reads_bytes_total", "Cumulative count of bytes read", |io| {
-            io.read_bytes
-        }),
-        device("container_fs_reads_total", "Cumulative count of reads completed", |io| io.reads),
-        device("container_fs_writes_bytes_total", "Cumulative count of bytes written", |io| {
-            io.written_bytes
-        }),
-        device("container_fs_writes_total", "Cumulative count of writes completed", |io| io.writes),
-        gauge(
-            Processes,
-            "container_processes",
-            "Number of processes running inside the container.",
-            |cgroup, _| stats(cgroup)?.processes.map(Whole),
-        ),
-        gauge(
-            Processes,
-            "container_threads",
-            "Number of threads running inside the container",
-            |cgroup, _| stats(cgroup)?.pids_current.map(Whole),
-        ),
-        gauge(
-            Processes,
-            "container_threads_max",
-            "Maximum number of threads allowed inside the container, infinity if value is zero",
-            |cgroup, _| stats(cgroup)?.pids_max.map(limit_or_zero),
-        ),
-        gauge(Spec, "container_spec_cpu_period", "CPU period of the container.", |cgroup, _| {
-            Some(Whole(stats(cgroup)?.cpu_max?.period_us))
-        }),
-        gauge(Spec, "container_spec_cpu_quota", "CPU quota of the container.", |cgroup, _| {
-            quota_us(cgroup).map(Whole)
-        }),
-        gauge(Spec, "container_spec_cpu_shares", "CPU share of the container.", |cgroup, _| {
-            shares(stats(cgroup)?.cpu_weight?).map(Whole)
-        }),
-        gauge(
-            Spec,
-            "container_spec_memory_limit_bytes",
-            "Memory limit for the container.",
-            memory_limit,
-        ),
-        gauge(
-            Spec,
-            "container_start_time_seconds",
-            "Start time of the container since unix epoch in seconds.",
-            start_time,
-        ),
-        node(
-            "node_pressure_cpu_waiting_seconds_total",
-            "Total time in seconds that processes have waited for CPU time",
-            |node| waiting(node.pressure.pressures.cpu),
-        ),
-        node(
-            "node_pressure_io_stalled_seconds_total",
-            "Total time in seconds no process could make progress due to IO congestion",
-            |node| stalled(node.pressure.pressures.io),
-        ),
-        node(
-            "node_pressure_io_waiting_seconds_total",
-            "Total time in seconds that processes have waited due to IO congestion",
-            |node| waiting(node.pressure.pressures.io),
-        ),
-        node(
-            "node_pressure_irq_stalled_seconds_total",
-            "Total time in seconds no process could make progress due to IRQ congestion",
-            |node| stalled(node.irq),
-        ),
-        node(
-            "node_pressure_memory_stalled_seconds_total",
-            "Total time in seconds no process could make progress due to memory congestion",
-            |node| stalled(node.pressure.pressures.memory),
-        ),
-        node(
-            "node_pressure_memory_waiting_seconds_total",
-            "Total time in seconds that processes have waited for memory",
-            |node| waiting(node.pressure.pressures.memory),
-        ),
-    ]
+    families! {
+        Pressure Counter "container_pressure_cpu_stalled_seconds_total" =
+            cgroup(|it, _| stalled(own(it).cpu)),
+            "Total time duration no tasks in the container could make progress due to CPU congestion.";
+        Pressure Counter "container_pressure_cpu_waiting_seconds_total" =
+            cgroup(|it, _| waiting(own(it).cpu)),
+            "Total time duration tasks in the container have waited due to CPU congestion.";
+        Pressure Counter "container_pressure_memory_stalled_seconds_total" =
+            cgroup(|it, _| stalled(own(it).memory)),
+            "Total time duration no tasks in the container could make progress due to memory congestion.";
+        Pressure Counter "container_pressure_memory_waiting_seconds_total" =
+            cgroup(|it, _| waiting(own(it).memory)),
+            "Total time duration tasks in the container have waited due to memory congestion.";
+        Pressure Counter "container_pressure_io_stalled_seconds_total" =
+            cgroup(|it, _| stalled(own(it).io)),
+            "Total time duration no tasks in the container could make progress due to IO congestion.";
+        Pressure Counter "container_pressure_io_waiting_seconds_total" =
+            cgroup(|it, _| waiting(own(it).io)),
+            "Total time duration tasks in the container have waited due to IO congestion.";
+        Cpu Counter "container_cpu_usage_seconds_total" =
+            Source::Cgroup { extra: "cpu=\"total\",", value: |it, _| cpu(it)?.usage_us.map(Micros) },
+            "Cumulative cpu time consumed in seconds.";
+        Cpu Counter "container_cpu_user_seconds_total" =
+            cgroup(|it, _| cpu(it)?.user_us.map(Micros)),
+            "Cumulative user cpu time consumed in seconds.";
+        Cpu Counter "container_cpu_system_seconds_total" =
+            cgroup(|it, _| cpu(it)?.system_us.map(Micros)),
+            "Cumulative system cpu time consumed in seconds.";
+        Cpu Counter "container_cpu_cfs_periods_total" =
+            cgroup(|it, _| throttling(it)?.nr_periods.map(Whole)),
+            "Number of elapsed enforcement period intervals.";
+        Cpu Counter "container_cpu_cfs_throttled_periods_total" =
+            cgroup(|it, _| throttling(it)?.nr_throttled.map(Whole)),
+            "Number of throttled period intervals.";
+        Cpu Counter "container_cpu_cfs_throttled_seconds_total" =
+            cgroup(|it, _| throttling(it)?.throttled_us.map(Micros)),
+            "Total time duration the container has been throttled.";
+        Memory Gauge "container_memory_usage_bytes" = cgroup(|it, _| memory_usage(it).map(Whole)),
+            "Current memory usage in bytes, including all memory regardless of when it was accessed";
+        Memory Gauge "container_memory_working_set_bytes" =
+            cgroup(|it, _| working_set(it).map(Whole)),
+            "Current working set in bytes.";
+        Memory Gauge "container_memory_rss" = cgroup(|it, _| stats(it)?.memory?.anon.map(Whole)),
+            "Size of RSS in bytes.";
+        Memory Gauge "container_memory_cache" = cgroup(|it, _| stats(it)?.memory?.file.map(Whole)),
+            "Number of bytes of page cache memory.";
+        Memory Gauge "container_memory_swap" = cgroup(|it, node| swap(it, node).map(Whole)),
+            "Container swap usage in bytes.";
+        Memory Gauge "container_memory_max_usage_bytes" =
+            cgroup(|it, _| stats(it)?.memory_peak.map(Whole)),
+            "Maximum memory usage recorded in bytes";
+        Memory Counter "container_memory_events_high_total" =
+            cgroup(|it, _| events(it)?.high.map(Whole)),
+            "Cumulative count of memory.high throttle events for the container";
+        Memory Counter "container_memory_events_max_total" =
+            cgroup(|it, _| events(it)?.max.map(Whole)),
+            "Cumulative count of memory.max limit hit events for the container";
+        Memory Counter "container_oom_events_total" =
+            cgroup(|it, _| events(it)?.oom_kill.map(Whole)),
+            "Count of out of memory events observed for the container";
+        Io Counter "container_fs_reads_bytes_total" = Source::Device(|io| io.read_bytes),
+            "Cumulative count of bytes read";
+        Io Counter "container_fs_reads_total" = Source::Device(|io| io.reads),
+            "Cumulative count of reads completed";
+        Io Counter "container_fs_writes_bytes_total" = Source::Device(|io| io.written_bytes),
+            "Cumulative count of bytes written";
+        Io Counter "container_fs_writes_total" = Source::Device(|io| io.writes),
+            "Cumulative count of writes completed";
+        Processes Gauge "container_processes" = cgroup(|it, _| stats(it)?.processes.map(Whole)),
+            "Number of processes running inside the container.";
+        Processes Gauge "container_threads" = cgroup(|it, _| stats(it)?.pids_current.map(Whole)),
+            "Number of threads running inside the container";
+        Processes Gauge "container_threads_max" =
+            cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero)),
+            "Maximum number of threads allowed inside the container, infinity if value is zero";
+        Spec Gauge "container_spec_cpu_period" =
+            cgroup(|it, _| Some(Whole(stats(it)?.cpu_max?.period_us))),
+            "CPU period of the container.";
+        Spec Gauge "container_spec_cpu_quota" = cgroup(|it, _| quota_us(it).map(Whole)),
+            "CPU quota of the container.";
+        Spec Gauge "container_spec_cpu_shares" =
+            cgroup(|it, _| shares(stats(it)?.cpu_weight?).map(Whole)),
+            "CPU share of the container.";
+        Spec Gauge "container_spec_memory_limit_bytes" = cgroup(memory_limit),
+            "Memory limit for the container.";
+        Spec Gauge "container_start_time_seconds" = cgroup(start_time),
+            "Start time of the container since unix epoch in seconds.";
+        Node Counter "node_pressure_cpu_waiting_seconds_total" =
+            Source::Node(|node| waiting(node.pressure.pressures.cpu)),
+            "Total time in seconds that processes have waited for CPU time";
+        Node Counter "node_pressure_io_stalled_seconds_total" =
+            Source::Node(|node| stalled(node.pressure.pressures.io)),
+            "Total time in seconds no process could make progress due to IO congestion";
+        Node Counter "node_pressure_io_waiting_seconds_total" =
+            Source::Node(|node| waiting(node.pressure.pressures.io)),
+            "Total time in seconds that processes have waited due to IO congestion";
+        Node Counter "node_pressure_irq_stalled_seconds_total" =
+            Source::Node(|node| stalled(node.irq)),
+            "Total time in seconds no process could make progress due to IRQ congestion";
+        Node Counter "node_pressure_memory_stalled_seconds_total" =
+            Source::Node(|node| stalled(node.pressure.pressures.memory)),
+            "Total time in seconds no process could make progress due to memory congestion";
+        Node Counter "node_pressure_memory_waiting_seconds_total" =
+            Source::Node(|node| waiting(node.pressure.pressures.memory)),
+            "Total time in seconds that processes have waited for memory";
+    }
 };
 
 #[cfg(test)]
@@ -431,13 +297,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn weights_become_the_shares_that_they_were_made_from() {
+    fn weights_are_converted_back_to_shares() {
         assert_eq!((shares(1), shares(100), shares(10_000)), (Some(2), Some(2597), Some(262_144)));
         assert_eq!(shares(0), None);
     }
 
     #[test]
-    fn every_name_stands_once() {
+    fn family_names_are_unique() {
         let names: BTreeSet<&str> = FAMILIES.iter().map(|family| family.name).collect();
         assert_eq!(names.len(), FAMILIES.len());
     }

@@ -1,5 +1,5 @@
-//! The page for people, as one document: it carries its own style and script, so that a browser
-//! asks the agent for nothing but the page and `/snapshot.json`.
+//! The page, as one document with its style and script: a browser requests only the page and
+//! `/snapshot.json`.
 
 /// The document.
 pub(super) const PAGE: &str = concat!(

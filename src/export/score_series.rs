@@ -1,5 +1,6 @@
-//! The score as Prometheus' text format: the node's series, then each VM's. A value that cannot be
-//! told has no series. No VM's name is in a `container_*` series, and no pod's in these but info.
+//! The score in Prometheus' text format: the node's series, then those of each VM. Unknown values
+//! have no series. The pod is a label of `psi_agent_vmi_info` only, so that a live migration starts
+//! no new series of the others.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,62 +10,49 @@ use super::series::escape_into;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
+use crate::sample::CpuSource;
 use crate::score::{ContainerScore, NodeScore, Waited};
 
-/// Appends all series of a score.
-pub fn write_score(text: &mut String, score: &NodeScore) {
-    let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_node_score",
-        "How much the node's shortage holds its VMs back, 0 to 1, smoothed: the larger of the \
-         contentions that count.",
-    );
-    gauge.write(&[], ratio(score.score));
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_node_contention_ratio",
-        "Share of what the node's VMs wanted that they had to wait for because of the node, \
-         smoothed.",
-    );
-    for resource in Resource::ALL {
-        gauge.write(&[&resource_label(resource)], ratio(*score.contention.of(resource)));
+/// Appends the series of the CPU source, which exists before the first score, and of the score.
+pub fn write_score(text: &mut String, source: CpuSource, score: Option<&NodeScore>) {
+    let help = "Source of CPU wait time as the label source, run-delay or psi; always 1.";
+    gauge(text, "psi_agent_cpu_source_info", help)
+        .write(&[&label("source", source.word())], Some(1.0));
+    if let Some(score) = score {
+        write_node(text, score);
+        write_vms(text, &vms(score));
     }
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_node_utilization_ratio",
-        "Share of the node's CPU time in use, smoothed, and of its memory not to be had.",
-    );
-    gauge.write(&[&resource_label(Resource::Cpu)], ratio(score.cpu_utilization));
-    gauge.write(&[&resource_label(Resource::Memory)], ratio(score.memory_utilization));
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_node_steal_ratio",
-        "Share of the CPU time wanted from the hypervisor below that it gave to others, smoothed.",
-    );
-    gauge.write(&[], ratio(score.steal));
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_node_vmis_held_back",
-        "VMs that wait for a tenth or more of what they want because of the node.",
-    );
-    gauge.write(&[], u32::try_from(score.waiting_vms).ok().map(f64::from));
-    let mut info = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_score_info",
-        "Always 1: what this agent's values are worked out from. Different bases do not compare.",
-    );
-    info.write(&[&label("basis", &score.basis.to_string())], Some(1.0));
-    write_vms(text, &vms(score));
 }
 
-/// The VMs by namespace and name. Of one that has two pods here the later one counts.
+fn write_node(text: &mut String, score: &NodeScore) {
+    let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
+    let help = "Contention score of the node, 0 to 1, smoothed over 30 s: the largest contention \
+                ratio of the resources in --score-resources.";
+    gauge(text, "psi_agent_node_score", help).write(&[], ratio(score.score));
+    let help = "Share of their demand that the node's VMs waited for because of the node, excluding \
+                their own limits, 0 to 1, smoothed over 30 s.";
+    let mut family = gauge(text, "psi_agent_node_contention_ratio", help);
+    for resource in Resource::ALL {
+        family.write(&[&resource_label(resource)], ratio(*score.contention.of(resource)));
+    }
+    let help = "Share of the node's CPU time in use, smoothed over 30 s, and share of its memory \
+                that is unavailable, 0 to 1.";
+    let mut family = gauge(text, "psi_agent_node_utilization_ratio", help);
+    family.write(&[&resource_label(Resource::Cpu)], ratio(score.cpu_utilization));
+    family.write(&[&resource_label(Resource::Memory)], ratio(score.memory_utilization));
+    let help = "Share of the CPU time wanted by the node that its hypervisor gave to others (steal), \
+                0 to 1, smoothed over 30 s.";
+    gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.steal));
+    let help = "Number of VMs whose CPU wait (CPU ready) or memory contention is above 5 %.";
+    let waiting_vms = u32::try_from(score.waiting_vms).ok().map(f64::from);
+    gauge(text, "psi_agent_node_vmis_held_back", help).write(&[], waiting_vms);
+    let help = "Source and version of the estimator as the label basis; always 1. Scores of \
+                different bases are not comparable.";
+    let basis = label("basis", &score.basis.to_string());
+    gauge(text, "psi_agent_score_info", help).write(&[&basis], Some(1.0));
+}
+
+/// The VMs by namespace and name. Of two pods of one VM, the later one counts.
 fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
     let mut vms = BTreeMap::<_, (&ContainerScore, &Workload, &Vm)>::new();
     for member in &score.containers {
@@ -88,7 +76,7 @@ fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
 }
 
 struct VmSeries<'a> {
-    /// Its namespace and name.
+    /// Namespace and name.
     labels: String,
     member: &'a ContainerScore,
     workload: &'a Workload,
@@ -96,52 +84,36 @@ struct VmSeries<'a> {
 }
 
 fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_vmi_contention_ratio",
-        "Share of what the VM wanted that it had to wait for because of the node, smoothed.",
-    );
     let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
+    let help = "Share of its demand that the VM waited for because of the node, excluding its own \
+                limits, 0 to 1, smoothed over 30 s.";
+    let mut family = gauge(text, "psi_agent_vmi_contention_ratio", help);
     for VmSeries { labels, member, .. } in vms {
         for (resource, label) in &resources {
-            let ratio = member.contention.of(*resource).map(Ratio::get);
-            gauge.write(&[labels, ",", label], ratio);
+            family.write(&[labels, ",", label], member.contention.of(*resource).map(Ratio::get));
         }
     }
-    let mut gauge = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_vmi_wait_ratio",
-        "Share of time in which the VM waited for each CPU of the node that it wanted, smoothed: \
-         its CPU ready.",
-    );
+    let help = "CPU ready of the VM, the share of time that each CPU it wanted waited because of the \
+                node, 0 to 1, smoothed over 30 s.";
+    let mut family = gauge(text, "psi_agent_vmi_wait_ratio", help);
     for VmSeries { labels, member, .. } in vms {
-        gauge.write(&[labels], member.cpu_ready.map(Ratio::get));
+        family.write(&[labels], member.cpu_ready.map(Ratio::get));
     }
-    let mut counter = Family::new(
-        text,
-        Kind::Counter,
-        "psi_agent_vmi_wait_seconds_total",
-        "Time in which the VM waited, by what for and by who was the cause: the node's shortage, \
-         or a limit of its own.",
-    );
+    let help = "Seconds that the VM waited, by resource and by cause: contention on the node, or a \
+                limit of the VM or its pod.";
+    let mut family = Family::new(text, Kind::Counter, "psi_agent_vmi_wait_seconds_total", help);
     for VmSeries { labels, member, .. } in vms {
         for (resource, label) in &resources {
             let Waited { node_s, own_limit_s } = *member.waited.of(*resource);
-            counter.write(&[labels, ",cause=\"node\",", label], Some(node_s));
-            counter.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
+            family.write(&[labels, ",cause=\"node\",", label], Some(node_s));
+            family.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
         }
     }
-    let mut info = Family::new(
-        text,
-        Kind::Gauge,
-        "psi_agent_vmi_info",
-        "Always 1: the pod in which a VM of this node runs, and the VM's uid.",
-    );
+    let help = "Pod and UID of a VM on this node as labels; always 1.";
+    let mut family = gauge(text, "psi_agent_vmi_info", help);
     for VmSeries { labels, workload, vm, .. } in vms {
         let (pod, uid) = (label("pod", &workload.pod), label("uid", &vm.uid));
-        info.write(&[labels, ",", &pod, ",", &uid], Some(1.0));
+        family.write(&[labels, ",", &pod, ",", &uid], Some(1.0));
     }
 }
 
@@ -156,26 +128,30 @@ fn label(name: &str, value: &str) -> String {
     label
 }
 
-/// A family that is being written. Without series it has no header either.
+fn gauge<'a>(text: &'a mut String, name: &'static str, help: &'static str) -> Family<'a> {
+    Family::new(text, Kind::Gauge, name, help)
+}
+
+/// Writer of a family. A family without series has no header.
 struct Family<'a> {
     text: &'a mut String,
     kind: Kind,
     name: &'static str,
     help: &'static str,
-    header_due: bool,
+    needs_header: bool,
 }
 
 impl<'a> Family<'a> {
     fn new(text: &'a mut String, kind: Kind, name: &'static str, help: &'static str) -> Self {
-        Self { text, kind, name, help, header_due: true }
+        Self { text, kind, name, help, needs_header: true }
     }
 
-    /// A series with these labels, if it has a value that is a number.
+    /// Writes a series with these labels, if its value is a finite number.
     fn write(&mut self, labels: &[&str], value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         let Self { name, help, .. } = *self;
         // Writing to a String cannot fail.
-        if std::mem::take(&mut self.header_due) {
+        if std::mem::take(&mut self.needs_header) {
             let kind = self.kind.word();
             let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
@@ -248,12 +224,12 @@ mod tests {
             cpu_ready: None,
             containers: members,
         };
-        write_score(&mut text, &score);
+        write_score(&mut text, CpuSource::RunDelay, Some(&score));
         text
     }
 
     #[test]
-    fn what_cannot_be_told_has_no_series() {
+    fn unknown_values_have_no_series() {
         let text = score(Vec::new());
         assert!(text.contains("\npsi_agent_node_score 0.3\n"), "{text}");
         assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
@@ -265,13 +241,22 @@ mod tests {
     }
 
     #[test]
-    fn the_basis_is_told_as_on_the_node() {
+    fn the_source_of_cpu_wait_is_exported_before_the_first_score() {
+        let mut text = String::new();
+        write_score(&mut text, CpuSource::Psi, None);
+        assert_eq!(text.lines().last(), Some("psi_agent_cpu_source_info{source=\"psi\"} 1"));
+        let line = "\npsi_agent_cpu_source_info{source=\"run-delay\"} 1\n";
+        assert!(score(Vec::new()).contains(line), "{line}");
+    }
+
+    #[test]
+    fn the_basis_is_the_same_as_in_the_annotation() {
         let line = "\npsi_agent_score_info{basis=\"run-delay/2\"} 1\n";
         assert!(score(Vec::new()).contains(line), "{line}");
     }
 
     #[test]
-    fn a_vm_has_its_own_names_and_one_series_even_with_two_pods() {
+    fn a_vm_with_two_pods_has_one_series_under_its_own_name() {
         let text = score(vec![member(9, "a\"b", "new"), member(7, "a\"b", "old")]);
         let vm = r#"namespace="vms",name="a\"b""#;
         for line in [

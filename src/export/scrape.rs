@@ -38,9 +38,7 @@ impl Scrapes {
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
         let mut text = String::new();
-        if let Some(score) = score {
-            write_score(&mut text, score);
-        }
+        write_score(&mut text, sample.cpu_source, score);
         let mut own = Vec::new();
         if let Err(error) = health.render(&mut own) {
             tracing::error!(%error, "Cannot render the agent's own metrics");

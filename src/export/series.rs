@@ -1,15 +1,14 @@
-//! The labels of a cgroup's series: cAdvisor's six, always all of them, rendered once in a
-//! cgroup's life and kept while it lives.
+//! The labels of a cgroup's series: cAdvisor's six, all of them on each series. They are rendered
+//! once and kept as long as the cgroup exists.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::sample::CgroupSample;
 
-/// `{container="…",` and the rest up to the value, so that a family's own label can stand in its
-/// alphabetical place between them.
+/// The labels up to the value, such as `{container="…",id="…",…} `. A family's own label is inserted
+/// after `container`, which is its alphabetical position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeriesLabels {
     text: Box<str>,
@@ -17,7 +16,7 @@ pub struct SeriesLabels {
 }
 
 impl SeriesLabels {
-    /// The labels of a cgroup; without a workload only its path is known.
+    /// The labels of a cgroup. Without a workload, all but `id` are empty.
     #[must_use]
     pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
         let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
@@ -34,8 +33,8 @@ impl SeriesLabels {
         Self { text: text.into(), container_end }
     }
 
-    /// In three parts, so that a family's own label stands in its place. Most families have none:
-    /// then it is one part, and one copy.
+    /// The labels with a family's own label, in three parts. Without one, all is in the first part,
+    /// which then is a single copy.
     pub(crate) fn with_extra<'a>(&'a self, extra: &'a str) -> [&'a str; 3] {
         if extra.is_empty() {
             return [&self.text, "", ""];
@@ -53,26 +52,24 @@ fn push_label(text: &mut String, name: &str, value: &str) {
     text.push_str("\",");
 }
 
-/// Escapes a label value as the text format asks: backslash, quote, newline.
+/// Appends a label value, with backslash, quote and newline escaped.
 pub(crate) fn escape_into(text: &mut String, value: &str) {
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            other => {
-                // Writing to a String cannot fail.
-                let _ = text.write_char(other);
-            }
+            other => text.push(other),
         }
     }
 }
 
-/// Labels from scrape to scrape, in the order of their cgroups' paths.
+/// The labels of the last scrape, in the order of their cgroups' paths.
 #[derive(Debug, Default)]
 pub struct LabelCache(Vec<Rendered>);
 
-/// Labels, and for whom they were rendered: the same cgroup may become known later.
+/// Labels with the cgroup and the workload that they were rendered for: a workload can become known
+/// after its cgroup.
 #[derive(Debug)]
 struct Rendered {
     cgroup: Arc<Cgroup>,
@@ -97,15 +94,14 @@ impl Rendered {
 }
 
 impl LabelCache {
-    /// The labels of a sample's cgroups, in its order; forgets those it does not have. Samples go
-    /// by path, so one pass along the last one finds what is known; asking a hash map for each
-    /// takes twice as long.
+    /// The labels of a sample's cgroups, in its order. Removes those of other cgroups. Since samples
+    /// are sorted by path, one pass over the last scrape finds all; hash lookups take twice as long.
     pub fn of_cgroups(&mut self, cgroups: &[CgroupSample]) -> Vec<Arc<SeriesLabels>> {
-        let mut known = std::mem::take(&mut self.0).into_iter().peekable();
+        let mut kept = std::mem::take(&mut self.0).into_iter().peekable();
         self.0.reserve(cgroups.len());
         let labels = cgroups.iter().map(|member| {
-            while known.next_if(|other| other.cgroup.path < member.cgroup.path).is_some() {}
-            let same = known.next_if(|other| other.is_for(member));
+            while kept.next_if(|other| other.cgroup.path < member.cgroup.path).is_some() {}
+            let same = kept.next_if(|other| other.is_for(member));
             let rendered = same.unwrap_or_else(|| Rendered::new(member));
             let labels = Arc::clone(&rendered.labels);
             self.0.push(rendered);
@@ -134,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn all_six_labels_are_there_in_order() {
+    fn all_six_labels_are_present_in_order() {
         assert_eq!(
             labels_of("/system.slice"),
             r#"{container="",id="/system.slice",image="",name="",namespace="",pod=""} "#
@@ -142,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_try_to_end_the_label_are_escaped() {
+    fn quotes_newlines_and_backslashes_in_names_are_escaped() {
         assert!(labels_of("/a\"} 1\nb\\x2d").contains(r#"id="/a\"} 1\nb\\x2d","#));
     }
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "any moment will do")]
-    fn labels_are_kept_for_a_cgroup_and_not_for_another_at_its_path() {
+    fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
             let pressure = PressureReading { at: Instant::now(), pressures: Pressures::default() };
             let member = |&(id, path): &(u64, &str)| CgroupSample {

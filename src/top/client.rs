@@ -1,4 +1,4 @@
-//! Asks a running agent what it sees.
+//! A client of a running agent's `/snapshot.json`.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,79 +14,77 @@ use tokio::net::TcpStream;
 
 use super::view::View;
 
-/// Within this an agent answers even while the kernel's files are slow to read; people wait no
-/// longer.
+/// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Ten thousand cgroups take a tenth of it; whoever sends more is no agent.
+/// Limit of a response. The snapshot of 10,000 cgroups has a tenth of this size.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Why nothing came of asking, though somebody listens.
+/// Why the server at the address returned no snapshot.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
-    #[error("cannot reach {address}: {source}: name a running agent's --listen-address")]
-    Unreachable { address: SocketAddr, source: std::io::Error },
-    #[error("{address} did not answer within {} s: is that the agent? name its --listen-address", TIMEOUT.as_secs())]
-    Silent { address: SocketAddr },
-    #[error("{address} answers {status}: ask again, or look at the agent's log")]
-    Refused { address: SocketAddr, status: StatusCode },
+pub(super) enum ClientError {
     #[error(
-        "the agent at {address} shows what it sees to its own host alone, or to nobody: run top \
-         there, or see its --page"
+        "cannot connect to {address}: {source}: set --listen-address to that of a running agent"
     )]
-    Closed { address: SocketAddr },
+    Unreachable { address: SocketAddr, source: std::io::Error },
+    #[error("{address} did not respond within {} s: check that an agent runs there, or set --listen-address", TIMEOUT.as_secs())]
+    Silent { address: SocketAddr },
+    #[error("{address} returned {status}: retry, or see the agent's log")]
+    Failed { address: SocketAddr, status: StatusCode },
     #[error(
-        "what answers at {address} is no psi-agent ({why}): name the agent's --listen-address, or \
-         an address where nobody listens"
+        "the agent at {address} denies access to its snapshot: run top on its host, or change its \
+         --page"
+    )]
+    Forbidden { address: SocketAddr },
+    #[error(
+        "the server at {address} is not a psi-agent ({why}): set --listen-address to that of the \
+         agent, or to an unused address"
     )]
     Foreign { address: SocketAddr, why: String },
 }
 
-/// Where an agent that listens here is reached. One that listens everywhere is reached by IPv4: one
-/// on `[::]` answers there too, and on a host without IPv6 there alone.
+/// The address to connect to for a listening address. A wildcard address becomes IPv4 loopback, which
+/// works for `[::]` too, also on hosts without IPv6.
 pub(super) fn reachable(listens_at: SocketAddr) -> SocketAddr {
     let ip = listens_at.ip();
     let ip = if ip.is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { ip };
     SocketAddr::new(ip, listens_at.port())
 }
 
-/// What the agent there sees; `None` where nobody listens.
-pub(super) async fn ask(address: SocketAddr) -> Result<Option<View>, AskError> {
-    let asked = tokio::time::timeout(TIMEOUT, async {
+/// The snapshot of the agent at this address; `None` if the connection is refused.
+pub(super) async fn fetch(address: SocketAddr) -> Result<Option<View>, ClientError> {
+    let fetched = tokio::time::timeout(TIMEOUT, async {
         let stream = match TcpStream::connect(address).await {
             Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
-            Err(source) => return Err(AskError::Unreachable { address, source }),
+            Err(source) => return Err(ClientError::Unreachable { address, source }),
         };
         get(stream, address).await.map(Some)
     });
-    asked.await.unwrap_or(Err(AskError::Silent { address }))
+    fetched.await.unwrap_or(Err(ClientError::Silent { address }))
 }
 
-async fn get(stream: TcpStream, address: SocketAddr) -> Result<View, AskError> {
-    let foreign = |why: &dyn std::fmt::Display| AskError::Foreign { address, why: why.to_string() };
+async fn get(stream: TcpStream, address: SocketAddr) -> Result<View, ClientError> {
+    let foreign =
+        |why: &dyn std::fmt::Display| ClientError::Foreign { address, why: why.to_string() };
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| foreign(&error))?;
-    // It ends with the sender; what ends it earlier, the sender tells.
+    // The connection ends with the sender, which reports its errors.
     tokio::spawn(connection);
     let request = http::Request::get("/snapshot.json")
         .header(HOST, address.to_string())
         .header(ACCEPT, "application/json")
         .body(Empty::<Bytes>::new())
         .map_err(|error| foreign(&error))?;
-    let answer = sender.send_request(request).await.map_err(|error| foreign(&error))?;
-    let status = answer.status();
-    // An agent has a snapshot, or says that the kernel did not tell it in time.
-    if status.is_server_error() {
-        return Err(AskError::Refused { address, status });
+    let response = sender.send_request(request).await.map_err(|error| foreign(&error))?;
+    let status = response.status();
+    match status {
+        StatusCode::OK => {}
+        StatusCode::FORBIDDEN => return Err(ClientError::Forbidden { address }),
+        status if status.is_server_error() => return Err(ClientError::Failed { address, status }),
+        status => return Err(foreign(&format_args!("it returns {status}"))),
     }
-    if status == StatusCode::FORBIDDEN {
-        return Err(AskError::Closed { address });
-    }
-    if status != StatusCode::OK {
-        return Err(foreign(&format_args!("it answers {status}")));
-    }
-    let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
+    let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
     let body = body.map_err(|error| foreign(&error))?.to_bytes();
     View::parse(&body).map_err(|error| foreign(&error))
 }
@@ -96,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_everywhere_is_reached_on_loopback() {
+    fn an_agent_on_a_wildcard_address_is_reached_on_loopback() {
         for (listens_at, expected) in [
             ("0.0.0.0:9942", "127.0.0.1:9942"),
             ("[::]:1", "127.0.0.1:1"),

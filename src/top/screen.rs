@@ -1,4 +1,4 @@
-//! The terminal: drawn in place, followed when it changes its size, and left as it was found.
+//! The terminal: drawn in place, redrawn when its size changes, and restored at the end.
 
 use std::io::{self, Write};
 
@@ -13,9 +13,9 @@ use crossterm::{execute, queue};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use super::table::{Shown, Size, lines};
+use super::table::{Frame, Size, lines};
 
-/// The terminal while it is ours; it is given back however the program ends, but by SIGKILL.
+/// The terminal in raw mode. It is restored on drop, so whenever the program ends, except by SIGKILL.
 pub(super) struct Screen {
     out: io::Stdout,
 }
@@ -28,13 +28,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows whatever is newest until somebody quits, or the terminal is gone.
-    pub(super) async fn show(&mut self, mut newest: watch::Receiver<Shown>) -> io::Result<()> {
+    /// Shows the latest frame until the user quits or the terminal is gone.
+    pub(super) async fn show(&mut self, mut frames: watch::Receiver<Frame>) -> io::Result<()> {
         let mut events = EventStream::new();
         loop {
-            self.draw(&newest.borrow_and_update())?;
+            self.draw(&frames.borrow_and_update())?;
             tokio::select! {
-                changed = newest.changed() => {
+                changed = frames.changed() => {
                     if changed.is_err() {
                         return Ok(());
                     }
@@ -52,14 +52,14 @@ impl Screen {
         }
     }
 
-    /// Over what was there before, without a moment of emptiness between, which would flicker.
-    fn draw(&mut self, shown: &Shown) -> io::Result<()> {
+    /// Overwrites the last frame: clearing the screen first would flicker.
+    fn draw(&mut self, frame: &Frame) -> io::Result<()> {
         let (columns, rows) = size()?;
-        let room = Size { columns: columns.into(), rows: rows.into() };
-        let mut lines = lines(shown, room).into_iter();
+        let size = Size { columns: columns.into(), rows: rows.into() };
+        let mut lines = lines(frame, size).into_iter();
         for row in 0..rows {
             let line = lines.next().unwrap_or_default();
-            let padded = format!("{line:width$}", width = room.columns);
+            let padded = format!("{line:width$}", width = size.columns);
             queue!(self.out, MoveTo(0, row), Print(padded))?;
         }
         self.out.flush()
@@ -68,7 +68,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone cannot be restored, and needs it no more.
+        // Fails if the terminal is gone.
         let _ = execute!(self.out, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }

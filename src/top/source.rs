@@ -1,5 +1,4 @@
-//! Who tells what there is to see: an agent that runs here, or else this process reads the kernel
-//! itself, as an agent does.
+//! The source of frames: a running agent, or, without one, readings of the kernel by this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::client::{ask, reachable};
-use super::table::Shown;
+use super::client::{fetch, reachable};
+use super::table::Frame;
 use super::view::View;
 use crate::config::{Config, PodSource};
 use crate::health::Health;
@@ -19,13 +18,13 @@ use crate::sampler::{Pods, Sampler};
 use crate::score::Scorer;
 use crate::snapshot::Snapshot;
 
-/// Between two looks at an agent: rates over less tell little.
-pub(super) const ASK_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval between two snapshots of an agent. Rates over a shorter window are noise.
+pub(super) const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the API server may take to list the pods.
+/// Time that the API server has to list the pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where looks come from.
+/// The source of frames.
 pub(super) struct Source {
     config: Config,
     agent: SocketAddr,
@@ -35,15 +34,15 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// An agent where the configuration has it listen, or else own readings at this interval.
+    /// The agent at the configured address, or own readings at the interval `read_every`.
     pub(super) fn new(config: &Config, read_every: Duration) -> Self {
         let agent = reachable(config.listen_address);
         Self { config: config.clone(), agent, read_every, own: None, before: None }
     }
 
-    /// What there is to see now: of an agent at once, of the kernel when it is time to read it.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Shown> {
-        let (source, mut view) = if let Some(view) = ask(self.agent).await? {
+    /// The next frame: at once from an agent, at its next tick from own readings.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Frame> {
+        let (source, mut view) = if let Some(view) = fetch(self.agent).await? {
             self.own = None;
             (format!("agent {} at {}", view.version, self.agent), view)
         } else {
@@ -51,17 +50,17 @@ impl Source {
             (source, self.read().await?)
         };
         if let Some(before) = &self.before {
-            view.use_since(before);
+            view.compute_cpu_use(before);
         }
         self.before = Some(view.clone());
-        Ok(Shown { source, view, trouble: None })
+        Ok(Frame { source, view, error: None })
     }
 
-    /// Waits until another look may tell something else.
+    /// Waits until another frame can differ.
     pub(super) async fn pause(&self) {
-        // Own readings have their own clock.
+        // Own readings wait for the next tick themselves.
         if self.own.is_none() {
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(FETCH_INTERVAL).await;
         }
     }
 
@@ -76,7 +75,7 @@ impl Source {
     }
 }
 
-/// What an agent does, without serving and publishing.
+/// Samples and scores as in the agent, without serving and publishing.
 struct OwnReading {
     sampler: Sampler,
     scorer: Scorer,
@@ -98,25 +97,25 @@ impl OwnReading {
         let tick = self.sampler.next_tick().await?;
         let moment = tick.sample.moment;
         let score = tick.rates.as_ref().map(|rates| self.scorer.advance(moment, rates));
-        let shown = self.sampler.scrape(Detail::Everything).await?;
-        // By way of the JSON, so that both sources are looked at with the same eyes.
-        let snapshot = Snapshot::new(&shown.sample, shown.rates.as_deref(), score.as_ref(), None);
+        let latest = self.sampler.scrape(Detail::Everything).await?;
+        // Serialized and parsed, so that both sources share one path.
+        let snapshot = Snapshot::new(&latest.sample, latest.rates.as_deref(), score.as_ref(), None);
         let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;
         View::parse(&json).context("cannot read the snapshot")
     }
 }
 
-/// Without the list a pod's cgroup is nobody's, and there would be nothing to see.
+/// Waits for the list of pods, without which no container is in scope.
 async fn await_list(source: &PodSource, pods: &mut Pods) -> anyhow::Result<()> {
     let listed = pods.wait_for(|pods| pods.as_ref().is_none_or(|pods| pods.is_listed()));
     match tokio::time::timeout(PODS_TIMEOUT, listed).await {
-        // Where nobody tells of pods, whoever could is gone at once.
+        // Without a source of pods, the channel is closed from the start.
         Ok(Ok(_) | Err(_)) => Ok(()),
         Err(_) => {
             let PodSource::Cluster(cluster) = source else { return Ok(()) };
             bail!(
-                "the API server did not list the pods of node {} within {} s: `psi-agent check` \
-                 says why, or name a --pods-file",
+                "the API server did not list the pods of node {} within {} s: run `psi-agent check`, \
+                 or set --pods-file",
                 cluster.node_name,
                 PODS_TIMEOUT.as_secs()
             )

@@ -1,13 +1,13 @@
-//! A look at the node, to lines of text that fit a terminal. Pure. Every line is printable ASCII,
-//! whatever names it was given: nothing of a VM's can move the cursor.
+//! A frame as lines of text that fit a terminal. Pure. Every line is printable ASCII, so that no
+//! name can move the cursor.
 
 use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Agent, Cgroup, Node, View, Waiting};
+use super::view::{Agent, Cgroup, Each, Node, View};
 
-/// The room that there is.
+/// The size of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) columns: usize,
@@ -15,118 +15,114 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Not a terminal's: all rows, each as long as it is.
+    /// No limit, for output that is not a terminal.
     pub(super) const UNBOUNDED: Self = Self { columns: usize::MAX, rows: usize::MAX };
 }
 
-/// What is to be seen.
+/// What `top` shows at one moment.
 #[derive(Debug, Clone)]
-pub(super) struct Shown {
-    /// Who told it.
+pub(super) struct Frame {
+    /// The source of the view.
     pub(super) source: String,
     pub(super) view: View,
-    /// Why there is nothing newer.
-    pub(super) trouble: Option<String>,
+    /// Why there is no newer view.
+    pub(super) error: Option<String>,
 }
 
-/// The columns after the name, the most telling first: a narrow terminal goes without the last.
+/// The columns after the name. A narrow terminal shows only the first ones.
 const COLUMNS: [&str; 7] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
 
-/// The same of those that use the CPUs.
-const USER_COLUMNS: [&str; 3] = ["OVER", "CPUS", "ASKED"];
+/// The columns of the table of CPU users.
+const USER_COLUMNS: [&str; 3] = ["EXCESS", "CPUS", "REQUEST"];
 
-/// What those are called, and how many are shown.
-const USER: &str = "USES THE CPUS";
+/// The heading of the table of CPU users, and its largest number of rows.
+const USER: &str = "CPU USER";
 const MOST_USERS: usize = 5;
 
-/// Who uses less does not take anything from anybody.
+/// CPUs that a cgroup must use to be in the table of CPU users.
 const USES: f64 = 0.01;
 
-/// Smaller terminals have no room for them.
+/// Rows of a terminal from which the table of CPU users is shown.
 const ROWS_WITH_USERS: usize = 24;
 
-/// Numbers need no more: `100%`, `99.99`.
+/// Width of the longest usual numbers: `100%`, `99.99`.
 const MIN_WIDTH: usize = 5;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Rather than names that are shorter, columns are left out.
+/// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
 
-/// Smaller terminals have no room for the legend, and what is piped has readers that want none.
+/// Rows of a terminal from which the legend is shown.
 const ROWS_WITH_LEGEND: usize = 16;
 
-const LEGEND: &str = "CONTENTION: share of what it wanted that it waited for, held back by the node. \
-                      CPU: raw, share of time in which some task waited; LIMIT: of that, put down \
-                      to its own limit; NODE: because of the node, for each CPU that it wanted. CPUS: \
-                      used. MEMORY, IO: raw, some task waited. OVER: CPUs used beyond those that were ASKED for.";
+const LEGEND: &str = "CONTENTION: share of demand that waited because of the node. CPU, MEMORY, IO: \
+                      share of time in which some task waited (pressure). LIMIT: part of CPU that own \
+                      limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. EXCESS: \
+                      CPUs used beyond the REQUEST.";
 
-/// The lines, no more and no longer than there is room for.
-pub(super) fn lines(shown: &Shown, size: Size) -> Vec<String> {
-    let view = &shown.view;
-    let mut lines = wrap(head(shown, size), "  ", size.columns);
-    lines.extend(wrap(node_fields(&view.node), "  ", size.columns));
-    let (blamed, raw) = (view.node.contention, view.node.pressure);
-    let blamed = each("held back by the node:", blamed.cpu, blamed.memory, blamed.io);
-    let raw = each("raw pressure, some:", raw.cpu.some, raw.memory.some, raw.io.some);
-    for fields in [blamed, raw] {
+/// The lines of a frame, at most as many and as long as fit.
+pub(super) fn lines(frame: &Frame, size: Size) -> Vec<String> {
+    let view = &frame.view;
+    let (contention, pressure) = (view.node.contention, view.node.pressure.map(|one| one.some));
+    let mut lines = Vec::new();
+    for fields in [
+        head(frame, size),
+        node_fields(&view.node),
+        each("contention:", contention),
+        each("pressure, some:", pressure),
+    ] {
         lines.extend(wrap(fields, "  ", size.columns));
     }
-    let troubles = view.agent.iter().flat_map(Agent::troubles).chain(shown.trouble.clone());
-    for trouble in troubles {
-        lines.extend(wrap(words(&trouble), " ", size.columns));
+    for problem in view.agent.iter().flat_map(Agent::problems).chain(frame.error.clone()) {
+        lines.extend(wrap(words(&problem), " ", size.columns));
     }
     lines.push(String::new());
-    let legend = if size != Size::UNBOUNDED && size.rows >= ROWS_WITH_LEGEND {
-        wrap(words(LEGEND), " ", size.columns)
-    } else {
-        Vec::new()
-    };
-    let users = if size.rows >= ROWS_WITH_USERS { users(view, size.columns) } else { Vec::new() };
-    // Below the head: the table's header, and, before what comes below it, an empty line each.
-    let below = [&users, &legend].into_iter().filter(|part| !part.is_empty());
-    let taken = lines.len() + 1 + below.clone().map(|part| part.len() + 1).sum::<usize>();
+    let mut below = Vec::new();
+    if size.rows >= ROWS_WITH_USERS {
+        below.push(users(view, size.columns));
+    }
+    if size != Size::UNBOUNDED && size.rows >= ROWS_WITH_LEGEND {
+        below.push(wrap(words(LEGEND), " ", size.columns));
+    }
+    below.retain(|part| !part.is_empty());
+    // The table's header, and an empty line before each part below the table.
+    let taken = lines.len() + 1 + below.iter().map(|part| part.len() + 1).sum::<usize>();
     lines.extend(table(view, size.columns, size.rows.saturating_sub(taken)));
     for part in below {
         lines.push(String::new());
-        lines.extend_from_slice(part);
+        lines.extend(part);
     }
     lines.truncate(size.rows);
     lines.into_iter().map(|line| line.chars().take(size.columns).collect()).collect()
 }
 
-fn head(shown: &Shown, size: Size) -> Vec<String> {
-    let at = i64::try_from(shown.view.observed_at_ms).ok();
+fn head(frame: &Frame, size: Size) -> Vec<String> {
+    let at = i64::try_from(frame.view.observed_at_ms).ok();
     let at = at.and_then(|at| Timestamp::from_millisecond(at).ok());
     let at = at.map_or("-".into(), |at| at.strftime("%H:%M:%S UTC").to_string());
-    let mut head = vec![at, plain(&shown.source)];
-    if size != Size::UNBOUNDED {
-        head.push("q quits".into());
-    }
-    head
+    let quit = (size != Size::UNBOUNDED).then(|| "q quits".into());
+    [at, plain(&frame.source)].into_iter().chain(quit).collect()
 }
 
 fn node_fields(node: &Node) -> Vec<String> {
     let points = node.score.map_or("-".into(), |score| format!("{:.0}", score * 100.0));
     vec![
         format!("node score {points}"),
-        format!("VMs held back {}", node.held_back),
+        format!("VMs contended {}", node.held_back),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
     ]
 }
 
-/// What the node is to blame for, or what there is whoever is to blame: one above the other.
-fn each(what: &str, cpu: Option<f64>, memory: Option<f64>, io: Option<f64>) -> Vec<String> {
-    vec![
-        format!("{what} CPU {}", percent(cpu)),
-        format!("memory {}", percent(memory)),
-        format!("I/O {}", percent(io)),
-    ]
+/// A share for each resource.
+fn each(what: &str, shares: Each<Option<f64>>) -> Vec<String> {
+    let Each { cpu, memory, io } = shares.map(percent);
+    vec![format!("{what} CPU {cpu}"), format!("memory {memory}"), format!("I/O {io}")]
 }
 
-/// The header and at most so many rows, the last of which may say how many there are besides.
+/// The header and at most `most` rows, the last of which may be the number of omitted rows.
 fn table(view: &View, columns: usize, most: usize) -> Vec<String> {
     let (kind, cgroups) = population(view);
     if cgroups.is_empty() {
@@ -141,30 +137,34 @@ fn table(view: &View, columns: usize, most: usize) -> Vec<String> {
     lines
 }
 
-/// Whose use of the CPUs may be what others wait for: those that use most beyond what they asked for.
+/// The cgroups with the largest CPU use beyond their requests (noisy neighbours).
 fn users(view: &View, columns: usize) -> Vec<String> {
     let uses = |cgroup: &&Cgroup| cgroup.is_user && cgroup.usage() >= Some(USES);
     let mut users: Vec<&Cgroup> = view.cgroups.iter().filter(uses).collect();
-    let use_of = |cgroup: &Cgroup| (cgroup.over().unwrap_or(0.0), cgroup.usage().unwrap_or(0.0));
-    users.sort_by(|a, b| {
-        let ((a_over, a_used), (b_over, b_used)) = (use_of(a), use_of(b));
-        b_over
-            .total_cmp(&a_over)
-            .then_with(|| b_used.total_cmp(&a_used))
-            .then_with(|| a.id.cmp(&b.id))
-    });
+    sort_by_values(&mut users, |user| [user.excess(), user.usage()]);
     if users.is_empty() {
         return Vec::new();
     }
     let rows = users.into_iter().take(MOST_USERS).map(|user| {
-        let cells = [user.over(), user.usage(), user.cpu_request].map(cpus);
+        let cells = [user.excess(), user.usage(), user.cpu_request].map(cpus);
         (plain(&user.name()), cells)
     });
     lay_out(USER, USER_COLUMNS, &rows.collect::<Vec<_>>(), columns)
 }
 
-/// The VMs; on a node without any the containers, or where there are none either all cgroups. Those
-/// that wait most come first.
+/// Sorts by these values, the largest first; absent values come last.
+fn sort_by_values<const N: usize>(
+    cgroups: &mut [&Cgroup],
+    values: impl Fn(&Cgroup) -> [Option<f64>; N],
+) {
+    let key = |cgroup: &Cgroup| values(cgroup).map(|value| value.unwrap_or(-1.0));
+    cgroups.sort_by(|a, b| {
+        let mut orders = key(b).into_iter().zip(key(a)).map(|(b, a)| b.total_cmp(&a));
+        orders.find(|order| order.is_ne()).unwrap_or_else(|| a.id.cmp(&b.id))
+    });
+}
+
+/// The VMs, by contention; on nodes without VMs the containers, and without containers all cgroups.
 fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
     let all = &view.cgroups;
     let of = |which: fn(&&Cgroup) -> bool| all.iter().filter(which).collect::<Vec<_>>();
@@ -177,15 +177,9 @@ fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
     } else {
         ("CGROUP", of(|cgroup| cgroup.level != "root"))
     };
-    let contention = |cgroup: &Cgroup| cgroup.contention().unwrap_or(-1.0);
-    let waited = |cgroup: &Cgroup| {
-        let pressure = cgroup.pressure;
-        let all = [pressure.cpu.some, pressure.memory.some, pressure.io.some];
-        all.into_iter().flatten().fold(-1.0, f64::max)
-    };
-    cgroups.sort_by(|a, b| {
-        let by_contention = contention(b).total_cmp(&contention(a));
-        by_contention.then_with(|| waited(b).total_cmp(&waited(a))).then_with(|| a.id.cmp(&b.id))
+    sort_by_values(&mut cgroups, |cgroup| {
+        let Each { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
+        [cgroup.contention(), [cpu, memory, io].into_iter().flatten().reduce(f64::max)]
     });
     (kind, cgroups)
 }
@@ -193,68 +187,49 @@ fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
 fn cells(cgroup: &Cgroup) -> [String; 7] {
     let pressure = cgroup.pressure;
     let waiting = cgroup.scored.map(|scored| scored.waiting).unwrap_or_default();
-    let raw = |waiting: Option<Waiting>| waiting.map(|waiting| waiting.raw);
+    let raw = waiting.map(|waiting| waiting.map(|waiting| waiting.raw));
     [
         percent(cgroup.contention()),
-        percent(raw(waiting.cpu).or(pressure.cpu.full)),
+        percent(raw.cpu.or(pressure.cpu.full)),
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
         percent(waiting.cpu.map(|cpu| cpu.left)),
         cpus(cgroup.usage()),
-        percent(raw(waiting.memory).or(pressure.memory.some)),
-        percent(raw(waiting.io).or(pressure.io.some)),
+        percent(raw.memory.or(pressure.memory.some)),
+        percent(raw.io.or(pressure.io.some)),
     ]
 }
 
-/// How wide the columns are, and how many there is room for.
-struct Layout {
-    name: usize,
-    columns: Vec<usize>,
-}
-
-/// A header, and rows of a name and its cells below it.
+/// A header, and below it rows of a name and its cells, with as many columns as fit.
 fn lay_out<const N: usize>(
     kind: &str,
     headers: [&str; N],
     rows: &[(String, [String; N])],
     columns: usize,
 ) -> Vec<String> {
-    let names = rows.iter().map(|(name, _)| name.as_str());
-    let layout = Layout::of(names.chain([kind]), &headers, columns);
-    let header = layout.line(kind, &headers.map(str::to_owned));
-    let rows = rows.iter().map(|(name, cells)| layout.line(name, cells));
-    [header].into_iter().chain(rows).collect()
-}
-
-impl Layout {
-    fn of<'a>(names: impl Iterator<Item = &'a str>, headers: &[&str], columns: usize) -> Self {
-        let wanted = names.map(str::len).max().unwrap_or_default();
-        let mut left = columns;
-        let mut widths = Vec::new();
-        for header in headers {
-            let width = header.len().max(MIN_WIDTH);
-            match left.checked_sub(GAP + width) {
-                Some(rest) if rest >= MIN_NAME.min(wanted) => {
-                    left = rest;
-                    widths.push(width);
-                }
-                _ => break,
-            }
+    let longest = rows.iter().map(|(name, _)| name.len()).fold(kind.len(), usize::max);
+    let (mut left, mut widths) = (columns, Vec::new());
+    for width in headers.map(|header| header.len().max(MIN_WIDTH)) {
+        match left.checked_sub(GAP + width) {
+            Some(rest) if rest >= MIN_NAME.min(longest) => left = rest,
+            _ => break,
         }
-        Self { name: wanted.min(left), columns: widths }
+        widths.push(width);
     }
-
-    fn line(&self, name: &str, cells: &[String]) -> String {
-        let mut line = format!("{:width$}", shorten(name, self.name), width = self.name);
-        for (cell, &width) in cells.iter().zip(&self.columns) {
+    let name_width = longest.min(left);
+    let line = |name: &str, cells: &[String]| {
+        let mut line = format!("{:name_width$}", shorten(name, name_width));
+        for (cell, &width) in cells.iter().zip(&widths) {
             let cell = if cell.len() <= width { cell } else { "?" };
-            // Writing to a string never fails.
+            // Writing to a String cannot fail.
             let _ = write!(line, "{:GAP$}{cell:>width$}", "");
         }
         line
-    }
+    };
+    let header = line(kind, &headers.map(str::to_owned));
+    [header].into_iter().chain(rows.iter().map(|(name, cells)| line(name, cells))).collect()
 }
 
-/// The start and the end of a name: a namespace or a slice, and what tells it from its neighbours.
+/// The start and the end of a name, since similar names differ at the end.
 fn shorten(name: &str, width: usize) -> String {
     let length = name.chars().count();
     let Some(kept) = width.checked_sub(2).filter(|_| length > width) else {
@@ -265,12 +240,12 @@ fn shorten(name: &str, width: usize) -> String {
     start.chain("..".chars()).chain(name.chars().skip(length - end)).collect()
 }
 
-/// A number of CPUs; a dash is what is not known.
+/// A number of CPUs, or a dash.
 fn cpus(cpus: Option<f64>) -> String {
     cpus.map_or("-".into(), |cpus| format!("{cpus:.2}"))
 }
 
-/// A share of time; a dash is what is not known.
+/// A share as a percentage, or a dash.
 fn percent(share: Option<f64>) -> String {
     let Some(percent) = share.map(|share| share * 100.0) else { return "-".into() };
     if percent > 0.0 && percent < 9.95 {
@@ -280,8 +255,8 @@ fn percent(share: Option<f64>) -> String {
     }
 }
 
-/// Kubernetes and systemd name things in ASCII; whatever else a name holds is spelled out, since it
-/// could tell the terminal what to do, or be wider or narrower than it counts.
+/// A name with all but printable ASCII escaped: control characters could command the terminal, and
+/// other characters have an unknown width.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -297,7 +272,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(plain).collect()
 }
 
-/// Lines of as many of the parts as fit.
+/// Lines of as many parts as fit.
 fn wrap(parts: Vec<String>, gap: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {

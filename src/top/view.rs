@@ -1,5 +1,5 @@
-//! What `/snapshot.json` says, as far as the table shows it. Pure. Agents of other versions may say
-//! less or more: what is not there is `None`.
+//! The part of `/snapshot.json` that the table shows. Pure. Agents of other versions may have fewer
+//! or more fields: missing ones are `None`.
 
 use std::collections::HashMap;
 
@@ -15,40 +15,47 @@ pub(super) struct View {
     pub(super) cgroups: Vec<Cgroup>,
 }
 
-/// What goes wrong in the agent that was asked.
+/// State of the agent.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Agent {
     pub(super) pods_listed: Option<bool>,
-    pub(super) pods_error: Option<Trouble>,
+    pub(super) pods_error: Option<Problem>,
     pub(super) publish: Publish,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Publish {
-    pub(super) error: Option<Trouble>,
+    pub(super) error: Option<Problem>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Trouble {
+pub(super) struct Problem {
     pub(super) message: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Node {
     pub(super) score: Option<f64>,
-    pub(super) contention: Contention,
+    pub(super) contention: Each<Option<f64>>,
     pub(super) held_back: u64,
     #[serde(default)]
-    pub(super) pressure: Pressures,
+    pub(super) pressure: Each<Pressure>,
     pub(super) utilization: Option<f64>,
     pub(super) steal: Option<f64>,
 }
 
+/// A value for each resource.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct Contention {
-    pub(super) cpu: Option<f64>,
-    pub(super) memory: Option<f64>,
-    pub(super) io: Option<f64>,
+pub(super) struct Each<T> {
+    pub(super) cpu: T,
+    pub(super) memory: T,
+    pub(super) io: T,
+}
+
+impl<T> Each<T> {
+    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Each<U> {
+        Each { cpu: of(self.cpu), memory: of(self.memory), io: of(self.io) }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -63,20 +70,13 @@ pub(super) struct Cgroup {
     pub(super) is_user: bool,
     pub(super) is_vm: bool,
     pub(super) awaits_handover: Option<bool>,
-    pub(super) pressure: Pressures,
+    pub(super) pressure: Each<Pressure>,
     pub(super) scored: Option<Scored>,
     pub(super) cpu_seconds: Option<f64>,
     pub(super) cpu_request: Option<f64>,
-    /// CPUs used since the look before; no part of the snapshot.
+    /// CPUs used since the snapshot before; computed here, not part of the snapshot.
     #[serde(skip)]
     pub(super) used: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct Pressures {
-    pub(super) cpu: Pressure,
-    pub(super) memory: Pressure,
-    pub(super) io: Pressure,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -88,15 +88,8 @@ pub(super) struct Pressure {
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Scored {
     pub(super) usage: Option<f64>,
-    pub(super) contention: Contention,
-    pub(super) waiting: WaitingOfEach,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct WaitingOfEach {
-    pub(super) cpu: Option<Waiting>,
-    pub(super) memory: Option<Waiting>,
-    pub(super) io: Option<Waiting>,
+    pub(super) contention: Each<Option<f64>>,
+    pub(super) waiting: Each<Option<Waiting>>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -111,21 +104,20 @@ impl View {
         serde_json::from_slice(json)
     }
 
-    /// What each cgroup used since `before`: ticks leave CPU times out where nobody waits, and are
-    /// about no more than the containers that are scored.
-    pub(super) fn use_since(&mut self, before: &Self) {
+    /// Computes the CPU use of each cgroup since `before`. A tick has that of scored containers only.
+    pub(super) fn compute_cpu_use(&mut self, before: &Self) {
         let Some(passed) = self.observed_at_ms.checked_sub(before.observed_at_ms) else { return };
         let seconds = std::time::Duration::from_millis(passed).as_secs_f64();
         let then: HashMap<&str, &Cgroup> =
             before.cgroups.iter().map(|cgroup| (cgroup.id.as_str(), cgroup)).collect();
         for cgroup in &mut self.cgroups {
             let Some(then) = then.get(cgroup.id.as_str()) else { continue };
-            // Two who ask within a second are given the same counters: what was known holds on.
+            // Requests within a second get the same counters, so the last value is still valid.
             cgroup.used = if passed == 0 {
                 then.used
             } else {
                 let more = cgroup.cpu_seconds.zip(then.cpu_seconds).map(|(now, then)| now - then);
-                // A counter that went back is another cgroup of the same name.
+                // A decreasing counter belongs to a new cgroup at the same path.
                 more.filter(|more| *more >= 0.0).map(|more| more / seconds)
             };
         }
@@ -133,15 +125,15 @@ impl View {
 }
 
 impl Agent {
-    /// What goes wrong, each a sentence, in the words of the page.
-    pub(super) fn troubles(&self) -> Vec<String> {
-        let say = |what: &str, trouble: &Option<Trouble>| {
-            trouble.as_ref().map(|trouble| format!("{what}: {}", trouble.message))
+    /// The agent's problems, one sentence each, in the words of the page.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let say = |what: &str, problem: &Option<Problem>| {
+            problem.as_ref().map(|problem| format!("{what}: {}", problem.message))
         };
-        let unlisted = "The pods of this node are not listed yet: their series wait for names.";
+        let unlisted = "The pods of this node are not listed yet, so they have no series.";
         [
-            say("The score cannot be written", &self.publish.error),
-            say("The pods are not told", &self.pods_error),
+            say("The score cannot be published", &self.publish.error),
+            say("The pods cannot be listed", &self.pods_error),
             (self.pods_listed == Some(false)).then(|| unlisted.to_owned()),
         ]
         .into_iter()
@@ -151,24 +143,23 @@ impl Agent {
 }
 
 impl Cgroup {
-    /// CPUs that it used beyond those that it asked for; all of them, where nobody knows of any.
-    pub(super) fn over(&self) -> Option<f64> {
+    /// CPUs used beyond its request; all of them without a known request.
+    pub(super) fn excess(&self) -> Option<f64> {
         Some((self.usage()? - self.cpu_request.unwrap_or(0.0)).max(0.0))
     }
 
-    /// CPUs that it used: in the last tick where that is told, else since the look before.
+    /// CPUs used in the last tick, else since the snapshot before.
     pub(super) fn usage(&self) -> Option<f64> {
         self.scored.and_then(|scored| scored.usage).or(self.used)
     }
 
-    /// Share of what it wanted that it had to wait for: the larger of CPU and memory, as on the
-    /// page.
+    /// The larger of CPU and memory contention, as on the page.
     pub(super) fn contention(&self) -> Option<f64> {
-        let Contention { cpu, memory, .. } = self.scored?.contention;
+        let Each { cpu, memory, .. } = self.scored?.contention;
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 
-    /// What people call it.
+    /// The displayed name.
     pub(super) fn name(&self) -> String {
         let arriving = if self.awaits_handover == Some(true) { " (arriving)" } else { "" };
         let container = self.container.as_deref().unwrap_or_default();
@@ -200,20 +191,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_told_between_two_looks() {
+    fn cpu_use_is_computed_between_two_snapshots() {
         let first = view(1_000, &[("/a", Some(10.0)), ("/b", Some(10.0)), ("/c", None)]);
         assert_eq!(used(&first), [None; 3]);
         let mut second =
             view(3_000, &[("/a", Some(13.0)), ("/b", Some(1.0)), ("/c", Some(1.0)), ("/d", None)]);
-        second.use_since(&first);
+        second.compute_cpu_use(&first);
         assert_eq!(used(&second), [Some(1.5), None, None, None]);
         let mut shared = view(3_000, &[("/a", Some(13.0))]);
-        shared.use_since(&second);
+        shared.compute_cpu_use(&second);
         assert_eq!(used(&shared), [Some(1.5)]);
     }
 
     #[test]
-    fn an_answer_of_something_else_is_refused() {
+    fn json_without_the_fields_of_a_snapshot_is_refused() {
         for text in ["", "null", "[]", "{}", "<html>", r#"{"version": 1}"#] {
             assert!(View::parse(text.as_bytes()).is_err(), "{text}");
         }

@@ -1,25 +1,25 @@
 "use strict";
-// Names of pods and VMs are other people's text: everything is shown by textContent alone.
+// Names of pods and VMs are untrusted: everything is displayed by textContent.
 
-const ASK_EVERY_MS = 5000;
-// An agent answers within 10 s, if only that the kernel does not.
-const ANSWER_WITHIN_MS = 12000;
-// Six ticks: the agent's own /livez says the same.
+const FETCH_EVERY_MS = 5000;
+// An agent responds within 10 s, also if the kernel's files are slow to read.
+const RESPONSE_TIMEOUT_MS = 12000;
+// Six ticks, as for the agent's /livez.
 const TICK_OVERDUE_MS = 30000;
 const MOST_ROWS = 200;
 const MOST_USERS = 8;
-// Who uses less does not take anything from anybody.
+// CPUs that a cgroup must use to be listed as a CPU user.
 const USES = 0.01;
-// A share of time or of what was wanted that is worth counting, as for the score.
+// Share of time from which a VM counts as slowed down by its own limits.
 const MUCH = 0.1;
 
 const byId = (id) => document.getElementById(id);
 const known = (value) => value !== null && value !== undefined;
 
-// The last answer, when it came on this browser's clock, the one before, and why there is no newer.
+// The last snapshot, its arrival on this browser's clock, the snapshot before, and the last error.
 let seen = null, seenAt = 0, before = null, failure = null;
 
-// ---- words for numbers ----
+// ---- numbers ----
 
 function percent(share) {
   if (!known(share)) return "–";
@@ -44,9 +44,9 @@ function duration(ms) {
   return seconds < 7200 ? Math.floor(seconds / 60) + " min" : Math.floor(seconds / 3600) + " h";
 }
 
-// The browser's clock may be wrong; how long ago the answer came, it knows.
-const sinceAnswer = () => performance.now() - seenAt;
-const ageOf = (atMs) => seen.observed_at_ms + sinceAnswer() - atMs;
+// Ages are relative to the agent's clock, since the browser's may be wrong.
+const sinceResponse = () => performance.now() - seenAt;
+const ageOf = (atMs) => seen.observed_at_ms + sinceResponse() - atMs;
 const ago = (atMs) => known(atMs) ? duration(ageOf(atMs)) + " ago" : "not yet";
 
 function nameOf(c) {
@@ -57,7 +57,7 @@ function nameOf(c) {
 
 // ---- tables ----
 
-// A cell: a text, or a share with a bar of the kind that it is.
+// A cell with a share and a bar of this kind. Other cells are strings.
 const share = (kind, value) => ({ kind, value });
 
 function row(c, groups) {
@@ -86,7 +86,7 @@ const contention = (c) => c.scored ? Math.max(c.scored.contention.cpu ?? -1, c.s
 const waited = (c) => Math.max(...["cpu", "memory", "io"].map((resource) => c.pressure[resource].some ?? -1));
 const byContention = (a, b) => contention(b) - contention(a) || waited(b) - waited(a) || (a.id < b.id ? -1 : 1);
 
-// Ticks leave out the CPU time of those who wait for nothing: the counters tell.
+// A tick has the CPU use of scored containers only. Others are computed from the counters.
 function used(c) {
   if (known(c.scored?.usage)) return c.scored.usage;
   const then = before?.used.get(c.id), passed = seen.observed_at_ms - (before?.at ?? 0);
@@ -94,7 +94,7 @@ function used(c) {
 }
 
 function pressures(c) {
-  // Of the same window as what is put down to own limits, where that is told.
+  // Of scored containers the last tick's, since own limits are of that window.
   const { cpu, memory, io } = c.scored?.pressure ?? c.pressure;
   return [share("raw", cpu.some), share("raw", cpu.full), share("raw", memory.some), share("raw", io.some)];
 }
@@ -110,17 +110,17 @@ function scored(c) {
   return [[share("node", cpu), share("node", memory), share("node", io)], pressures(c), [own("cpu"), own("memory")], ...usage(c)];
 }
 
-// CPUs used beyond those asked for; all of them, where nobody knows of any.
-const over = (c) => Math.max(0, used(c) - (c.cpu_request ?? 0));
+// CPUs used beyond the request; all of them without a known request.
+const excess = (c) => Math.max(0, used(c) - (c.cpu_request ?? 0));
 
 function showUsers(cgroups) {
   const users = cgroups.filter((c) => c.is_user && (used(c) ?? 0) >= USES);
-  users.sort((a, b) => over(b) - over(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
-  const cells = (c) => [[cpus(over(c)), cpus(used(c)), cpus(c.cpu_request)], [share("raw", (c.scored?.pressure ?? c.pressure).cpu.some)]];
+  users.sort((a, b) => excess(b) - excess(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
+  const cells = (c) => [[cpus(excess(c)), cpus(used(c)), cpus(c.cpu_request)], [share("raw", (c.scored?.pressure ?? c.pressure).cpu.some)]];
   byId("users").replaceChildren(...users.slice(0, MOST_USERS).map((c) => row(c, cells(c))));
 }
 
-// The VMs; on a node without any the containers, or where there are none either all cgroups.
+// The VMs; on nodes without VMs the containers, and without containers all cgroups.
 function split(cgroups) {
   const below = cgroups.filter((c) => c.level !== "root").sort(byContention);
   for (const [title, isIt] of [["VMs", (c) => c.is_vm], ["Containers", (c) => c.level === "container"]]) {
@@ -130,7 +130,7 @@ function split(cgroups) {
 }
 
 function fill(id, titleId, title, cgroups, cells) {
-  const more = cgroups.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
+  const more = cgroups.length > MOST_ROWS ? `, first ${MOST_ROWS}` : "";
   byId(titleId).textContent = `${title} (${cgroups.length}${more})`;
   byId(id).replaceChildren(...cgroups.slice(0, MOST_ROWS).map((c) => row(c, cells(c))));
 }
@@ -152,16 +152,16 @@ function tile(resource, title, node) {
   };
   const heading = document.createElement("h2"), raw = node.pressure[resource];
   heading.textContent = title;
-  byId(resource).replaceChildren(heading, line("big", percent(node.contention[resource])), line("quiet", "held back by the node"),
-    bar("node", node.contention[resource]), line("", `raw pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`), bar("raw", raw.some));
+  byId(resource).replaceChildren(heading, line("big", percent(node.contention[resource])), line("quiet", "contention"),
+    bar("node", node.contention[resource]), line("", `pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`), bar("raw", raw.some));
 }
 
 function showNode({ node, version, cgroups }, vms, kind) {
   byId("about").textContent = `Version ${version}. ${cgroups.length} cgroups.`;
   byId("score").textContent = known(node.score) ? (node.score * 100).toFixed(0) : "–";
   const byOwn = vms.filter((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
-  byId("counts").textContent = `${vms.length} ${kind}: ${node.held_back} held back by the node, ${byOwn.length} by own limits`;
-  byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} stolen. ` +
+  byId("counts").textContent = `${vms.length} ${kind}: ${node.held_back} contended, ${byOwn.length} slowed by own limits`;
+  byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
   tile("cpu", "CPU", node);
   tile("memory", "Memory", node);
@@ -170,10 +170,10 @@ function showNode({ node, version, cgroups }, vms, kind) {
 
 function publishWords({ mode, last, error }) {
   const level = last?.level ? `, ${last.level}` : "";
-  const value = last ? `${last.score}${level}, as it was ${ago(last.observed_at_ms)}` : "nothing yet";
-  if (mode === "off") return "not written: --publish off";
-  if (mode === "dry-run") return `${value}; a dry run: said, not written`;
-  return error ? `${value}; writing fails` : value;
+  const value = last ? `${last.score}${level}, observed ${ago(last.observed_at_ms)}` : "nothing yet";
+  if (mode === "off") return "off: --publish off";
+  if (mode === "dry-run") return `${value}; dry run, not written`;
+  return error ? `${value}; publishing fails` : value;
 }
 
 function showAges() {
@@ -181,19 +181,19 @@ function showAges() {
   byId("read").textContent = ago(seen.observed_at_ms) + over(seen.window_s);
   byId("tick").textContent = ago(seen.agent?.ticked_at_ms) + over(seen.agent?.tick_window_s);
   const pods = { true: "listed", false: "not listed yet" };
-  byId("pods").textContent = pods[seen.agent?.pods_listed] ?? "nobody tells: see --node-name and --pods-file";
+  byId("pods").textContent = pods[seen.agent?.pods_listed] ?? "no source: set --node-name or --pods-file";
   byId("scored").textContent = `${ago(seen.scored_at_ms)}, basis ${seen.basis ?? "–"}`;
   byId("published").textContent = seen.agent ? publishWords(seen.agent.publish) : "–";
 }
 
 function errorsOf(agent) {
   const errors = [], say = (what, { message, at_ms }) => errors.push(`${what} (${ago(at_ms)}): ${message}`);
-  if (agent.publish.error) say("The score cannot be written", agent.publish.error);
-  if (agent.pods_error) say("The pods are not told", agent.pods_error);
-  if (agent.pods_listed === false) errors.push("The pods of this node are not listed yet: their series wait for names.");
+  if (agent.publish.error) say("The score cannot be published", agent.publish.error);
+  if (agent.pods_error) say("The pods cannot be listed", agent.pods_error);
+  if (agent.pods_listed === false) errors.push("The pods of this node are not listed yet, so they have no series.");
   const counts = Object.entries(agent.read_errors).filter(([, count]) => count > 0);
-  if (counts.length > 0) errors.push(`Files that did not read, since the start: ${counts.map(([kind, count]) => `${count} ${kind}`).join(", ")}.`);
-  if (agent.last_read_error) say("The last of them", agent.last_read_error);
+  if (counts.length > 0) errors.push(`Read errors since the start: ${counts.map(([kind, count]) => `${count} ${kind}`).join(", ")}.`);
+  if (agent.last_read_error) say("Last read error", agent.last_read_error);
   return errors.length > 0 ? errors : ["None."];
 }
 
@@ -206,19 +206,19 @@ function showErrors() {
   byId("errors").replaceChildren(...(seen.agent ? errorsOf(seen.agent) : []).map(line));
 }
 
-// Why what is shown is not what is, and for how long; null while it is.
+// Why the displayed values are out of date, and for how long; null while they are current.
 function alarmNow() {
-  if (failure !== null || (seen && sinceAnswer() > ASK_EVERY_MS + ANSWER_WITHIN_MS)) {
+  if (failure !== null || (seen && sinceResponse() > FETCH_EVERY_MS + RESPONSE_TIMEOUT_MS)) {
     const why = failure === null ? "" : ` (${failure})`;
-    return { words: `No answer from the agent${why}.${seen ? " What is below is old." : ""}`, ms: seen ? sinceAnswer() : null };
+    return { words: `No response from the agent${why}.${seen ? " The values below are old." : ""}`, ms: seen ? sinceResponse() : null };
   }
   if (known(seen?.agent?.ticked_at_ms) && ageOf(seen.agent.ticked_at_ms) > TICK_OVERDUE_MS) {
-    return { words: "The agent does not look at the kernel: see its log.", ms: ageOf(seen.agent.ticked_at_ms) };
+    return { words: "The agent has stopped sampling: see its log.", ms: ageOf(seen.agent.ticked_at_ms) };
   }
   return null;
 }
 
-// ---- what happens when ----
+// ---- updates ----
 
 function everySecond() {
   if (seen) {
@@ -227,7 +227,7 @@ function everySecond() {
   }
   const alarm = alarmNow(), words = byId("alarm-words");
   byId("alarm").hidden = alarm === null;
-  // Who listens to the page is told once, and not each second.
+  // A screen reader reads each change, so the text changes only with the alarm.
   if (words.textContent !== (alarm?.words ?? "")) words.textContent = alarm?.words ?? "";
   byId("alarm-age").textContent = known(alarm?.ms) ? `For ${duration(alarm.ms)}.` : "";
   byId("main").classList.toggle("old", alarm !== null);
@@ -246,18 +246,18 @@ function show(snapshot) {
   fill("others", "others-title", "Other cgroups", others, (c) => [pressures(c), ...usage(c)]);
 }
 
-async function ask() {
+async function update() {
   try {
-    const answer = await fetch("snapshot.json", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
-    if (!answer.ok) throw new Error(`${answer.status}: ${await answer.text()}`);
-    show(await answer.json());
+    const response = await fetch("snapshot.json", { cache: "no-store", signal: AbortSignal.timeout(RESPONSE_TIMEOUT_MS) });
+    if (!response.ok) throw new Error(`${response.status}: ${await response.text()}`);
+    show(await response.json());
     failure = null;
   } catch (error) {
     failure = error.message;
   }
   everySecond();
-  setTimeout(ask, ASK_EVERY_MS);
+  setTimeout(update, FETCH_EVERY_MS);
 }
 
 setInterval(everySecond, 1000);
-ask();
+update();

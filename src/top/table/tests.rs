@@ -22,23 +22,23 @@ fn vm(name: &str, contention: f64) -> Value {
     )
 }
 
-fn shown(cgroups: &[Value]) -> Shown {
+fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
         "held_back": 1, "utilization": 0.81, "steal": null});
     let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
-    Shown {
+    Frame {
         source: "agent 9.9 at 127.0.0.1:1".into(),
         view: View::parse(view.to_string().as_bytes()).unwrap(),
-        trouble: None,
+        error: None,
     }
 }
 
 const WIDE: Size = Size { columns: 100, rows: 10 };
 
 #[test]
-fn the_vm_that_waits_most_comes_first() {
-    let seen = shown(&[
+fn the_vm_with_the_largest_contention_comes_first() {
+    let seen = frame(&[
         cgroup("/kubepods/other", &json!({})),
         vm("idle", 0.0),
         vm("starved", 0.314),
@@ -50,9 +50,9 @@ fn the_vm_that_waits_most_comes_first() {
     ]);
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1  q quits",
-        "node score 12  VMs held back 1  busy 81%  steal -",
-        "held back by the node: CPU 12%  memory 0%  I/O -",
-        "raw pressure, some: CPU 98%  memory 0%  I/O -",
+        "node score 12  VMs contended 1  busy 81%  steal -",
+        "contention: CPU 12%  memory 0%  I/O -",
+        "pressure, some: CPU 98%  memory 0%  I/O -",
         "",
         "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  MEMORY     IO",
         "shop/starved                31%    50%    12%    38%   1.50      0%      -",
@@ -63,28 +63,21 @@ fn the_vm_that_waits_most_comes_first() {
 }
 
 #[test]
-fn who_uses_the_cpus_is_told_where_there_is_room() {
+fn the_largest_cpu_users_are_shown_on_a_large_terminal() {
     let mut waits = vm("starved", 0.3);
     waits["is_user"] = json!(true);
     waits["cpu_request"] = json!(1.25);
-    let mut seen = shown(&[
+    let user = |name: &str, request: Option<f64>| {
+        let names = json!({"namespace": "n", "pod": name, "container": "c", "is_user": true,
+            "cpu_request": request});
+        cgroup(&format!("/kubepods/{name}"), &names)
+    };
+    let mut seen = frame(&[
         waits,
         cgroup("/system.slice", &json!({"level": "host", "is_user": true})),
-        cgroup(
-            "/kubepods/greedy",
-            &json!({"namespace": "n", "pod": "greedy", "container": "c",
-            "is_user": true, "cpu_request": 0.5}),
-        ),
-        cgroup(
-            "/kubepods/asked",
-            &json!({"namespace": "n", "pod": "asked", "container": "c",
-            "is_user": true, "cpu_request": 4.0}),
-        ),
-        cgroup(
-            "/kubepods/idle",
-            &json!({"namespace": "n", "pod": "idle", "container": "c",
-            "is_user": true}),
-        ),
+        user("greedy", Some(0.5)),
+        user("asked", Some(4.0)),
+        user("idle", None),
         cgroup("/kubepods", &json!({"level": "host", "is_user": false})),
     ]);
     for (cgroup, used) in seen.view.cgroups.iter_mut().skip(1).zip([0.125, 2.0, 3.0, 0.001, 9.0]) {
@@ -92,11 +85,11 @@ fn who_uses_the_cpus_is_told_where_there_is_room() {
     }
     let expected = [
         "",
-        "USES THE CPUS   OVER   CPUS  ASKED",
-        "n/greedy/c      1.50   2.00   0.50",
-        "shop/starved    0.25   1.50   1.25",
-        "/system.slice   0.12   0.12      -",
-        "n/asked/c       0.00   3.00   4.00",
+        "CPU USER       EXCESS   CPUS  REQUEST",
+        "n/greedy/c       1.50   2.00     0.50",
+        "shop/starved     0.25   1.50     1.25",
+        "/system.slice    0.12   0.12        -",
+        "n/asked/c        0.00   3.00     4.00",
     ];
     assert_eq!(lines(&seen, Size::UNBOUNDED)[7..], expected);
     let lines = lines(&seen, Size { columns: 100, rows: 24 });
@@ -105,38 +98,38 @@ fn who_uses_the_cpus_is_told_where_there_is_room() {
 }
 
 #[test]
-fn without_vms_the_containers_are_shown_and_without_them_whatever_there_is() {
+fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
     let root = cgroup("/", &json!({"level": "root"}));
     let host = cgroup("/housekeeping", &json!({"level": "host", "cpu_seconds": 5.0}));
     let container = cgroup("/kubepods/a", &json!({"namespace": "n", "pod": "p", "container": "c"}));
     let names = |cgroups: &[Value]| {
-        let lines = lines(&shown(cgroups), Size::UNBOUNDED);
+        let lines = lines(&frame(cgroups), Size::UNBOUNDED);
         let names = lines[5..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
     assert_eq!(names(&[root.clone(), host.clone(), container]), ["CONTAINER", "n/p/c"]);
     assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
-    assert_eq!(lines(&shown(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
-    assert_eq!(lines(&shown(&[]), WIDE).len(), 6);
+    assert_eq!(lines(&frame(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
+    assert_eq!(lines(&frame(&[]), WIDE).len(), 6);
 }
 
 #[test]
-fn what_goes_wrong_in_the_agent_is_said_beside_it() {
-    let mut seen = shown(&[vm("a", 0.1)]);
+fn problems_of_the_agent_are_shown() {
+    let mut seen = frame(&[vm("a", 0.1)]);
     let agent = json!({"pods_listed": false, "pods_error": null,
         "publish": {"error": {"message": "no such node", "at_ms": 1}}});
     seen.view.agent = serde_json::from_value(agent).unwrap();
     let expected = [
-        "The score cannot be written: no such node",
-        "The pods of this node are not listed yet: their series wait for names.",
+        "The score cannot be published: no such node",
+        "The pods of this node are not listed yet, so they have no series.",
     ];
     assert_eq!(lines(&seen, Size { rows: 20, ..WIDE })[4..6], expected);
 }
 
 #[test]
-fn nothing_is_larger_than_the_terminal() {
+fn the_lines_fit_a_terminal_of_any_size() {
     let many: Vec<Value> = (0..50).map(|number| vm(&"long-name-".repeat(number), 0.1)).collect();
-    let seen = Shown { trouble: Some("why ".repeat(20)), ..shown(&many) };
+    let seen = Frame { error: Some("why ".repeat(20)), ..frame(&many) };
     for columns in 0..150 {
         for rows in 0..40 {
             let lines = lines(&seen, Size { columns, rows });
@@ -147,17 +140,16 @@ fn nothing_is_larger_than_the_terminal() {
 }
 
 #[test]
-fn a_narrow_terminal_goes_without_the_last_columns_and_the_middle_of_names() {
-    let seen = shown(&[vm("database-of-the-shop-1", 0.314)]);
+fn a_narrow_terminal_omits_the_last_columns_and_the_middle_of_names() {
+    let seen = frame(&[vm("database-of-the-shop-1", 0.314)]);
     let seen = lines(&seen, Size { columns: 40, rows: 12 });
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
         "q quits",
-        "node score 12  VMs held back 1  busy 81%",
+        "node score 12  VMs contended 1  busy 81%",
         "steal -",
-        "held back by the node: CPU 12%",
-        "memory 0%  I/O -",
-        "raw pressure, some: CPU 98%  memory 0%",
+        "contention: CPU 12%  memory 0%  I/O -",
+        "pressure, some: CPU 98%  memory 0%",
         "I/O -",
         "",
         "VM                     CONTENTION    CPU",
@@ -167,23 +159,23 @@ fn a_narrow_terminal_goes_without_the_last_columns_and_the_middle_of_names() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted() {
+fn omitted_rows_are_counted() {
     let many: Vec<Value> = (0..9).map(|number| vm(&format!("v{number}"), 0.1)).collect();
-    let seen = lines(&shown(&many), WIDE);
+    let seen = lines(&frame(&many), WIDE);
     assert_eq!(seen.len(), 10);
     assert_eq!(seen.last().unwrap(), "6 more");
-    let tall = lines(&shown(&many), Size { rows: 24, ..WIDE });
+    let tall = lines(&frame(&many), Size { rows: 24, ..WIDE });
     assert!(tall.iter().any(|line| line.starts_with("shop/v8")), "{tall:#?}");
-    assert!(tall.last().unwrap().ends_with("ASKED for."), "{tall:#?}");
-    assert_eq!(lines(&shown(&many), Size::UNBOUNDED).len(), 15);
+    assert!(tall.last().unwrap().ends_with("REQUEST."), "{tall:#?}");
+    assert_eq!(lines(&frame(&many), Size::UNBOUNDED).len(), 15);
 }
 
 #[test]
-fn no_name_moves_the_cursor() {
+fn control_characters_in_names_are_escaped() {
     let hostile = "a\u{1b}[2J\r\n\u{202e}\u{9b}H\u{e4}";
-    let mut seen = shown(&[vm(hostile, 0.1), cgroup(hostile, &json!({"level": "host"}))]);
+    let mut seen = frame(&[vm(hostile, 0.1), cgroup(hostile, &json!({"level": "host"}))]);
     seen.source = hostile.into();
-    seen.trouble = Some(hostile.into());
+    seen.error = Some(hostile.into());
     for size in [WIDE, Size::UNBOUNDED] {
         let lines = lines(&seen, size);
         assert!(lines.iter().all(|line| line.bytes().all(|byte| (b' '..=b'~').contains(&byte))));
@@ -194,11 +186,11 @@ fn no_name_moves_the_cursor() {
 }
 
 #[test]
-fn a_number_beyond_its_column_is_none() {
-    let mut seen = shown(&[vm("a", 1e300)]);
+fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
+    let mut seen = frame(&[vm("a", 1e300)]);
     seen.view.node.score = None;
     let lines = lines(&seen, WIDE);
-    assert!(lines[1].starts_with("node score -  VMs held back 1"), "{lines:#?}");
+    assert!(lines[1].starts_with("node score -  VMs contended 1"), "{lines:#?}");
     let row: Vec<&str> = lines[6].split_whitespace().collect();
     assert_eq!(row[..3], ["shop/a", "?", "50%"]);
 }

@@ -20,13 +20,14 @@ pub(crate) fn components() -> Vec<String> {
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
     // What closes the doors also changes what others bring.
     names.sort_by_key(|name| (name == "auth", name.clone()));
-    let known = ["bridge", "label", "monitoring", "openshift", "run-delay", "taints", "auth"];
+    let known =
+        ["bridge", "label", "monitoring", "openshift", "taints", "without-host-proc", "auth"];
     assert_eq!(names, known, "the tests of all combinations count on them");
     names
 }
 
 /// Of these one other component at most changes something.
-const APART: [&str; 2] = ["bridge", "run-delay"];
+const APART: [&str; 2] = ["bridge", "without-host-proc"];
 
 /// Every combination of them, also none. Each that stands apart is in every second one, so that it
 /// is there and is not there whatever the others are, and whether or not the other one is.

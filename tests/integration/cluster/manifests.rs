@@ -80,12 +80,17 @@ fn components_add_what_they_say() {
     for argument in ["--label", "--taint-levels=medium,high", "registry.example/psi-agent:0.1.0"] {
         assert!(rendered.contains(argument), "{argument}: {rendered}");
     }
+    // The base shows the agent the host's processes, and a component takes all of that away.
+    let of_proc = |rendered: &str| rendered.matches("/host/proc").count();
+    assert_eq!(of_proc(&cluster.render_with(&[])), 2, "the mount and the environment variable");
+    let rendered = cluster.render_with(&["without-host-proc"]);
+    assert!(of_proc(&rendered) == 0 && !rendered.contains("path: /proc"), "{rendered}");
     let rendered = cluster.render_with(&["openshift"]);
     for part in ["kind: SecurityContextConstraints", "openshift.io/node-selector: \"\""] {
         assert!(rendered.contains(part), "{part}: {rendered}");
     }
     // Only the agent may run as a user of its choice there.
-    assert_eq!(rendered.matches("runAsUser: 65534").count(), 1, "{rendered}");
+    assert_eq!(rendered.matches("runAsUser: 9942").count(), 1, "{rendered}");
 }
 
 #[test]

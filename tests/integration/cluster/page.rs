@@ -143,7 +143,7 @@ fn check_rows(scene: &mut Scene) {
     let tile = all["tile"].as_str().unwrap();
     let lines: Vec<&str> = tile.lines().filter(|line| !line.is_empty()).collect();
     check_percent(lines[1], &node["contention"]["cpu"]);
-    let raw = lines[3].strip_prefix("raw pressure: ").unwrap();
+    let raw = lines[3].strip_prefix("pressure: ").unwrap();
     let (some, full) = raw.strip_suffix(" full").unwrap().split_once(" some, ").unwrap();
     check_percent(some, &node["pressure"]["cpu"]["some"]);
     check_percent(full, &node["pressure"]["cpu"]["full"]);
@@ -183,7 +183,7 @@ fn check_blame(scene: &mut Scene) {
     let first = scene.browser.value("byId('vms').rows[0].cells[0].textContent");
     assert!(first == "shop/web" || first == "shop/db", "{first}");
     let counts = scene.text_of("counts");
-    assert_eq!(counts, "4 VMs: 2 held back by the node, 1 by own limits");
+    assert_eq!(counts, "4 VMs: 2 contended, 1 slowed by own limits");
 }
 
 fn check_agent(scene: &mut Scene) {
@@ -191,8 +191,8 @@ fn check_agent(scene: &mut Scene) {
         ("read", " s ago, over "),
         ("tick", " s ago, over 5."),
         ("scored", " s ago, basis psi/9"),
-        ("published", "; a dry run: said, not written"),
-        ("published", ", high, as it was "),
+        ("published", "; dry run, not written"),
+        ("published", ", high, observed "),
         ("pods", "listed"),
     ] {
         let text = scene.text_of(id);
@@ -271,8 +271,8 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     scene.agent.signal("STOP");
     scene.browser.wait_until("byId('alarm').checkVisibility()");
     let alarm = scene.text_of("alarm");
-    assert!(alarm.starts_with("No answer from the agent"), "{alarm}");
-    assert!(alarm.contains("What is below is old. For "), "{alarm}");
+    assert!(alarm.starts_with("No response from the agent"), "{alarm}");
+    assert!(alarm.contains("The values below are old. For "), "{alarm}");
     let age = "parseInt(byId('read').textContent)";
     let at_first = scene.browser.value(age).as_u64().unwrap();
     scene.browser.wait_until(&format!("{age} > {at_first}"));
@@ -281,7 +281,7 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
 
     let Scene { mut browser, agent, node } = scene;
     drop(agent);
-    browser.wait_until("byId('alarm').innerText.includes('No answer from the agent')");
+    browser.wait_until("byId('alarm').innerText.includes('No response from the agent')");
     assert!(browser.value("byId('main').className").as_str().unwrap().contains("old"));
     drop(node);
 }
@@ -299,7 +299,7 @@ fn a_name_is_text_and_an_error_is_shown() {
     check_silence(&mut scene);
 
     scene.node.tell_text("no JSON");
-    scene.browser.wait_until("byId('errors').innerText.includes('The pods are not told')");
+    scene.browser.wait_until("byId('errors').innerText.includes('The pods cannot be listed')");
     let errors = scene.text_of("errors");
     assert!(errors.contains("pods.json"), "the error names the file: {errors}");
     // What was told before stays true.

@@ -67,12 +67,11 @@ fn start_vms(scene: &Scene) {
 fn check_what_the_agent_is_allowed(scene: &Scene) {
     let cgroup = scene.cgroup(&scene.agent(), "psi-agent");
     let status = scene.node.run(&format!("cat /proc/$(cat {cgroup}/cgroup.procs)/status"));
-    for line in ["Uid:\t65534\t65534", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
-    {
+    for line in ["Uid:\t9942\t9942", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line}: {status}");
     }
     let mounts = scene.node.run(&format!("cat /proc/$(cat {cgroup}/cgroup.procs)/mountinfo"));
-    for folder in [" / ro,", " /host/sys/fs/cgroup ro,"] {
+    for folder in [" / ro,", " /host/sys/fs/cgroup ro,", " /host/proc ro,"] {
         assert!(mounts.contains(folder), "{folder}: {mounts}");
     }
 }

@@ -1,4 +1,4 @@
-//! How many series there are, by real scrapes of replayed nodes: the numbers of docs/operations.md.
+//! Counts series in real scrapes of replayed nodes, and compares them with docs/operations.md.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,13 +15,13 @@ use crate::support::wait_for;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
 
-/// Before a score there is none of its series.
+/// Time until the first score, without which its series are absent.
 const FIRST_SCORE: Duration = Duration::from_secs(90);
 
 const PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\n\
                         full avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
 
-/// The files of a cgroup with every controller on and one disk; the quota is `cpu.max`.
+/// Writes the files of a cgroup with all controllers and one disk; `quota` is `cpu.max`.
 fn write_cgroup(folder: &Path, quota: &str) {
     fs::create_dir_all(folder).unwrap();
     for (file, text) in [
@@ -50,7 +50,7 @@ fn write_cgroup(folder: &Path, quota: &str) {
     }
 }
 
-/// A node with so many VMs, each a pod with KubeVirt's two containers, as files.
+/// The files of a node with VMs, each a pod with KubeVirt's two containers.
 struct Replay(FakeNode);
 
 impl Replay {
@@ -102,7 +102,7 @@ impl Replay {
     }
 }
 
-/// All series of a scrape once there is a score, and how many of them are about the agent alone.
+/// The number of series in a scrape with a score, and how many of them are the agent's own.
 fn series(agent: &Agent) -> (usize, usize) {
     let series = wait_for("a score", FIRST_SCORE, || {
         let series = parse(&agent.get("/metrics"));
@@ -117,7 +117,7 @@ fn series(agent: &Agent) -> (usize, usize) {
     (series.len(), own.count())
 }
 
-/// `1,234`, as it stands in the document.
+/// A number in the format of the document, such as `1,234`.
 fn in_groups(number: usize) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();
@@ -127,7 +127,7 @@ fn in_groups(number: usize) -> String {
 
 #[test]
 #[ignore = "takes 30 s: a score needs a history"]
-fn the_documented_numbers_of_series_are_those_of_real_scrapes() {
+fn the_documented_numbers_of_series_match_real_scrapes() {
     let document = fs::read_to_string(DOCUMENT).unwrap();
     let (one, four) = (Replay::new("one-vm", 1), Replay::new("four-vms", 4));
     let pressure = ["--families", "pressure"];

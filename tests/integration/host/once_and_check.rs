@@ -69,7 +69,7 @@ fn run_as_nobody(name: &str, arguments: &[&str]) -> (i32, String) {
 
 #[test]
 #[ignore = "needs root, to become a user without rights, and a cgroup2 mount"]
-fn check_says_that_pressure_is_refused_and_what_takes_its_place() {
+fn check_reports_that_pressure_is_refused_and_what_takes_its_place() {
     let host = FakeNode::with_pressure("refused");
     for resource in ["cpu", "memory", "io"] {
         let file = format!("proc/pressure/{resource}");
@@ -93,7 +93,7 @@ fn check_says_that_pressure_is_refused_and_what_takes_its_place() {
 
 #[test]
 #[ignore = "needs root, to become a user without rights"]
-fn check_says_that_the_root_cannot_be_read() {
+fn check_reports_that_the_root_cannot_be_read() {
     let host = FakeNode::with_pressure("unreadable-root");
     fs::set_permissions(host.path("cgroup"), fs::Permissions::from_mode(0o000)).unwrap();
     let (proc, root) = (host.path("proc"), host.path("cgroup"));
@@ -105,7 +105,7 @@ fn check_says_that_the_root_cannot_be_read() {
 
 #[test]
 #[ignore = "needs a host with cgroup2 and PSI"]
-fn check_says_that_all_is_well_on_this_host() {
+fn check_reports_that_all_is_well_on_this_host() {
     let (code, text) = check_host(&[]);
     assert_eq!(code, 0, "{text}");
     for expected in ["ok    kernel", "ok    cgroup v2", "ok    pressure", "ok    cgroup PSI"] {

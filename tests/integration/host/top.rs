@@ -1,4 +1,4 @@
-//! `psi-agent top`: one table through a pipe, and the live one in a real terminal.
+//! `psi-agent top`: one table through a pipe, and the live table in a real terminal.
 
 use std::fs;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ fn table(address: &str, flags: &[String]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The row of something, cut into words.
+/// The row with this name, split into words.
 fn row<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     let row = lines.iter().find(|line| line.starts_with(&format!("{name} ")));
     row.unwrap_or_else(|| panic!("no {name} in {lines:#?}")).split_whitespace().collect()
@@ -39,14 +39,14 @@ const HEADER: [&str; 8] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "
 
 #[test]
 #[ignore = "takes up to 10 s"]
-fn through_a_pipe_a_running_agent_is_asked_for_one_table() {
+fn through_a_pipe_one_table_of_a_running_agent_is_printed() {
     let agent = recorded_agent();
     // What the agent reads is its own affair: this process needs no roots.
     let lines = table(&agent.address, &[]);
     let version = env!("CARGO_PKG_VERSION");
     let source = format!(" UTC  agent {version} at {}", agent.address);
     assert!(lines[0].ends_with(&source), "{lines:#?}");
-    assert!(lines[1].starts_with("node score -  VMs held back 0"), "{lines:#?}");
+    assert!(lines[1].starts_with("node score -  VMs contended 0"), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
     // Recorded pressure stands still, and nobody recorded CPU times.
     assert_eq!(row(&lines, "vms/demo")[5..], ["-", "0%", "0%"], "{lines:#?}");
@@ -55,7 +55,7 @@ fn through_a_pipe_a_running_agent_is_asked_for_one_table() {
 
 #[test]
 #[ignore = "takes up to 10 s"]
-fn where_nobody_listens_it_reads_the_kernel_itself() {
+fn without_an_agent_the_kernel_is_read() {
     let lines = table(NOBODY, &flags_of_one_vm());
     assert!(lines[0].ends_with("UTC  read from the kernel: no agent at 127.0.0.1:1"), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
@@ -67,15 +67,15 @@ fn where_nobody_listens_it_reads_the_kernel_itself() {
 
 #[test]
 #[ignore = "takes up to 10 s"]
-fn who_listens_and_says_nothing_is_not_waited_for() {
+fn a_silent_server_is_reported_after_5_s() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    check_refused(&top(&address, &[]), "did not answer within 5 s");
+    check_refused(&top(&address, &[]), "did not respond within 5 s");
 }
 
 #[test]
 #[ignore = "takes up to 10 s"]
-fn an_api_server_that_does_not_list_the_pods_is_said_in_one_line() {
+fn an_api_server_that_does_not_list_the_pods_is_reported_in_one_line() {
     let folder = Folder::new("top-kubeconfig");
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://{NOBODY}")}}],
@@ -88,7 +88,7 @@ fn an_api_server_that_does_not_list_the_pods_is_said_in_one_line() {
     check_refused(&output, "the API server did not list the pods of node n within 10 s");
 }
 
-/// A VM and a pods file that knows it, in real cgroups.
+/// A VM in real cgroups, with a file of pods.
 struct OwnVm {
     cgroup: OwnCgroup,
     container: String,
@@ -133,7 +133,7 @@ impl OwnVm {
 
 #[test]
 #[ignore = "needs root and a writable cgroup2 mount"]
-fn what_a_real_vm_uses_is_told_by_the_kernel_and_by_an_agent() {
+fn the_cpu_use_of_a_real_vm_is_shown_with_and_without_an_agent() {
     let vm = OwnVm::new("top-used");
     let start = vm.used();
     // Of a window of a second at least, within what the kernel counted from the start to now: how much
@@ -149,7 +149,7 @@ fn what_a_real_vm_uses_is_told_by_the_kernel_and_by_an_agent() {
     check(&table(&agent.address, &[]));
 }
 
-/// Runs `top`, between two records of how the terminal is set.
+/// Runs `top`, and records the settings of the terminal before and after.
 fn start_top(name: &str, address: &str, flags: &[String]) -> Terminal {
     let folder = std::env::temp_dir();
     let folder = folder.join(format!("psi-agent-test-{}-{name}", std::process::id()));
@@ -163,7 +163,7 @@ fn start_top(name: &str, address: &str, flags: &[String]) -> Terminal {
     Terminal::start(name, &script)
 }
 
-/// It has ended well, and the terminal is as it was before.
+/// Checks that `top` has exited with 0 and restored the terminal.
 fn check_restored(terminal: &Terminal) {
     let has_ended = |lines: &[String]| lines.iter().any(|line| line == "ended: 0");
     let lines = terminal.wait_for("the end", has_ended);
@@ -184,13 +184,13 @@ fn has_table(lines: &[String]) -> bool {
 
 #[test]
 #[ignore = "needs tmux"]
-fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
+fn in_a_terminal_it_updates_follows_the_size_and_restores_the_terminal() {
     let agent = recorded_agent();
     let terminal = start_top("live", &agent.address, &[]);
     let lines = terminal.wait_for("the table", has_table);
     assert!(lines[0].ends_with(&format!("at {}  q quits", agent.address)), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
-    assert!(lines.iter().any(|line| line.ends_with("ASKED for.")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.ends_with("REQUEST.")), "{lines:#?}");
     assert_eq!(terminal.told("#{alternate_on} #{cursor_flag}"), "1 0");
 
     let first = lines[0].clone();
@@ -212,7 +212,7 @@ fn in_a_terminal_it_stays_follows_the_size_and_leaves_no_trace() {
 
 #[test]
 #[ignore = "needs tmux"]
-fn ctrl_c_escape_and_sigterm_end_it_too() {
+fn ctrl_c_escape_and_sigterm_quit() {
     let agent = recorded_agent();
     for (name, keys) in [("ctrl-c", &["C-c"][..]), ("escape", &["Escape"]), ("sigterm", &[])] {
         let terminal = start_top(name, &agent.address, &[]);
@@ -230,7 +230,7 @@ fn ctrl_c_escape_and_sigterm_end_it_too() {
 
 #[test]
 #[ignore = "needs tmux"]
-fn when_the_agent_ends_it_reads_on_by_itself() {
+fn when_the_agent_ends_the_kernel_is_read() {
     let agent = recorded_agent();
     let terminal = start_top("ends", &agent.address, &flags_of_one_vm());
     terminal.wait_for("the agent's", |lines| has_table(lines) && lines[0].contains(" agent 0"));
@@ -243,12 +243,12 @@ fn when_the_agent_ends_it_reads_on_by_itself() {
 
 #[test]
 #[ignore = "needs tmux"]
-fn an_agent_that_falls_silent_is_said_beside_what_it_told() {
+fn when_the_agent_stops_responding_the_last_table_stays_with_the_error() {
     let agent = recorded_agent();
     let terminal = start_top("silent", &agent.address, &[]);
     terminal.wait_for("the table", has_table);
     let says_so = |lines: &[String]| {
-        has_table(lines) && lines.iter().any(|line| line.contains("did not answer within 5 s"))
+        has_table(lines) && lines.iter().any(|line| line.contains("did not respond within 5 s"))
     };
     agent.signal("STOP");
     terminal.wait_for("what is wrong", says_so);
@@ -260,7 +260,7 @@ fn an_agent_that_falls_silent_is_said_beside_what_it_told() {
 
 #[test]
 #[ignore = "needs tmux"]
-fn what_cannot_work_is_said_on_the_terminal_as_it_was() {
+fn an_error_at_start_is_printed_before_the_terminal_is_taken_over() {
     let flags = ["--cgroup-root", "/nowhere"].map(str::to_owned);
     let terminal = start_top("nowhere", NOBODY, &flags);
     let lines = terminal.wait_for("the end", |lines| lines.iter().any(|line| line == "ended: 1"));
