@@ -1,27 +1,37 @@
 //! The command line and its environment twins, to what the program needs. The only reader of
 //! either.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
-use crate::cluster::Cluster;
 use crate::collector::{Groups, Selection};
 use crate::contract::{Level, Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
 use crate::publish::node_patch::Outputs;
-use crate::reap::Reap;
 use crate::sample::CpuSource;
 use crate::score::Counted;
 pub use access::{Access, Auth};
 pub use bridge::Bridge;
-use flags::{CgroupLevel, Flags, LogFormat, LogLevel, TypedCommand};
+pub use command::Command;
+use command::TypedCommand;
+pub use error::ConfigError;
+use flags::{Flags, LogFormat, LogLevel};
+pub use pods::PodSource;
+pub use publish::Publish;
+pub use scope::Scope;
 
 mod access;
+mod age;
 mod bridge;
+mod command;
+mod error;
 mod flags;
+mod pods;
+mod publish;
+mod scope;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -38,98 +48,6 @@ pub struct CommandLine {
     command: Option<TypedCommand>,
     #[command(flatten)]
     flags: Flags,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// Serve until stopped.
-    Run,
-    /// Read twice, print, exit.
-    Once,
-    /// Show the node and its VMs.
-    Top,
-    /// Say what the host has.
-    Check,
-    /// List the cluster's nodes.
-    Nodes,
-    /// Clear nodes.
-    Reap(Reap),
-    /// Serve what the cluster's nodes say.
-    Bridge(Bridge),
-}
-
-impl Command {
-    /// Where it listens, or asks, unless it is told.
-    fn default_address(&self) -> SocketAddr {
-        let port = match self {
-            Command::Bridge(_) => 9943,
-            Command::Run
-            | Command::Once
-            | Command::Top
-            | Command::Check
-            | Command::Nodes
-            | Command::Reap(_) => 9942,
-        };
-        (Ipv4Addr::LOCALHOST, port).into()
-    }
-}
-
-/// Which cgroups are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Scope {
-    /// Every cgroup but systemd's mount units
-    All,
-    /// The node, pods and their containers
-    Pods,
-    /// The node, and of the pods those that run VMs
-    VirtLauncher,
-}
-
-impl Scope {
-    fn of(typed: Option<Self>, pods: &PodSource) -> Result<Self, ConfigError> {
-        let knows_pods = *pods != PodSource::Nobody;
-        match typed {
-            Some(Scope::VirtLauncher) if !knows_pods => Err(ConfigError::ScopeWithoutPods),
-            Some(scope) => Ok(scope),
-            None => Ok(if knows_pods { Scope::VirtLauncher } else { Scope::All }),
-        }
-    }
-
-    fn selection(self, levels: &[CgroupLevel]) -> Selection {
-        let level = |level| levels.contains(&level);
-        Selection {
-            everything: self == Scope::All,
-            root: level(CgroupLevel::Root),
-            pods: level(CgroupLevel::Pod),
-            containers: level(CgroupLevel::Container),
-            vms_only: self == Scope::VirtLauncher,
-        }
-    }
-}
-
-/// What happens to the score, besides being served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Publish {
-    /// It is written on the Node
-    On,
-    /// What would be written is logged and counted
-    DryRun,
-    /// Nothing
-    Off,
-}
-
-impl Publish {
-    fn of(typed: Option<Self>, pods: &PodSource, command: &Command) -> Result<Self, ConfigError> {
-        let in_cluster = matches!(pods, PodSource::Cluster(_));
-        match typed {
-            Some(Publish::On) if !in_cluster && *command == Command::Run => {
-                Err(ConfigError::PublishWithoutCluster)
-            }
-            Some(publish) => Ok(publish),
-            None => Ok(if in_cluster { Publish::On } else { Publish::DryRun }),
-        }
-    }
 }
 
 /// How to log.
@@ -156,39 +74,6 @@ impl LogConfig {
             LogFormat::Json => Some(true),
         };
         Self { level, json }
-    }
-}
-
-/// Who tells of this node's pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodSource {
-    /// Nobody: the agent stands alone on a host.
-    Nobody,
-    /// A file.
-    File(PathBuf),
-    /// The API server.
-    Cluster(Cluster),
-}
-
-impl PodSource {
-    /// What was typed, and whether this process is a pod that has a service account.
-    fn of(
-        pods_file: Option<PathBuf>,
-        kubeconfig: Option<PathBuf>,
-        node_name: Option<String>,
-        in_cluster: bool,
-    ) -> Result<Self, ConfigError> {
-        match (pods_file, node_name) {
-            (Some(file), _) => Ok(PodSource::File(file)),
-            (None, Some(node_name)) if kubeconfig.is_some() || in_cluster => {
-                Ok(PodSource::Cluster(Cluster { kubeconfig, node_name }))
-            }
-            (None, Some(_)) => Err(ConfigError::NodeWithoutCluster),
-            (None, None) if kubeconfig.is_some() || in_cluster => {
-                Err(ConfigError::ClusterWithoutNode)
-            }
-            (None, None) => Ok(PodSource::Nobody),
-        }
     }
 }
 
@@ -243,47 +128,6 @@ impl Config {
             spec: has(FamilyGroup::Spec) || has(FamilyGroup::Cpu),
         }
     }
-}
-
-/// A command line whose parts do not fit together.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// `--scope virt-launcher` where nobody tells of pods.
-    #[error("--scope virt-launcher needs to know pods: name a --kubeconfig or a --pods-file")]
-    ScopeWithoutPods,
-    /// A service account or a kubeconfig, but not which node this is.
-    #[error(
-        "in a cluster the agent needs to know its node: give --node-name (in a DaemonSet, from spec.nodeName)"
-    )]
-    ClusterWithoutNode,
-    /// A node's name, but no cluster that it could be in.
-    #[error(
-        "--node-name needs a cluster: run as a pod with a service account, or name a --kubeconfig"
-    )]
-    NodeWithoutCluster,
-    /// `--publish on` where there is no Node to write on.
-    #[error(
-        "--publish on needs a cluster: name a --kubeconfig and a --node-name, or leave it at dry-run"
-    )]
-    PublishWithoutCluster,
-    /// A certificate without a key, or the other way round.
-    #[error("--tls-cert-file and --tls-private-key-file go together: name both, or neither")]
-    HalfACertificate,
-    /// `--auth kubernetes` where there is no API server to ask.
-    #[error(
-        "--auth kubernetes needs a cluster, whose API server says what tokens are good for: run as a pod with a service account, or name a --kubeconfig and a --node-name"
-    )]
-    AuthWithoutCluster,
-    /// `--auth kubernetes` by plain HTTP.
-    #[error(
-        "--auth kubernetes needs TLS, or tokens would go over the network for all to read: name a --tls-cert-file and a --tls-private-key-file"
-    )]
-    AuthWithoutTls,
-    /// `--auth kubernetes` of the bridge.
-    #[error(
-        "--auth kubernetes is not for the bridge: the schedulers that ask it show no tokens; see its network policy"
-    )]
-    AuthOfTheBridge,
 }
 
 impl TryFrom<CommandLine> for Config {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::{Command, ConfigError, PodSource};
+use super::command::Command;
+use super::error::ConfigError;
+use super::pods::PodSource;
 use crate::serve::authorization::{AccessRules, Page};
 use crate::serve::tls::CertificateFiles;
 

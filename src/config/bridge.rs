@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::flags::parse_age;
+use super::age::parse_age;
 
 /// The shortest and the longest window. A shorter one follows every burst; with a longer one, a
 /// node's score stays high for hours.

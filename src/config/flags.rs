@@ -2,87 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 
-use super::{Auth, Bridge, Command, Publish, Scope};
+use super::access::Auth;
+use super::publish::Publish;
+use super::scope::{CgroupLevel, Scope};
 use crate::contract::{Level, Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::reap::Reap;
 use crate::sample::CpuSource;
 use crate::serve::authorization::Page;
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-pub(super) enum TypedCommand {
-    /// Serve metrics until stopped (what happens without a command)
-    Run,
-    /// Read twice, 2 s apart, print the metrics and exit
-    Once,
-    /// Show this node and its VMs by contention, live; where stdout is no terminal, print one table
-    ///
-    /// The agent that serves at --listen-address is asked every 2 s; where nobody does, the kernel
-    /// itself is read every 5 s. q, Esc and Ctrl-C quit. Where stdout is no terminal, it looks
-    /// twice, 2 s apart, prints one table and exits with 0.
-    ///
-    /// CONTENTION is the share of what a VM wanted that it had to wait for because of the node. CPU,
-    /// MEMORY and IO are the shares of time in which some task waited; LIMIT is the part of CPU that
-    /// its own limit explains, NODE the share of time in which it waited for each CPU of the node
-    /// that it wanted; CPUS how many it uses. A dash is what is not known, as most is at the first look.
-    Top,
-    /// Say whether this host has what the agent needs, and what to do where it does not
-    Check,
-    /// List the cluster's nodes by what agents wrote on them, with its age
-    Nodes,
-    /// Take away what agents left on nodes and nobody renews
-    #[command(group = clap::ArgGroup::new("what").required(true))]
-    Reap {
-        /// Values that were not renewed for this long, such as 15m
-        #[arg(long, group = "what", value_name = "AGE", value_parser = parse_age)]
-        older_than: Option<Duration>,
-        /// Everything that has the prefix: the uninstall
-        #[arg(long, group = "what")]
-        all: bool,
-        /// Clear even when more than half of the nodes are stale, which looks like an outage
-        #[arg(long, conflicts_with = "all")]
-        force: bool,
-    },
-    /// Serve what agents wrote on Nodes in the forms that deschedulers and schedulers poll: one for a
-    /// cluster
-    ///
-    /// GET and POST /api/v1/query answer the queries slow-score and
-    /// instance:psi_agent_node_score:avg10m_neutral as a Prometheus does: each Node's slow score, for
-    /// the descheduler. GET /watcher answers as a load-watcher does, for Trimaran.
-    /// POST /prioritize is an extender of kube-scheduler's. A Node of which nothing is known gets the
-    /// average of the others.
-    Bridge(Bridge),
-}
-
-impl From<TypedCommand> for Command {
-    fn from(typed: TypedCommand) -> Self {
-        match typed {
-            TypedCommand::Run => Command::Run,
-            TypedCommand::Once => Command::Once,
-            TypedCommand::Top => Command::Top,
-            TypedCommand::Check => Command::Check,
-            TypedCommand::Nodes => Command::Nodes,
-            TypedCommand::Reap { older_than: Some(age), force, .. } => {
-                Command::Reap(Reap::OlderThan { age, force })
-            }
-            TypedCommand::Reap { older_than: None, .. } => Command::Reap(Reap::All),
-            TypedCommand::Bridge(bridge) => Command::Bridge(bridge),
-        }
-    }
-}
-
-/// `15m`, `1h30m`: more than nothing.
-pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
-    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    let age = Duration::try_from(age).map_err(|_| "an age is not negative".to_owned())?;
-    if age.is_zero() { Err("an age is more than nothing".into()) } else { Ok(age) }
-}
 
 #[derive(Debug, Args)]
 pub(super) struct Flags {
@@ -284,16 +214,6 @@ impl From<TaintLevel> for Level {
             TaintLevel::High => Level::High,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CgroupLevel {
-    /// The root cgroup, which is the node
-    Root,
-    /// Pods
-    Pod,
-    /// Containers
-    Container,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::pod::{ContainerStatus, Metadata, Pod};
-use super::{Vm, Workload};
+use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 
 /// Labels and annotations of KubeVirt's pods.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::PublishedScore;
+use super::score::PublishedScore;
 use crate::cluster::NodeKeys;
 use crate::contract::{Basis, Key, Level, Prefix};
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::level::{LevelInput, LevelTracker};
-use super::{PublishedScore, STEP, points};
+use super::score::{PublishedScore, STEP, points};
 use crate::contract::{Level, Thresholds};
 use crate::score::{Counted, NodeScore, PerResource};
 

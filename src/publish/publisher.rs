@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-use super::PublishedScore;
 use super::node_patch::{Outputs, node_patch};
 use super::plan::{Failure, Plan, WriteReason};
+use super::score::PublishedScore;
 use crate::cluster::call::CallError;
 use crate::cluster::{NodeKeys, OwnNode};
 use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
