@@ -25,9 +25,6 @@ mod publishing;
 mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When it can't start, or when the sampling thread ends.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     let event_loop = event_loop()?;
     let outcome = event_loop.block_on(run_until_stopped(config));

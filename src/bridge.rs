@@ -25,9 +25,6 @@ use table::{Standing, Table};
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When it can't start, or when the watch of the Nodes ends.
 pub fn bridge(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
     let event_loop = event_loop()?;
     let outcome = event_loop.block_on(run_until_stopped(config, settings));

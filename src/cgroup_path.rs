@@ -2,7 +2,6 @@
 //! runtimes and layouts are recognized at once, since trees of two drivers can exist side by side
 //! after the driver was changed.
 
-/// A pod's QoS class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
     /// Requests equal limits. Cgroups of these pods are directly below kubepods.
@@ -28,21 +27,16 @@ impl Qos {
     }
 }
 
-/// A container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Runtime {
-    /// CRI-O.
     CriO,
-    /// containerd.
     Containerd,
-    /// cri-dockerd.
     Docker,
     /// The path is a bare ID, which both use.
     ContainerdOrDocker,
 }
 
 impl Runtime {
-    /// Its usual name.
     pub fn word(self) -> &'static str {
         match self {
             Runtime::CriO => "cri-o",
@@ -63,7 +57,6 @@ pub struct PodUid(Box<str>);
 pub struct ContainerId(Box<str>);
 
 impl PodUid {
-    /// The UID with dashes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -76,7 +69,6 @@ impl ContainerId {
     }
 }
 
-/// Place of a cgroup in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// The root cgroup, which is the node.
@@ -85,29 +77,21 @@ pub enum Place {
     Host,
     /// A systemd mount unit, which has no processes.
     MountUnit,
-    /// A pod or a cgroup within one.
     Pod(PodPlace),
 }
 
-/// A pod or a cgroup within one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodPlace {
-    /// The pod's class.
     pub qos: Qos,
-    /// The pod.
     pub uid: PodUid,
-    /// The part of the pod.
     pub level: PodLevel,
 }
 
-/// Which part of a pod a cgroup is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodLevel {
-    /// The whole pod.
     Pod,
     /// A container. The path of a pause container has the same form.
     Container(ContainerRef),
-    /// CRI-O's sandbox.
     Sandbox(ContainerRef),
     /// CRI-O's monitor process of a container (conmon).
     Monitor,
@@ -118,12 +102,9 @@ pub enum PodLevel {
     Unknown,
 }
 
-/// A container, as its path identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRef {
-    /// Its runtime.
     pub runtime: Runtime,
-    /// Its ID.
     pub id: ContainerId,
 }
 

@@ -21,10 +21,8 @@ use crate::pod_source::{connect, list};
 use crate::sample::CpuSource;
 use crate::serve::tls::Certificate;
 
-/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The requirement is met.
     Ok,
     /// The agent runs, with limitations.
     Warn,
@@ -32,7 +30,6 @@ enum Verdict {
     Fail,
 }
 
-/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
@@ -56,9 +53,6 @@ impl Finding {
 }
 
 /// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
-///
-/// # Errors
-/// When `out` cannot be written.
 pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let findings = check_host(config);
     for finding in &findings {

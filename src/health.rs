@@ -29,7 +29,6 @@ mod publishes;
 mod registry;
 mod view;
 
-/// The agent's own metrics.
 #[derive(Debug)]
 pub struct Health {
     registry: Registry,
@@ -39,11 +38,8 @@ pub struct Health {
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
     last_errors: Mutex<LastErrors>,
-    /// Publishing.
     pub publishes: Publishes,
-    /// Token reviews.
     pub reviews: Reviews,
-    /// Certificates.
     pub certificates: Certificates,
     watches: IntGauge,
     unwatched: IntGauge,
@@ -66,9 +62,6 @@ struct LastErrors {
 
 impl Health {
     /// Registers the metrics.
-    ///
-    /// # Errors
-    /// When two metrics have the same name.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
@@ -132,19 +125,16 @@ impl Health {
         })
     }
 
-    /// Whether the node has cgroup v2.
     pub fn set_cgroup2(&self, has: bool) {
         self.cgroup2.set(i64::from(has));
     }
 
-    /// Counts a tick.
     pub fn observe_tick(&self, sample: &TickSample, took: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.hidden.set(signed(sample.hidden_containers));
         self.observe(&sample.report, &sample.node, sample.moment);
     }
 
-    /// Counts a scrape.
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
         self.scrape_seconds.observe(took.as_secs_f64());
         self.observe(&sample.report, &sample.node, sample.moment);
@@ -197,8 +187,6 @@ impl Health {
         }
     }
 
-    /// The part of it that the snapshot shows.
-    #[must_use]
     pub fn view(&self) -> HealthView {
         let count =
             |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
@@ -212,9 +200,6 @@ impl Health {
     }
 
     /// Appends the metrics in the text format.
-    ///
-    /// # Errors
-    /// When a metric has no valid name.
     pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
         self.process.update();
         TextEncoder::new().encode(&self.registry.gather(), text)

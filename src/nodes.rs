@@ -12,9 +12,6 @@ use crate::contract::{Freshness, NodePressure, Prefix, STALE_AFTER};
 
 /// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
 /// Malformed annotations are listed below the table.
-///
-/// # Errors
-/// Where the API server fails, or `out` cannot be written.
 pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,
@@ -37,7 +34,6 @@ pub async fn nodes(
 }
 
 /// Columns of the terminal on stdout; `None` if stdout is no terminal.
-#[must_use]
 pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
     // A terminal of unknown size reports 0.

@@ -9,7 +9,6 @@ use super::table::Views;
 /// The highest score of an extender, for the least pressure.
 const BEST: f64 = 10.0;
 
-/// A malformed body.
 #[derive(Debug, thiserror::Error)]
 pub enum BadArguments {
     /// Not JSON, or of other types.
@@ -44,9 +43,6 @@ struct Metadata {
 }
 
 /// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole.
-///
-/// # Errors
-/// [`BadArguments`].
 pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
     let Arguments { node_names, nodes } = serde_json::from_slice(body)?;
     let whole = |nodes: Nodes| nodes.items.into_iter().map(|node| node.metadata.name).collect();
@@ -55,7 +51,6 @@ pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
 
 /// A score for each candidate; `None` if no Node is known. A Node without a value gets the average,
 /// since the scheduler counts a missing score as 0.
-#[must_use]
 pub fn answer(views: &Views, candidates: &[String]) -> Option<Value> {
     let score_of = |name: &String| Some(score(views.of(name)?.score.mean));
     let scores =

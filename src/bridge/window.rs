@@ -33,10 +33,8 @@ pub struct Slow {
     pub deviation: f64,
 }
 
-/// A Node's slow scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowNode {
-    /// The score.
     pub score: Slow,
     /// CPU; `None` if it is known for less than half of the window.
     pub cpu: Option<Slow>,
@@ -71,7 +69,6 @@ impl Window {
 
     /// The averages of values with this basis over the window that ends now; `None` if the score is
     /// known for less than half of it.
-    #[must_use]
     pub fn slow(&self, now: Timestamp, reach: Reach, basis: Basis) -> Option<SlowNode> {
         let least_s = reach.window.as_secs_f64() / 2.0;
         let spans: Vec<(f64, &NodePressure)> = self.spans(now, reach, basis).collect();

@@ -76,9 +76,6 @@ impl OwnNode {
     }
 
     /// The Node's pods now.
-    ///
-    /// # Errors
-    /// A failed request.
     pub async fn list_pods(&self) -> kube::Result<Vec<Pod>> {
         let api = Api::<WatchedPod>::all(self.api.client.clone());
         let pods = api.list(&ListParams::default().fields(&self.field_selector())).await?;

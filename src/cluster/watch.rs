@@ -10,7 +10,6 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use serde::de::DeserializeOwned;
 
-/// A change of the watched objects.
 #[derive(Debug)]
 pub enum WatchEvent<T> {
     /// All objects, at the start and after each new list.

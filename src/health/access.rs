@@ -44,7 +44,6 @@ impl Outcomes {
     }
 }
 
-/// Metrics of token reviews.
 #[derive(Debug)]
 pub struct Reviews(Outcomes);
 
@@ -77,7 +76,6 @@ impl Reviews {
     }
 }
 
-/// Metrics of TLS certificates.
 #[derive(Debug)]
 pub struct Certificates(Outcomes);
 

@@ -8,9 +8,7 @@ use super::registry::{locked, registered};
 use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
 
-/// The result of a successful write.
 const WRITTEN: &str = "written";
-/// The result of a dry run.
 const DRY_RUN: &str = "dry_run";
 
 /// Metrics of publishing. Each kind of error is logged once until a value is published.
@@ -51,7 +49,6 @@ impl Publishes {
         })
     }
 
-    /// Sets the value of `--publish`.
     pub fn set_mode(&self, mode: &'static str) {
         self.state().view.mode = Some(mode);
     }
@@ -61,7 +58,6 @@ impl Publishes {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
-    /// A value was published.
     pub fn published(&self, value: PublishedValue) {
         self.results.with_label_values(&[WRITTEN]).inc();
         self.last.set((value.observed_at_ms / 1000) as f64);

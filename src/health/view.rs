@@ -13,7 +13,6 @@ pub struct HealthView {
     pub last_read_error: Option<DatedError>,
     /// Why pods can't be listed or watched; absent while they can.
     pub pods_error: Option<DatedError>,
-    /// The state of publishing.
     pub publish: PublishView,
 }
 
@@ -26,7 +25,6 @@ pub struct DatedError {
     pub at_ms: u64,
 }
 
-/// The state of publishing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PublishView {
     /// `--publish`: `on`, `dry-run` or `off`.
@@ -37,7 +35,6 @@ pub struct PublishView {
     pub error: Option<DatedError>,
 }
 
-/// A published value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PublishedValue {
     /// The score, 0 to 100.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// The VM that a pod runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
     /// The name of the VirtualMachineInstance, in the namespace of its pod.
@@ -17,9 +16,7 @@ pub struct Vm {
 /// A pod, or a container of one, with the labels of its series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// The pod's namespace.
     pub namespace: Box<str>,
-    /// The pod's name.
     pub pod: Box<str>,
     /// The container's name in the pod; empty for the pod itself.
     pub container: Box<str>,
@@ -37,8 +34,6 @@ pub struct Workload {
 const VM_CONTAINER: &str = "compute";
 
 impl Workload {
-    /// Whether this is the container that runs a VM.
-    #[must_use]
     pub fn is_vm(&self) -> bool {
         self.vm.is_some() && &*self.container == VM_CONTAINER
     }

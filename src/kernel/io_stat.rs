@@ -3,36 +3,26 @@
 
 use super::text::{parse_u32, parse_u64, split_once};
 
-/// A block device's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
 }
 
 /// I/O of a cgroup on one device since the cgroup was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoCounters {
-    /// The device.
     pub device: Device,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
-    /// Reads completed.
     pub reads: u64,
-    /// Writes completed.
     pub writes: u64,
 }
 
-/// The rows of an `io.stat` file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IoStat {
     /// Rows with counters, in the file's order.
     pub devices: Vec<IoCounters>,
-    /// Malformed rows.
     pub dropped_rows: u64,
 }
 

@@ -9,7 +9,6 @@ use super::text::{ParseError, lines, parse_u64, single_line, split_once};
 pub enum Limit {
     /// `max`: no limit at this level.
     Max,
-    /// A limit.
     At(u64),
 }
 
@@ -43,15 +42,10 @@ impl CpuMax {
 /// One row of `io.max`: limits per second on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoMax {
-    /// The device.
     pub device: Device,
-    /// Bytes read per second.
     pub read_bytes: Limit,
-    /// Bytes written per second.
     pub written_bytes: Limit,
-    /// Reads per second.
     pub reads: Limit,
-    /// Writes per second.
     pub writes: Limit,
 }
 

@@ -13,21 +13,15 @@ use super::text::{ParseError, lines, parse_keyed, parse_u64, split_once};
 pub struct CpuTimes {
     /// User mode, guests included.
     pub user: u64,
-    /// User mode at low priority.
     pub nice: u64,
-    /// Kernel mode.
     pub system: u64,
-    /// Idle.
     pub idle: u64,
     /// Idle while a task waited for a disk.
     pub iowait: u64,
-    /// Interrupts.
     pub irq: u64,
-    /// Soft interrupts.
     pub softirq: u64,
     /// Runnable, while the hypervisor below ran other guests.
     pub steal: u64,
-    /// Number of online CPUs.
     pub cpus: u64,
     /// Time of boot, seconds since the epoch.
     pub boot_time_s: u64,
@@ -60,17 +54,13 @@ pub struct Reclaim {
 /// `/proc/meminfo`, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Usable memory.
     pub total: Option<u64>,
     /// Memory available without swapping, as estimated by the kernel.
     pub available: Option<u64>,
-    /// Swap space.
     pub swap_total: Option<u64>,
-    /// Free swap space.
     pub swap_free: Option<u64>,
 }
 
-/// Parses `/proc/stat`.
 pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let mut times = None;
     let (mut cpus, mut boot_time_s) = (0, None);
@@ -150,7 +140,6 @@ fn cpu_run_delay(numbers: &[u8]) -> Option<u64> {
     delay.filter(|_| count >= 9)
 }
 
-/// Parses `/proc/vmstat`.
 pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     let mut reclaim = Reclaim::default();
     parse_keyed(
@@ -163,7 +152,6 @@ pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     Ok(reclaim)
 }
 
-/// Parses `/proc/meminfo`.
 pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     let mut memory = NodeMemory::default();
     for (line, content) in lines(text)? {
@@ -192,13 +180,9 @@ pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
 /// counts them before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Reads completed.
     pub reads: u64,
-    /// Reads merged into others.
     pub reads_merged: u64,
-    /// Writes completed.
     pub writes: u64,
-    /// Writes merged into others.
     pub writes_merged: u64,
     /// Duration of all reads from request to completion, milliseconds, concurrent ones added up.
     pub reading_ms: u64,

@@ -31,9 +31,6 @@ pub struct ProcRoot {
 
 impl ProcRoot {
     /// Opens `path`.
-    ///
-    /// # Errors
-    /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle =
@@ -64,7 +61,6 @@ impl ProcRoot {
         self.read_optional(c"pressure/irq", buffer, parse_pressure)
     }
 
-    /// `/proc/stat`.
     pub fn cpu_times(&self, buffer: &mut ReadBuffer) -> Result<Option<CpuTimes>, ReadError> {
         self.read_optional(c"stat", buffer, parse_proc_stat)
     }
@@ -74,17 +70,14 @@ impl ProcRoot {
         self.read_optional(c"schedstat", buffer, parse_schedstat)
     }
 
-    /// `/proc/vmstat`.
     pub fn reclaim(&self, buffer: &mut ReadBuffer) -> Result<Option<Reclaim>, ReadError> {
         self.read_optional(c"vmstat", buffer, parse_vmstat)
     }
 
-    /// `/proc/meminfo`.
     pub fn memory(&self, buffer: &mut ReadBuffer) -> Result<Option<NodeMemory>, ReadError> {
         self.read_optional(c"meminfo", buffer, parse_meminfo)
     }
 
-    /// Names of block devices from `/proc/diskstats`.
     pub fn device_names(
         &self,
         buffer: &mut ReadBuffer,
@@ -93,7 +86,6 @@ impl ProcRoot {
         Ok(names?.unwrap_or_default())
     }
 
-    /// Counters of block devices from `/proc/diskstats`.
     pub fn disks(
         &self,
         buffer: &mut ReadBuffer,
@@ -134,7 +126,6 @@ impl ProcRoot {
         Some(String::from_utf8_lossy(release).trim().to_owned())
     }
 
-    /// The value of a parameter on the kernel's command line.
     pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
         let line = buffer.read_all(&self.handle, c"cmdline").ok()?;
         let line = String::from_utf8_lossy(line);

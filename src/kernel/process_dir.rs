@@ -24,7 +24,6 @@ use super::text::parse_u32;
 pub struct TaskId {
     /// Process or thread ID in the mount's PID namespace.
     pub number: u32,
-    /// Inode of the directory.
     pub inode: u64,
 }
 

@@ -28,7 +28,6 @@ const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest time that the API server may ask to wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// The reason for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
     /// The values differ from the published ones.
@@ -39,7 +38,6 @@ pub enum WriteReason {
     Heartbeat,
 }
 
-/// The kind of a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The API server refuses the write until rights or objects change.
@@ -48,7 +46,6 @@ pub enum Failure {
     Unavailable(Option<Duration>),
 }
 
-/// The state that decides when to write.
 #[derive(Debug)]
 pub struct Plan {
     levels: LevelTracker,
@@ -64,7 +61,6 @@ pub struct Plan {
 impl Plan {
     /// A plan with nothing written yet. `counted` are the resources that make up the score, and
     /// `level_shows` whether any output shows the level.
-    #[must_use]
     pub fn new(thresholds: Thresholds, counted: Counted, level_shows: bool) -> Self {
         Self {
             levels: LevelTracker::new(thresholds),
@@ -150,8 +146,6 @@ impl Plan {
         (is_due && since(written_at) >= SILENCE).then_some(WriteReason::Heartbeat)
     }
 
-    /// Whether enough time has passed since the last failure.
-    #[must_use]
     pub fn may_try(&self, now: Instant) -> bool {
         self.not_before.is_none_or(|at| now >= at)
     }
@@ -178,7 +172,6 @@ impl Plan {
         }
     }
 
-    /// Records a successful request.
     pub fn recovered(&mut self) {
         self.failures = 0;
         self.not_before = None;

@@ -10,11 +10,9 @@ pub(super) const STEP: f64 = 5.0;
 /// The values on a Node: points from 0 to 100, in steps of 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedScore {
-    /// The score.
     pub score: u8,
     /// Contention by resource; `None` where it is unknown.
     pub each: PerResource<Option<u8>>,
-    /// The level.
     pub level: Level,
     /// Time of the measurement, milliseconds since the epoch.
     pub observed_at_ms: u64,
@@ -22,7 +20,6 @@ pub struct PublishedScore {
 
 impl PublishedScore {
     /// The score in steps; `None` where there is no score.
-    #[must_use]
     pub fn of(score: &NodeScore, level: Level) -> Option<Self> {
         let quantised = |ratio| quantised(points(ratio));
         Some(Self {
@@ -38,7 +35,6 @@ pub(super) fn points(ratio: Ratio) -> f64 {
     ratio.get() * 100.0
 }
 
-/// The nearest multiple of [`STEP`].
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

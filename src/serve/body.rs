@@ -12,7 +12,6 @@ use hyper::{Response, StatusCode};
 
 use super::compression::Gzip;
 
-/// A response with a short text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
@@ -69,7 +68,6 @@ pub(crate) trait Chunks: Debug + Send {
     fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool;
 }
 
-/// The body of a response.
 #[derive(Debug)]
 pub(crate) struct Body(Rest);
 
