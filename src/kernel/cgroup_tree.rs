@@ -321,7 +321,7 @@ impl CgroupTree {
 
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
-            watches: self.watch.as_ref().map_or(0, CgroupWatch::len),
+            watches: self.watch.as_ref().map_or(0, CgroupWatch::count),
             unwatched: self.unwatched(),
             overflows: self.overflows,
         }

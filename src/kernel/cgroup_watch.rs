@@ -56,12 +56,8 @@ impl CgroupWatch {
         let _ = self.inotify.watches().remove(watch);
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.paths.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.paths.is_empty()
     }
 
     /// Takes all queued events without waiting.

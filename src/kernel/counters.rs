@@ -56,18 +56,15 @@ pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
 
 pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, ParseError> {
     let mut stat = CpuStat::default();
-    parse_keyed(
-        text,
-        &mut [
-            ("usage_usec", &mut stat.usage_us),
-            ("user_usec", &mut stat.user_us),
-            ("system_usec", &mut stat.system_us),
-            ("nr_periods", &mut stat.nr_periods),
-            ("nr_throttled", &mut stat.nr_throttled),
-            ("throttled_usec", &mut stat.throttled_us),
-        ],
-    )?;
-    Ok(stat)
+    let fields = &mut [
+        ("usage_usec", &mut stat.usage_us),
+        ("user_usec", &mut stat.user_us),
+        ("system_usec", &mut stat.system_us),
+        ("nr_periods", &mut stat.nr_periods),
+        ("nr_throttled", &mut stat.nr_throttled),
+        ("throttled_usec", &mut stat.throttled_us),
+    ];
+    parse_keyed(text, fields).map(|()| stat)
 }
 
 /// Parses `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.

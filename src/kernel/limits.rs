@@ -144,15 +144,10 @@ mod tests {
         assert_eq!(parse_cpu_max(b"max 100000\n"), Ok(unlimited));
         let limited = CpuMax { quota_us: Limit::At(1500), period_us: 100_000 };
         assert_eq!(parse_cpu_max(b"1500 100000\n"), Ok(limited));
+        assert_eq!((unlimited.cpus(), limited.cpus()), (None, Some(0.015)));
         for wrong in [&b"max\n"[..], b"max 0\n", b"1500 100000", b"1500 100000 5\n", b"\n"] {
             assert!(parse_cpu_max(wrong).is_err(), "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn a_quota_is_converted_to_cpus() {
-        assert_eq!(parse_cpu_max(b"150000 100000\n").unwrap().cpus(), Some(1.5));
-        assert_eq!(parse_cpu_max(b"max 100000\n").unwrap().cpus(), None);
     }
 
     #[test]

@@ -170,9 +170,12 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     Ok(memory)
 }
 
+/// A value for each block device.
+pub type Devices<T> = BTreeMap<Device, T>;
+
 /// Parses the names of block devices in `/proc/diskstats`. Lines that do not parse are skipped: the
 /// counters of a device do not depend on its name.
-pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
+pub fn parse_device_names(text: &[u8]) -> Devices<String> {
     of_devices(text, |stat| stat.name)
 }
 
@@ -189,7 +192,7 @@ pub struct DiskCounters {
 }
 
 /// Parses `/proc/diskstats`. Lines that do not parse are skipped.
-pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
+pub fn parse_disk_counters(text: &[u8]) -> Devices<DiskCounters> {
     of_devices(text, |stat| DiskCounters {
         reads: stat.reads,
         reads_merged: stat.merged,
@@ -199,16 +202,14 @@ pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
     })
 }
 
-fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> BTreeMap<Device, T> {
+fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> Devices<T> {
     let text = String::from_utf8_lossy(text);
-    let stats = text.lines().filter_map(|line| DiskStat::from_line(line).ok());
-    stats
-        .filter_map(|stat| {
-            let major = u32::try_from(stat.major).ok()?;
-            let minor = u32::try_from(stat.minor).ok()?;
-            Some((Device { major, minor }, of(stat)))
-        })
-        .collect()
+    let row = |line| {
+        let stat = DiskStat::from_line(line).ok()?;
+        let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
+        Some((Device { major, minor }, of(stat)))
+    };
+    text.lines().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -248,17 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn diskstats_gives_names_of_devices() {
-        let names = parse_device_names(
-            b" 254       0 vda 1 2 3 4 5 6 7 8 9 10 11\nrubbish\n   7       1 loop1 0 0 0 0 0 0 0 0 0 0 0\n",
-        );
-        assert_eq!(names.get(&Device { major: 254, minor: 0 }).map(String::as_str), Some("vda"));
-        assert_eq!(names.len(), 2);
-    }
-
-    #[test]
-    fn diskstats_gives_counters_of_each_device() {
-        let disks = parse_disk_counters(b" 254 0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n");
+    fn diskstats_gives_name_and_counters_of_each_device() {
+        let text = b" 254       0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n";
+        let (names, disks) = (parse_device_names(text), parse_disk_counters(text));
+        assert_eq!(names, BTreeMap::from([(Device { major: 254, minor: 0 }, "vda".to_owned())]));
         let vda = DiskCounters {
             reads: 1,
             reads_merged: 20,

@@ -1,6 +1,5 @@
 //! The node's files in a mounted `/proc`, and its processes.
 
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,9 +9,8 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::cgroup_dir::Resource;
-use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
+    CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
     parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
@@ -35,7 +33,7 @@ impl ProcRoot {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle =
             open(path, flags, Mode::empty()).map_err(|errno| ReadError::new(path, errno))?;
-        Ok(Self { handle: handle, path: path.to_owned() })
+        Ok(Self { handle, path: path.to_owned() })
     }
 
     /// The node's pressure of one resource.
@@ -78,18 +76,12 @@ impl ProcRoot {
         self.read_optional(c"meminfo", buffer, parse_meminfo)
     }
 
-    pub fn device_names(
-        &self,
-        buffer: &mut ReadBuffer,
-    ) -> Result<BTreeMap<Device, String>, ReadError> {
+    pub fn device_names(&self, buffer: &mut ReadBuffer) -> Result<Devices<String>, ReadError> {
         let names = self.read_optional(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
         Ok(names?.unwrap_or_default())
     }
 
-    pub fn disks(
-        &self,
-        buffer: &mut ReadBuffer,
-    ) -> Result<BTreeMap<Device, DiskCounters>, ReadError> {
+    pub fn disks(&self, buffer: &mut ReadBuffer) -> Result<Devices<DiskCounters>, ReadError> {
         let disks = self.read_optional(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
         Ok(disks?.unwrap_or_default())
     }
@@ -112,10 +104,6 @@ impl ProcRoot {
             || self.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
     }
 
-    /// Opens the directory of a process.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
         ProcessDir::open(&self.handle, &self.path, id)
     }
