@@ -198,9 +198,8 @@ fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {
     let of = |quantity: fn(&SlowNode) -> Option<Slow>| {
-        let known: Vec<Slow> = known.iter().filter_map(quantity).collect();
         let (mut mean, mut deviation, mut count) = (0.0, 0.0, 0.0);
-        for slow in known {
+        for slow in known.iter().filter_map(quantity) {
             mean += slow.mean;
             deviation += slow.deviation;
             count += 1.0;

@@ -124,4 +124,4 @@ fn average(spans: &[(f64, f64)], least_s: f64) -> Option<Slow> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
