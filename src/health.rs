@@ -18,7 +18,7 @@ pub use access::{Certificates, Reviews};
 use error_log::ErrorLog;
 use process::{ProcessMetrics, register_build_info};
 pub use publishes::Publishes;
-use registry::{locked, registered, signed};
+use registry::{counters, locked, registered, signed};
 pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
 mod access;
@@ -28,6 +28,9 @@ mod process;
 mod publishes;
 mod registry;
 mod view;
+
+const READ_ERRORS: (&str, &str) =
+    ("psi_agent_read_errors_total", "Failures to read kernel files, and dropped rows, by kind.");
 
 #[derive(Debug)]
 pub struct Health {
@@ -66,7 +69,7 @@ impl Health {
         let registry = Registry::new();
         register_build_info(&registry)?;
         let durations = sample_durations(&registry)?;
-        let read_errors = read_errors(&registry)?;
+        let read_errors = counters(&registry, READ_ERRORS, "kind", ReadErrorKind::WORDS)?;
         let pressure_supported = GaugeVec::new(
             Opts::new(
                 "psi_agent_pressure_supported",
@@ -213,16 +216,4 @@ fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
     );
     let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
     registered(registry, HistogramVec::new(options, &["reason"])?)
-}
-
-fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
-    let options = Opts::new(
-        "psi_agent_read_errors_total",
-        "Failures to read kernel files, and dropped rows, by kind.",
-    );
-    let errors = IntCounterVec::new(options, &["kind"])?;
-    for kind in ReadErrorKind::WORDS {
-        errors.with_label_values(&[kind]);
-    }
-    registered(registry, errors)
 }

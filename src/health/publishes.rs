@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use prometheus::{Gauge, IntCounterVec, Opts, Registry};
+use prometheus::{Gauge, IntCounterVec, Registry};
 
-use super::registry::{locked, registered};
+use super::registry::{counters, locked, registered};
 use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
 
@@ -28,25 +28,15 @@ struct State {
 
 impl Publishes {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let results = IntCounterVec::new(
-            Opts::new(
-                "psi_agent_publishes_total",
-                "Attempts to publish the score on the Node, by result.",
-            ),
-            &["result"],
-        )?;
-        for result in [WRITTEN, DRY_RUN].into_iter().chain(CallError::WORDS) {
-            results.with_label_values(&[result]);
-        }
+        let (name, help) =
+            ("psi_agent_publishes_total", "Attempts to publish the score on the Node, by result.");
+        let words = [WRITTEN, DRY_RUN].into_iter().chain(CallError::WORDS);
+        let results = counters(registry, (name, help), "result", words)?;
         let last = Gauge::new(
             "psi_agent_last_publish_timestamp_seconds",
             "Unix time of the value that this agent published last, in seconds, 0 if none.",
         )?;
-        Ok(Self {
-            results: registered(registry, results)?,
-            last: registered(registry, last)?,
-            state: Mutex::default(),
-        })
+        Ok(Self { results, last: registered(registry, last)?, state: Mutex::default() })
     }
 
     pub fn set_mode(&self, mode: &'static str) {
