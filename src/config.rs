@@ -195,6 +195,7 @@ impl TryFrom<CommandLine> for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Cluster;
     use crate::serve::authorization::{AccessRules, Page};
     use clap::CommandFactory;
 
