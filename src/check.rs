@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::clock;
-use crate::cluster::{ClusterError, OwnNode, event_loop};
+use crate::cluster::{ClusterError, OwnNode, block_on};
 use crate::collector::{Collector, Groups, Handles, Selection};
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
@@ -321,12 +321,10 @@ fn cpu_source(
 
 /// The pods and the Node that the agent writes on; none of both where it runs stand-alone.
 fn api_server(config: &Config) -> Vec<Finding> {
-    let findings = event_loop().map(|event_loop| {
-        event_loop.block_on(async {
-            let node = connect(&config.pods).await;
-            let names = pod_names(&config.pods, &node).await;
-            [names, own_node(config, &node).await]
-        })
+    let findings = block_on(async {
+        let node = connect(&config.pods).await;
+        let names = pod_names(&config.pods, &node).await;
+        Ok::<_, ClusterError>([names, own_node(config, &node).await])
     });
     match findings {
         Ok(findings) => findings.into_iter().flatten().collect(),

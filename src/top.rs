@@ -14,7 +14,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cluster::event_loop;
+use crate::cluster::block_on;
 use crate::config::Config;
 use crate::sampler::TICK_INTERVAL;
 use screen::Screen;
@@ -26,15 +26,11 @@ use table::{Shown, Size, lines};
 /// # Errors
 /// What does not let it see anything, each a sentence for people; a failing terminal or stdout.
 pub fn top(config: &Config) -> anyhow::Result<()> {
-    let runtime = event_loop()?;
-    let ended = if stdout().is_terminal() {
-        runtime.block_on(live(config))
+    if stdout().is_terminal() {
+        block_on(live(config))
     } else {
-        runtime.block_on(piped(config, ASK_INTERVAL))
-    };
-    // A kernel file that blocks holds nobody back who wants to leave.
-    runtime.shutdown_background();
-    ended
+        block_on(piped(config, ASK_INTERVAL))
+    }
 }
 
 /// Two looks, since rates are between two, and the later of them on stdout. A reader that goes away

@@ -81,8 +81,14 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
 }
 
-/// An event loop on the calling thread.
-pub fn event_loop() -> Result<tokio::runtime::Runtime, ClusterError> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().map_err(ClusterError::EventLoop)
+/// Runs `work` on an event loop of the calling thread. Threads that block, in a name lookup or in the
+/// read of a kernel file, don't delay the return.
+pub fn block_on<T, E: From<ClusterError>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let event_loop = event_loop.map_err(ClusterError::EventLoop)?;
+    let outcome = event_loop.block_on(work);
+    event_loop.shutdown_background();
+    outcome
 }
