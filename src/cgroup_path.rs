@@ -52,7 +52,6 @@ impl Runtime {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Box<str>);
 
-/// A container ID without the runtime's prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(Box<str>);
 
@@ -98,7 +97,6 @@ pub enum PodLevel {
     /// Below a container, such as crun's `container` or KubeVirt's `housekeeping`. The container's
     /// pressure includes it.
     Nested(ContainerRef),
-    /// In the pod, with an unknown name.
     Unknown,
 }
 
@@ -233,7 +231,6 @@ impl PodLevel {
     }
 }
 
-/// Parses 64 lower-case hex digits.
 fn container_id(id: &str) -> Option<ContainerId> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (id.len() == 64 && id.bytes().all(is_hex)).then(|| ContainerId(id.into()))

@@ -64,7 +64,6 @@ struct LastErrors {
 }
 
 impl Health {
-    /// Registers the metrics.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;

@@ -40,7 +40,6 @@ pub fn terminal_width() -> Option<usize> {
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
-/// Spaces between two columns.
 const GAP: usize = 3;
 
 /// Columns that a narrow terminal goes without, the least important first; indices of [`HEADER`].
@@ -52,7 +51,6 @@ struct Row {
     /// For sorting: a node without a value comes last.
     score: Option<u8>,
     cells: [String; 7],
-    /// Why the annotations do not parse.
     error: Option<String>,
 }
 

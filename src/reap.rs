@@ -13,7 +13,6 @@ use crate::contract::{Freshness, NodePressure, Prefix};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reap {
-    /// Values that were not renewed for this long.
     OlderThan {
         age: Duration,
         /// Also where more than half of the values are stale.

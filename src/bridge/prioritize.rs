@@ -14,7 +14,6 @@ pub enum BadArguments {
     /// Not JSON, or of other types.
     #[error("the body is not an ExtenderArgs of kube-scheduler: {0}")]
     NotJson(#[from] serde_json::Error),
-    /// Without Nodes in either form.
     #[error("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes")]
     NoNodes,
 }

@@ -13,7 +13,6 @@ pub enum Standing {
     Known,
     /// A value, for less than half of the window.
     New,
-    /// A value that was not renewed in time.
     Stale,
     Missing,
     /// Annotations that no agent writes.
@@ -49,7 +48,6 @@ impl Standing {
     }
 }
 
-/// The value in a Node's annotations.
 type Published = Result<Option<NodePressure>, ContractError>;
 
 #[derive(Debug)]
@@ -60,7 +58,6 @@ struct Node {
     window: Window,
 }
 
-/// The Nodes that were selected, by name.
 #[derive(Debug)]
 pub struct Table {
     prefix: Prefix,
@@ -85,7 +82,6 @@ pub struct Views {
 }
 
 impl Table {
-    /// An empty table for annotations with this prefix.
     pub fn new(prefix: Prefix, reach: Reach) -> Self {
         Self { prefix, reach, nodes: None }
     }
@@ -94,7 +90,6 @@ impl Table {
         self.nodes.is_some()
     }
 
-    /// The window, and when values are stale.
     pub fn reach(&self) -> Reach {
         self.reach
     }

@@ -16,7 +16,6 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// The Nodes that a URL's query selects.
     pub fn of(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         let mut hosts = pairs.filter(|(key, value)| key == "host" && !value.is_empty());

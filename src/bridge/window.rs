@@ -15,7 +15,6 @@ const MOST_CHANGES: usize = 512;
 /// whole points one of them.
 const FINE: f64 = 10_000.0;
 
-/// The window, and when values are stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
     /// The length of the window. Values must be known for half of it.
@@ -27,9 +26,7 @@ pub struct Reach {
 /// A value over the window, in points from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slow {
-    /// Its average, weighted by time.
     pub mean: f64,
-    /// Its standard deviation, weighted by time.
     pub deviation: f64,
 }
 
@@ -42,7 +39,6 @@ pub struct SlowNode {
     pub memory: Option<Slow>,
 }
 
-/// A value, and since when it holds.
 #[derive(Debug)]
 struct Change {
     from: Timestamp,
@@ -103,7 +99,6 @@ impl Window {
     }
 }
 
-/// Seconds from then to now, negative in the future.
 fn age_s(then: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(then).as_secs_f64()
 }

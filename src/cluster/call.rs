@@ -25,7 +25,6 @@ pub enum CallError {
     /// 401: the token is invalid or has expired.
     #[error("the API server rejects the token: {0}")]
     Unauthorized(String),
-    /// 404: there is no such object.
     #[error("the API server has no such object; for a Node, see --node-name")]
     NotFound,
     /// 409: the object changed between the read and the write.

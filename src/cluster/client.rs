@@ -56,7 +56,6 @@ impl ApiClient {
 
 #[derive(Clone)]
 pub struct OwnNode {
-    /// The client, for other calls too.
     pub api: ApiClient,
     pub name: String,
 }

@@ -22,7 +22,6 @@ const NODES: &str = "/api/v1/nodes";
 /// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
 const PAGE: u32 = 50;
 
-/// The largest page that is read.
 const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// The part of a Node that concerns the agent.
@@ -154,13 +153,11 @@ impl ApiClient {
 }
 
 impl OwnNode {
-    /// The Node now.
     pub async fn get(&self) -> Result<NodeKeys, CallError> {
         let request = Request::new(NODES).get(&self.name, &GetParams::default());
         call(&self.api.client, request, LONGEST_OBJECT).await
     }
 
-    /// Changes the Node by a merge patch.
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
         let (name, params) = (&self.name, PatchParams::default());
         let request = Request::new(NODES).patch(name, &params, &Patch::Merge(patch));
@@ -170,7 +167,6 @@ impl OwnNode {
 
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
 
-/// The API server refuses the label selector.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server does not understand the --node-selector {selector:?}: {message}")]
 pub struct NotASelector {

@@ -14,9 +14,7 @@ const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
-    /// The token is valid and its user has the right.
     Allowed,
-    /// The token is valid and its user lacks the right.
     Forbidden,
     /// The token is invalid or expired, or its account was deleted.
     Unauthenticated,

@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 pub enum WatchEvent<T> {
     /// All objects, at the start and after each new list.
     Listed(Vec<T>),
-    /// An object is new or has changed.
     Changed(T),
     /// An object was deleted, or is no longer selected.
     Deleted(T),

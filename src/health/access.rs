@@ -51,7 +51,6 @@ impl Reviews {
         }
     }
 
-    /// The API server did not review a token.
     pub fn failed(&self, error: &CallError) {
         self.0.count(Decision::Unanswered.word());
         if self.0.changes_to(true) {

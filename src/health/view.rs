@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Errors, and the published value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HealthView {
     /// `psi_agent_read_errors_total` by kind, since the agent started.
@@ -16,7 +15,6 @@ pub struct HealthView {
     pub publish: PublishView,
 }
 
-/// An error, and when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DatedError {
     /// The message, with the path or the server's reason.

@@ -7,7 +7,6 @@ use super::pod::{ContainerStatus, Metadata, Pod};
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 
-/// Labels and annotations of KubeVirt's pods.
 mod kubevirt {
     /// Label: the kind of pod.
     pub(super) const KIND: &str = "kubevirt.io";
@@ -31,7 +30,6 @@ mod kubevirt {
 /// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// Pods by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,

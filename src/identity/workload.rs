@@ -26,7 +26,6 @@ pub struct Workload {
     pub image: Box<str>,
     /// CPU request of the container, in thousandths of a CPU; `None` for the pod itself.
     pub cpu_request: Option<u64>,
-    /// The VM, if the pod is a virt-launcher.
     pub vm: Option<Arc<Vm>>,
 }
 

@@ -47,7 +47,6 @@ impl Resource {
     }
 }
 
-/// The top directory of a cgroup2 hierarchy.
 #[derive(Debug)]
 pub struct CgroupRoot {
     handle: OwnedFd,

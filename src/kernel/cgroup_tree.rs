@@ -37,7 +37,6 @@ pub struct Cgroup {
     pub made_at_s: Option<u64>,
 }
 
-/// Part of the tree that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All cgroups except mount units.
@@ -92,7 +91,6 @@ pub struct TreeHealth {
     pub overflows: u64,
 }
 
-/// All cgroups below one root, by path.
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
@@ -327,7 +325,6 @@ impl CgroupTree {
         }
     }
 
-    /// Errors since the last call.
     pub fn take_errors(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.errors)
     }

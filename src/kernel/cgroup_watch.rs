@@ -60,7 +60,6 @@ impl CgroupWatch {
         self.paths.len()
     }
 
-    /// Takes all queued events without waiting.
     pub fn take_hints(&mut self) -> Result<Hints, Errno> {
         let mut hints = Hints::default();
         loop {

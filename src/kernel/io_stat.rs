@@ -21,12 +21,10 @@ pub struct IoCounters {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IoStat {
-    /// Rows with counters, in the file's order.
     pub devices: Vec<IoCounters>,
     pub dropped_rows: u64,
 }
 
-/// Parses `8:16`.
 pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
     let (major, minor) = split_once(word, b':')?;
     Some(Device { major: parse_u32(major)?, minor: parse_u32(minor)? })

@@ -13,7 +13,6 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The number; `None` without a limit.
     pub fn at(self) -> Option<u64> {
         match self {
             Limit::Max => None,
@@ -32,7 +31,6 @@ pub struct CpuMax {
 }
 
 impl CpuMax {
-    /// The quota in CPUs; `None` without a quota.
     #[allow(clippy::cast_precision_loss, reason = "a quota of 2^52 us is no limit")]
     pub fn cpus(self) -> Option<f64> {
         self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)

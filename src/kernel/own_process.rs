@@ -21,7 +21,6 @@ pub struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads `/proc/self`.
     #[allow(clippy::cast_precision_loss, reason = "ticks of a process stay far below 2^52")]
     pub fn read() -> ProcResult<Self> {
         let process = Process::myself()?;

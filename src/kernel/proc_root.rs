@@ -28,7 +28,6 @@ pub struct ProcRoot {
 }
 
 impl ProcRoot {
-    /// Opens `path`.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle =
@@ -86,7 +85,6 @@ impl ProcRoot {
         Ok(disks?.unwrap_or_default())
     }
 
-    /// The PIDs of all processes that this mount shows.
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.handle, ".", flags, Mode::empty())

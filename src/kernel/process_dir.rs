@@ -27,11 +27,9 @@ pub struct TaskId {
     pub inode: u64,
 }
 
-/// A process, by an open handle of its directory.
 #[derive(Debug)]
 pub struct ProcessDir(TaskDir);
 
-/// A thread, by an open handle of its directory.
 #[derive(Debug)]
 pub struct ThreadDir(TaskDir);
 
@@ -42,7 +40,6 @@ struct TaskDir {
 }
 
 impl TaskDir {
-    /// `path` is for errors.
     fn open(dir: impl AsFd, name: &str, path: PathBuf) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         match openat(dir, name, flags, Mode::empty()) {

@@ -39,7 +39,6 @@ pub enum ReadErrorKind {
     Unsupported(Errno),
     #[error("permission denied ({0})")]
     Refused(Errno),
-    /// The content does not follow the documented format.
     #[error("{0}")]
     Malformed(#[from] ParseError),
     #[error("{0}")]
@@ -58,7 +57,6 @@ impl ReadErrorKind {
         }
     }
 
-    /// All values of [`ReadErrorKind::word`].
     pub const WORDS: [&'static str; 5] =
         ["vanished", "unsupported", "refused", "malformed", "failed"];
 }

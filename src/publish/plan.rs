@@ -14,7 +14,6 @@ use crate::score::{Counted, NodeScore, PerResource};
 const SILENCE: Duration = Duration::from_secs(30);
 /// Time between heartbeats, which renew the date of unchanged values.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// Most writes in [`HOUR`] besides heartbeats.
 const MOST_CHANGES: usize = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
@@ -30,7 +29,6 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// The values differ from the published ones.
     Change,
     /// The level differs from the published one; the values stay as they are.
     Level,

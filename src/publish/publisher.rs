@@ -26,7 +26,6 @@ pub struct Settings {
     pub outputs: Outputs,
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
-    /// Whether to report writes without doing them.
     pub dry_run: bool,
     /// A random number from 0 to 1, new at each call.
     pub random: fn() -> f64,
@@ -36,7 +35,6 @@ pub struct Settings {
 pub enum Report<'a> {
     /// It continues from this value of an earlier agent.
     Adopted(&'a NodePressure),
-    /// It wrote this on the Node.
     Written(&'a PublishedScore, WriteReason),
     /// It would have written this; in a cluster, by this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),

@@ -22,7 +22,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 #[error("cannot create a key to hash tokens with: the system provides no random numbers")]
 pub struct NoRandomness;
 
-/// The outcome of a token that was not in the cache.
 #[derive(Debug)]
 pub enum Outcome<'a> {
     /// The API server's decision, or that the limit of reviews is reached.
@@ -30,7 +29,6 @@ pub enum Outcome<'a> {
     Failed(&'a CallError),
 }
 
-/// Decides whether a token gives access.
 pub struct Authenticator {
     reviewer: ApiClient,
     /// New at each start, so that tokens with a given hash can't be computed.

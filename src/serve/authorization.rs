@@ -53,7 +53,6 @@ pub enum Requirement {
 /// Why a request is refused before any token is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Plain HTTP where TLS is served.
     NotEncrypted,
     PageIsLocal,
     PageIsOff,

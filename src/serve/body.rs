@@ -16,7 +16,6 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// A response with a body in one piece.
 pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Body(Rest::Whole(body)));
     *response.status_mut() = status;

@@ -47,7 +47,6 @@ pub(crate) trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// The address is in use, or none of this host's.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: choose another --listen-address")]
 pub struct ListenError {

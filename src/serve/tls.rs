@@ -24,7 +24,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Both files are read until two readings are equal, this many times at most.
 const ATTEMPTS: usize = 3;
 
-/// Paths of the certificate and its key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
     pub certificate: PathBuf,
@@ -68,7 +67,6 @@ impl Tls {
         Ok(Some(tls))
     }
 
-    /// Performs the handshake.
     pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -88,7 +86,6 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the files.
     pub fn open(files: CertificateFiles) -> Result<(Self, Tls), CertificateError> {
         let pair = Pair::read(&files)?;
         let (current, tls) = watch::channel(Arc::new(pair.config(&files)?));

@@ -24,9 +24,7 @@ const MAX_ENTRIES: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Allowed,
-    /// Its account has no right to the path.
     Forbidden,
-    /// The API server doesn't know the token.
     Unauthenticated,
     /// No access: the API server didn't answer.
     Unanswered,
@@ -67,7 +65,6 @@ pub struct TokenKey {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// A decision that holds.
     Decided(Decision),
     /// The API server has to review the token.
     Review,

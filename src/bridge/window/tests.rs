@@ -6,7 +6,6 @@ pub(in crate::bridge) const REACH: Reach =
     Reach { window: Duration::from_secs(600), stale_after: Duration::from_secs(600) };
 const BASIS: Basis = Basis::Psi(2);
 
-/// A moment of the test, in seconds.
 pub(in crate::bridge) fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
 }
