@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock;
-use crate::cluster::event_loop;
+use crate::cluster::block_on;
 use crate::config::Config;
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
@@ -25,15 +25,8 @@ mod publishing;
 mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When it can't start, or when the sampling thread ends.
 pub fn run(config: &Config) -> anyhow::Result<()> {
-    let event_loop = event_loop()?;
-    let outcome = event_loop.block_on(run_until_stopped(config));
-    // A name lookup that hangs in a thread of its own doesn't delay the exit.
-    event_loop.shutdown_background();
-    outcome
+    block_on(run_until_stopped(config))
 }
 
 async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {

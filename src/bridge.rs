@@ -15,7 +15,7 @@ use anyhow::Context;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::cluster::{ApiClient, NodeAnnotations, WatchEvent, event_loop};
+use crate::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
 use crate::config::{Bridge, Config};
 use crate::health::bridge::BridgeHealth;
 use crate::serve::connections::{Server, stop_signal};
@@ -25,15 +25,8 @@ use table::{Standing, Table};
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When it can't start, or when the watch of the Nodes ends.
 pub fn bridge(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
-    let event_loop = event_loop()?;
-    let outcome = event_loop.block_on(run_until_stopped(config, settings));
-    // A name lookup that hangs in a thread of its own doesn't delay the exit.
-    event_loop.shutdown_background();
-    outcome
+    block_on(run_until_stopped(config, settings))
 }
 
 async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result<()> {

@@ -2,7 +2,6 @@
 //! runtimes and layouts are recognized at once, since trees of two drivers can exist side by side
 //! after the driver was changed.
 
-/// A pod's QoS class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
     /// Requests equal limits. Cgroups of these pods are directly below kubepods.
@@ -28,21 +27,16 @@ impl Qos {
     }
 }
 
-/// A container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Runtime {
-    /// CRI-O.
     CriO,
-    /// containerd.
     Containerd,
-    /// cri-dockerd.
     Docker,
     /// The path is a bare ID, which both use.
     ContainerdOrDocker,
 }
 
 impl Runtime {
-    /// Its usual name.
     pub fn word(self) -> &'static str {
         match self {
             Runtime::CriO => "cri-o",
@@ -58,12 +52,10 @@ impl Runtime {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Box<str>);
 
-/// A container ID without the runtime's prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(Box<str>);
 
 impl PodUid {
-    /// The UID with dashes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -76,7 +68,6 @@ impl ContainerId {
     }
 }
 
-/// Place of a cgroup in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// The root cgroup, which is the node.
@@ -85,45 +76,33 @@ pub enum Place {
     Host,
     /// A systemd mount unit, which has no processes.
     MountUnit,
-    /// A pod or a cgroup within one.
     Pod(PodPlace),
 }
 
-/// A pod or a cgroup within one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodPlace {
-    /// The pod's class.
     pub qos: Qos,
-    /// The pod.
     pub uid: PodUid,
-    /// The part of the pod.
     pub level: PodLevel,
 }
 
-/// Which part of a pod a cgroup is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodLevel {
-    /// The whole pod.
     Pod,
     /// A container. The path of a pause container has the same form.
     Container(ContainerRef),
-    /// CRI-O's sandbox.
     Sandbox(ContainerRef),
     /// CRI-O's monitor process of a container (conmon).
     Monitor,
     /// Below a container, such as crun's `container` or KubeVirt's `housekeeping`. The container's
     /// pressure includes it.
     Nested(ContainerRef),
-    /// In the pod, with an unknown name.
     Unknown,
 }
 
-/// A container, as its path identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRef {
-    /// Its runtime.
     pub runtime: Runtime,
-    /// Its ID.
     pub id: ContainerId,
 }
 
@@ -252,7 +231,6 @@ impl PodLevel {
     }
 }
 
-/// Parses 64 lower-case hex digits.
 fn container_id(id: &str) -> Option<ContainerId> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (id.len() == 64 && id.bytes().all(is_hex)).then(|| ContainerId(id.into()))

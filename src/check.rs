@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::clock;
-use crate::cluster::{ClusterError, OwnNode, event_loop};
+use crate::cluster::{ClusterError, OwnNode, block_on};
 use crate::collector::{Collector, Groups, Handles, Selection};
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
@@ -21,10 +21,8 @@ use crate::pod_source::{connect, list};
 use crate::sample::CpuSource;
 use crate::serve::tls::Certificate;
 
-/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The requirement is met.
     Ok,
     /// The agent runs, with limitations.
     Warn,
@@ -32,7 +30,6 @@ enum Verdict {
     Fail,
 }
 
-/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
@@ -56,9 +53,6 @@ impl Finding {
 }
 
 /// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
-///
-/// # Errors
-/// When `out` cannot be written.
 pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let findings = check_host(config);
     for finding in &findings {
@@ -327,12 +321,10 @@ fn cpu_source(
 
 /// The pods and the Node that the agent writes on; none of both where it runs stand-alone.
 fn api_server(config: &Config) -> Vec<Finding> {
-    let findings = event_loop().map(|event_loop| {
-        event_loop.block_on(async {
-            let node = connect(&config.pods).await;
-            let names = pod_names(&config.pods, &node).await;
-            [names, own_node(config, &node).await]
-        })
+    let findings = block_on(async {
+        let node = connect(&config.pods).await;
+        let names = pod_names(&config.pods, &node).await;
+        Ok::<_, ClusterError>([names, own_node(config, &node).await])
     });
     match findings {
         Ok(findings) => findings.into_iter().flatten().collect(),

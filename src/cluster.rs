@@ -7,7 +7,7 @@ mod pods;
 mod reviews;
 mod watch;
 
-pub use client::{ApiClient, Cluster, ClusterError, OwnNode, event_loop};
+pub use client::{ApiClient, Cluster, ClusterError, OwnNode, block_on};
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata, NotASelector};
 pub use reviews::Review;
 pub use watch::WatchEvent;

@@ -18,7 +18,7 @@ pub use access::{Certificates, Reviews};
 use error_log::ErrorLog;
 use process::{ProcessMetrics, register_build_info};
 pub use publishes::Publishes;
-use registry::{locked, registered, signed};
+use registry::{counters, locked, registered, signed};
 pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
 mod access;
@@ -29,7 +29,9 @@ mod publishes;
 mod registry;
 mod view;
 
-/// The agent's own metrics.
+const READ_ERRORS: (&str, &str) =
+    ("psi_agent_read_errors_total", "Failures to read kernel files, and dropped rows, by kind.");
+
 #[derive(Debug)]
 pub struct Health {
     registry: Registry,
@@ -39,11 +41,8 @@ pub struct Health {
     cgroups_without_pod: IntGauge,
     pod_errors: IntCounter,
     last_errors: Mutex<LastErrors>,
-    /// Publishing.
     pub publishes: Publishes,
-    /// Token reviews.
     pub reviews: Reviews,
-    /// Certificates.
     pub certificates: Certificates,
     watches: IntGauge,
     unwatched: IntGauge,
@@ -65,15 +64,11 @@ struct LastErrors {
 }
 
 impl Health {
-    /// Registers the metrics.
-    ///
-    /// # Errors
-    /// When two metrics have the same name.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
         let durations = sample_durations(&registry)?;
-        let read_errors = read_errors(&registry)?;
+        let read_errors = counters(&registry, READ_ERRORS, "kind", ReadErrorKind::WORDS)?;
         let pressure_supported = GaugeVec::new(
             Opts::new(
                 "psi_agent_pressure_supported",
@@ -132,19 +127,16 @@ impl Health {
         })
     }
 
-    /// Whether the node has cgroup v2.
     pub fn set_cgroup2(&self, has: bool) {
         self.cgroup2.set(i64::from(has));
     }
 
-    /// Counts a tick.
     pub fn observe_tick(&self, sample: &TickSample, took: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.hidden.set(signed(sample.hidden_containers));
         self.observe(&sample.report, &sample.node, sample.moment);
     }
 
-    /// Counts a scrape.
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
         self.scrape_seconds.observe(took.as_secs_f64());
         self.observe(&sample.report, &sample.node, sample.moment);
@@ -197,8 +189,6 @@ impl Health {
         }
     }
 
-    /// The part of it that the snapshot shows.
-    #[must_use]
     pub fn view(&self) -> HealthView {
         let count =
             |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
@@ -212,9 +202,6 @@ impl Health {
     }
 
     /// Appends the metrics in the text format.
-    ///
-    /// # Errors
-    /// When a metric has no valid name.
     pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
         self.process.update();
         TextEncoder::new().encode(&self.registry.gather(), text)
@@ -228,16 +215,4 @@ fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
     );
     let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
     registered(registry, HistogramVec::new(options, &["reason"])?)
-}
-
-fn read_errors(registry: &Registry) -> prometheus::Result<IntCounterVec> {
-    let options = Opts::new(
-        "psi_agent_read_errors_total",
-        "Failures to read kernel files, and dropped rows, by kind.",
-    );
-    let errors = IntCounterVec::new(options, &["kind"])?;
-    for kind in ReadErrorKind::WORDS {
-        errors.with_label_values(&[kind]);
-    }
-    registered(registry, errors)
 }

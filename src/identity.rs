@@ -4,47 +4,6 @@
 pub mod pod;
 pub mod pod_index;
 pub mod pods_file;
+mod workload;
 
-use std::sync::Arc;
-
-/// The VM that a pod runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vm {
-    /// The name of the VirtualMachineInstance, in the namespace of its pod.
-    pub name: Box<str>,
-    /// The uid of the VirtualMachineInstance; empty where the pod has no label for it.
-    pub uid: Box<str>,
-    /// Whether the pod is the target of a live migration and the VM still runs on another node: it
-    /// uses memory here, but no vCPU runs yet.
-    pub awaits_handover: bool,
-}
-
-/// A pod, or a container of one, with the labels of its series.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workload {
-    /// The pod's namespace.
-    pub namespace: Box<str>,
-    /// The pod's name.
-    pub pod: Box<str>,
-    /// The container's name in the pod; empty for the pod itself.
-    pub container: Box<str>,
-    /// The container's name at the runtime; empty for the pod itself.
-    pub name: Box<str>,
-    /// The container's image; empty for the pod itself.
-    pub image: Box<str>,
-    /// CPU request of the container, in thousandths of a CPU; `None` for the pod itself.
-    pub cpu_request: Option<u64>,
-    /// The VM, if the pod is a virt-launcher.
-    pub vm: Option<Arc<Vm>>,
-}
-
-/// The container of a virt-launcher pod that runs QEMU; the others are helpers.
-const VM_CONTAINER: &str = "compute";
-
-impl Workload {
-    /// Whether this is the container that runs a VM.
-    #[must_use]
-    pub fn is_vm(&self) -> bool {
-        self.vm.is_some() && &*self.container == VM_CONTAINER
-    }
-}
+pub use workload::{Vm, Workload};

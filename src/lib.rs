@@ -1,23 +1,24 @@
-//! How much a node's shortage holds its virtual machines back: the library behind `psi-agent`.
+//! Measures how much a node's contention slows its virtual machines down: the library behind the
+//! command `psi-agent`.
 //!
-//! Files are named for the data that they produce, and data flows one way; `docs/architecture.md`
-//! has the picture and the rules. Start reading at [`agent`], then follow a sample:
+//! Data flows in one direction, and no module imports one that comes later in the flow.
+//! `docs/architecture.md` has a picture of it, and follows a value from a file to an annotation.
 //!
-//! - [`config`]: the command line; [`host`]: the roots that it names, opened
-//! - [`kernel`]: the only room that opens kernel files; parsers are pure functions over bytes
-//! - [`cgroup_path`]: what a path says of pods and containers (pure)
-//! - [`identity`]: whose a cgroup is; [`pod_source`]: who tells; [`cluster`]: the API server
-//! - [`sample`]: raw counters of one pass; [`collector`]: reads them; [`sampler`]: when
+//! - [`contract`]: a Node's pressure, for schedulers and deschedulers too
+//! - [`clock`]: the current time
+//! - [`kernel`]: kernel files to typed values; no other module opens them
+//! - [`cgroup_path`]: a path to pod and container (pure)
+//! - [`identity`]: the pod, container and VM of a cgroup; [`cluster`]: the API client
+//! - [`sample`]: types of one reading; [`collector`]: reads samples in two passes, tick and scrape
 //! - [`rates`]: two samples to shares of time (pure)
-//! - [`score`]: how much the node holds its VMs back, and why (pure)
-//! - [`publish`]: the score's way onto the Node
-//! - [`serve`]: connections, TLS, authentication and response bodies, for agent and bridge
-//! - [`health`]: the agent's own metrics
-//! - [`snapshot`]: the state as JSON; [`export`]: the metrics, the page
-//! - [`clock`]: the one place that reads the clocks
-//! - [`agent`], [`once`], [`top`], [`check`], [`nodes`], [`reap`], [`bridge`]: the commands
-//!
-//! For schedulers and deschedulers: [`contract`], what a Node object says of its pressure.
+//! - [`score`]: contention of the node and of each VM, with causes (pure)
+//! - [`publish`]: the score to the Node's annotations, label and taints
+//! - [`sampler`]: the sampling thread
+//! - [`serve`]: connections, TLS, authentication and limits, for agent and bridge
+//! - [`health`]: own metrics of agent and bridge
+//! - [`snapshot`]: the state as JSON; [`export`]: metrics text, page and snapshot over HTTP
+//! - [`config`]: flags and environment; [`host`]: the opened roots; [`pod_source`]: the list of pods
+//! - [`agent`], [`bridge`], [`once`], [`top`], [`check`], [`nodes`], [`reap`]: the commands
 
 pub mod agent;
 pub mod bridge;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
-use psi_agent::cluster::{ApiClient, event_loop};
+use psi_agent::cluster::{ApiClient, block_on};
 use psi_agent::config::{Command, CommandLine, Config, LogConfig, LogFormat};
 use psi_agent::{agent, bridge, check, clock, nodes, once, reap, top};
 use tracing_subscriber::Layer;
@@ -66,7 +66,7 @@ fn with_api(
     config: &Config,
     command: impl AsyncFnOnce(ApiClient) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
-    event_loop()?.block_on(async {
+    block_on(async {
         command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()).await?).await
     })?;
     Ok(ExitCode::SUCCESS)

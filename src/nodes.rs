@@ -12,9 +12,6 @@ use crate::contract::{Freshness, NodePressure, Prefix, STALE_AFTER};
 
 /// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
 /// Malformed annotations are listed below the table.
-///
-/// # Errors
-/// Where the API server fails, or `out` cannot be written.
 pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,
@@ -37,14 +34,12 @@ pub async fn nodes(
 }
 
 /// Columns of the terminal on stdout; `None` if stdout is no terminal.
-#[must_use]
 pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
     // A terminal of unknown size reports 0.
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
-/// Spaces between two columns.
 const GAP: usize = 3;
 
 /// Columns that a narrow terminal goes without, the least important first; indices of [`HEADER`].
@@ -56,7 +51,6 @@ struct Row {
     /// For sorting: a node without a value comes last.
     score: Option<u8>,
     cells: [String; 7],
-    /// Why the annotations do not parse.
     error: Option<String>,
 }
 

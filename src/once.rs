@@ -23,9 +23,6 @@ const WINDOW: Duration = Duration::from_secs(2);
 
 /// Reads the node twice, [`WINDOW`] apart, and writes the metrics to `out`, which may be closed
 /// early.
-///
-/// # Errors
-/// When the node can't be read, or when writing fails.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
     let has_cgroup2 = !host.node_alone;

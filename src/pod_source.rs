@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::cluster::{ClusterError, OwnNode, WatchEvent, event_loop};
+use crate::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
 use crate::config::PodSource;
 use crate::health::Health;
 use crate::identity::pod_index::PodIndex;
@@ -102,7 +102,7 @@ fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<
 /// # Errors
 /// Where the file can't be read, or the API server doesn't list the pods.
 pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
-    event_loop()?.block_on(async { list(source, connect(source).await?.as_ref()).await })
+    block_on(async { list(source, connect(source).await?.as_ref()).await })
 }
 
 /// As [`read_now`], with a client that there is already.

@@ -4,51 +4,6 @@ pub mod level;
 pub mod node_patch;
 pub mod plan;
 pub mod publisher;
+mod score;
 
-use crate::contract::Level;
-use crate::rates::Ratio;
-use crate::score::{NodeScore, PerResource};
-
-/// Published values are multiples of this, in points.
-const STEP: f64 = 5.0;
-
-/// The values on a Node: points from 0 to 100, in steps of 5.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PublishedScore {
-    /// The score.
-    pub score: u8,
-    /// Contention by resource; `None` where it is unknown.
-    pub each: PerResource<Option<u8>>,
-    /// The level.
-    pub level: Level,
-    /// Time of the measurement, milliseconds since the epoch.
-    pub observed_at_ms: u64,
-}
-
-impl PublishedScore {
-    /// The score in steps; `None` where there is no score.
-    #[must_use]
-    pub fn of(score: &NodeScore, level: Level) -> Option<Self> {
-        let quantised = |ratio| quantised(points(ratio));
-        Some(Self {
-            score: quantised(score.score?),
-            each: score.contention.map(|ratio| ratio.map(quantised)),
-            level,
-            observed_at_ms: score.moment.unix_ms,
-        })
-    }
-}
-
-fn points(ratio: Ratio) -> f64 {
-    ratio.get() * 100.0
-}
-
-/// The nearest multiple of [`STEP`].
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a ratio is within 0 and 1, so this is within 0 and 100"
-)]
-fn quantised(points: f64) -> u8 {
-    ((points / STEP).round() * STEP) as u8
-}
+pub use score::PublishedScore;

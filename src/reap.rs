@@ -11,17 +11,13 @@ use crate::cluster::call::CallError;
 use crate::cluster::{ApiClient, NodeKeys, OwnNode};
 use crate::contract::{Freshness, NodePressure, Prefix};
 
-/// The values to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reap {
-    /// Values that were not renewed for this long.
     OlderThan {
-        /// The age.
         age: Duration,
         /// Also where more than half of the values are stale.
         force: bool,
     },
-    /// All values: the uninstall.
     All,
 }
 

@@ -13,7 +13,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cluster::event_loop;
+use crate::cluster::block_on;
 use crate::config::Config;
 use crate::sampler::TICK_INTERVAL;
 use screen::Screen;
@@ -25,15 +25,11 @@ use table::{Frame, Size, lines};
 /// # Errors
 /// No source to read, each error in one line; a failing terminal or stdout.
 pub fn top(config: &Config) -> anyhow::Result<()> {
-    let runtime = event_loop()?;
-    let ended = if stdout().is_terminal() {
-        runtime.block_on(live(config))
+    if stdout().is_terminal() {
+        block_on(live(config))
     } else {
-        runtime.block_on(piped(config, FETCH_INTERVAL))
-    };
-    // Does not wait for a thread that is blocked in reading a kernel file.
-    runtime.shutdown_background();
-    ended
+        block_on(piped(config, FETCH_INTERVAL))
+    }
 }
 
 /// Prints the second of two frames, since rates need two. A closed pipe is no error.

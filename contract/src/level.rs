@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Key, Prefix};
+use super::keys::{Key, Prefix};
 
 /// The score in one word. The agent applies hysteresis: a short peak changes no level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+// Schedulers and deschedulers build on this surface: each item documents its unit and absence.
+#![warn(missing_docs)]
 
 mod keys;
 mod level;

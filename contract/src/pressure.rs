@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Key, Prefix};
+use super::keys::{Key, Prefix};
 
 /// An age at which a value is stale: the agent renews it every 5 min, so this misses two renewals.
 pub const STALE_AFTER: Duration = Duration::from_secs(600);

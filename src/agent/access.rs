@@ -11,9 +11,6 @@ use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::tls::{CertificateError, Tls};
 
 /// TLS, with its certificate followed from now on; `None` for plain HTTP.
-///
-/// # Errors
-/// [`CertificateError`].
 pub(super) fn tls(config: &Config, health: &Arc<Health>) -> Result<Option<Tls>, CertificateError> {
     let health = Arc::clone(health);
     Tls::follow(config.access.certificate.as_ref(), move |read| health.certificates.read(read))

@@ -11,7 +11,6 @@ use crate::sample::TickSample;
 use crate::sampler::{Sampler, Tick};
 use crate::score::{NodeScore, Scorer};
 
-/// Everything that a tick needs.
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
     pub(super) scorer: Scorer,
@@ -19,11 +18,9 @@ pub(super) struct Ticks {
     /// The value that was on the Node when the agent started.
     pub(super) adopted: oneshot::Receiver<NodePressure>,
     pub(super) health: Arc<Health>,
-    /// Logged with the first tick.
     pub(super) start_message: String,
 }
 
-/// State that is logged when it changes.
 struct Logged {
     supported: Option<String>,
     has_hidden: bool,

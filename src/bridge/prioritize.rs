@@ -9,13 +9,11 @@ use super::table::Views;
 /// The highest score of an extender, for the least pressure.
 const BEST: f64 = 10.0;
 
-/// A malformed body.
 #[derive(Debug, thiserror::Error)]
 pub enum BadArguments {
     /// Not JSON, or of other types.
     #[error("the body is not an ExtenderArgs of kube-scheduler: {0}")]
     NotJson(#[from] serde_json::Error),
-    /// Without Nodes in either form.
     #[error("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes")]
     NoNodes,
 }
@@ -44,9 +42,6 @@ struct Metadata {
 }
 
 /// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole.
-///
-/// # Errors
-/// [`BadArguments`].
 pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
     let Arguments { node_names, nodes } = serde_json::from_slice(body)?;
     let whole = |nodes: Nodes| nodes.items.into_iter().map(|node| node.metadata.name).collect();
@@ -55,7 +50,6 @@ pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
 
 /// A score for each candidate; `None` if no Node is known. A Node without a value gets the average,
 /// since the scheduler counts a missing score as 0.
-#[must_use]
 pub fn answer(views: &Views, candidates: &[String]) -> Option<Value> {
     let score_of = |name: &String| Some(score(views.of(name)?.score.mean));
     let scores =

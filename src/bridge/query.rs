@@ -16,30 +16,22 @@ const EXPRESSIONS: [&str; 2] = ["slow-score", "instance:psi_agent_node_score:avg
 /// How far from now a query's time may be: the bridge keeps no history.
 const NEARLY_NOW_S: f64 = 300.0;
 
-/// A query that the bridge can't answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BadQuery {
-    /// Another expression.
     #[error(
         "unsupported expression: the bridge answers {} only; ask Prometheus for others",
         EXPRESSIONS.join(" and ")
     )]
     Unsupported,
-    /// No expression.
     #[error("the parameter query is missing or empty: send the form query=…&time=…")]
     Missing,
-    /// A malformed time.
     #[error("the parameter time is {0:?}, expected seconds since 1970 or a time in RFC 3339")]
     Time(String),
-    /// A time other than now.
     #[error("the parameter time is {0} s from now: the bridge keeps no history, ask Prometheus")]
     NotNow(f64),
 }
 
 /// Checks a form (`query=…&time=…`).
-///
-/// # Errors
-/// [`BadQuery`].
 pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
     let value = |key: &str| {
         form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
@@ -60,7 +52,6 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
 }
 
 /// The instant vector; `None` if no Node is known.
-#[must_use]
 pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
     let time = seconds_of(now);
@@ -73,7 +64,6 @@ pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
 }
 
 /// An error in Prometheus' form; `kind` is its `errorType`.
-#[must_use]
 pub fn error(kind: &str, reason: &str) -> Value {
     json!({"status": "error", "errorType": kind, "error": reason})
 }

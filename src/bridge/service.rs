@@ -26,7 +26,6 @@ const PRIORITIZE: &str = "/prioritize";
 const WATCHER: &str = "/watcher";
 const WATCHER_HEALTH: &str = "/watcher/health";
 
-/// Bytes of a query's form.
 const MAX_FORM: usize = 64 * 1024;
 /// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
 const MAX_ARGUMENTS: usize = 4 * 1024 * 1024;
@@ -38,7 +37,6 @@ const MAX_LARGE_BODIES: usize = 4;
 /// Time for a whole body, its turn included: less than kube-scheduler's default `httpTimeout`, 5 s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Responds to the bridge's requests.
 #[derive(Debug)]
 pub(super) struct BridgeService {
     table: watch::Receiver<Table>,
@@ -52,7 +50,6 @@ pub(super) struct BridgeService {
 type Formed = Result<Value, (StatusCode, Value)>;
 
 impl BridgeService {
-    /// Responds from this table, by these rules.
     pub(super) fn new(
         table: watch::Receiver<Table>,
         rules: AccessRules,
@@ -90,7 +87,6 @@ impl BridgeService {
         prioritize::answer(&self.views()?, &candidates).ok_or_else(no_node_known)
     }
 
-    /// Reads a request's body.
     async fn body(
         &self,
         body: Incoming,

@@ -8,16 +8,12 @@ use jiff::Timestamp;
 use super::window::{Reach, Slow, SlowNode, Window};
 use crate::contract::{Basis, ContractError, Freshness, NodePressure, Prefix};
 
-/// The state of a Node's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Its slow score is known.
     Known,
     /// A value, for less than half of the window.
     New,
-    /// A value that was not renewed in time.
     Stale,
-    /// No value.
     Missing,
     /// Annotations that no agent writes.
     Malformed,
@@ -28,7 +24,6 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Known,
         Self::New,
@@ -40,7 +35,6 @@ impl Standing {
     ];
 
     /// The value of the metric label `standing`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Known => "known",
@@ -54,7 +48,6 @@ impl Standing {
     }
 }
 
-/// The value in a Node's annotations.
 type Published = Result<Option<NodePressure>, ContractError>;
 
 #[derive(Debug)]
@@ -65,7 +58,6 @@ struct Node {
     window: Window,
 }
 
-/// The Nodes that were selected, by name.
 #[derive(Debug)]
 pub struct Table {
     prefix: Prefix,
@@ -77,41 +69,31 @@ pub struct Table {
 /// A Node's state, and its slow score if that is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
-    /// The state.
     pub standing: Standing,
     /// The slow score of a Node that is [`Standing::Known`].
     pub slow: Option<SlowNode>,
 }
 
-/// All Nodes at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Views {
-    /// Each selected Node.
     pub nodes: BTreeMap<String, View>,
     /// The average of the known Nodes, for all others; `None` if no Node is known.
     pub neutral: Option<SlowNode>,
 }
 
 impl Table {
-    /// An empty table for annotations with this prefix.
-    #[must_use]
     pub fn new(prefix: Prefix, reach: Reach) -> Self {
         Self { prefix, reach, nodes: None }
     }
 
-    /// Whether the API server has listed the Nodes.
-    #[must_use]
     pub fn is_listed(&self) -> bool {
         self.nodes.is_some()
     }
 
-    /// The window, and when values are stale.
-    #[must_use]
     pub fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// Replaces all Nodes by a new list.
     pub fn replace(&mut self, listed: Vec<(String, BTreeMap<String, String>)>, now: Timestamp) {
         let mut before = self.nodes.take().unwrap_or_default();
         let kept = listed.iter().filter_map(|(name, _)| before.remove_entry(name));
@@ -121,7 +103,6 @@ impl Table {
         }
     }
 
-    /// Adds a Node, or updates it.
     pub fn apply(&mut self, name: String, annotations: &BTreeMap<String, String>, now: Timestamp) {
         let published = NodePressure::from_annotations(&self.prefix, annotations);
         let nodes = self.nodes.get_or_insert_default();
@@ -138,7 +119,6 @@ impl Table {
         nodes.insert(name, Node { published, is_from_future, window });
     }
 
-    /// Removes a Node that was deleted or is no longer selected.
     pub fn remove(&mut self, name: &str) {
         if let Some(nodes) = &mut self.nodes {
             nodes.remove(name);
@@ -146,7 +126,6 @@ impl Table {
     }
 
     /// All Nodes now; `None` before they were listed.
-    #[must_use]
     pub fn views(&self, now: Timestamp) -> Option<Views> {
         let nodes = self.nodes.as_ref()?;
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
@@ -188,13 +167,10 @@ impl Table {
 
 impl Views {
     /// A Node's value, or the neutral one; `None` if no Node is known.
-    #[must_use]
     pub fn of(&self, name: &str) -> Option<SlowNode> {
         self.nodes.get(name).and_then(|view| view.slow).or(self.neutral)
     }
 
-    /// The number of Nodes in this state.
-    #[must_use]
     pub fn count(&self, standing: Standing) -> usize {
         self.nodes.values().filter(|view| view.standing == standing).count()
     }
@@ -217,9 +193,8 @@ fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {
     let of = |quantity: fn(&SlowNode) -> Option<Slow>| {
-        let known: Vec<Slow> = known.iter().filter_map(quantity).collect();
         let (mut mean, mut deviation, mut count) = (0.0, 0.0, 0.0);
-        for slow in known {
+        for slow in known.iter().filter_map(quantity) {
             mean += slow.mean;
             deviation += slow.deviation;
             count += 1.0;

@@ -9,18 +9,13 @@ use serde_json::{Map, Value, json};
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
-/// The Nodes of a request (`host=…`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// All of them.
     All,
-    /// One.
     One(String),
 }
 
 impl Hosts {
-    /// The Nodes that a URL's query selects.
-    #[must_use]
     pub fn of(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         let mut hosts = pairs.filter(|(key, value)| key == "host" && !value.is_empty());
@@ -30,7 +25,6 @@ impl Hosts {
 
 /// The document; `None` if there is no such Node. If no Node is known it contains none, so that
 /// Trimaran scores all Nodes the same; after an error it would keep its last document.
-#[must_use]
 pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) -> Option<Value> {
     let rollup = short(window);
     let mut nodes = Map::new();

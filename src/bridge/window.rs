@@ -15,7 +15,6 @@ const MOST_CHANGES: usize = 512;
 /// whole points one of them.
 const FINE: f64 = 10_000.0;
 
-/// The window, and when values are stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
     /// The length of the window. Values must be known for half of it.
@@ -27,16 +26,12 @@ pub struct Reach {
 /// A value over the window, in points from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slow {
-    /// Its average, weighted by time.
     pub mean: f64,
-    /// Its standard deviation, weighted by time.
     pub deviation: f64,
 }
 
-/// A Node's slow scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowNode {
-    /// The score.
     pub score: Slow,
     /// CPU; `None` if it is known for less than half of the window.
     pub cpu: Option<Slow>,
@@ -44,7 +39,6 @@ pub struct SlowNode {
     pub memory: Option<Slow>,
 }
 
-/// A value, and since when it holds.
 #[derive(Debug)]
 struct Change {
     from: Timestamp,
@@ -71,7 +65,6 @@ impl Window {
 
     /// The averages of values with this basis over the window that ends now; `None` if the score is
     /// known for less than half of it.
-    #[must_use]
     pub fn slow(&self, now: Timestamp, reach: Reach, basis: Basis) -> Option<SlowNode> {
         let least_s = reach.window.as_secs_f64() / 2.0;
         let spans: Vec<(f64, &NodePressure)> = self.spans(now, reach, basis).collect();
@@ -106,7 +99,6 @@ impl Window {
     }
 }
 
-/// Seconds from then to now, negative in the future.
 fn age_s(then: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(then).as_secs_f64()
 }
@@ -127,4 +119,4 @@ fn average(spans: &[(f64, f64)], least_s: f64) -> Option<Slow> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -9,7 +9,6 @@ use kube::core::request;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Time limit of a request.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The largest answer about one object, in bytes: etcd stores at most 1.5 MiB per object.
@@ -18,7 +17,6 @@ pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
 /// Characters of an answer that an error quotes.
 const QUOTED: usize = 300;
 
-/// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// 403: RBAC or an admission policy forbids it.
@@ -27,7 +25,6 @@ pub enum CallError {
     /// 401: the token is invalid or has expired.
     #[error("the API server rejects the token: {0}")]
     Unauthorized(String),
-    /// 404: there is no such object.
     #[error("the API server has no such object; for a Node, see --node-name")]
     NotFound,
     /// 409: the object changed between the read and the write.
@@ -36,34 +33,18 @@ pub enum CallError {
     /// 429: too many requests; with the time to wait, if given.
     #[error("the API server throttles requests")]
     Throttled(Option<Duration>),
-    /// Any other 4xx.
     #[error("the API server refuses it with {code}: {message}")]
-    Refused {
-        /// The HTTP status.
-        code: u16,
-        /// The message of the answer.
-        message: String,
-    },
-    /// 5xx.
+    Refused { code: u16, message: String },
     #[error("the API server failed with {code}: {message}")]
-    Failed {
-        /// The HTTP status.
-        code: u16,
-        /// The message of the answer.
-        message: String,
-        /// The requested time to wait.
-        retry_after: Option<Duration>,
-    },
+    Failed { code: u16, message: String, retry_after: Option<Duration> },
     /// No connection, or an answer that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// No answer in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
 }
 
 impl CallError {
-    /// All results of [`CallError::word`].
     pub const WORDS: [&'static str; 8] = [
         "forbidden",
         "unauthorized",
@@ -76,7 +57,6 @@ impl CallError {
     ];
 
     /// The kind of error, as the value of a metric label.
-    #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             CallError::Forbidden(_) => "forbidden",
@@ -90,8 +70,6 @@ impl CallError {
         }
     }
 
-    /// The time to wait that the API server requests.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Throttled(after) | Self::Failed { retry_after: after, .. } = self {
             *after

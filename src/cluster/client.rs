@@ -10,22 +10,14 @@ use kube::{Client, Config};
 pub struct Cluster {
     /// The kubeconfig; `None` for the pod's own service account.
     pub kubeconfig: Option<PathBuf>,
-    /// The Node's name.
     pub node_name: String,
 }
 
 /// No client can be made. An unreachable API server is none of these.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The kubeconfig can't be read or parsed.
     #[error("cannot use the kubeconfig {path}: {source}")]
-    Kubeconfig {
-        /// The file.
-        path: String,
-        /// The reason.
-        source: kube::config::KubeconfigError,
-    },
-    /// The service account's files are missing.
+    Kubeconfig { path: String, source: kube::config::KubeconfigError },
     #[error(
         "cannot use the service account: {0}: name a --kubeconfig, or let the pod mount its token"
     )]
@@ -36,7 +28,6 @@ pub enum ClusterError {
     /// The configuration makes no client, for example because of a bad certificate.
     #[error("cannot make a client for the API server: {0}")]
     Client(#[source] kube::Error),
-    /// The system refused an event loop.
     #[error("cannot start the event loop: {0}")]
     EventLoop(std::io::Error),
 }
@@ -48,17 +39,12 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    /// A client with this transport.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
     /// A client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
     /// `~/.kube/config`, else the service account. Sends no request.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub async fn connect_as_kubectl(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
         let config = match kubeconfig {
             Some(path) => from_kubeconfig(path).await?,
@@ -68,20 +54,14 @@ impl ApiClient {
     }
 }
 
-/// The agent's own Node.
 #[derive(Clone)]
 pub struct OwnNode {
-    /// The client, for other calls too.
     pub api: ApiClient,
-    /// The Node's name.
     pub name: String,
 }
 
 impl OwnNode {
     /// Makes the agent's client. Sends no request.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub async fn connect(cluster: &Cluster) -> Result<Self, ClusterError> {
         let mut config = match &cluster.kubeconfig {
             None => Config::incluster()?,
@@ -100,11 +80,14 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
 }
 
-/// An event loop on the calling thread.
-///
-/// # Errors
-/// [`ClusterError::EventLoop`].
-pub fn event_loop() -> Result<tokio::runtime::Runtime, ClusterError> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().map_err(ClusterError::EventLoop)
+/// Runs `work` on an event loop of the calling thread. Threads that block, in a name lookup or in the
+/// read of a kernel file, don't delay the return.
+pub fn block_on<T, E: From<ClusterError>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let event_loop = event_loop.map_err(ClusterError::EventLoop)?;
+    let outcome = event_loop.block_on(work);
+    event_loop.shutdown_background();
+    outcome
 }

@@ -22,29 +22,22 @@ const NODES: &str = "/api/v1/nodes";
 /// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
 const PAGE: u32 = 50;
 
-/// The largest page that is read.
 const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// The part of a Node that concerns the agent.
 #[derive(Debug, Clone, Deserialize)]
 pub struct NodeKeys {
-    /// Its metadata.
     pub metadata: NodeMetadata,
     #[serde(default)]
     spec: NodeSpec,
 }
 
-/// A Node's name, annotations and labels.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeMetadata {
-    /// Its name.
     pub name: String,
-    /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The version that this was read from.
     pub resource_version: Option<String>,
 }
 
@@ -56,7 +49,6 @@ struct NodeSpec {
 
 impl NodeKeys {
     /// Whether the Node has an annotation, a label or a taint of the prefix.
-    #[must_use]
     pub fn has_own_keys(&self, prefix: &Prefix) -> bool {
         let NodeMetadata { annotations, labels, .. } = &self.metadata;
         let keys = annotations.keys().chain(labels.keys()).map(String::as_str);
@@ -64,12 +56,10 @@ impl NodeKeys {
     }
 
     /// Its taints, as the API server sends them: the list can only be written as a whole.
-    #[must_use]
     pub fn taints(&self) -> &[Value] {
         &self.spec.taints
     }
 
-    /// The keys of its taints.
     pub fn taint_keys(&self) -> impl Iterator<Item = &str> {
         self.spec.taints.iter().map(key_of)
     }
@@ -82,7 +72,6 @@ impl NodeKeys {
 
     /// The merge patch that removes all keys of the prefix. It names the version that it was made
     /// for, so that the API server refuses it where the Node has changed.
-    #[must_use]
     pub fn clearing_patch(&self, prefix: &Prefix) -> Value {
         let nulls = |keys: &BTreeMap<String, String>| {
             let own = keys.keys().filter(|key| prefix.owns(key));
@@ -125,9 +114,6 @@ struct PageMetadata {
 
 impl ApiClient {
     /// All Nodes, with those annotations and labels that belong to the prefix.
-    ///
-    /// # Errors
-    /// [`CallError`] of the first page that fails.
     pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
         let mut nodes = Vec::new();
         let mut params = ListParams::default().limit(PAGE);
@@ -144,9 +130,6 @@ impl ApiClient {
 
     /// Watches the metadata of Nodes with these labels. Ends only when the API server refuses the
     /// selector.
-    ///
-    /// # Errors
-    /// [`NotASelector`].
     pub async fn watch_nodes(
         &self,
         selector: &str,
@@ -170,19 +153,11 @@ impl ApiClient {
 }
 
 impl OwnNode {
-    /// The Node now.
-    ///
-    /// # Errors
-    /// [`CallError`].
     pub async fn get(&self) -> Result<NodeKeys, CallError> {
         let request = Request::new(NODES).get(&self.name, &GetParams::default());
         call(&self.api.client, request, LONGEST_OBJECT).await
     }
 
-    /// Changes the Node by a merge patch.
-    ///
-    /// # Errors
-    /// [`CallError`].
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
         let (name, params) = (&self.name, PatchParams::default());
         let request = Request::new(NODES).patch(name, &params, &Patch::Merge(patch));
@@ -190,10 +165,8 @@ impl OwnNode {
     }
 }
 
-/// A Node's name and all of its annotations.
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
 
-/// The API server refuses the label selector.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server does not understand the --node-selector {selector:?}: {message}")]
 pub struct NotASelector {

@@ -75,10 +75,6 @@ impl OwnNode {
             .map(|event| event.map(Pod::from))
     }
 
-    /// The Node's pods now.
-    ///
-    /// # Errors
-    /// A failed request.
     pub async fn list_pods(&self) -> kube::Result<Vec<Pod>> {
         let api = Api::<WatchedPod>::all(self.api.client.clone());
         let pods = api.list(&ListParams::default().fields(&self.field_selector())).await?;

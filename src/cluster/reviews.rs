@@ -12,12 +12,9 @@ use super::client::ApiClient;
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// The result of reviewing a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
-    /// The token is valid and its user has the right.
     Allowed,
-    /// The token is valid and its user lacks the right.
     Forbidden,
     /// The token is invalid or expired, or its account was deleted.
     Unauthenticated,

@@ -10,12 +10,10 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use serde::de::DeserializeOwned;
 
-/// A change of the watched objects.
 #[derive(Debug)]
 pub enum WatchEvent<T> {
     /// All objects, at the start and after each new list.
     Listed(Vec<T>),
-    /// An object is new or has changed.
     Changed(T),
     /// An object was deleted, or is no longer selected.
     Deleted(T),

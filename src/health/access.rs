@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Registry};
 
-use super::registry::registered;
+use super::registry::counters;
 use crate::cluster::call::CallError;
 use crate::serve::token_cache::Decision;
 
@@ -20,20 +20,6 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    /// Counters that exist from the start.
-    fn new(
-        registry: &Registry,
-        name: &str,
-        help: &str,
-        results: &[&str],
-    ) -> prometheus::Result<Self> {
-        let counts = IntCounterVec::new(Opts::new(name, help), &["result"])?;
-        for result in results {
-            counts.with_label_values(&[result]);
-        }
-        Ok(Self { counts: registered(registry, counts)?, is_failing: AtomicBool::new(false) })
-    }
-
     fn count(&self, result: &str) {
         self.counts.with_label_values(&[result]).inc();
     }
@@ -44,7 +30,6 @@ impl Outcomes {
     }
 }
 
-/// Metrics of token reviews.
 #[derive(Debug)]
 pub struct Reviews(Outcomes);
 
@@ -52,7 +37,9 @@ impl Reviews {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let name = "psi_agent_token_reviews_total";
         let help = "Bearer tokens without a cached decision, by the result of their review.";
-        Ok(Self(Outcomes::new(registry, name, help, &Decision::ALL.map(Decision::word))?))
+        let words = Decision::ALL.map(Decision::word);
+        let counts = counters(registry, (name, help), "result", words)?;
+        Ok(Self(Outcomes { counts, is_failing: AtomicBool::new(false) }))
     }
 
     /// A token was reviewed, or the limit of reviews was reached.
@@ -64,7 +51,6 @@ impl Reviews {
         }
     }
 
-    /// The API server did not review a token.
     pub fn failed(&self, error: &CallError) {
         self.0.count(Decision::Unanswered.word());
         if self.0.changes_to(true) {
@@ -77,7 +63,6 @@ impl Reviews {
     }
 }
 
-/// Metrics of TLS certificates.
 #[derive(Debug)]
 pub struct Certificates(Outcomes);
 
@@ -85,7 +70,8 @@ impl Certificates {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let name = "psi_agent_certificate_reads_total";
         let help = "New TLS certificates, by whether they could be served.";
-        Ok(Self(Outcomes::new(registry, name, help, &[LOADED, REFUSED])?))
+        let counts = counters(registry, (name, help), "result", [LOADED, REFUSED])?;
+        Ok(Self(Outcomes { counts, is_failing: AtomicBool::new(false) }))
     }
 
     /// The certificate was read again: whether it is new.

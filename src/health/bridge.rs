@@ -9,19 +9,14 @@ use super::access::Certificates;
 use super::process::{ProcessMetrics, register_build_info};
 use super::registry::{registered, signed};
 
-/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Prometheus' query API.
     Query,
-    /// load-watcher's document.
     Watcher,
-    /// kube-scheduler's extender.
     Prioritize,
 }
 
 impl Form {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Query, Self::Watcher, Self::Prioritize];
 
     fn word(self) -> &'static str {
@@ -33,19 +28,15 @@ impl Form {
     }
 }
 
-/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// A response with scores.
     Answered,
-    /// An invalid request.
     Refused,
     /// No Node has a known score.
     Unknown,
 }
 
 impl Outcome {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Refused, Self::Unknown];
 
     fn word(self) -> &'static str {
@@ -57,7 +48,6 @@ impl Outcome {
     }
 }
 
-/// The bridge's own metrics.
 #[derive(Debug)]
 pub struct BridgeHealth {
     registry: Registry,
@@ -66,16 +56,12 @@ pub struct BridgeHealth {
     watch_errors: IntCounter,
     is_watch_failing: AtomicBool,
     is_no_node_known: AtomicBool,
-    /// Certificates.
     pub certificates: Certificates,
     process: ProcessMetrics,
 }
 
 impl BridgeHealth {
     /// Registers the metrics, with these values of the label `standing`.
-    ///
-    /// # Errors
-    /// When two metrics have the same name.
     pub fn new(standings: &[&'static str]) -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
@@ -111,7 +97,6 @@ impl BridgeHealth {
         })
     }
 
-    /// The number of Nodes in this state.
     pub fn set_nodes(&self, standing: &str, count: usize) {
         self.nodes.with_label_values(&[standing]).set(signed(count));
     }
@@ -156,9 +141,6 @@ impl BridgeHealth {
     }
 
     /// The metrics in the text format.
-    ///
-    /// # Errors
-    /// When a metric has no valid name.
     pub fn render(&self) -> prometheus::Result<Vec<u8>> {
         self.process.update();
         let mut text = Vec::new();

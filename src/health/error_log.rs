@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::kernel::ReadErrorKind;
 
-/// Time between two log messages of one kind of error.
 const REPEAT_EVERY: Duration = Duration::from_secs(600);
 
 /// When errors were last logged, by kind and errno: closed sets, so that it stays small whatever

@@ -2,15 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use prometheus::{Gauge, IntCounterVec, Opts, Registry};
+use prometheus::{Gauge, IntCounterVec, Registry};
 
-use super::registry::{locked, registered};
+use super::registry::{counters, locked, registered};
 use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
 
-/// The result of a successful write.
 const WRITTEN: &str = "written";
-/// The result of a dry run.
 const DRY_RUN: &str = "dry_run";
 
 /// Metrics of publishing. Each kind of error is logged once until a value is published.
@@ -30,28 +28,17 @@ struct State {
 
 impl Publishes {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let results = IntCounterVec::new(
-            Opts::new(
-                "psi_agent_publishes_total",
-                "Attempts to publish the score on the Node, by result.",
-            ),
-            &["result"],
-        )?;
-        for result in [WRITTEN, DRY_RUN].into_iter().chain(CallError::WORDS) {
-            results.with_label_values(&[result]);
-        }
+        let (name, help) =
+            ("psi_agent_publishes_total", "Attempts to publish the score on the Node, by result.");
+        let words = [WRITTEN, DRY_RUN].into_iter().chain(CallError::WORDS);
+        let results = counters(registry, (name, help), "result", words)?;
         let last = Gauge::new(
             "psi_agent_last_publish_timestamp_seconds",
             "Unix time of the value that this agent published last, in seconds, 0 if none.",
         )?;
-        Ok(Self {
-            results: registered(registry, results)?,
-            last: registered(registry, last)?,
-            state: Mutex::default(),
-        })
+        Ok(Self { results, last: registered(registry, last)?, state: Mutex::default() })
     }
 
-    /// Sets the value of `--publish`.
     pub fn set_mode(&self, mode: &'static str) {
         self.state().view.mode = Some(mode);
     }
@@ -61,7 +48,6 @@ impl Publishes {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
-    /// A value was published.
     pub fn published(&self, value: PublishedValue) {
         self.results.with_label_values(&[WRITTEN]).inc();
         self.last.set((value.observed_at_ms / 1000) as f64);

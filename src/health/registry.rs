@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use prometheus::Registry;
 use prometheus::core::Collector;
+use prometheus::{IntCounterVec, Opts, Registry};
 
 pub(super) fn registered<M: Collector + Clone + 'static>(
     registry: &Registry,
@@ -11,6 +11,20 @@ pub(super) fn registered<M: Collector + Clone + 'static>(
 ) -> prometheus::Result<M> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
+}
+
+/// A counter for each value of one label; all exist from the start.
+pub(super) fn counters<'a>(
+    registry: &Registry,
+    (name, help): (&str, &str),
+    label: &str,
+    values: impl IntoIterator<Item = &'a str>,
+) -> prometheus::Result<IntCounterVec> {
+    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+    for value in values {
+        counters.with_label_values(&[value]);
+    }
+    registered(registry, counters)
 }
 
 /// Every state behind these locks is valid, also after a panic.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Errors, and the published value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HealthView {
     /// `psi_agent_read_errors_total` by kind, since the agent started.
@@ -13,11 +12,9 @@ pub struct HealthView {
     pub last_read_error: Option<DatedError>,
     /// Why pods can't be listed or watched; absent while they can.
     pub pods_error: Option<DatedError>,
-    /// The state of publishing.
     pub publish: PublishView,
 }
 
-/// An error, and when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DatedError {
     /// The message, with the path or the server's reason.
@@ -26,7 +23,6 @@ pub struct DatedError {
     pub at_ms: u64,
 }
 
-/// The state of publishing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PublishView {
     /// `--publish`: `on`, `dry-run` or `off`.
@@ -37,7 +33,6 @@ pub struct PublishView {
     pub error: Option<DatedError>,
 }
 
-/// A published value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PublishedValue {
     /// The score, 0 to 100.

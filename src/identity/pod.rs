@@ -6,53 +6,36 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// Names, labels, annotations.
     pub metadata: Metadata,
-    /// Its node and requests.
     pub spec: Spec,
-    /// Its containers as they run.
     pub status: Status,
 }
 
-/// A pod's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// Its uid.
     pub uid: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The used part of a pod's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The node that it is bound to.
     pub node_name: String,
-    /// Containers.
     pub containers: Vec<ContainerSpec>,
-    /// Init containers, sidecars among them.
     pub init_containers: Vec<ContainerSpec>,
 }
 
-/// The used part of a container's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerSpec {
-    /// Its name in the pod.
     pub name: String,
-    /// Its requests.
     pub resources: Resources,
 }
 
@@ -85,8 +68,6 @@ fn rounded(thousandths: f64) -> Option<u64> {
 }
 
 impl Spec {
-    /// CPU request of a container, in thousandths of a CPU.
-    #[must_use]
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
         let mut all = self.containers.iter().chain(&self.init_containers);
         thousandths(all.find(|spec| spec.name == container)?.resources.requests.get("cpu")?)
@@ -98,19 +79,14 @@ impl Spec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// Containers.
     pub container_statuses: Vec<ContainerStatus>,
-    /// Init containers, sidecars among them.
     pub init_container_statuses: Vec<ContainerStatus>,
-    /// Containers added for debugging.
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
-/// The status of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// Its name in the pod.
     pub name: String,
     /// Its image, as the runtime reports it.
     pub image: String,
@@ -122,7 +98,6 @@ pub struct ContainerStatus {
 }
 
 impl Status {
-    /// The containers of all three lists.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         let lists = [
             &self.container_statuses,

@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::pod::{ContainerStatus, Metadata, Pod};
-use super::{Vm, Workload};
+use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 
-/// Labels and annotations of KubeVirt's pods.
 mod kubevirt {
     /// Label: the kind of pod.
     pub(super) const KIND: &str = "kubevirt.io";
@@ -31,7 +30,6 @@ mod kubevirt {
 /// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// Pods by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
@@ -41,25 +39,19 @@ pub struct PodIndex {
     listed: bool,
 }
 
-/// The workloads of a pod.
 #[derive(Debug, PartialEq, Eq)]
 struct IndexedPod {
-    /// The pod itself.
     pod: Arc<Workload>,
-    /// Its containers by id.
     containers: HashMap<Box<str>, Arc<Workload>>,
 }
 
 impl PodIndex {
-    /// The index of a full list.
-    #[must_use]
     pub fn of(pods: &[Pod]) -> Self {
         let mut index = Self::default();
         index.replace(pods);
         index
     }
 
-    /// Adds or updates a pod.
     pub fn apply(&mut self, pod: &Pod) {
         let uid = &*pod.metadata.uid;
         let indexed = IndexedPod::new(pod);
@@ -73,13 +65,11 @@ impl PodIndex {
         }
     }
 
-    /// Removes a pod.
     pub fn delete(&mut self, pod: &Pod) {
         self.pods.remove(&*pod.metadata.uid);
         self.config_hashes.retain(|_, owner| **owner != *pod.metadata.uid);
     }
 
-    /// Replaces the pods by a full list.
     pub fn replace(&mut self, pods: &[Pod]) {
         let listed: HashSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
         self.listed = true;
@@ -92,7 +82,6 @@ impl PodIndex {
 
     /// The pod or container of a cgroup; `None` for unknown pods and for cgroups that never have
     /// labels (sandboxes, monitors, cgroups within a container).
-    #[must_use]
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
         let uid = place.uid.as_str();
         let by_hash = || self.pods.get(self.config_hashes.get(uid)?);
@@ -107,19 +96,14 @@ impl PodIndex {
     }
 
     /// Whether a full list was received. Until then an empty index means that pods are unknown.
-    #[must_use]
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// The number of pods.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether there is no pod.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }

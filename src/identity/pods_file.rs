@@ -8,25 +8,12 @@ use serde::Deserialize;
 
 use super::pod::Pod;
 
-/// The file of pods can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PodsFileError {
-    /// It cannot be opened or read.
     #[error("cannot read the pods in {}: {source}", .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The errno.
-        source: std::io::Error,
-    },
-    /// It has another format.
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is no list of pods as `kubectl get pods -o json` prints it: {source}", .path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Position and expectation.
-        source: serde_json::Error,
-    },
+    Malformed { path: PathBuf, source: serde_json::Error },
 }
 
 #[derive(Deserialize)]
@@ -34,7 +21,6 @@ struct PodList {
     items: Vec<Pod>,
 }
 
-/// A file of pods.
 #[derive(Debug)]
 pub struct PodsFile {
     path: PathBuf,
@@ -42,16 +28,11 @@ pub struct PodsFile {
 }
 
 impl PodsFile {
-    /// A file that has not been read yet.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), modified: None }
     }
 
     /// The pods, if the file has changed since the last call.
-    ///
-    /// # Errors
-    /// [`PodsFileError`].
     pub fn read_if_changed(&mut self) -> Result<Option<Vec<Pod>>, PodsFileError> {
         let unreadable = |source| PodsFileError::Unreadable { path: self.path.clone(), source };
         let modified = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());

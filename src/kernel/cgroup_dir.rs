@@ -20,22 +20,16 @@ use super::text::ParseError;
 /// The inode of the real root cgroup.
 const ROOT_INODE: u64 = 1;
 
-/// The resource of a pressure file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// CPU time.
     Cpu,
-    /// Memory.
     Memory,
-    /// Block I/O.
     Io,
 }
 
 impl Resource {
-    /// All three, in reading order.
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
 
-    /// The name in file names and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu",
@@ -53,7 +47,6 @@ impl Resource {
     }
 }
 
-/// The top directory of a cgroup2 hierarchy.
 #[derive(Debug)]
 pub struct CgroupRoot {
     handle: OwnedFd,
@@ -63,9 +56,6 @@ pub struct CgroupRoot {
 
 impl CgroupRoot {
     /// Opens `path`. It may be on any file system: copies of a node's files work too.
-    ///
-    /// # Errors
-    /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
         let named = |errno: Errno| ReadError::new(path, errno);
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -105,12 +95,10 @@ impl CgroupRoot {
         self.stat("cgroup.events").is_ok()
     }
 
-    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The absolute path of a file or cgroup.
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
         self.path.join(cgroup.trim_start_matches('/'))
     }
@@ -128,7 +116,6 @@ fn relative(path: &str) -> &str {
     }
 }
 
-/// A cgroup's directory.
 #[derive(Debug)]
 pub struct CgroupDir {
     root: Arc<CgroupRoot>,
@@ -186,7 +173,6 @@ impl CgroupDir {
         of("").into_iter().chain(of("cgroup.events")).min()
     }
 
-    /// Names and inodes of the child cgroups.
     pub fn children(&self) -> Result<Vec<(CString, u64)>, ReadError> {
         self.list().map_err(|errno| self.error(c".", errno.into()))
     }

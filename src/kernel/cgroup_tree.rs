@@ -29,24 +29,20 @@ pub struct CgroupId(pub u64);
 /// Properties of a cgroup that never change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its identity.
     pub id: CgroupId,
     /// Its path from the root of the hierarchy; `/` is the root.
     pub path: Box<str>,
-    /// Its place in the tree, derived from the path.
     pub place: Place,
     /// When it was created, seconds since the epoch.
     pub made_at_s: Option<u64>,
 }
 
-/// Part of the tree that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All cgroups except mount units.
     Everything,
     /// Pods, containers and their ancestors; nothing below a container.
     Pods,
-    /// Only the root.
     Root,
 }
 
@@ -76,12 +72,9 @@ impl Extent {
     }
 }
 
-/// A cgroup and its directory.
 #[derive(Debug)]
 pub struct CgroupNode {
-    /// Its properties.
     pub cgroup: Arc<Cgroup>,
-    /// Its directory.
     pub dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
@@ -93,15 +86,11 @@ pub struct CgroupNode {
 /// State of the tree, for the agent's own metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeHealth {
-    /// Watched directories.
     pub watches: usize,
-    /// Directories that could not be watched.
     pub unwatched: usize,
-    /// Overflows of the inotify queue.
     pub overflows: u64,
 }
 
-/// All cgroups below one root, by path.
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
@@ -132,7 +121,6 @@ impl CgroupTree {
         }
     }
 
-    /// The root directory.
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
@@ -243,7 +231,6 @@ impl CgroupTree {
         })
     }
 
-    /// Adds a cgroup and its descendants.
     fn add(&mut self, path: Box<str>) {
         let mut pending = vec![path];
         while let Some(path) = pending.pop() {
@@ -314,17 +301,14 @@ impl CgroupTree {
         paths
     }
 
-    /// All cgroups, by path.
     pub fn nodes(&self) -> impl Iterator<Item = &CgroupNode> + Clone {
         self.nodes.values()
     }
 
-    /// Number of cgroups.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is no cgroup, not even the root.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -333,16 +317,14 @@ impl CgroupTree {
         self.nodes.values().filter(|node| node.descends && node.watch.is_none()).count()
     }
 
-    /// Its state.
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
-            watches: self.watch.as_ref().map_or(0, CgroupWatch::len),
+            watches: self.watch.as_ref().map_or(0, CgroupWatch::count),
             unwatched: self.unwatched(),
             overflows: self.overflows,
         }
     }
 
-    /// Errors since the last call.
     pub fn take_errors(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.errors)
     }

@@ -8,16 +8,13 @@ use std::path::Path;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use nix::errno::Errno;
 
-/// Changes since the last call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Cgroups whose children changed.
     pub changed: BTreeSet<Box<str>>,
     /// The event queue overflowed: any cgroup may have changed.
     pub overflow: bool,
 }
 
-/// An inotify instance with its watches.
 #[derive(Debug)]
 pub struct CgroupWatch {
     inotify: Inotify,
@@ -59,20 +56,10 @@ impl CgroupWatch {
         let _ = self.inotify.watches().remove(watch);
     }
 
-    /// Number of watches.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.paths.len()
     }
 
-    /// Whether there are no watches.
-    pub fn is_empty(&self) -> bool {
-        self.paths.is_empty()
-    }
-
-    /// Takes all queued events without waiting.
-    ///
-    /// # Errors
-    /// The errno of reading the queue. Events read before it are lost.
     pub fn take_hints(&mut self) -> Result<Hints, Errno> {
         let mut hints = Hints::default();
         loop {

@@ -7,15 +7,11 @@ use super::text::{ParseError, lines, parse_keyed, parse_u64};
 /// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuStat {
-    /// CPU time used.
     pub usage_us: Option<u64>,
-    /// CPU time used in user mode.
     pub user_us: Option<u64>,
-    /// CPU time used in the kernel.
     pub system_us: Option<u64>,
     /// Quota periods elapsed; `None` where the cpu controller is off.
     pub nr_periods: Option<u64>,
-    /// Periods in which the quota ran out.
     pub nr_throttled: Option<u64>,
     /// Time throttled, summed over CPUs.
     pub throttled_us: Option<u64>,
@@ -24,9 +20,7 @@ pub struct CpuStat {
 /// Parts of `memory.stat`, in bytes unless noted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStat {
-    /// Anonymous memory.
     pub anon: Option<u64>,
-    /// Page cache.
     pub file: Option<u64>,
     /// Inactive page cache, which is reclaimed first.
     pub inactive_file: Option<u64>,
@@ -50,7 +44,6 @@ pub struct MemoryEvents {
     pub high: Option<u64>,
     /// Times that usage was about to exceed `memory.max`.
     pub max: Option<u64>,
-    /// Processes killed for lack of memory.
     pub oom_kill: Option<u64>,
 }
 
@@ -61,21 +54,17 @@ pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     Ok(populated.ok_or(ParseError::of_file("a line `populated`"))? != 0)
 }
 
-/// Parses `cpu.stat`.
 pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, ParseError> {
     let mut stat = CpuStat::default();
-    parse_keyed(
-        text,
-        &mut [
-            ("usage_usec", &mut stat.usage_us),
-            ("user_usec", &mut stat.user_us),
-            ("system_usec", &mut stat.system_us),
-            ("nr_periods", &mut stat.nr_periods),
-            ("nr_throttled", &mut stat.nr_throttled),
-            ("throttled_usec", &mut stat.throttled_us),
-        ],
-    )?;
-    Ok(stat)
+    let fields = &mut [
+        ("usage_usec", &mut stat.usage_us),
+        ("user_usec", &mut stat.user_us),
+        ("system_usec", &mut stat.system_us),
+        ("nr_periods", &mut stat.nr_periods),
+        ("nr_throttled", &mut stat.nr_throttled),
+        ("throttled_usec", &mut stat.throttled_us),
+    ];
+    parse_keyed(text, fields).map(|()| stat)
 }
 
 /// Parses `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.
@@ -86,7 +75,6 @@ pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, ParseError> {
     Ok(throttled_us)
 }
 
-/// Parses `memory.stat`.
 pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, ParseError> {
     let mut stat = MemoryStat::default();
     parse_keyed(
@@ -105,7 +93,6 @@ pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, ParseError> {
     Ok(stat)
 }
 
-/// Parses `memory.events` or `memory.events.local`.
 pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, ParseError> {
     let mut events = MemoryEvents::default();
     let MemoryEvents { high, max, oom_kill } = &mut events;
@@ -113,7 +100,6 @@ pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, ParseError> {
     Ok(events)
 }
 
-/// Counts the processes in `cgroup.procs`.
 pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     let mut count = 0;
     for (line, pid) in lines(text)? {

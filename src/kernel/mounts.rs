@@ -7,15 +7,12 @@ use procfs::process::MountInfo;
 
 use super::read::ReadError;
 
-/// A cgroup2 mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup2Mount {
-    /// Where it is mounted.
     pub mount_point: PathBuf,
     /// The cgroup at its top, relative to this process's cgroup namespace: `/` for the namespace's
     /// own root, `/../../../..` for the host's mount seen from a pod, else a part of the tree.
     pub top: String,
-    /// Whether cgroup v1 is mounted too.
     pub hybrid: bool,
 }
 
@@ -29,9 +26,6 @@ impl Cgroup2Mount {
 
 /// Lists the cgroup2 mounts, with the one that shows the largest part of the tree first. A listed
 /// mount can be hidden by another one over it.
-///
-/// # Errors
-/// The errno of reading mountinfo.
 pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
     let path = proc_root.join("self/mountinfo");
     let text = std::fs::read(&path).map_err(|error| {

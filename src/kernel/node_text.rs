@@ -13,21 +13,15 @@ use super::text::{ParseError, lines, parse_keyed, parse_u64, split_once};
 pub struct CpuTimes {
     /// User mode, guests included.
     pub user: u64,
-    /// User mode at low priority.
     pub nice: u64,
-    /// Kernel mode.
     pub system: u64,
-    /// Idle.
     pub idle: u64,
     /// Idle while a task waited for a disk.
     pub iowait: u64,
-    /// Interrupts.
     pub irq: u64,
-    /// Soft interrupts.
     pub softirq: u64,
     /// Runnable, while the hypervisor below ran other guests.
     pub steal: u64,
-    /// Number of online CPUs.
     pub cpus: u64,
     /// Time of boot, seconds since the epoch.
     pub boot_time_s: u64,
@@ -60,17 +54,13 @@ pub struct Reclaim {
 /// `/proc/meminfo`, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Usable memory.
     pub total: Option<u64>,
     /// Memory available without swapping, as estimated by the kernel.
     pub available: Option<u64>,
-    /// Swap space.
     pub swap_total: Option<u64>,
-    /// Free swap space.
     pub swap_free: Option<u64>,
 }
 
-/// Parses `/proc/stat`.
 pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let mut times = None;
     let (mut cpus, mut boot_time_s) = (0, None);
@@ -150,7 +140,6 @@ fn cpu_run_delay(numbers: &[u8]) -> Option<u64> {
     delay.filter(|_| count >= 9)
 }
 
-/// Parses `/proc/vmstat`.
 pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     let mut reclaim = Reclaim::default();
     parse_keyed(
@@ -163,7 +152,6 @@ pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     Ok(reclaim)
 }
 
-/// Parses `/proc/meminfo`.
 pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     let mut memory = NodeMemory::default();
     for (line, content) in lines(text)? {
@@ -182,9 +170,12 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     Ok(memory)
 }
 
+/// A value for each block device.
+pub type Devices<T> = BTreeMap<Device, T>;
+
 /// Parses the names of block devices in `/proc/diskstats`. Lines that do not parse are skipped: the
 /// counters of a device do not depend on its name.
-pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
+pub fn parse_device_names(text: &[u8]) -> Devices<String> {
     of_devices(text, |stat| stat.name)
 }
 
@@ -192,20 +183,16 @@ pub fn parse_device_names(text: &[u8]) -> BTreeMap<Device, String> {
 /// counts them before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Reads completed.
     pub reads: u64,
-    /// Reads merged into others.
     pub reads_merged: u64,
-    /// Writes completed.
     pub writes: u64,
-    /// Writes merged into others.
     pub writes_merged: u64,
     /// Duration of all reads from request to completion, milliseconds, concurrent ones added up.
     pub reading_ms: u64,
 }
 
 /// Parses `/proc/diskstats`. Lines that do not parse are skipped.
-pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
+pub fn parse_disk_counters(text: &[u8]) -> Devices<DiskCounters> {
     of_devices(text, |stat| DiskCounters {
         reads: stat.reads,
         reads_merged: stat.merged,
@@ -215,16 +202,14 @@ pub fn parse_disk_counters(text: &[u8]) -> BTreeMap<Device, DiskCounters> {
     })
 }
 
-fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> BTreeMap<Device, T> {
+fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> Devices<T> {
     let text = String::from_utf8_lossy(text);
-    let stats = text.lines().filter_map(|line| DiskStat::from_line(line).ok());
-    stats
-        .filter_map(|stat| {
-            let major = u32::try_from(stat.major).ok()?;
-            let minor = u32::try_from(stat.minor).ok()?;
-            Some((Device { major, minor }, of(stat)))
-        })
-        .collect()
+    let row = |line| {
+        let stat = DiskStat::from_line(line).ok()?;
+        let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
+        Some((Device { major, minor }, of(stat)))
+    };
+    text.lines().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -264,17 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn diskstats_gives_names_of_devices() {
-        let names = parse_device_names(
-            b" 254       0 vda 1 2 3 4 5 6 7 8 9 10 11\nrubbish\n   7       1 loop1 0 0 0 0 0 0 0 0 0 0 0\n",
-        );
-        assert_eq!(names.get(&Device { major: 254, minor: 0 }).map(String::as_str), Some("vda"));
-        assert_eq!(names.len(), 2);
-    }
-
-    #[test]
-    fn diskstats_gives_counters_of_each_device() {
-        let disks = parse_disk_counters(b" 254 0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n");
+    fn diskstats_gives_name_and_counters_of_each_device() {
+        let text = b" 254       0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n";
+        let (names, disks) = (parse_device_names(text), parse_disk_counters(text));
+        assert_eq!(names, BTreeMap::from([(Device { major: 254, minor: 0 }, "vda".to_owned())]));
         let vda = DiskCounters {
             reads: 1,
             reads_merged: 20,

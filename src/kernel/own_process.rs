@@ -4,12 +4,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
 
-/// Resource usage of this process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProcess {
     /// CPU time of all threads, seconds.
     pub cpu_seconds: f64,
-    /// Open file descriptors.
     pub open_fds: u64,
     /// Limit of open file descriptors; `None` without a limit.
     pub max_fds: Option<u64>,
@@ -17,17 +15,12 @@ pub struct OwnProcess {
     pub resident_bytes: u64,
     /// Virtual memory, bytes.
     pub virtual_bytes: u64,
-    /// Number of threads.
     pub threads: u64,
     /// Start time, seconds since the epoch.
     pub start_time_s: f64,
 }
 
 impl OwnProcess {
-    /// Reads `/proc/self`.
-    ///
-    /// # Errors
-    /// Where `/proc` is not mounted or hides the process.
     #[allow(clippy::cast_precision_loss, reason = "ticks of a process stay far below 2^52")]
     pub fn read() -> ProcResult<Self> {
         let process = Process::myself()?;
@@ -54,9 +47,6 @@ const RESERVED_DESCRIPTORS: u64 = 160;
 
 /// Raises the soft limit of open files to the hard limit, and returns how many directory handles may
 /// be kept open. The usual soft limit of 1024 is less than the number of cgroups of a busy node.
-///
-/// # Errors
-/// The errno of reading or setting the limit.
 pub fn raise_open_file_limit() -> nix::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {

@@ -1,6 +1,5 @@
 //! The node's files in a mounted `/proc`, and its processes.
 
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,9 +9,8 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::cgroup_dir::Resource;
-use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
+    CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
     parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
@@ -30,15 +28,11 @@ pub struct ProcRoot {
 }
 
 impl ProcRoot {
-    /// Opens `path`.
-    ///
-    /// # Errors
-    /// The errno of opening it as a directory.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let handle =
             open(path, flags, Mode::empty()).map_err(|errno| ReadError::new(path, errno))?;
-        Ok(Self { handle: handle, path: path.to_owned() })
+        Ok(Self { handle, path: path.to_owned() })
     }
 
     /// The node's pressure of one resource.
@@ -64,7 +58,6 @@ impl ProcRoot {
         self.read_optional(c"pressure/irq", buffer, parse_pressure)
     }
 
-    /// `/proc/stat`.
     pub fn cpu_times(&self, buffer: &mut ReadBuffer) -> Result<Option<CpuTimes>, ReadError> {
         self.read_optional(c"stat", buffer, parse_proc_stat)
     }
@@ -74,35 +67,24 @@ impl ProcRoot {
         self.read_optional(c"schedstat", buffer, parse_schedstat)
     }
 
-    /// `/proc/vmstat`.
     pub fn reclaim(&self, buffer: &mut ReadBuffer) -> Result<Option<Reclaim>, ReadError> {
         self.read_optional(c"vmstat", buffer, parse_vmstat)
     }
 
-    /// `/proc/meminfo`.
     pub fn memory(&self, buffer: &mut ReadBuffer) -> Result<Option<NodeMemory>, ReadError> {
         self.read_optional(c"meminfo", buffer, parse_meminfo)
     }
 
-    /// Names of block devices from `/proc/diskstats`.
-    pub fn device_names(
-        &self,
-        buffer: &mut ReadBuffer,
-    ) -> Result<BTreeMap<Device, String>, ReadError> {
+    pub fn device_names(&self, buffer: &mut ReadBuffer) -> Result<Devices<String>, ReadError> {
         let names = self.read_optional(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
         Ok(names?.unwrap_or_default())
     }
 
-    /// Counters of block devices from `/proc/diskstats`.
-    pub fn disks(
-        &self,
-        buffer: &mut ReadBuffer,
-    ) -> Result<BTreeMap<Device, DiskCounters>, ReadError> {
+    pub fn disks(&self, buffer: &mut ReadBuffer) -> Result<Devices<DiskCounters>, ReadError> {
         let disks = self.read_optional(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
         Ok(disks?.unwrap_or_default())
     }
 
-    /// The PIDs of all processes that this mount shows.
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.handle, ".", flags, Mode::empty())
@@ -120,10 +102,6 @@ impl ProcRoot {
             || self.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
     }
 
-    /// Opens the directory of a process.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
         ProcessDir::open(&self.handle, &self.path, id)
     }
@@ -134,7 +112,6 @@ impl ProcRoot {
         Some(String::from_utf8_lossy(release).trim().to_owned())
     }
 
-    /// The value of a parameter on the kernel's command line.
     pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
         let line = buffer.read_all(&self.handle, c"cmdline").ok()?;
         let line = String::from_utf8_lossy(line);

@@ -2,7 +2,7 @@
 //!
 //! Directories of processes and threads are kept open. The kernel ties such a handle to the task
 //! itself: when the task has ended, every read below it fails with ENOENT or ESRCH, even if its number
-//! already belongs to another task. So a reused number is never mistaken for the old task.
+//! already belongs to another task: [`ReadErrorKind::Vanished`]. So a reused number is never mistaken for the old task.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,15 +24,12 @@ use super::text::parse_u32;
 pub struct TaskId {
     /// Process or thread ID in the mount's PID namespace.
     pub number: u32,
-    /// Inode of the directory.
     pub inode: u64,
 }
 
-/// A process, by an open handle of its directory.
 #[derive(Debug)]
 pub struct ProcessDir(TaskDir);
 
-/// A thread, by an open handle of its directory.
 #[derive(Debug)]
 pub struct ThreadDir(TaskDir);
 
@@ -43,7 +40,6 @@ struct TaskDir {
 }
 
 impl TaskDir {
-    /// `path` is for errors.
     fn open(dir: impl AsFd, name: &str, path: PathBuf) -> Result<Self, ReadError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         match openat(dir, name, flags, Mode::empty()) {
@@ -66,19 +62,12 @@ impl ProcessDir {
 
     /// Its path in the hierarchy of cgroup v2, as far as the agent's own cgroup namespace shows
     /// it; `None` where it is in none.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         let text = buffer.read_all(&self.0.handle, c"cgroup");
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
         path.map_err(|kind| self.0.error("cgroup", kind))
     }
 
-    /// Its threads.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn threads(&self) -> Result<Vec<TaskId>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Dir::openat(&self.0.handle, c"task", flags, Mode::empty())
@@ -86,10 +75,6 @@ impl ProcessDir {
             .map_err(|errno| self.0.error("task", errno.into()))
     }
 
-    /// Opens the directory of one of its threads.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn thread(&self, id: u32) -> Result<ThreadDir, ReadError> {
         let name = format!("task/{id}");
         TaskDir::open(&self.0.handle, &name, self.0.path.join(&name)).map(ThreadDir)
@@ -98,25 +83,15 @@ impl ProcessDir {
 
 impl ThreadDir {
     /// Whether it runs a virtual CPU, by its name.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.read(c"comm", buffer, |text| Ok(is_vcpu(text)))
     }
 
-    /// Time run and run delay.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn times(&self, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
         self.read(c"schedstat", buffer, |text| Ok(parse_task_schedstat(text)?))
     }
 
     /// Whether it runs or waits for a CPU now.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] after its end.
     pub fn is_runnable(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.read(c"stat", buffer, |text| Ok(parse_is_runnable(text)?))
     }

@@ -10,13 +10,10 @@ use nix::sys::stat::Mode;
 
 use super::text::ParseError;
 
-/// A file that could not be read or parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {kind}")]
 pub struct ReadError {
-    /// The file's absolute path.
     pub path: String,
-    /// What failed.
     pub kind: ReadErrorKind,
 }
 
@@ -40,13 +37,10 @@ pub enum ReadErrorKind {
     /// EOPNOTSUPP: the file exists, but the feature is disabled.
     #[error("not supported by this kernel ({0})")]
     Unsupported(Errno),
-    /// EACCES or EPERM.
     #[error("permission denied ({0})")]
     Refused(Errno),
-    /// The content does not follow the documented format.
     #[error("{0}")]
     Malformed(#[from] ParseError),
-    /// Any other errno.
     #[error("{0}")]
     Failed(Errno),
 }
@@ -63,7 +57,6 @@ impl ReadErrorKind {
         }
     }
 
-    /// All values of [`ReadErrorKind::word`].
     pub const WORDS: [&'static str; 5] =
         ["vanished", "unsupported", "refused", "malformed", "failed"];
 }

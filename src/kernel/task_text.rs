@@ -5,7 +5,6 @@ use super::text::{ParseError, lines, parse_u64, single_line};
 /// `/proc/PID/task/TID/schedstat`: CPU times of one thread since its start, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TaskTimes {
-    /// Time running on a CPU.
     pub run_ns: u64,
     /// Run delay: time runnable and not running, throttling by a quota included.
     pub delay_ns: u64,

@@ -14,10 +14,8 @@ const MEDIUM_READY: f64 = 0.05;
 /// The same for `high`: the rule of thumb for what is bad.
 const HIGH_READY: f64 = 0.10;
 
-/// What a level depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelInput {
-    /// The score, in points.
     pub score: f64,
     /// The largest contention of the counted resources other than CPU, in points. It is a share of
     /// time, so it needs no second condition.
@@ -34,8 +32,6 @@ pub struct LevelTracker {
 }
 
 impl LevelTracker {
-    /// At [`Level::Low`].
-    #[must_use]
     pub fn new(thresholds: Thresholds) -> Self {
         let (medium, high) = (f64::from(thresholds.medium()), f64::from(thresholds.high()));
         Self {
@@ -44,13 +40,11 @@ impl LevelTracker {
         }
     }
 
-    /// Continues from a level that an earlier agent published.
     pub fn adopt(&mut self, level: Level) {
         self.medium.is_exceeded = level >= Level::Medium;
         self.high.is_exceeded = level == Level::High;
     }
 
-    /// The level after one more score.
     pub fn advance(&mut self, now: Instant, input: LevelInput) -> Level {
         self.medium.advance(now, input);
         self.high.advance(now, input);

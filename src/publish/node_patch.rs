@@ -4,22 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::PublishedScore;
+use super::score::PublishedScore;
 use crate::cluster::NodeKeys;
 use crate::contract::{Basis, Key, Level, Prefix};
 
-/// The optional outputs, besides annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outputs {
-    /// Whether to write the label.
     pub label: bool,
-    /// Levels that have a taint.
     pub taints: BTreeSet<Level>,
 }
 
 impl Outputs {
-    /// Whether any output shows the level.
-    #[must_use]
     pub fn show_level(&self) -> bool {
         self.label || !self.taints.is_empty()
     }
@@ -33,7 +28,6 @@ impl Outputs {
 
 /// The patch. It names the Node's version only where it writes the list of taints, which can only be
 /// written as a whole. Without the version, a concurrent write, such as the kubelet's, is no conflict.
-#[must_use]
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::level::{LevelInput, LevelTracker};
-use super::{PublishedScore, STEP, points};
+use super::score::{PublishedScore, STEP, points};
 use crate::contract::{Level, Thresholds};
 use crate::score::{Counted, NodeScore, PerResource};
 
@@ -14,7 +14,6 @@ use crate::score::{Counted, NodeScore, PerResource};
 const SILENCE: Duration = Duration::from_secs(30);
 /// Time between heartbeats, which renew the date of unchanged values.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// Most writes in [`HOUR`] besides heartbeats.
 const MOST_CHANGES: usize = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
@@ -28,10 +27,8 @@ const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest time that the API server may ask to wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// The reason for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// The values differ from the published ones.
     Change,
     /// The level differs from the published one; the values stay as they are.
     Level,
@@ -39,7 +36,6 @@ pub enum WriteReason {
     Heartbeat,
 }
 
-/// The kind of a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The API server refuses the write until rights or objects change.
@@ -48,7 +44,6 @@ pub enum Failure {
     Unavailable(Option<Duration>),
 }
 
-/// The state that decides when to write.
 #[derive(Debug)]
 pub struct Plan {
     levels: LevelTracker,
@@ -64,7 +59,6 @@ pub struct Plan {
 impl Plan {
     /// A plan with nothing written yet. `counted` are the resources that make up the score, and
     /// `level_shows` whether any output shows the level.
-    #[must_use]
     pub fn new(thresholds: Thresholds, counted: Counted, level_shows: bool) -> Self {
         Self {
             levels: LevelTracker::new(thresholds),
@@ -150,8 +144,6 @@ impl Plan {
         (is_due && since(written_at) >= SILENCE).then_some(WriteReason::Heartbeat)
     }
 
-    /// Whether enough time has passed since the last failure.
-    #[must_use]
     pub fn may_try(&self, now: Instant) -> bool {
         self.not_before.is_none_or(|at| now >= at)
     }
@@ -178,7 +170,6 @@ impl Plan {
         }
     }
 
-    /// Records a successful request.
     pub fn recovered(&mut self) {
         self.failures = 0;
         self.not_before = None;

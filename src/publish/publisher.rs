@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-use super::PublishedScore;
 use super::node_patch::{Outputs, node_patch};
 use super::plan::{Failure, Plan, WriteReason};
+use super::score::PublishedScore;
 use crate::cluster::call::CallError;
 use crate::cluster::{NodeKeys, OwnNode};
 use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
@@ -19,38 +19,28 @@ use crate::score::{Counted, NodeScore, PerResource};
 /// The age up to which an earlier agent's value is adopted.
 const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
 
-/// What to write, and where.
 pub struct Settings {
-    /// The prefix of the keys.
     pub prefix: Prefix,
-    /// Scores at which levels begin.
     pub thresholds: Thresholds,
-    /// Resources that make up the score.
     pub counted: Counted,
-    /// Outputs besides annotations.
     pub outputs: Outputs,
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
-    /// Whether to report writes without doing them.
     pub dry_run: bool,
     /// A random number from 0 to 1, new at each call.
     pub random: fn() -> f64,
 }
 
-/// A step of the publisher.
 #[derive(Debug)]
 pub enum Report<'a> {
     /// It continues from this value of an earlier agent.
     Adopted(&'a NodePressure),
-    /// It wrote this on the Node.
     Written(&'a PublishedScore, WriteReason),
     /// It would have written this; in a cluster, by this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
-    /// A request failed.
     Failed(&'a CallError),
 }
 
-/// Publishes one score after another.
 pub struct Publisher {
     settings: Settings,
     plan: Plan,
@@ -82,15 +72,12 @@ pub async fn publish(
 }
 
 impl Publisher {
-    /// A publisher that has written nothing yet.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         let Settings { thresholds, counted, outputs, node, .. } = &settings;
         let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level());
         Self { has_read_node: node.is_none(), settings, plan }
     }
 
-    /// Takes the next score, and writes if the plan says so.
     pub async fn take(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
         let write = self.plan.next_write(score.moment.at, score);
         let node = self.settings.node.clone();

@@ -18,21 +18,17 @@ use crate::cluster::{ApiClient, Review};
 /// Prometheus' default scrape timeout is 10 s; a response that gives the reason has to arrive before.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The system has no random numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot create a key to hash tokens with: the system provides no random numbers")]
 pub struct NoRandomness;
 
-/// The outcome of a token that was not in the cache.
 #[derive(Debug)]
 pub enum Outcome<'a> {
     /// The API server's decision, or that the limit of reviews is reached.
     Decided(Decision),
-    /// The review failed.
     Failed(&'a CallError),
 }
 
-/// Decides whether a token gives access.
 pub struct Authenticator {
     reviewer: ApiClient,
     /// New at each start, so that tokens with a given hash can't be computed.
@@ -49,9 +45,6 @@ struct State {
 
 impl Authenticator {
     /// Reviews tokens through `reviewer` and passes each outcome to `report`.
-    ///
-    /// # Errors
-    /// [`NoRandomness`].
     pub fn new(
         reviewer: ApiClient,
         report: impl Fn(&Outcome<'_>) + Send + Sync + 'static,

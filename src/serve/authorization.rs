@@ -10,29 +10,21 @@ pub enum Page {
     Loopback,
     /// Every client that may read the metrics.
     Anywhere,
-    /// No client.
     Off,
 }
 
-/// The metrics.
 pub const METRICS: &str = "/metrics";
-/// The page.
 pub const PAGE: &str = "/";
-/// The snapshot that the page shows.
 pub const SNAPSHOT: &str = "/snapshot.json";
 
-/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Its address. IPv4 on an IPv6 socket is given as IPv4.
     pub address: IpAddr,
-    /// Whether the connection uses TLS.
     pub is_encrypted: bool,
 }
 
 impl Peer {
-    /// The peer at this address, in any form.
-    #[must_use]
     pub fn new(address: IpAddr, is_encrypted: bool) -> Self {
         Self { address: address.to_canonical(), is_encrypted }
     }
@@ -42,21 +34,15 @@ impl Peer {
     }
 }
 
-/// The configured access rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessRules {
-    /// Whether TLS is served.
     pub tls: bool,
-    /// Whether the metrics need a bearer token.
     pub tokens: bool,
-    /// Who may read the page.
     pub page: Page,
 }
 
-/// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
-    /// Nothing.
     Nothing,
     /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
     Token(&'static str),
@@ -67,17 +53,12 @@ pub enum Requirement {
 /// Why a request is refused before any token is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Plain HTTP where TLS is served.
     NotEncrypted,
-    /// The page, requested from another host.
     PageIsLocal,
-    /// The page, which is off.
     PageIsOff,
 }
 
 impl AccessRules {
-    /// What a request for this path needs.
-    #[must_use]
     pub fn requirement(&self, peer: Peer, path: &str) -> Requirement {
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
@@ -102,7 +83,6 @@ impl AccessRules {
 }
 
 /// The token in the value of an `Authorization` header; `None` for other schemes.
-#[must_use]
 pub fn bearer_token(header: &str) -> Option<&str> {
     let (scheme, token) = header.trim().split_once(' ')?;
     let token = token.trim();

@@ -12,12 +12,10 @@ use hyper::{Response, StatusCode};
 
 use super::compression::Gzip;
 
-/// A response with a short text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// A response with a body in one piece.
 pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Body(Rest::Whole(body)));
     *response.status_mut() = status;
@@ -69,7 +67,6 @@ pub(crate) trait Chunks: Debug + Send {
     fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool;
 }
 
-/// The body of a response.
 #[derive(Debug)]
 pub(crate) struct Body(Rest);
 

@@ -5,8 +5,6 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Whether an `Accept-Encoding` header accepts gzip.
-#[must_use]
 pub fn accepts_gzip(accept_encoding: &str) -> bool {
     let mut any = None;
     for entry in accept_encoding.split(',') {
@@ -24,7 +22,6 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
     any.unwrap_or(false)
 }
 
-/// A gzip stream, compressed chunk by chunk.
 #[derive(Debug)]
 pub struct Gzip(GzEncoder<Vec<u8>>);
 
@@ -37,18 +34,12 @@ impl Default for Gzip {
 
 impl Gzip {
     /// Compresses `text`; the output may be empty until more text follows.
-    ///
-    /// # Errors
-    /// None while the output is memory.
     pub fn compress(&mut self, text: &[u8]) -> std::io::Result<Vec<u8>> {
         self.0.write_all(text)?;
         Ok(std::mem::take(self.0.get_mut()))
     }
 
     /// The end of the stream.
-    ///
-    /// # Errors
-    /// None while the output is memory.
     pub fn finish(self) -> std::io::Result<Vec<u8>> {
         self.0.finish()
     }

@@ -26,7 +26,6 @@ use super::tls::Tls;
 
 /// Prometheus, probes and a few browsers need less.
 const MAX_CONNECTIONS: u32 = 64;
-/// Time for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the first request of a connection. At the connection limit, connections without a
 /// request in progress are closed this often.
@@ -40,9 +39,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a TLS handshake, with which no HTTP request begins.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Responds to requests.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// The response to a request of this peer.
     fn respond(
         &self,
         request: Request<Incoming>,
@@ -50,7 +47,6 @@ pub(crate) trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// The address is in use, or none of this host's.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: choose another --listen-address")]
 pub struct ListenError {
@@ -64,16 +60,12 @@ pub struct Server {
     listener: TcpListener,
     tls: Option<Tls>,
     address: SocketAddr,
-    /// Scheme, address and port.
     pub url: String,
 }
 
 impl Server {
     /// Listens on this address. With `tls`, plain HTTP is accepted too; the service's rules decide
     /// what is served over it. On a host without IPv6, all addresses are those of IPv4.
-    ///
-    /// # Errors
-    /// [`ListenError`].
     pub async fn listen(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ListenError> {
         let listening = async {
             let listener = bind_any(address, TcpListener::bind).await?;
@@ -139,9 +131,6 @@ async fn bind_any<L, F: Future<Output = std::io::Result<L>>>(
 }
 
 /// Completes on SIGTERM or SIGINT, from the moment of this call on.
-///
-/// # Errors
-/// When the signal handlers can't be installed.
 pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -153,7 +142,6 @@ pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// What all connections share.
 struct Shared<S> {
     service: S,
     tls: Option<Tls>,

@@ -24,55 +24,34 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Both files are read until two readings are equal, this many times at most.
 const ATTEMPTS: usize = 3;
 
-/// Paths of the certificate and its key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, followed by its intermediates.
     pub certificate: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
 }
 
 /// Why TLS can't be served with these files. No message contains what is in them.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file can't be read.
     #[error("cannot read {}: {source}; is the Secret mounted, and may this user read it?", .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The errno.
-        source: Error,
-    },
-    /// The certificate's file contains none.
+    Unreadable { path: PathBuf, source: Error },
     #[error("there is no certificate in PEM (BEGIN CERTIFICATE) in {}", .0.display())]
     NoCertificate(PathBuf),
-    /// The key's file contains none.
     #[error("there is no private key in PEM (BEGIN PRIVATE KEY) in {}", .0.display())]
     NoKey(PathBuf),
-    /// The two can't be used together.
     #[error("cannot serve TLS with {} and {}: {source}", .files.certificate.display(), .files.key.display())]
-    Unusable {
-        /// The files.
-        files: CertificateFiles,
-        /// The reason.
-        source: rustls::Error,
-    },
+    Unusable { files: CertificateFiles, source: rustls::Error },
     /// Every reading differed from the one before.
     #[error("{} and {} change while they are read", .0.certificate.display(), .0.key.display())]
     Unsteady(CertificateFiles),
 }
 
-/// Serves TLS with the newest certificate.
 #[derive(Debug, Clone)]
 pub struct Tls(watch::Receiver<Arc<ServerConfig>>);
 
 impl Tls {
     /// Reads the files, and again every 10 s from now on; `None` without files. `report` gets each
     /// later outcome: whether the certificate is new, or why it can't be served.
-    ///
-    /// # Errors
-    /// [`CertificateError`] of the first reading.
     pub fn follow(
         files: Option<&CertificateFiles>,
         report: impl Fn(Result<bool, CertificateError>) + Send + 'static,
@@ -88,10 +67,6 @@ impl Tls {
         Ok(Some(tls))
     }
 
-    /// Performs the handshake.
-    ///
-    /// # Errors
-    /// When the TLS handshake fails or the peer closes.
     pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -111,10 +86,6 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// [`CertificateError`].
     pub fn open(files: CertificateFiles) -> Result<(Self, Tls), CertificateError> {
         let pair = Pair::read(&files)?;
         let (current, tls) = watch::channel(Arc::new(pair.config(&files)?));
@@ -134,7 +105,6 @@ impl Certificate {
     }
 }
 
-/// The content of both files.
 #[derive(PartialEq)]
 struct Pair {
     certificate: Vec<u8>,

@@ -21,14 +21,10 @@ const MAX_REFUSED_PER_ADDRESS: usize = 5;
 /// Unknown addresses alone can't fill it: they cause at most 20 reviews in [`REFUSED_FOR`].
 const MAX_ENTRIES: usize = 128;
 
-/// Whether a token gives access to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It does.
     Allowed,
-    /// Its account has no right to the path.
     Forbidden,
-    /// The API server doesn't know the token.
     Unauthenticated,
     /// No access: the API server didn't answer.
     Unanswered,
@@ -37,12 +33,10 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Forbidden, Self::Unauthenticated, Self::Unanswered, Self::NotAsked];
 
     /// The value of the metric label `result`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -63,25 +57,19 @@ impl Decision {
     }
 }
 
-/// A token for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenKey {
-    /// A keyed hash of the token.
     pub hash: [u8; 32],
-    /// The requested path.
     pub path: &'static str,
 }
 
-/// The result of looking a token up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// A decision that holds.
     Decided(Decision),
     /// The API server has to review the token.
     Review,
 }
 
-/// The decisions.
 #[derive(Debug, Default)]
 pub struct TokenCache {
     entries: HashMap<TokenKey, Entry>,

@@ -1,13 +1,5 @@
 use super::*;
-use jiff::SignedDuration;
-use std::time::Duration;
-
-const REACH: Reach =
-    Reach { window: Duration::from_secs(600), stale_after: Duration::from_secs(600) };
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
-}
+use crate::bridge::window::tests::{REACH, at};
 
 /// The moment of the golden answers.
 pub(in crate::bridge) const NOW: &str = "2026-01-01T00:00:00Z";

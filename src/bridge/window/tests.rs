@@ -2,24 +2,17 @@ use super::*;
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
-const REACH: Reach =
+pub(in crate::bridge) const REACH: Reach =
     Reach { window: Duration::from_secs(600), stale_after: Duration::from_secs(600) };
 const BASIS: Basis = Basis::Psi(2);
 
-/// A moment of the test, in seconds.
-fn at(seconds: i64) -> Timestamp {
+pub(in crate::bridge) fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
 }
 
 fn value(score: u8, seconds: i64) -> NodePressure {
-    NodePressure {
-        score,
-        cpu: Some(score),
-        memory: None,
-        io: None,
-        observed_at: at(seconds),
-        basis: BASIS,
-    }
+    let (cpu, observed_at) = (Some(score), at(seconds));
+    NodePressure { score, cpu, memory: None, io: None, observed_at, basis: BASIS }
 }
 
 /// A window with these values, which arrived when they were observed.

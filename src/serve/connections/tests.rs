@@ -10,7 +10,6 @@ use crate::serve::body;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
-/// Responds with a body of this length.
 struct Zeros(usize);
 
 impl Service for Zeros {
@@ -39,7 +38,6 @@ impl Scene {
         Self { client, free, stop }
     }
 
-    /// Sends a request and reads one response.
     async fn request(&mut self) {
         self.client.write_all(REQUEST).await.unwrap();
         let mut response = [0; 1024];

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use psi_agent::cluster::call::CallError;
-use psi_agent::cluster::{ApiClient, OwnNode, event_loop};
+use psi_agent::cluster::{ApiClient, ClusterError, OwnNode, block_on};
 use psi_agent::contract::Prefix;
 use psi_agent::reap::{Reap, reap};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ fn reap_uses_all_of_its_rights() {
 
     // A Node that changes between the list and the patch is read again.
     let prefix = Prefix::default();
-    let newer = event_loop().unwrap().block_on(async {
+    let newer = block_on(async {
         let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig)).await.unwrap();
         let nodes = api.list_nodes(&prefix).await.unwrap();
         let calm = nodes.iter().find(|node| node.metadata.name == "calm").unwrap();
@@ -161,8 +161,9 @@ fn reap_uses_all_of_its_rights() {
         scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
         let patched = own.patch(&calm.clearing_patch(&prefix)).await;
         assert_eq!(patched, Err(CallError::Conflict));
-        own.get().await.unwrap()
+        Ok::<_, ClusterError>(own.get().await.unwrap())
     });
+    let newer = newer.unwrap();
     assert_eq!(newer.metadata.annotations["other.io/more"], "yes");
     assert_eq!(scene.cluster.used_rights(), scene.cluster.granted_rights("psi-agent-reap"));
 }
