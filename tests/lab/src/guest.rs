@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Agents;
 use crate::alone;
+use crate::clock::shorten_turns;
 use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, report_of, start_load, work_of};
@@ -27,9 +28,13 @@ const PODS_FILE: &str = "/pods.json";
 pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
     // A node's root cgroup has only kernel threads.
     fs::write(tree::system("psi-lab")?.join("cgroup.procs"), "0").context("cgroup.procs")?;
+    let scenarios = Scenario::read_all(folder, &[])?;
+    if scenarios.iter().all(|scenario| !scenario.real_time) {
+        shorten_turns()?;
+    }
     wait_for_calm();
     let kernel = text(Path::new("/proc/sys/kernel/osrelease")).trim().to_owned();
-    for scenario in Scenario::read_all(folder, &[])? {
+    for scenario in scenarios {
         let name = scenario.name.clone();
         println!("{name}: from {:.0} s", now());
         let record = run(scenario, &kernel).with_context(|| name)?;

@@ -6,6 +6,7 @@ mod agent;
 mod aio;
 mod alone;
 mod awake;
+mod clock;
 mod compare;
 mod disk_load;
 mod disks;
