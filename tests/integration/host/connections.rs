@@ -1,4 +1,4 @@
-//! Connections that say nothing, until the server's own time-outs.
+//! Connections without a request, until the server's own timeouts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,13 +8,13 @@ use crate::support::recorded_case::start_on_case;
 
 #[test]
 #[ignore = "takes 10 s"]
-fn connections_that_say_nothing_give_their_place_back() {
+fn connections_without_a_request_are_closed() {
     let agent = start_on_case("pure-v2", &[]);
     let idle: Vec<TcpStream> =
         (0..64).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
     let mut slow = TcpStream::connect(&agent.address).unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: t").unwrap();
-    // All places are taken: this waits for the first of them to run out of time.
+    // At the connection limit, this waits until the first of them is closed.
     assert_eq!(agent.get("/livez"), "ok\n");
     for mut stream in idle {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -1,4 +1,4 @@
-//! An agent whose API server is not to be reached.
+//! An agent that cannot reach its API server.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs root and a cgroup2 mount"]
-fn without_an_api_server_the_agent_serves_and_says_what_it_waits_for() {
+fn without_an_api_server_the_agent_serves_and_reports_what_it_waits_for() {
     let own = OwnCgroup::new("alone");
     own.make(&format!("kubepods/pod1/{}", container_id(1)));
     let folder = Folder::new("without-api-server");
