@@ -147,11 +147,7 @@ impl Collector {
             }
             containers = Some(read);
         }
-        let is_in_scope = |(node, found): &(&CgroupNode, &Found)| {
-            let workload = found.workload().map(|workload| &**workload);
-            **found != Found::NotYet && self.selection.includes(&node.cgroup.place, workload)
-        };
-        let in_scope = self.tree.nodes().zip(&found).filter(is_in_scope).count();
+        let in_scope = self.count_in_scope(&found);
         let is_hidden = |container: &&ContainerSample| {
             let state = self.states.get(&container.cgroup.id);
             state.is_some_and(|state| state.threads.hidden)
@@ -223,6 +219,14 @@ impl Collector {
         let report = self.report(cgroups.len(), matching);
         let cpu_source = self.cpu_source();
         ScrapeSample { moment, detail, node, cgroups, beside, workloads: shown, cpu_source, report }
+    }
+
+    fn count_in_scope(&self, found: &[Found]) -> usize {
+        let is_in_scope = |(node, found): &(&CgroupNode, &Found)| {
+            let workload = found.workload().map(|workload| &**workload);
+            **found != Found::NotYet && self.selection.includes(&node.cgroup.place, workload)
+        };
+        self.tree.nodes().zip(found).filter(is_in_scope).count()
     }
 
     fn cpu_source(&self) -> CpuSource {
