@@ -36,6 +36,8 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         started = start(config) => started?,
     };
     tokio::select! {
+        // The log says that the agent listens before it says what it reads.
+        biased;
         () = server.serve(service, stop) => {
             tracing::info!("Stopped");
             Ok(())
