@@ -41,9 +41,7 @@ const VIRTUAL_TIME: &str =
 const SHIFT: u32 = 3;
 const SHIFT_OF_MANY_CPUS: u32 = 2;
 const MANY_CPUS: u32 = 16;
-/// Without the controllers that CPU does not need. Each file with statistics of a cgroup makes the kernel
-/// flush them under locks, and an emulated CPU that waits for a lock gives its turn to all others: on sixteen
-/// busy CPUs one read of `cpu.stat` took 0.7 s.
+/// Scenarios of CPU do without the controllers whose files an agent would read besides.
 const WITHOUT_CONTROLLERS: &str = " cgroup_disable=memory,io";
 const REAL_TIME: &str = "-accel tcg,thread=multi";
 /// Without cx16, which QEMU 7.2 emulates wrongly.
