@@ -150,7 +150,7 @@ fn series_follow_the_pods_of_this_node() {
     assert!(scene.run("top").contains("\nvms/one "));
     let check = scene.run("check");
     assert!(check.contains("ok    names      2 pods of this node listed\n"), "{check}");
-    assert!(check.contains("ok    node       node-a is there\n"), "{check}");
+    assert!(check.contains("ok    node       node-a is readable\n"), "{check}");
 
     let second = scene.node.start_vm(&scene.cluster, "two", 2);
     expect(&agent, "a new pod", &[("one", 1), ("two", 2)]);
