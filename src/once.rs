@@ -21,7 +21,7 @@ use crate::score::{NodeScore, Scorer};
 /// Length of the score's window: the kernel's averaging period.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Reads the node twice, [`WINDOW`] apart, and writes the metrics to `out`, which may be closed
+/// Reads the node twice, 2 s apart, and writes the metrics to `out`, which may be closed
 /// early.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
