@@ -134,7 +134,7 @@ fn a_node_that_gets_short_is_marked_and_avoided_until_it_is_calm_again() {
     std::thread::sleep(MINUTE / 3);
     let agent = scene.replace_agent(agent, "KILL", "psi-agent-crashed");
     std::thread::sleep(MINUTE / 3);
-    assert!(agent.log().contains("Going on from what the agent before this one published"));
+    assert!(agent.log().contains("Continuing from the value that an earlier agent published"));
     for write in scene.writes("node-a") {
         if ["psi-agent-rolled", "psi-agent-crashed"].contains(&write.by.as_str()) {
             assert_eq!((label(&write), write.body.get("spec")), ("high", None), "{write:?}");
