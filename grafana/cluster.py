@@ -80,8 +80,8 @@ def _now(made: dashboard.Dashboard) -> None:
         width=10,
     ))
     made.with_panel(stat(
-        "VMs held back",
-        "VMs that wait for a tenth or more of what they want because of their node.",
+        "VMs that wait",
+        "Number of VMs whose CPU ready or memory contention is 5 % or more.",
         [Query(f"sum(psi_agent_node_vmis_held_back{{{OWN}}})", "VMs")],
         steps=[(None, GREEN), (1, YELLOW)],
         width=7,
@@ -189,15 +189,15 @@ def _vms(made: dashboard.Dashboard) -> None:
         steps=LEVELS, width=8, links=[to_vm],
     ))
     made.with_panel(bars(
-        "VMs by wait ratio",
-        "Share of time in which a VM waited for CPUs of its node, however much it wanted: what "
-        "hypervisors call CPU ready.",
+        "VMs by CPU ready",
+        "Share of its vCPUs' time that a VM waited because of its node, whatever its demand, smoothed "
+        "over 30 s.",
         [top_vms(f"psi_agent_vmi_wait_ratio{{{OWN}}}")],
         steps=LEVELS, width=8, links=[to_vm],
     ))
     made.with_panel(graph(
-        "VMs held back",
-        "VMs of each node that wait for a tenth or more of what they want because of the node.",
+        "VMs that wait, by node",
+        "Number of VMs of each node whose CPU ready or memory contention is 5 % or more.",
         [Query(by_node(f"psi_agent_node_vmis_held_back{{{OWN}}}"), "{{instance}}")],
         unit="suffix: VMs", width=8,
     ))

@@ -77,7 +77,7 @@ def _pressure(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "Contention",
         "Share of what the VM wanted that it had to wait for because of its node, smoothed over "
-        "30 s; and its CPU ready, the share of time in which it waited for CPUs.",
+        "30 s; and its CPU ready, the share of its vCPUs' time that they waited because of the node.",
         [
             Query(f"psi_agent_vmi_contention_ratio{{{VM}}}", "{{resource}} on {{instance}}"),
             Query(f"psi_agent_vmi_wait_ratio{{{VM}}}", "CPU ready on {{instance}}"),

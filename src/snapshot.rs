@@ -58,7 +58,7 @@ pub struct NodeView {
     pub contention: PerResource<Option<Ratio>>,
     /// The same in the last tick, not smoothed.
     pub latest: PerResource<Option<Ratio>>,
-    /// VMs whose CPU wait (CPU ready) or memory contention is above 5 %.
+    /// VMs whose CPU ready or memory contention is 5 % or more.
     pub held_back: usize,
     /// Shares of the window in which tasks waited (PSI).
     pub pressure: PressureRates,

@@ -43,7 +43,7 @@ fn write_node(text: &mut String, score: &NodeScore) {
     let help = "Share of the CPU time wanted by the node that its hypervisor gave to others (steal), \
                 0 to 1, smoothed over 30 s.";
     gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.steal));
-    let help = "Number of VMs whose CPU wait (CPU ready) or memory contention is above 5 %.";
+    let help = "Number of VMs whose CPU ready or memory contention is 5 % or more.";
     let waiting_vms = u32::try_from(score.waiting_vms).ok().map(f64::from);
     gauge(text, "psi_agent_node_vmis_held_back", help).write(&[], waiting_vms);
     let help = "Source and version of the estimator as the label basis; always 1. Scores of \
@@ -93,8 +93,8 @@ fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
             family.write(&[labels, ",", label], member.contention.of(*resource).map(Ratio::get));
         }
     }
-    let help = "CPU ready of the VM, the share of time that each CPU it wanted waited because of the \
-                node, 0 to 1, smoothed over 30 s.";
+    let help = "CPU ready of the VM: share of its vCPUs' time that they waited because of the node, \
+                0 to 1, smoothed over 30 s.";
     let mut family = gauge(text, "psi_agent_vmi_wait_ratio", help);
     for VmSeries { labels, member, .. } in vms {
         family.write(&[labels], member.cpu_ready.map(Ratio::get));
