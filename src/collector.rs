@@ -264,7 +264,7 @@ fn match_pods(tree: &CgroupTree, pods: Option<&PodIndex>) -> (Vec<Found>, Option
     let mut matcher = Matcher::default();
     let found = tree.nodes().map(|node| match pods {
         Some(pods) => matcher.find(pods, &node.cgroup.place),
-        None => Found::Nobody,
+        None => Found::Unnamed,
     });
     let found = found.collect();
     (found, pods.map(|pods| matcher.matching(pods)))

@@ -24,7 +24,7 @@ use disks::disk_rates;
 pub use window::{PressureRates, Ratio, WaitShares};
 use window::{increase, per_second, pressure_rates};
 
-/// What both passes tell of the node between two samples.
+/// The node between two samples of either pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRates {
     /// The time between the samples.

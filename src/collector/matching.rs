@@ -1,4 +1,4 @@
-//! Whose the cgroups of a tree are, by what the API server told of pods.
+//! Matches cgroups with the list of pods.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use crate::identity::Workload;
 use crate::identity::pod_index::PodIndex;
 use crate::sample::Matching;
 
-/// Whose a cgroup is, where pods are told.
+/// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Known(Arc<Workload>),
-    /// A pod's or a container's, but nobody told of it yet.
+    /// A pod or container that is not in the list of pods yet.
     NotYet,
-    /// Nobody's that has a name: the host's, or within a container.
-    Nobody,
+    /// Outside pods, or within a container.
+    Unnamed,
 }
 
 impl Found {
     pub(super) fn workload(&self) -> Option<&Arc<Workload>> {
         match self {
             Found::Known(workload) => Some(workload),
-            Found::NotYet | Found::Nobody => None,
+            Found::NotYet | Found::Unnamed => None,
         }
     }
 }
 
-/// Matches cgroups with pods, and counts what does not match.
+/// Matches cgroups with pods, and counts those without a match.
 #[derive(Debug, Default)]
 pub(super) struct Matcher<'a> {
     seen: HashSet<&'a PodUid>,
@@ -36,7 +36,7 @@ pub(super) struct Matcher<'a> {
 
 impl<'a> Matcher<'a> {
     pub(super) fn find(&mut self, pods: &PodIndex, place: &'a Place) -> Found {
-        let Place::Pod(pod) = place else { return Found::Nobody };
+        let Place::Pod(pod) = place else { return Found::Unnamed };
         if let Some(workload) = pods.workload(pod) {
             self.seen.insert(&pod.uid);
             return Found::Known(Arc::clone(workload));
@@ -45,7 +45,7 @@ impl<'a> Matcher<'a> {
             self.cgroups_without_pod += 1;
             return Found::NotYet;
         }
-        Found::Nobody
+        Found::Unnamed
     }
 
     pub(super) fn matching(&self, pods: &PodIndex) -> Matching {

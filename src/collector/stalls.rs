@@ -69,7 +69,7 @@ pub(super) fn read_memory_use(
 ) -> MemoryUse {
     let pressure = pressure.pressures.memory;
     let mut memory = match state.memory {
-        // A limit can have delayed nobody since.
+        // The container has not waited since, so no limit delayed it.
         Some((before, memory)) if before == pressure => memory,
         before => read_reclaim(files, dirs, before.map(|(_, memory)| memory)),
     };
