@@ -22,7 +22,7 @@ use std::time::Instant;
 use crate::clock::Moment;
 use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, ContainerSample, CpuSource, CpuUse, Detail, Matching, NodeSample, OtherSample,
@@ -203,7 +203,7 @@ impl Collector {
                 moment.at,
             );
             let Ok(pressure) = pressure else {
-                gone.push(cgroup.cgroup.path.clone());
+                gone.push(Arc::clone(&cgroup.cgroup));
                 continue;
             };
             let stats = read_stats(&mut self.files, &cgroup.dir, self.groups, detail);
@@ -243,9 +243,10 @@ impl Collector {
     }
 
     /// Forgets cgroups that were found gone while they were read.
-    fn forget(&mut self, gone: &[Box<str>]) {
-        for path in gone {
-            self.tree.remove(path);
+    fn forget(&mut self, gone: &[Arc<Cgroup>]) {
+        for cgroup in gone {
+            self.tree.remove(&cgroup.path);
+            self.states.remove(&cgroup.id);
         }
     }
 
@@ -279,8 +280,8 @@ struct TickPass<'a> {
     pods: &'a Pods<'a>,
     needs: MemoryNeeds,
     now: Instant,
-    /// Paths of cgroups that were found gone.
-    gone: &'a mut Vec<Box<str>>,
+    /// Cgroups that were found gone.
+    gone: &'a mut Vec<Arc<Cgroup>>,
 }
 
 impl TickPass<'_> {
@@ -291,7 +292,7 @@ impl TickPass<'_> {
         let pressure =
             state.pressures(self.files, &node.dir, resources, &self.node.pressure, self.now);
         let Ok(pressure) = pressure else {
-            self.gone.push(node.cgroup.path.clone());
+            self.gone.push(Arc::clone(&node.cgroup));
             return None;
         };
         let dirs =
@@ -318,7 +319,7 @@ impl TickPass<'_> {
         let io = read_io_use(self.files, state, dirs, &pressure, self.needs);
         // A file that is missing means that its controller is off, or that the cgroup is gone.
         if self.files.found_gone(&node.dir) {
-            self.gone.push(node.cgroup.path.clone());
+            self.gone.push(Arc::clone(&node.cgroup));
             return None;
         }
         let cgroup = Arc::clone(&node.cgroup);
@@ -339,7 +340,7 @@ impl TickPass<'_> {
         let pressure =
             state.pressures(self.files, &node.dir, resources, &self.node.pressure, self.now);
         let Ok(pressure) = pressure else {
-            self.gone.push(node.cgroup.path.clone());
+            self.gone.push(Arc::clone(&node.cgroup));
             return None;
         };
         let stalled_us = pressure.pressures.cpu.and_then(|cpu| cpu.some_us);

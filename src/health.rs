@@ -117,7 +117,7 @@ impl Health {
             pressure_supported: registered(&registry, pressure_supported)?,
             hidden: gauge(
                 "psi_agent_hidden_containers",
-                "Containers with tasks but no visible process, so without run delay.",
+                "Scored containers whose threads could not be read in full, so without run delay.",
             )?,
             tick_seconds: durations.with_label_values(&["tick"]),
             scrape_seconds: durations.with_label_values(&["scrape"]),
