@@ -9,6 +9,7 @@ use super::threads::{Sink, is_young};
 use crate::kernel::ReadBuffer;
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::parse_populated;
+use crate::kernel::own_process::own_cgroup_inode;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
 
@@ -28,12 +29,20 @@ pub(super) struct ProcessFinder {
     pub(super) thread_ended: bool,
     /// Handles that may be kept.
     handles: usize,
+    /// The agent's own container, where it runs in one with a cgroup namespace.
+    own_container: Option<CgroupId>,
 }
 
 impl ProcessFinder {
     /// One that may keep so many handles.
     pub(super) fn new(handles: usize) -> Self {
-        Self { others: HashMap::new(), scanned_at: None, thread_ended: false, handles }
+        Self {
+            others: HashMap::new(),
+            scanned_at: None,
+            thread_ended: false,
+            handles,
+            own_container: own_cgroup_inode().map(CgroupId),
+        }
     }
 
     /// Follows the processes of the scored containers.
@@ -100,6 +109,7 @@ impl ProcessFinder {
         self.others.retain(|id, _| listed.contains(id));
         let owners: HashMap<&[u8], CgroupId> =
             containers.iter().filter_map(|node| name(node)).collect();
+        let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
         let scored = containers.iter().filter_map(|node| states.get(&node.cgroup.id));
         let known: HashSet<TaskId> = scored.flat_map(|state| state.threads.processes()).collect();
         let mut first_error = None;
@@ -108,7 +118,7 @@ impl ProcessFinder {
                 continue;
             }
             let found = proc.process(id.number).and_then(|dir| {
-                let owner = owner_of(dir.cgroup(buffer)?, &owners);
+                let owner = owner_of(dir.cgroup(buffer)?, &owners, own);
                 Ok((dir, owner))
             });
             match found {
@@ -137,13 +147,41 @@ fn name(node: &CgroupNode) -> Option<(&[u8], CgroupId)> {
 
 /// The container of a process, by the path of its cgroup. In a cgroup namespace the beginning of the
 /// path is cut off, so that the container's own name has to do. The outermost counts: below its own
-/// cgroup a container can make others by any name.
-fn owner_of(path: Option<&[u8]>, owners: &HashMap<&[u8], CgroupId>) -> Option<CgroupId> {
-    path?.split(|&byte| byte == b'/').find_map(|name| owners.get(name).copied())
+/// cgroup a container can make others by any name. Paths in the agent's own container have no name.
+fn owner_of(
+    path: Option<&[u8]>,
+    owners: &HashMap<&[u8], CgroupId>,
+    own: Option<CgroupId>,
+) -> Option<CgroupId> {
+    let path = path?;
+    if own.is_some() && !path.starts_with(b"/..") {
+        return own;
+    }
+    path.split(|&byte| byte == b'/').find_map(|name| owners.get(name).copied())
 }
 
 /// Whether there are tasks in a cgroup or below it.
 fn is_populated(node: &CgroupNode, buffer: &mut ReadBuffer) -> bool {
     let populated = node.dir.read(c"cgroup.events", buffer, parse_populated);
     populated.is_ok_and(|populated| populated == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_the_outermost_container_or_the_agents_own() {
+        let owners = HashMap::from([(&b"a.scope"[..], CgroupId(7)), (b"b.scope", CgroupId(8))]);
+        let owner = |path: &[u8], own| owner_of(Some(path), &owners, own).map(|id| id.0);
+        assert_eq!(owner(b"/kubepods/pod/a.scope/b.scope", None), Some(7));
+        assert_eq!((owner(b"/", None), owner(b"/system.slice", None)), (None, None));
+        // In the cgroup namespace of a container.
+        let own = Some(CgroupId(7));
+        assert_eq!((owner(b"/", own), owner(b"/b.scope", own)), (Some(7), Some(7)));
+        assert_eq!(
+            (owner(b"/../b.scope", own), owner(b"/../../system.slice", own)),
+            (Some(8), None)
+        );
+    }
 }

@@ -1,6 +1,8 @@
 //! The agent's own process: its resource usage and its limit of open files.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::stat;
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
 
@@ -53,4 +55,13 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
     Ok(usize::try_from(hard.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX))
+}
+
+/// Inode of the cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
+/// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
+#[must_use]
+pub fn own_cgroup_inode() -> Option<u64> {
+    let top = "/sys/fs/cgroup";
+    let is_cgroup2 = statfs(top).ok()?.filesystem_type() == CGROUP2_SUPER_MAGIC;
+    is_cgroup2.then(|| stat(top).ok().map(|stat| stat.st_ino)).flatten()
 }
