@@ -278,7 +278,8 @@ pub struct CpuLimits {
     pub pod_max: Option<CpuMax>,
     /// CPUs of its cpuset; `None` where the cpuset controller is off.
     pub cpus: Option<u64>,
-    /// Tasks in it; `None` where the pids controller is off.
+    /// Tasks in it, as of the newest counters; `None` where the pids controller is off, and with
+    /// [`CpuSource::RunDelay`].
     pub tasks: Option<u64>,
 }
 

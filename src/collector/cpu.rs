@@ -49,6 +49,10 @@ pub(super) fn read_cpu_use(
         CpuSource::Psi => waits || is_due(state.cpu.last.map(|last| last.at), now),
     };
     if counters_due {
+        if let (CpuSource::Psi, Some(limits)) = (source, &mut state.cpu.limits) {
+            // Tasks come and go: a VM starts its threads after its container is made.
+            limits.tasks = files.read_value(dirs.container, c"pids.current", parse_number);
+        }
         let last = read_counters(files, dirs, state.cpu.limits, now);
         state.cpu = CpuUse { before: state.cpu.last, last: Some(last), ..state.cpu };
     }
@@ -67,8 +71,7 @@ fn read_limits(files: &mut Files, dirs: Levels<'_>) -> Option<CpuLimits> {
         (cpus, _) => cpus,
     };
     let container_max = files.read(dirs.container, c"cpu.max", parse_cpu_max)?;
-    let tasks = files.read(dirs.container, c"pids.current", parse_number)?;
-    Some(CpuLimits { container_max, pod_max, cpus, tasks })
+    Some(CpuLimits { container_max, pod_max, cpus, tasks: None })
 }
 
 fn read_counters(
