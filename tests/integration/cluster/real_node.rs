@@ -273,10 +273,10 @@ fn neither_a_crash_nor_an_update_is_seen(scene: &Scene) {
 
 /// The agent, once it goes on from the value on its Node.
 fn wait_for_what_was_before(scene: &Scene) -> Value {
-    wait_until("the agent goes on from what is on its Node", || {
+    wait_until("the agent continues from what is on its Node", || {
         let agent = scene.agent();
         let log = scene.cluster.kubectl(&["logs", "-n", "psi-agent", name(&agent)], "");
-        log.contains("Going on from what the agent before this one published").then_some(agent)
+        log.contains("Continuing from the value that an earlier agent published").then_some(agent)
     })
 }
 
