@@ -23,7 +23,7 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// Window of the rates, seconds; absent before the second sample.
     pub window_s: Option<f64>,
-    /// Source and version of the estimator, such as `run-delay/4`; absent before the first score.
+    /// Source and version of the estimator, such as `run-delay/5`; absent before the first score.
     pub basis: Option<String>,
     /// End of the score's latest window, Unix time in milliseconds; absent before the first score.
     pub scored_at_ms: Option<u64>,
