@@ -299,7 +299,8 @@ fn cpu_source(
     };
     let threads: usize = containers.iter().flat_map(|one| &one.threads).map(Vec::len).sum();
     let visible = format!(
-        "the host's processes are visible in /proc ({threads} threads of {count} containers)"
+        "the host's processes are visible in {} ({threads} threads of {count} containers)",
+        config.proc_root.display()
     );
     let chosen = if config.cpu_source.is_none() { ", chosen by auto" } else { "" };
     match (source, obstacle) {
