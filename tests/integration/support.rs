@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 
 /// Where `tests/run` keeps what it builds and downloads: `$XDG_CACHE_HOME/psi-agent`.
 pub(crate) fn cache_dir() -> PathBuf {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = std::env::var_os("XDG_CACHE_HOME").filter(|base| !base.is_empty());
+    let base = base.map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache");
     base.unwrap_or_else(home).join("psi-agent")
 }
