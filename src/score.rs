@@ -15,12 +15,11 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
-use crate::kernel::cgroup_dir::Resource;
+pub use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 pub use crate::kernel::resource::PerResource;
 use crate::rates::{ContainerRates, PressureRates, Ratio, TickRates};
 use crate::sample::CpuSource;
-use cpu_pressure::PressureScale;
 use quartile::upper_quartile;
 use smoothing::Smoothed;
 use stalls::{io_wait, memory_wait};
@@ -36,10 +35,9 @@ pub fn basis(source: CpuSource) -> Basis {
     }
 }
 
-/// VMs that together want less than this share of the node's CPUs...
+/// Where VMs together want less than this share of the node's CPUs, or less than this many, there is
+/// no contention. From there to twice as much, contention comes to count.
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
-/// ...and less than this many want hardly anything: there is no contention then. From there to twice as
-/// much, contention comes to count.
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
 /// A VM is counted as waiting from this share of its vCPUs' time, or of its time for memory, on.
@@ -85,7 +83,7 @@ pub struct ContainerScore {
     /// Pressures of the last window.
     pub pressure: PressureRates,
     /// Waiting in the last window, with its causes.
-    pub wait: PerResource<Option<Wait>>,
+    pub wait: Waits,
     /// Contention, smoothed.
     pub contention: PerResource<Option<Ratio>>,
     /// CPU ready, smoothed: share of its vCPUs' time.
@@ -93,6 +91,9 @@ pub struct ContainerScore {
     /// Time waited since the agent started.
     pub waited: PerResource<Waited>,
 }
+
+/// Waiting in one window; `None` where it is not known.
+type Waits = PerResource<Option<Wait>>;
 
 /// Seconds waited, by cause; for CPU, of the average vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -103,64 +104,61 @@ pub struct Waited {
     pub own_limit_s: f64,
 }
 
-/// Resources that make up the score.
-pub type Counted = Vec<Resource>;
-
 /// Makes scores of rates, one after another.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scorer {
-    counted: Counted,
-    contention: PerResource<Smoothed>,
-    cpu_ready: Smoothed,
+    /// Resources that make up the score.
+    counted: Vec<Resource>,
+    node: History,
     steal: Smoothed,
     utilization: Smoothed,
-    containers: HashMap<CgroupId, ContainerState>,
+    containers: HashMap<CgroupId, (History, PerResource<Waited>)>,
 }
 
+/// Contention of the node or of a container over the windows.
 #[derive(Debug, Clone, Copy, Default)]
-struct ContainerState {
+struct History {
     contention: PerResource<Smoothed>,
     cpu_ready: Smoothed,
-    waited: PerResource<Waited>,
 }
 
-/// Contention of the node in one window.
+impl History {
+    fn advance(&mut self, last: &Contention, window: Duration) {
+        for resource in Resource::ALL {
+            self.contention.of_mut(resource).advance(*last.shares.of(resource), window);
+        }
+        self.cpu_ready.advance(last.cpu_ready, window);
+    }
+}
+
+/// Contention of the node or of a container in one window.
 #[derive(Debug, Clone, Copy, Default)]
-struct NodeContention {
-    contention: PerResource<Option<f64>>,
+struct Contention {
+    shares: PerResource<Option<f64>>,
     cpu_ready: Option<f64>,
 }
 
 impl Scorer {
     /// One without history.
     #[must_use]
-    pub fn new(counted: Counted) -> Self {
-        Self {
-            counted,
-            contention: PerResource::default(),
-            cpu_ready: Smoothed::default(),
-            steal: Smoothed::default(),
-            utilization: Smoothed::default(),
-            containers: HashMap::new(),
-        }
+    pub fn new(counted: Vec<Resource>) -> Self {
+        Self { counted, ..Self::default() }
     }
 
     /// Goes on from the values that the agent before this one published: they stand for the time
     /// before this one's first window.
     pub fn adopt(&mut self, published: &NodePressure) {
-        let adopt = |smoothed: &mut Smoothed, value: Option<u8>| {
+        let NodePressure { cpu, memory, io, .. } = *published;
+        for (resource, value) in Resource::ALL.into_iter().zip([cpu, memory, io]) {
             if let Some(value) = value {
-                smoothed.adopt(f64::from(value) / 100.0);
+                self.node.contention.of_mut(resource).adopt(f64::from(value) / 100.0);
             }
-        };
-        adopt(&mut self.contention.cpu, published.cpu);
-        adopt(&mut self.contention.memory, published.memory);
-        adopt(&mut self.contention.io, published.io);
+        }
     }
 
     /// The score of a single window, unsmoothed.
     #[must_use]
-    pub fn of_one_window(counted: Counted, moment: Moment, rates: &TickRates) -> NodeScore {
+    pub fn of_one_window(counted: Vec<Resource>, moment: Moment, rates: &TickRates) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(moment, rates);
         let contention = score.latest;
@@ -172,24 +170,24 @@ impl Scorer {
         let window = rates.node.window;
         self.steal.advance(steal_share(rates), window);
         self.utilization.advance(rates.node.utilization.map(Ratio::get), window);
-        let waits = rates.containers.as_ref().map(|containers| {
-            let scale = PressureScale::of(rates);
-            containers.iter().map(|one| (one, waits(one, rates, scale))).collect::<Vec<_>>()
-        });
-        let node = waits.as_deref().map(|waits| node_contention(waits, rates)).unwrap_or_default();
-        self.contention.cpu.advance(node.contention.cpu, window);
-        self.contention.memory.advance(node.contention.memory, window);
-        self.contention.io.advance(node.contention.io, window);
-        self.cpu_ready.advance(node.cpu_ready, window);
-        let containers = self.advance_containers(waits.unwrap_or_default(), window);
-        let settled = self.contention.map(|smoothed| smoothed.settled());
+        let (scale, containers) = (cpu_pressure::scale(rates), rates.containers.as_deref());
+        let waits = containers
+            .into_iter()
+            .flatten()
+            .map(|one| waits(one, rates, scale))
+            .collect::<Vec<_>>();
+        let node = containers.map(|_| node_contention(&waits, rates)).unwrap_or_default();
+        self.node.advance(&node, window);
+        let containers = containers.unwrap_or_default().iter().zip(waits);
+        let containers = self.advance_containers(containers, window);
+        let settled = self.node.contention.map(|smoothed| smoothed.settled());
         NodeScore {
             moment,
             basis: basis(rates.cpu_source),
             score: self.score(&settled, rates),
             contention: settled,
-            latest: node.contention.map(|value| Ratio::of(value?, 1.0)),
-            cpu_ready: self.cpu_ready.settled(),
+            latest: node.shares.map(|value| Ratio::of(value?, 1.0)),
+            cpu_ready: self.node.cpu_ready.settled(),
             steal: self.steal.now(),
             cpu_utilization: self.utilization.now(),
             memory_utilization: rates.memory_utilization,
@@ -208,28 +206,35 @@ impl Scorer {
         all?.into_iter().reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
     }
 
-    fn advance_containers(
+    fn advance_containers<'a>(
         &mut self,
-        waits: Vec<(&ContainerRates, PerResource<Option<Wait>>)>,
+        containers: impl Iterator<Item = (&'a ContainerRates, Waits)>,
         window: Duration,
     ) -> Vec<ContainerScore> {
         let mut before = std::mem::take(&mut self.containers);
-        let advance = |(rates, wait): (&ContainerRates, PerResource<Option<Wait>>)| {
-            let mut state = before.remove(&rates.cgroup.id).unwrap_or_default();
-            state.advance(&wait, window);
-            self.containers.insert(rates.cgroup.id, state);
+        let advance = |(rates, wait): (&ContainerRates, Waits)| {
+            let (mut history, mut waited) = before.remove(&rates.cgroup.id).unwrap_or_default();
+            let shares = wait.map(|wait| Some(wait?.contention.get()));
+            let cpu_ready = wait.cpu.map(|wait| wait.node.get());
+            history.advance(&Contention { shares, cpu_ready }, window);
+            for resource in Resource::ALL {
+                let Some(wait) = wait.of(resource) else { continue };
+                waited.of_mut(resource).node_s += wait.node.get() * window.as_secs_f64();
+                waited.of_mut(resource).own_limit_s += wait.own_limit.get() * window.as_secs_f64();
+            }
+            self.containers.insert(rates.cgroup.id, (history, waited));
             ContainerScore {
                 cgroup: Arc::clone(&rates.cgroup),
                 workload: rates.workload.clone(),
                 usage: rates.threads.map(|threads| threads.ran).or(rates.cpu.usage),
                 pressure: rates.pressure,
                 wait,
-                contention: state.contention.map(|smoothed| smoothed.now()),
-                cpu_ready: state.cpu_ready.now(),
-                waited: state.waited,
+                contention: history.contention.map(|smoothed| smoothed.now()),
+                cpu_ready: history.cpu_ready.now(),
+                waited,
             }
         };
-        waits.into_iter().map(advance).collect()
+        containers.map(advance).collect()
     }
 }
 
@@ -241,67 +246,37 @@ impl ContainerScore {
     }
 }
 
-impl ContainerState {
-    fn advance(&mut self, wait: &PerResource<Option<Wait>>, window: Duration) {
-        for resource in Resource::ALL {
-            let wait = *wait.of(resource);
-            let contention = wait.map(|wait| wait.contention.get());
-            self.contention.of_mut(resource).advance(contention, window);
-            if let Some(wait) = wait {
-                let waited = self.waited.of_mut(resource);
-                waited.node_s += wait.node.get() * window.as_secs_f64();
-                waited.own_limit_s += wait.own_limit.get() * window.as_secs_f64();
-            }
-        }
-        self.cpu_ready.advance(wait.cpu.map(|wait| wait.node.get()), window);
-    }
-}
-
-fn waits(
-    container: &ContainerRates,
-    rates: &TickRates,
-    scale: PressureScale,
-) -> PerResource<Option<Wait>> {
+fn waits(container: &ContainerRates, rates: &TickRates, scale: f64) -> Waits {
     PerResource {
         cpu: match rates.cpu_source {
-            CpuSource::Psi => scale.cpu_wait(&container.cpu),
+            CpuSource::Psi => cpu_pressure::cpu_wait(&container.cpu, rates.cpus, scale),
             CpuSource::RunDelay => run_delay::cpu_wait(container, rates.cpus),
         },
-        memory: memory_wait(container, rates.reclaims, rates.cpus),
+        memory: memory_wait(container, rates),
         io: io_wait(container, rates.cpus),
     }
 }
 
 /// The quartiles of one window. A resource that the node reports and no container does is unknown.
-fn node_contention(
-    waits: &[(&ContainerRates, PerResource<Option<Wait>>)],
-    rates: &TickRates,
-) -> NodeContention {
+fn node_contention(waits: &[Waits], rates: &TickRates) -> Contention {
     let quartile = |resource: Resource, is_known: bool| {
-        let known: Vec<Wait> = waits.iter().filter_map(|(_, wait)| *wait.of(resource)).collect();
+        let known: Vec<Wait> = waits.iter().filter_map(|wait| *wait.of(resource)).collect();
         if !is_known || known.is_empty() && !waits.is_empty() {
             return None;
         }
         let demand: f64 = known.iter().map(|wait| wait.demand).sum();
-        let item = upper_quartile(known, |wait| wait.contention.get(), |wait| wait.demand);
-        Some((item.map_or(0.0, |wait| wait.contention.get()), item, demand))
+        let (contention, ready) = upper_quartile(known)
+            .map_or((0.0, 0.0), |wait| (wait.contention.get(), wait.node.get()));
+        Some((contention, ready, demand))
     };
     let has_pressure = |resource| rates.node.pressure.of(resource).some.is_some();
-    let cpu_is_known = match rates.cpu_source {
-        // In the first window no CPU usage is known yet.
-        CpuSource::Psi => {
-            let unknown = |(_, wait): &(_, PerResource<Option<Wait>>)| wait.cpu.is_none();
-            let usage = waits.iter().any(|(container, _)| container.cpu.usage.is_some());
-            has_pressure(Resource::Cpu) && (usage || !waits.iter().any(unknown))
-        }
-        CpuSource::RunDelay => true,
-    };
+    let cpu_is_known = rates.cpu_source == CpuSource::RunDelay || has_pressure(Resource::Cpu);
     let cpu = quartile(Resource::Cpu, cpu_is_known);
     let stall = |resource| quartile(resource, has_pressure(resource)).map(|found| found.0);
     let steal = steal_share(rates).unwrap_or(0.0);
     let stolen = rates.node.steal.map_or(0.0, Ratio::get);
-    NodeContention {
-        contention: PerResource {
+    Contention {
+        shares: PerResource {
             cpu: cpu.map(|(contention, _, demand)| {
                 let counts = (demand / demand_floor(rates.cpus) - 1.0).clamp(0.0, 1.0);
                 contention.max(steal) * counts
@@ -309,7 +284,7 @@ fn node_contention(
             memory: stall(Resource::Memory),
             io: stall(Resource::Io),
         },
-        cpu_ready: cpu.map(|(_, wait, _)| wait.map_or(0.0, |wait| wait.node.get()).max(stolen)),
+        cpu_ready: cpu.map(|(_, ready, _)| ready.max(stolen)),
     }
 }
 

@@ -46,7 +46,10 @@ pub(super) fn read_cpu_use(
     let quota = state.cpu.limits.and_then(|limits| limits.quota());
     let counters_due = match source {
         CpuSource::RunDelay => quota.is_some(),
-        CpuSource::Psi => waits || is_due(state.cpu.last.map(|last| last.at), now),
+        CpuSource::Psi => {
+            let newest_of_a_pair = state.cpu.before.and(state.cpu.last);
+            waits || is_due(newest_of_a_pair.map(|last| last.at), now)
+        }
     };
     if counters_due {
         if let (CpuSource::Psi, Some(limits)) = (source, &mut state.cpu.limits) {

@@ -8,7 +8,7 @@
 //! 3. Files that cost many times as much as a pressure file (`cpu.stat`, `memory.stat`, `io.stat`)
 //!    at each tick of a container that waited for that resource within the last minute.
 //! 4. Limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
-//!    half minute.
+//!    half minute; `cpu.stat` at the first two ticks, too, which make the first rate.
 
 use std::time::{Duration, Instant};
 

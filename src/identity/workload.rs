@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vm {
     /// The name of the VirtualMachineInstance, in the namespace of its pod.
     pub name: Box<str>,
@@ -14,7 +14,7 @@ pub struct Vm {
 }
 
 /// A pod, or a container of one, with the labels of its series.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
     pub namespace: Box<str>,
     pub pod: Box<str>,

@@ -37,6 +37,14 @@ pub struct Cgroup {
     pub made_at_s: Option<u64>,
 }
 
+impl Cgroup {
+    #[must_use]
+    pub fn new(id: CgroupId, path: impl Into<Box<str>>, made_at_s: Option<u64>) -> Self {
+        let path = path.into();
+        Self { id, place: Place::of_path(&path), path, made_at_s }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All cgroups except mount units.
@@ -249,8 +257,7 @@ impl CgroupTree {
             };
             let descends = self.extent.descends(&place);
             let id = CgroupId(dir.inode());
-            let made_at_s = dir.made_at_s();
-            let cgroup = Arc::new(Cgroup { id, path: path.clone(), place, made_at_s });
+            let cgroup = Arc::new(Cgroup::new(id, path.clone(), dir.made_at_s()));
             let mut node = CgroupNode { cgroup, dir, descends, subdirs: None, watch: None };
             if descends {
                 // Watch before listing: a child created in between is reported twice, not missed.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::level::{LevelInput, LevelTracker};
 use super::score::{PublishedScore, STEP, points};
 use crate::contract::{Level, Thresholds};
-use crate::score::{Counted, NodeScore, PerResource};
+use crate::score::{NodeScore, PerResource, Resource};
 
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
@@ -47,7 +47,7 @@ pub enum Failure {
 #[derive(Debug)]
 pub struct Plan {
     levels: LevelTracker,
-    counted: Counted,
+    counted: Vec<Resource>,
     level_shows: bool,
     last: Option<(PublishedScore, Instant)>,
     heartbeat_due: Option<Instant>,
@@ -59,7 +59,7 @@ pub struct Plan {
 impl Plan {
     /// A plan with nothing written yet. `counted` are the resources that make up the score, and
     /// `level_shows` whether any output shows the level.
-    pub fn new(thresholds: Thresholds, counted: Counted, level_shows: bool) -> Self {
+    pub fn new(thresholds: Thresholds, counted: Vec<Resource>, level_shows: bool) -> Self {
         Self {
             levels: LevelTracker::new(thresholds),
             counted,

@@ -14,7 +14,7 @@ use super::score::PublishedScore;
 use crate::cluster::call::CallError;
 use crate::cluster::{NodeKeys, OwnNode};
 use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
-use crate::score::{Counted, NodeScore, PerResource};
+use crate::score::{NodeScore, PerResource, Resource};
 
 /// The age up to which an earlier agent's value is adopted.
 const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
@@ -22,7 +22,7 @@ const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
 pub struct Settings {
     pub prefix: Prefix,
     pub thresholds: Thresholds,
-    pub counted: Counted,
+    pub counted: Vec<Resource>,
     pub outputs: Outputs,
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,

@@ -6,11 +6,8 @@
 //! with it they add up to the node's run delay, which counts every task, less what quotas explain.
 
 use super::run_delay::{allowed_cpus, quota_left};
-use super::wait::Wait;
+use super::wait::{NEGLIGIBLE, Wait};
 use crate::rates::{CpuRates, Ratio, TickRates};
-
-/// A container whose pressure is less doesn't wait: its limits are not read.
-const NEGLIGIBLE: f64 = 0.01;
 
 /// What one container's own files say of its wait, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,48 +24,37 @@ struct Bounds {
     own_limit: Ratio,
 }
 
-/// CPU waits of one window.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PressureScale {
-    factor: f64,
-    cpus: Option<u64>,
+/// The factor of a window; 1 where the node's run delay or another workload is not known.
+pub(super) fn scale(rates: &TickRates) -> f64 {
+    let factor = || {
+        let containers = rates.containers.as_ref()?.iter().map(|one| &one.cpu);
+        let (mut least, mut throttled) = (0.0, 0.0);
+        for workload in containers.chain(rates.others.as_ref()?) {
+            let bounds = Bounds::of(workload, rates.cpus)?;
+            least += bounds.least;
+            throttled += bounds.throttled;
+        }
+        let by_node = rates.run_delay? - throttled;
+        (by_node > least && least > 0.0).then(|| by_node / least)
+    };
+    factor().unwrap_or(1.0)
 }
 
-impl PressureScale {
-    /// The factor of a window; 1 where the node's run delay or another workload is not known.
-    pub(super) fn of(rates: &TickRates) -> Self {
-        let cpus = rates.cpus;
-        let factor = || {
-            let containers = rates.containers.as_ref()?.iter().map(|one| &one.cpu);
-            let (mut least, mut throttled) = (0.0, 0.0);
-            for workload in containers.chain(rates.others.as_ref()?) {
-                let bounds = Bounds::of(workload, cpus)?;
-                least += bounds.least;
-                throttled += bounds.throttled;
-            }
-            let by_node = rates.run_delay? - throttled;
-            (by_node > least && least > 0.0).then(|| by_node / least)
-        };
-        Self { factor: factor().unwrap_or(1.0), cpus }
-    }
-
-    /// What a container waited for; `None` where a needed file could not be read.
-    pub(super) fn cpu_wait(self, cpu: &CpuRates) -> Option<Wait> {
-        let bounds = Bounds::of(cpu, self.cpus)?;
-        let waited = (bounds.least * self.factor).min(bounds.most);
-        Wait::of_cpu(bounds.used, waited, None, bounds.raw, bounds.own_limit)
-    }
+/// What a container waited for; `None` where a needed file could not be read.
+pub(super) fn cpu_wait(cpu: &CpuRates, cpus: Option<u64>, scale: f64) -> Option<Wait> {
+    let bounds = Bounds::of(cpu, cpus)?;
+    let waited = (bounds.least * scale).min(bounds.most);
+    Wait::of_cpu(bounds.used, waited, None, bounds.raw, bounds.own_limit)
 }
 
 impl Bounds {
     fn of(cpu: &CpuRates, cpus: Option<u64>) -> Option<Self> {
-        let raw = cpu.waits.some?;
+        let (raw, used) = (cpu.waits.some?, cpu.usage?);
         if raw.get() < NEGLIGIBLE {
-            let used = cpu.usage.unwrap_or(0.0);
             let own_limit = Ratio::ZERO;
             return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, used, raw, own_limit });
         }
-        let (used, throttled, limits) = (cpu.usage?, cpu.throttled?, cpu.limits?);
+        let (throttled, limits) = (cpu.throttled?, cpu.limits?);
         let cpus = allowed_cpus(&limits, cpus);
         // Throttled time is summed over CPUs: over those that were used or throttled, and one at the
         // least, it is a share of time.
@@ -99,20 +85,12 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::{ContainerRates, WaitShares};
+    use crate::rates::ContainerRates;
     use crate::score::tests::{limits, node, vm};
-    use proptest::prelude::*;
-
-    const CPUS: Option<u64> = Some(4);
 
     fn workload(some: f64, used: f64, throttled: f64, quota: Option<f64>, tasks: u64) -> CpuRates {
-        let some = Ratio::of(some, 1.0);
-        CpuRates {
-            waits: WaitShares { some, full: some },
-            usage: Some(used),
-            throttled: Some(throttled),
-            limits: Some(limits(quota, Some(tasks))),
-        }
+        let limits = Some(limits(quota, Some(tasks)));
+        CpuRates { limits, ..vm(1, some, used, throttled).cpu }
     }
 
     fn rates(run_delay: Option<f64>, vms: &[CpuRates], others: &[CpuRates]) -> TickRates {
@@ -122,7 +100,7 @@ mod tests {
     }
 
     fn waited(rates: &TickRates, cpu: &CpuRates) -> f64 {
-        let wait = PressureScale::of(rates).cpu_wait(cpu).unwrap();
+        let wait = cpu_wait(cpu, rates.cpus, scale(rates)).unwrap();
         wait.demand - cpu.usage.unwrap()
     }
 
@@ -147,37 +125,5 @@ mod tests {
         let batch = workload(0.95, 1.0, 3.0, Some(1.0), 41);
         let node = rates(Some(39.3), &vms, &[batch]);
         assert!((0.08..0.2).contains(&waited(&node, &vms[0])), "{}", waited(&node, &vms[0]));
-    }
-
-    #[test]
-    fn a_vm_that_never_runs_waits_for_all_it_wants() {
-        let starved = workload(1.0, 0.0, 0.0, None, 2);
-        let wait = PressureScale::of(&rates(None, &[starved], &[])).cpu_wait(&starved).unwrap();
-        assert_eq!((wait.contention.get(), wait.demand), (1.0, 1.0));
-    }
-
-    #[test]
-    fn own_limits_are_told_apart() {
-        // As measured: 4 loops with a twentieth of a CPU.
-        let throttled = workload(0.988, 0.05, 3.77, Some(0.05), 5);
-        let wait = PressureScale::of(&rates(None, &[], &[])).cpu_wait(&throttled).unwrap();
-        assert!(wait.contention.get() < 0.01 && wait.own_limit.get() > 0.98, "{wait:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn every_wait_is_a_number_within_its_bounds(
-            (some, part, used, throttled) in (0.0..=1.0, 0.0..=1.0, 0.0..=300.0, 0.0..=300.0),
-            quota in proptest::option::of(0.01..300.0),
-            (tasks, run_delay) in (0u64..100_000, proptest::option::of(0.0..1e6)),
-        ) {
-            let mut cpu = workload(some, used, throttled, quota, tasks);
-            cpu.waits.full = Ratio::of(some * part, 1.0);
-            let wait = PressureScale::of(&rates(run_delay, &[cpu], &[])).cpu_wait(&cpu).unwrap();
-            prop_assert!(wait.demand.is_finite() && wait.demand >= used);
-            prop_assert!(wait.own_limit <= wait.raw, "{:?}", wait);
-            let bounds = Bounds::of(&cpu, CPUS).unwrap();
-            prop_assert!(bounds.least <= bounds.most && bounds.throttled.is_finite());
-        }
     }
 }

@@ -1,39 +1,27 @@
 //! Memory and I/O wait of a container: the part of its pressure that the node explains. Pure.
 
-use super::wait::Wait;
-use crate::rates::{ContainerRates, Ratio};
-
-/// Who else uses the disks of a container is read only where it waits for more.
-const NEGLIGIBLE_IO: f64 = 0.01;
+use super::wait::{NEGLIGIBLE, Wait};
+use crate::rates::{ContainerRates, Ratio, TickRates};
 
 /// Memory pressure counts only while the node itself reclaims, or kubepods does at its limit. Of a
 /// container that hit a limit of its own, the part counts that kswapd scanned of its pages. Waiting
 /// for pages in swap counts too, whether the kernel calls it a stall or not.
-pub(super) fn memory_wait(
-    container: &ContainerRates,
-    node_reclaims: Option<bool>,
-    cpus: Option<u64>,
-) -> Option<Wait> {
+pub(super) fn memory_wait(container: &ContainerRates, rates: &TickRates) -> Option<Wait> {
     let raw = container.pressure.memory.some?;
+    let waited = disk_wait(container, rates.cpus).unwrap_or(0.0);
+    let for_pages = |share| waited * reclaimed_share(container, share);
+    // Waiting for its own pages in swap, and the part of it that the kernel counts as no stall.
+    let swapping = for_pages(container.io.swapped_in);
+    let unstalled = for_pages(container.io.swapped_in_unstalled);
+    let (mut own_limit, mut node) = (0.0, 0.0);
+    if raw > Ratio::ZERO {
+        node = if rates.reclaims? { raw.get() * reclaimed_by_node(container) } else { 0.0 };
+        own_limit = if container.memory.own_limit? { raw.get() - node } else { 0.0 };
+    }
+    let node = Ratio::of((node + unstalled).max(swapping), 1.0)?;
     // Where the memory controller is off, all containers count alike.
     let weight = container.memory.current.unwrap_or(1.0);
-    let (swapping, unstalled) = swap_wait(container, cpus);
-    if raw == Ratio::ZERO {
-        return Some(Wait::of_stall(raw, Ratio::ZERO, swapping, weight));
-    }
-    let part = |share: f64| Ratio::of(raw.get() * share, 1.0);
-    let (own_limit, node) = match (container.memory.own_limit?, node_reclaims?) {
-        (true, true) => {
-            let for_node = reclaimed_by_node(container);
-            (part(1.0 - for_node)?, part(for_node)?)
-        }
-        (true, false) => (raw, Ratio::ZERO),
-        (false, true) => (Ratio::ZERO, raw),
-        (false, false) => (Ratio::ZERO, Ratio::ZERO),
-    };
-    let with_unstalled = Ratio::of(node.get() + unstalled, 1.0)?;
-    let node = if swapping > with_unstalled { swapping } else { with_unstalled };
-    Some(Wait::of_stall(raw, own_limit, node, weight))
+    Some(Wait::of_stall(raw, Ratio::of(own_limit, 1.0)?, node, weight))
 }
 
 /// Of the container's reclaimed pages, the share that the node's shortage took, and no limit.
@@ -43,15 +31,6 @@ fn reclaimed_by_node(container: &ContainerRates) -> f64 {
         Some(true) => container.memory.scanned_for_node.map_or(0.0, Ratio::get),
         None => 0.0,
     }
-}
-
-/// Waiting for the container's own pages in swap; and the part of it that the kernel calls no stall,
-/// which is in no memory pressure.
-fn swap_wait(container: &ContainerRates, cpus: Option<u64>) -> (Ratio, f64) {
-    let waited = disk_wait(container, cpus).unwrap_or(0.0);
-    let for_pages = |share: Option<Ratio>| waited * reclaimed_share(container, share);
-    let all = Ratio::of(for_pages(container.io.swapped_in), 1.0).unwrap_or(Ratio::ZERO);
-    (all, for_pages(container.io.swapped_in_unstalled))
 }
 
 /// Of refaults, a share of what the container read, the share of pages that the node had taken.
@@ -68,7 +47,7 @@ pub(super) fn io_wait(container: &ContainerRates, cpus: Option<u64>) -> Option<W
         return None;
     }
     let wait = |node| Wait::of_stall(raw, Ratio::ZERO, node, 1.0);
-    if raw.get() < NEGLIGIBLE_IO {
+    if raw.get() < NEGLIGIBLE {
         return Some(wait(raw));
     }
     let others = container.io.others?.get();

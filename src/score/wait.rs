@@ -4,6 +4,10 @@ use serde::Serialize;
 
 use crate::rates::Ratio;
 
+/// A container that waits for less, in CPUs or as a share of the window, doesn't wait: the files that
+/// would separate the causes are not read.
+pub(super) const NEGLIGIBLE: f64 = 0.01;
+
 /// Waiting of a container for one resource, as shares of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Wait {
