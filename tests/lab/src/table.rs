@@ -15,7 +15,7 @@ const LARGEST_ERROR: f64 = 0.08;
 
 /// Bounds of the score by PSI, which is an estimate: its mean error, and the share of scenarios in which
 /// it may be on the wrong side of a threshold.
-const MEAN_ERROR_BY_PSI: f64 = 0.10;
+const MEAN_ERROR_BY_PSI: f64 = 0.08;
 const WRONG_SIDES_BY_PSI: f64 = 0.10;
 
 /// Below this truth nearly every estimator is right.
