@@ -25,11 +25,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use psi_agent::clock::Moment;
-use psi_agent::collector::{Collector, Groups, Handles, Selection};
+use psi_agent::collector::{Collector, Handles};
+use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::raise_open_file_limit;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{CpuSource, Detail, ScrapeSample};
+use psi_agent::sample::{CpuSource, Detail, Groups, ScrapeSample};
 use support::{Turns, cpu_time_of, judge, take_turns};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
@@ -171,7 +172,8 @@ impl Agent {
         };
         let handles = Handles { cgroups: handles, processes: 0 };
         let groups = Groups::default();
-        let collector = Collector::new(open, root, selection, groups, CpuSource::Psi, handles);
+        let collector =
+            Collector::new(open, root, Some(selection), groups, CpuSource::Psi, handles);
         Self { collector, now: Instant::now(), proc, samples: 0 }
     }
 

@@ -4,13 +4,14 @@
 use std::time::{Duration, Instant};
 
 use psi_agent::clock::Moment;
-use psi_agent::collector::{Collector, Groups, Handles, Selection};
+use psi_agent::collector::{Collector, Handles};
 use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
+use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::tick_rates;
-use psi_agent::sample::{CpuSource, TickSample};
+use psi_agent::sample::{CpuSource, Groups, TickSample};
 use psi_agent::score::Scorer;
 use serde_json::json;
 
@@ -54,7 +55,14 @@ impl Node {
             vms_only: true,
         };
         Self {
-            collector: Collector::new(proc, root, selection, Groups::default(), source, handles),
+            collector: Collector::new(
+                proc,
+                root,
+                Some(selection),
+                Groups::default(),
+                source,
+                handles,
+            ),
             pods: PodIndex::of(&pods),
             scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
             before: None,

@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::cgroup_path::{Place, PodLevel};
 use crate::clock;
 use crate::cluster::{ClusterError, OwnNode, block_on};
-use crate::collector::{Collector, Groups, Handles, Selection};
+use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
@@ -18,7 +18,7 @@ use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::pod_source::{connect, list};
-use crate::sample::CpuSource;
+use crate::sample::{CpuSource, Groups};
 use crate::serve::tls::Certificate;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,7 +285,7 @@ fn cpu_source(
 ) -> Finding {
     let about = "cpu source";
     let handles = Handles { cgroups: 0, processes: usize::MAX };
-    let (selection, groups) = (Selection::NONE, Groups::default());
+    let (selection, groups) = (Some(config.selection), Groups::default());
     let mut collector = Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles);
     let tick = collector.tick(clock::now(), None);
     let containers = tick.containers.unwrap_or_default();

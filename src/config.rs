@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::collector::{Groups, Selection};
 use crate::contract::{Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
+use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::Resource;
 use crate::publish::node_patch::Outputs;
-use crate::sample::CpuSource;
+use crate::sample::{CpuSource, Groups};
 pub use access::{Access, Auth};
 pub use bridge::Bridge;
 pub use cluster::{PodSource, Publish, Scope};

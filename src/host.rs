@@ -113,9 +113,6 @@ impl Host {
 
     /// A collector of this host, which keeps as many directory handles as the process may have.
     pub fn into_collector(self, config: &Config) -> Collector {
-        if self.node_alone {
-            return Collector::of_node_alone(self.proc, self.root, self.cpu_source);
-        }
         let handles = raise_open_file_limit().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
@@ -125,7 +122,8 @@ impl Host {
             CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
             CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },
         };
-        let (selection, groups) = (config.selection, config.groups());
+        let selection = (!self.node_alone).then_some(config.selection);
+        let groups = config.groups();
         Collector::new(self.proc, self.root, selection, groups, self.cpu_source, handles)
     }
 }

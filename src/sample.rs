@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::clock::Moment;
 use crate::identity::Workload;
+use crate::identity::matching::Matching;
 use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
@@ -44,6 +45,21 @@ pub enum Detail {
     Exported,
     /// Also limits, events and cgroups that only the page and `top` show.
     Everything,
+}
+
+/// Groups of files that an export pass reads besides pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Groups {
+    /// `cpu.stat`.
+    pub cpu: bool,
+    /// `memory.current`, `memory.stat` and their kind.
+    pub memory: bool,
+    /// `io.stat`.
+    pub io: bool,
+    /// `cgroup.procs`, `pids.*`.
+    pub processes: bool,
+    /// `cpu.max`, `cpu.weight`, `memory.max`.
+    pub spec: bool,
 }
 
 /// The three pressures of a cgroup or of the node; `None` where PSI is off.
@@ -89,18 +105,6 @@ pub struct PassReport {
     pub tree: TreeHealth,
     /// How pods and cgroups match; `None` without a source of pods.
     pub matching: Option<Matching>,
-}
-
-/// Pods and cgroups that have not found each other.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Matching {
-    /// Known pods.
-    pub pods: usize,
-    /// Pods without any cgroup here: not started yet, or ended.
-    pub pods_without_cgroup: usize,
-    /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
-    /// those that are too new.
-    pub cgroups_without_pod: usize,
 }
 
 /// Result of an export pass (scrape).

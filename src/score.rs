@@ -27,7 +27,6 @@ pub use wait::Wait;
 
 /// The estimator's source and version: values of different bases are not compared. Every change of
 /// the estimator changes it.
-#[must_use]
 pub fn basis(source: CpuSource) -> Basis {
     match source {
         CpuSource::Psi => Basis::Psi(9),
@@ -140,7 +139,6 @@ struct Contention {
 
 impl Scorer {
     /// One without history.
-    #[must_use]
     pub fn new(counted: Vec<Resource>) -> Self {
         Self { counted, ..Self::default() }
     }
@@ -157,7 +155,6 @@ impl Scorer {
     }
 
     /// The score of a single window, unsmoothed.
-    #[must_use]
     pub fn of_one_window(counted: Vec<Resource>, moment: Moment, rates: &TickRates) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(moment, rates);

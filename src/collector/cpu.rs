@@ -3,8 +3,11 @@
 use std::time::Instant;
 
 use super::files::Files;
+use super::population::Pods;
 use super::state::{CgroupState, is_due};
+use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::CgroupDir;
+use crate::kernel::cgroup_tree::CgroupNode;
 use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
 use crate::kernel::limits::{CpuMax, parse_cpu_count, parse_cpu_max, parse_number};
 use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, Throttled};
@@ -17,6 +20,12 @@ pub(super) struct Levels<'a> {
 }
 
 impl<'a> Levels<'a> {
+    pub(super) fn new(node: &'a CgroupNode, pods: &Pods<'a>) -> Self {
+        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&place.uid) } else { None };
+        let pod = uid.and_then(|uid| pods.get(uid)).map(|pod| &pod.dir);
+        Self { container: &node.dir, pod }
+    }
+
     /// Both, the container first.
     pub(super) fn iter(self) -> impl Iterator<Item = &'a CgroupDir> {
         std::iter::once(self.container).chain(self.pod)
@@ -43,9 +52,8 @@ pub(super) fn read_cpu_use(
         state.limits_at = Some(now);
         state.cpu.limits = read_limits(files, dirs);
     }
-    let quota = state.cpu.limits.and_then(|limits| limits.quota());
     let counters_due = match source {
-        CpuSource::RunDelay => quota.is_some(),
+        CpuSource::RunDelay => state.cpu.limits.is_some_and(|limits| limits.quota().is_some()),
         CpuSource::Psi => {
             let newest_of_a_pair = state.cpu.before.and(state.cpu.last);
             waits || is_due(newest_of_a_pair.map(|last| last.at), now)

@@ -1,13 +1,12 @@
 //! The files of one cgroup that an export pass reads besides pressure.
 
 use super::files::Files;
-use super::selection::Groups;
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{
     count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
 };
 use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
-use crate::sample::{CgroupStats, Detail};
+use crate::sample::{CgroupStats, Detail, Groups};
 
 /// `None` where no group is wanted.
 pub(super) fn read_stats(

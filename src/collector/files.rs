@@ -2,8 +2,10 @@
 //! is kept for the report of the pass.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_tree::{Cgroup, CgroupNode};
 use crate::kernel::io_stat::{IoCounters, parse_io_stat};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::text::ParseError;
@@ -15,18 +17,25 @@ pub(super) struct Files {
     pub(super) buffer: ReadBuffer,
     pub(super) errors: Vec<ReadError>,
     pub(super) dropped_io_rows: u64,
+    /// Cgroups that were found removed.
+    pub(super) gone: Vec<Arc<Cgroup>>,
     /// Whether a file was missing since the last call of [`Files::found_gone`].
     missing: bool,
 }
-
-/// The cgroup was removed.
-#[derive(Debug)]
-pub(super) struct Gone;
 
 impl Files {
     /// The value; an error is kept.
     pub(super) fn note<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
+    }
+
+    /// What `read` reads with the buffer.
+    pub(super) fn read_by<T>(
+        &mut self,
+        read: impl FnOnce(&mut ReadBuffer) -> Result<T, ReadError>,
+    ) -> Option<T> {
+        let value = read(&mut self.buffer);
+        self.note(value)
     }
 
     /// A file of a cgroup. The outer `None` is an error, the inner one that there is no such file:
@@ -37,9 +46,9 @@ impl Files {
         name: &CStr,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Option<Option<T>> {
-        let read = dir.read(name, &mut self.buffer, parse);
-        self.missing |= matches!(read, Ok(None));
-        self.note(read)
+        let read = self.read_by(|buffer| dir.read(name, buffer, parse));
+        self.missing |= matches!(read, Some(None));
+        read
     }
 
     /// A file whose absence and errors mean the same to the caller.
@@ -59,35 +68,44 @@ impl Files {
         Some(stat.map(|stat| stat.devices))
     }
 
-    /// A pressure file; `None` where PSI is off for this cgroup or by error.
+    /// A pressure file. The outer `None` is a removed cgroup, the inner one an error, or that PSI is
+    /// off for this cgroup.
     pub(super) fn pressure(
         &mut self,
-        dir: &CgroupDir,
+        node: &CgroupNode,
         resource: Resource,
-    ) -> Result<Option<Pressure>, Gone> {
-        match dir.pressure(resource, &mut self.buffer) {
-            Ok(pressure) => Ok(Some(pressure)),
+    ) -> Option<Option<Pressure>> {
+        match node.dir.pressure(resource, &mut self.buffer) {
+            Ok(pressure) => return Some(Some(pressure)),
             // With its directory still there, `cgroup.pressure` is 0.
-            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) if dir.is_alive() => Ok(None),
-            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => Err(Gone),
-            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => Ok(None),
-            Err(error) => {
-                self.errors.push(error);
-                Ok(None)
-            }
+            Err(error) if error.is_vanished() => return self.is_alive(node).then_some(None),
+            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => {}
+            Err(error) => self.errors.push(error),
         }
+        Some(None)
+    }
+
+    /// Whether a cgroup is still there.
+    pub(super) fn is_alive(&mut self, node: &CgroupNode) -> bool {
+        let is_alive = node.dir.is_alive();
+        if !is_alive {
+            self.gone.push(Arc::clone(&node.cgroup));
+        }
+        is_alive
     }
 
     /// Whether a file was missing since the last call because this cgroup was removed.
-    pub(super) fn found_gone(&mut self, dir: &CgroupDir) -> bool {
-        std::mem::take(&mut self.missing) && !dir.is_alive()
+    pub(super) fn found_gone(&mut self, node: &CgroupNode) -> bool {
+        std::mem::take(&mut self.missing) && !self.is_alive(node)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now;
     use crate::kernel::cgroup_dir::CgroupRoot;
+    use crate::kernel::cgroup_tree::{CgroupTree, Extent};
     use std::fs;
 
     #[test]
@@ -95,14 +113,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-gone-{}", std::process::id()));
         fs::create_dir_all(path.join("pod")).unwrap();
         let root = CgroupRoot::open(&path).unwrap();
-        let dir = CgroupDir::open(&root, "/pod", true).unwrap();
+        let mut tree = CgroupTree::new(root, Extent::Everything, 9);
+        tree.follow(now().at);
+        let node = tree.nodes().last().unwrap();
         let mut files = Files::default();
-        assert_eq!(files.read_io_stat(&dir), Some(None));
-        assert!(!files.found_gone(&dir));
+        assert_eq!(files.read_io_stat(&node.dir), Some(None));
+        assert!(!files.found_gone(node));
         fs::remove_dir_all(&path).unwrap();
-        assert!(!files.found_gone(&dir), "no file was missing since");
-        assert_eq!(files.read_io_stat(&dir), Some(None));
-        assert!(files.found_gone(&dir));
+        assert!(!files.found_gone(node), "no file was missing since");
+        assert_eq!(files.read_io_stat(&node.dir), Some(None));
+        assert!(files.found_gone(node));
         assert!(files.errors.is_empty());
     }
 }

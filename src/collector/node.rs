@@ -2,33 +2,48 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::files::Files;
 use super::population::above_pods;
-use super::stalls::{read_limit_hits, read_memory_of};
+use super::stalls::{MemoryNeeds, read_limit_hits, read_memory_of};
 use super::state::is_fresh;
 use crate::cgroup_path::Place;
 use crate::clock::Moment;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupNode, CgroupTree};
 use crate::kernel::io_stat::Device;
-use crate::kernel::node_text::DiskCounters;
+use crate::kernel::node_text::Reclaim;
+use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
 use crate::sample::{AllPods, NodeSample, PressureReading, Pressures};
+
+/// Reclaimed pages are read again for about so long after the reclaim.
+const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
 
 /// Reads the node.
 #[derive(Debug)]
 pub(super) struct NodeReader {
     pub(super) proc: ProcRoot,
     pressure: Option<PressureReading>,
-    pods: AllPods,
     devices: Arc<BTreeMap<Device, String>>,
+    pods: AllPods,
+    memory: MemoryHistory,
+}
+
+/// Memory pressure and reclaim at the tick before.
+#[derive(Debug, Default)]
+struct MemoryHistory {
+    pressure: Option<Option<Pressure>>,
+    scanned: Option<(Option<Reclaim>, Option<u64>)>,
+    reclaimed_at: Option<Instant>,
 }
 
 impl NodeReader {
     pub(super) fn new(proc: ProcRoot) -> Self {
-        Self { proc, pressure: None, pods: AllPods::default(), devices: Arc::default() }
+        let (pods, memory) = (AllPods::default(), MemoryHistory::default());
+        Self { proc, pressure: None, devices: Arc::default(), pods, memory }
     }
 
     /// What both passes read.
@@ -44,49 +59,42 @@ impl NodeReader {
             pressures: read_node_pressures(&self.proc, root, files),
         });
         self.pressure = Some(pressure);
-        let irq = self.proc.irq_pressure(&mut files.buffer);
-        let cpu_times = self.proc.cpu_times(&mut files.buffer);
-        let reclaim = self.proc.reclaim(&mut files.buffer);
-        let memory = self.proc.memory(&mut files.buffer);
         NodeSample {
             pressure,
-            irq: files.note(irq).flatten(),
-            cpu_times: files.note(cpu_times).flatten(),
-            reclaim: files.note(reclaim).flatten(),
-            memory: files.note(memory).flatten(),
+            irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
+            cpu_times: files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten(),
+            reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
+            memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::clone(&self.devices),
         }
     }
 
-    /// Run delay of all tasks, nanoseconds.
-    pub(super) fn run_delay(&self, files: &mut Files) -> Option<u64> {
-        let run_delay = self.proc.run_delay(&mut files.buffer);
-        files.note(run_delay).flatten()
-    }
-
-    /// I/O of block devices.
-    pub(super) fn disks(&self, files: &mut Files) -> Option<BTreeMap<Device, DiskCounters>> {
-        let disks = self.proc.disks(&mut files.buffer);
-        files.note(disks)
-    }
-
     pub(super) fn read_device_names(&mut self, files: &mut Files) {
-        let names = self.proc.device_names(&mut files.buffer);
-        self.devices = Arc::new(files.note(names).unwrap_or_default());
+        let names = files.read_by(|buffer| self.proc.device_names(buffer));
+        self.devices = Arc::new(names.unwrap_or_default());
     }
 
-    /// All pods together; read again only when tasks waited for memory since, or a limit of these
-    /// cgroups can have delayed none.
-    pub(super) fn all_pods(
+    /// All pods together, and what this tick reads of memory. The limits of all pods delayed none
+    /// where no task waited for memory since the tick before.
+    pub(super) fn memory(
         &mut self,
         tree: &CgroupTree,
         files: &mut Files,
-        memory_waits: bool,
-    ) -> AllPods {
-        if memory_waits {
+        node: &NodeSample,
+        now: Instant,
+    ) -> (AllPods, MemoryNeeds) {
+        let pressure = node.pressure.pressures.memory;
+        let waits = self.memory.pressure.replace(pressure) != Some(pressure);
+        if waits {
             self.pods = read_all_pods(tree, files);
         }
-        self.pods
+        let scanned = (node.reclaim, self.pods.limit_hits);
+        if self.memory.scanned.replace(scanned).is_some_and(|before| before != scanned) {
+            self.memory.reclaimed_at = Some(now);
+        }
+        let age = self.memory.reclaimed_at.map(|at| now.saturating_duration_since(at));
+        let refaults = age.is_some_and(|age| age < REFAULTS_FOLLOW);
+        (self.pods, MemoryNeeds { waits, refaults })
     }
 }
 

@@ -4,10 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::matching::Found;
 use crate::cgroup_path::{Place, PodLevel, PodUid};
 use crate::identity::Workload;
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
+use crate::identity::matching::Found;
+use crate::kernel::cgroup_tree::CgroupNode;
 
 /// A container in the tree, and its pod's labels.
 pub(super) type Container<'a> = (&'a CgroupNode, Option<Arc<Workload>>);
@@ -23,20 +23,14 @@ pub(super) fn scored_containers<'a>(
     let (mut pods, mut containers) = (HashMap::new(), Vec::new());
     for (node, found) in nodes {
         let Place::Pod(pod) = &node.cgroup.place else { continue };
-        match pod.level {
-            PodLevel::Pod => _ = pods.insert(&pod.uid, node),
-            PodLevel::Container(_) if *found != Found::NotYet => {
-                let workload = found.workload();
-                let vm = workload.and_then(|workload| workload.vm.as_ref());
-                if !vm.is_some_and(|vm| vm.awaits_handover) {
-                    containers.push((node, workload.cloned()));
-                }
-            }
-            PodLevel::Container(_)
-            | PodLevel::Sandbox(_)
-            | PodLevel::Monitor
-            | PodLevel::Nested(_)
-            | PodLevel::Unknown => {}
+        if pod.level == PodLevel::Pod {
+            pods.insert(&pod.uid, node);
+        }
+        let workload = found.workload();
+        let vm = workload.and_then(|workload| workload.vm.as_ref());
+        let awaits = *found == Found::NotYet || vm.is_some_and(|vm| vm.awaits_handover);
+        if matches!(pod.level, PodLevel::Container(_)) && !awaits {
+            containers.push((node, workload.cloned()));
         }
     }
     let is_vm = |(_, workload): &Container<'_>| workload.as_deref().is_some_and(Workload::is_vm);
@@ -44,14 +38,6 @@ pub(super) fn scored_containers<'a>(
         containers.retain(is_vm);
     }
     (pods, containers)
-}
-
-/// The pod of a container.
-pub(super) fn pod_of<'a>(pods: &Pods<'a>, container: &CgroupNode) -> Option<&'a CgroupNode> {
-    match &container.cgroup.place {
-        Place::Pod(place) => pods.get(&place.uid).copied(),
-        Place::Root | Place::Host | Place::MountUnit => None,
-    }
 }
 
 /// Cgroups that together hold all tasks of the node, each task once: containers, and the topmost
@@ -68,14 +54,6 @@ pub(super) fn workloads<'a>(
         }
         Place::Root | Place::MountUnit => false,
     })
-}
-
-/// [`workloads`] without the scored ones.
-pub(super) fn other_workloads<'a>(
-    nodes: impl Iterator<Item = &'a CgroupNode> + Clone,
-    scored: &HashSet<CgroupId>,
-) -> impl Iterator<Item = &'a CgroupNode> {
-    workloads(nodes).filter(|node| !scored.contains(&node.cgroup.id))
 }
 
 /// Paths of the cgroups above pods: the root, kubepods and its QoS classes.

@@ -4,9 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::state::CgroupState;
-use super::threads::{Sink, is_young};
-use crate::kernel::ReadBuffer;
+use super::files::Files;
+use super::population::Container;
+use super::state::States;
+use super::threads::is_young;
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::parse_populated;
 use crate::kernel::own_process::own_cgroup_inode;
@@ -16,8 +17,6 @@ use crate::kernel::process_dir::TaskId;
 /// How often all processes are listed; at every tick while a container is young.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 
-pub(super) type States = HashMap<CgroupId, CgroupState>;
-
 /// Finds the processes of containers.
 #[derive(Debug)]
 pub(super) struct ProcessFinder {
@@ -25,8 +24,6 @@ pub(super) struct ProcessFinder {
     /// a moment ago and not be in its cgroup yet: only the second time settles it.
     others: HashMap<TaskId, bool>,
     scanned_at: Option<Instant>,
-    /// Whether a known thread ended: others may have replaced it.
-    pub(super) thread_ended: bool,
     /// Handles that may be kept.
     handles: usize,
     /// The agent's own container, where it runs in one with a cgroup namespace.
@@ -39,7 +36,6 @@ impl ProcessFinder {
         Self {
             others: HashMap::new(),
             scanned_at: None,
-            thread_ended: false,
             handles,
             own_container: own_cgroup_inode().map(CgroupId),
         }
@@ -49,43 +45,41 @@ impl ProcessFinder {
     pub(super) fn follow(
         &mut self,
         proc: &ProcRoot,
-        containers: &[&CgroupNode],
+        containers: &[Container<'_>],
         states: &mut States,
-        (buffer, errors): Sink<'_>,
+        files: &mut Files,
         now: Instant,
     ) {
-        let mut any_young = false;
-        for node in containers {
+        let (mut any_young, mut any_ended) = (false, false);
+        for (node, _) in containers {
             let threads = &mut states.entry(node.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
                 self.others.clear();
             }
             any_young |= is_young(*threads.since.get_or_insert(now), now);
+            any_ended |= std::mem::take(&mut threads.ended);
         }
         let age = self.scanned_at.map(|at| now.saturating_duration_since(at));
-        let is_due = any_young || age.is_none_or(|age| age >= SCAN_INTERVAL);
-        if !std::mem::take(&mut self.thread_ended) && !is_due {
+        if !any_young && !any_ended && age.is_some_and(|age| age < SCAN_INTERVAL) {
             return;
         }
         self.scanned_at = Some(now);
-        let all_read = self.scan(proc, containers, states, (buffer, errors), now);
+        let all_read = self.scan(proc, containers, states, files, now);
         let mut handles = self.handles;
-        for node in containers {
+        for (node, _) in containers {
             let Some(state) = states.get_mut(&node.cgroup.id) else { continue };
             let threads = &mut state.threads;
-            let listed = threads.list((buffer, errors), now);
+            let listed = threads.list(files, now);
             // A process that could not be read may be this container's QEMU, for which the threads
             // of virt-launcher don't stand.
-            let complete = threads.has_vcpus() || all_read && threads.processes().next().is_some();
-            threads.hidden = !listed || !complete && is_populated(node, buffer);
-            match handles.checked_sub(threads.handles()) {
-                Some(left) => handles = left,
-                None => {
-                    threads.hidden = true;
-                    threads.clear();
-                }
+            let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
+            threads.hidden = !listed || !complete && is_populated(node, files);
+            if threads.handles() > handles {
+                threads.hidden = true;
+                threads.processes.clear();
             }
+            handles -= threads.handles();
         }
     }
 
@@ -93,32 +87,29 @@ impl ProcessFinder {
     fn scan(
         &mut self,
         proc: &ProcRoot,
-        containers: &[&CgroupNode],
+        containers: &[Container<'_>],
         states: &mut States,
-        (buffer, errors): Sink<'_>,
+        files: &mut Files,
         now: Instant,
     ) -> bool {
-        let ids = match proc.processes() {
-            Ok(ids) => ids,
-            Err(error) => {
-                errors.push(error);
-                return false;
-            }
-        };
+        let Some(ids) = files.note(proc.processes()) else { return false };
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
-        let owners: HashMap<&[u8], CgroupId> =
-            containers.iter().filter_map(|node| name(node)).collect();
+        let cgroups = containers.iter().map(|(node, _)| &node.cgroup);
+        let named =
+            cgroups.filter_map(|one| Some((one.path.rsplit('/').next()?.as_bytes(), one.id)));
+        let owners: HashMap<&[u8], CgroupId> = named.collect();
         let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
-        let scored = containers.iter().filter_map(|node| states.get(&node.cgroup.id));
-        let known: HashSet<TaskId> = scored.flat_map(|state| state.threads.processes()).collect();
+        let scored = containers.iter().filter_map(|(node, _)| states.get(&node.cgroup.id));
+        let known: HashSet<TaskId> =
+            scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
         let mut first_error = None;
         for id in ids {
             if known.contains(&id) || self.others.get(&id) == Some(&true) {
                 continue;
             }
             let found = proc.process(id.number).and_then(|dir| {
-                let owner = owner_of(dir.cgroup(buffer)?, &owners, own);
+                let owner = owner_of(dir.cgroup(&mut files.buffer)?, &owners, own);
                 Ok((dir, owner))
             });
             match found {
@@ -134,15 +125,9 @@ impl ProcessFinder {
             }
         }
         let all_read = first_error.is_none();
-        errors.extend(first_error);
+        files.errors.extend(first_error);
         all_read
     }
-}
-
-/// The name of a container's cgroup, by which processes find it.
-fn name(node: &CgroupNode) -> Option<(&[u8], CgroupId)> {
-    let (_, name) = node.cgroup.path.rsplit_once('/')?;
-    Some((name.as_bytes(), node.cgroup.id))
 }
 
 /// The container of a process, by the path of its cgroup. In a cgroup namespace the beginning of the
@@ -161,8 +146,8 @@ fn owner_of(
 }
 
 /// Whether there are tasks in a cgroup or below it.
-fn is_populated(node: &CgroupNode, buffer: &mut ReadBuffer) -> bool {
-    let populated = node.dir.read(c"cgroup.events", buffer, parse_populated);
+fn is_populated(node: &CgroupNode, files: &mut Files) -> bool {
+    let populated = node.dir.read(c"cgroup.events", &mut files.buffer, parse_populated);
     populated.is_ok_and(|populated| populated == Some(true))
 }
 
@@ -179,9 +164,7 @@ mod tests {
         // In the cgroup namespace of a container.
         let own = Some(CgroupId(7));
         assert_eq!((owner(b"/", own), owner(b"/b.scope", own)), (Some(7), Some(7)));
-        assert_eq!(
-            (owner(b"/../b.scope", own), owner(b"/../../system.slice", own)),
-            (Some(8), None)
-        );
+        assert_eq!(owner(b"/../b.scope", own), Some(8));
+        assert_eq!(owner(b"/../../system.slice", own), None);
     }
 }

@@ -1,31 +1,14 @@
 //! Why a container waits for memory or a disk: counters that separate the node's shortage from the
 //! container's own limits, read only while it waits.
 
-use std::time::{Duration, Instant};
-
 use super::cpu::Levels;
 use super::files::Files;
 use super::state::CgroupState;
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::{parse_io_max, parse_number};
-use crate::kernel::node_text::Reclaim;
 use crate::kernel::page_bytes;
-use crate::kernel::pressure::Pressure;
-use crate::sample::{
-    AllPods, DiskOperations, IoUse, MemoryUse, NodeSample, PressureReading, Refaults, Scanned,
-};
-
-/// Reclaimed pages are read again for about so long after the reclaim.
-const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
-
-/// Memory waits and reclaim of the whole node over the ticks.
-#[derive(Debug, Default)]
-pub(super) struct NodeMemoryHistory {
-    pressure: Option<Option<Pressure>>,
-    scanned: Option<(Option<Reclaim>, Option<u64>)>,
-    reclaimed_at: Option<Instant>,
-}
+use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Refaults, Scanned};
 
 /// What a tick reads of memory.
 #[derive(Debug, Clone, Copy)]
@@ -34,29 +17,6 @@ pub(super) struct MemoryNeeds {
     pub(super) waits: bool,
     /// The node reclaimed memory within the last minute.
     pub(super) refaults: bool,
-}
-
-impl NodeMemoryHistory {
-    /// Whether tasks waited for memory since the tick before; true at the first tick.
-    pub(super) fn moved(&mut self, node: &NodeSample) -> bool {
-        let pressure = node.pressure.pressures.memory;
-        self.pressure.replace(pressure) != Some(pressure)
-    }
-
-    /// Whether the node, or the limit of all its pods, reclaimed memory of late.
-    pub(super) fn reclaimed_lately(
-        &mut self,
-        node: &NodeSample,
-        pods: AllPods,
-        now: Instant,
-    ) -> bool {
-        let scanned = (node.reclaim, pods.limit_hits);
-        if self.scanned.replace(scanned).is_some_and(|before| before != scanned) {
-            self.reclaimed_at = Some(now);
-        }
-        let since = |at| now.saturating_duration_since(at);
-        self.reclaimed_at.is_some_and(|at| since(at) < REFAULTS_FOLLOW)
-    }
 }
 
 /// Reclaim of a container.
@@ -103,26 +63,22 @@ pub(super) fn read_io_use(
         _ => read_has_io_max(files, dirs),
     };
     state.io_max = Some((pressure, has_max));
+    let mut io = IoUse { has_max, ..IoUse::default() };
     if !state.io_wait.advance(pressure.and_then(|pressure| pressure.some_us), reading.at) {
-        return IoUse { has_max, ..IoUse::default() };
+        return io;
     }
-    let operations = match files.read_io_stat(dirs.container) {
-        None => None,
-        Some(None) => Some(DiskOperations::Uncounted),
-        Some(Some(rows)) => {
-            Some(DiskOperations::Counted(rows.into_iter().map(|row| (row.device, row)).collect()))
+    io.operations = files.read_io_stat(dirs.container).map(|rows| match rows {
+        None => DiskOperations::Uncounted,
+        Some(rows) => {
+            DiskOperations::Counted(rows.into_iter().map(|row| (row.device, row)).collect())
         }
-    };
-    if !needs.refaults {
-        return IoUse { has_max, operations, ..IoUse::default() };
-    }
-    IoUse {
-        has_max,
-        operations,
-        refaults: read_refaults(files, dirs.container),
+    });
+    if needs.refaults {
+        io.refaults = read_refaults(files, dirs.container);
         // The other containers of a pod are no neighbours of its own.
-        pod_memory: read_memory_of(files, dirs.pod.unwrap_or(dirs.container)),
+        io.pod_memory = read_memory_of(files, dirs.pod.unwrap_or(dirs.container));
     }
+    io
 }
 
 /// Times that a memory limit of this cgroup caused reclaim; 0 where the memory controller is off.

@@ -10,11 +10,13 @@
 //! 4. Limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
 //!    half minute; `cpu.stat` at the first two ticks, too, which make the first rate.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::files::{Files, Gone};
+use super::files::Files;
 use super::threads::ContainerThreads;
-use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::sample::{CpuUse, MemoryUse, PressureReading, Pressures};
@@ -29,6 +31,8 @@ const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 const WAITS: f64 = 0.01;
 /// ...has its costlier files read for so long.
 const ATTENTION: Duration = Duration::from_secs(60);
+
+pub(super) type States = HashMap<CgroupId, CgroupState>;
 
 /// What is remembered of one cgroup.
 #[derive(Debug, Default)]
@@ -61,22 +65,22 @@ struct KeptPressure {
 }
 
 impl CgroupState {
-    /// Pressures of these resources, by rules 1 and 2.
+    /// Pressures of these resources, by rules 1 and 2; `None` when the cgroup is gone.
     pub(super) fn pressures(
         &mut self,
         files: &mut Files,
-        dir: &CgroupDir,
+        cgroup: &CgroupNode,
         resources: &[Resource],
         node: &PressureReading,
         now: Instant,
-    ) -> Result<PressureReading, Gone> {
-        if dir.is_root_cgroup() {
-            return Ok(*node);
+    ) -> Option<PressureReading> {
+        if cgroup.dir.is_root_cgroup() {
+            return Some(*node);
         }
         let mut reading = PressureReading { at: now, pressures: Pressures::default() };
         if node.pressures == Pressures::default() {
             // PSI is off on the whole node: the files are not even there.
-            return if dir.is_alive() { Ok(reading) } else { Err(Gone) };
+            return files.is_alive(cgroup).then_some(reading);
         }
         for &resource in resources {
             let node = *node.pressures.of(resource);
@@ -86,13 +90,13 @@ impl CgroupState {
             let kept = match self.pressures.of(resource) {
                 Some(kept) if is_fresh(kept.at, now) => *kept,
                 Some(kept) if stood_still(kept) => KeptPressure { at: now, ..*kept },
-                _ => KeptPressure { at: now, node, pressure: files.pressure(dir, resource)? },
+                _ => KeptPressure { at: now, node, pressure: files.pressure(cgroup, resource)? },
             };
             *self.pressures.of_mut(resource) = Some(kept);
             *reading.pressures.of_mut(resource) = kept.pressure;
             reading.at = reading.at.min(kept.at);
         }
-        Ok(reading)
+        Some(reading)
     }
 }
 
@@ -117,7 +121,9 @@ impl WaitHistory {
     /// Takes in a total, microseconds; answers whether the container waited of late.
     pub(super) fn advance(&mut self, total_us: Option<u64>, now: Instant) -> bool {
         if let (Some((at, before)), Some(total)) = (self.last, total_us)
-            && waits(total.saturating_sub(before), now.saturating_duration_since(at))
+            && total > before
+            && Duration::from_micros(total - before)
+                >= now.saturating_duration_since(at).mul_f64(WAITS)
         {
             self.waited_at = Some(now);
         }
@@ -129,9 +135,4 @@ impl WaitHistory {
     pub(super) fn waited_lately(&self, now: Instant) -> bool {
         self.waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTION)
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a wait between two ticks is far below 2^52 us")]
-fn waits(waited_us: u64, window: Duration) -> bool {
-    waited_us > 0 && waited_us as f64 >= WAITS * window.as_secs_f64() * 1e6
 }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::files::Files;
 use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
 use crate::kernel::task_text::TaskTimes;
 use crate::kernel::{ReadBuffer, ReadError};
@@ -13,19 +14,18 @@ use crate::sample::ThreadSample;
 /// Until then a container's processes are still starting, and its threads still get their names.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// Where file contents and errors go.
-pub(super) type Sink<'a> = (&'a mut ReadBuffer, &'a mut Vec<ReadError>);
-
 /// The processes of one container.
 #[derive(Debug, Default)]
 pub(super) struct ContainerThreads {
     pub(super) since: Option<Instant>,
     pub(super) hidden: bool,
-    processes: HashMap<TaskId, Process>,
+    /// Whether a known thread ended: others may have replaced it.
+    pub(super) ended: bool,
+    pub(super) processes: HashMap<TaskId, Process>,
 }
 
 #[derive(Debug)]
-struct Process {
+pub(super) struct Process {
     dir: ProcessDir,
     threads: HashMap<TaskId, Thread>,
     since: Instant,
@@ -50,16 +50,6 @@ impl ContainerThreads {
         self.processes.insert(id, Process { dir, threads: HashMap::new(), since: now });
     }
 
-    /// Forgets all processes, and gives their handles back.
-    pub(super) fn clear(&mut self) {
-        self.processes.clear();
-    }
-
-    /// The processes that are known.
-    pub(super) fn processes(&self) -> impl Iterator<Item = TaskId> {
-        self.processes.keys().copied()
-    }
-
     /// Whether a vCPU thread is known.
     pub(super) fn has_vcpus(&self) -> bool {
         self.processes.values().flat_map(|process| process.threads.values()).any(|one| one.is_vcpu)
@@ -72,34 +62,25 @@ impl ContainerThreads {
     }
 
     /// Brings the threads of all processes up to date; answers whether all could be read.
-    pub(super) fn list(&mut self, (buffer, errors): Sink<'_>, now: Instant) -> bool {
-        let known_errors = errors.len();
-        self.processes.retain(|_, process| match process.list(buffer, errors, now) {
-            Ok(()) => true,
-            Err(error) => {
-                let is_vanished = error.is_vanished();
-                if !is_vanished {
-                    errors.push(error);
-                }
-                !is_vanished
+    pub(super) fn list(&mut self, files: &mut Files, now: Instant) -> bool {
+        let known_errors = files.errors.len();
+        self.processes.retain(|_, process| match process.list(files, now) {
+            Err(error) if error.is_vanished() => false,
+            listed => {
+                files.note(listed);
+                true
             }
         });
         if self.has_vcpus() {
             let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
             threads.filter(|thread| !thread.is_vcpu).for_each(|thread| thread.dir = None);
         }
-        errors.len() == known_errors
+        files.errors.len() == known_errors
     }
 
     /// The vCPU threads, or all threads where there are none; `None` where the container is hidden.
-    /// `may_wait` is false where its CPU pressure proves that no task waited. Sets `ended` where a
-    /// known thread ended.
-    pub(super) fn read(
-        &mut self,
-        may_wait: bool,
-        (buffer, errors): Sink<'_>,
-        ended: &mut bool,
-    ) -> Option<Vec<ThreadSample>> {
+    /// `may_wait` is false where its CPU pressure proves that no task waited.
+    pub(super) fn read(&mut self, may_wait: bool, files: &mut Files) -> Option<Vec<ThreadSample>> {
         if self.hidden {
             return None;
         }
@@ -110,10 +91,10 @@ impl ContainerThreads {
                 if vcpus_only && !thread.is_vcpu {
                     return true;
                 }
-                match thread.sample(id.number, may_wait, buffer) {
+                match thread.sample(id.number, may_wait, &mut files.buffer) {
                     Ok(sample) => samples.extend(sample),
                     Err(error) if error.is_vanished() => {
-                        *ended = true;
+                        self.ended = true;
                         return false;
                     }
                     Err(error) => _ = failed.get_or_insert(error),
@@ -122,27 +103,22 @@ impl ContainerThreads {
             });
         }
         let complete = failed.is_none();
-        errors.extend(failed);
+        files.errors.extend(failed);
         complete.then_some(samples)
     }
 }
 
 impl Process {
-    fn list(
-        &mut self,
-        buffer: &mut ReadBuffer,
-        errors: &mut Vec<ReadError>,
-        now: Instant,
-    ) -> Result<(), ReadError> {
+    fn list(&mut self, files: &mut Files, now: Instant) -> Result<(), ReadError> {
         // A thread is born with the name of its process.
         let names_change = is_young(self.since, now);
         let mut before = std::mem::take(&mut self.threads);
         for id in self.dir.threads()? {
             let kept = before.remove(&id).filter(|thread| thread.is_vcpu || !names_change);
-            match kept.map_or_else(|| Thread::open(&self.dir, id, buffer), Ok) {
+            match kept.map_or_else(|| Thread::open(&self.dir, id, &mut files.buffer), Ok) {
                 Ok(thread) => _ = self.threads.insert(id, thread),
                 Err(error) if error.is_vanished() => {}
-                Err(error) => errors.push(error),
+                Err(error) => files.errors.push(error),
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::command::Command;
 use super::error::ConfigError;
 use crate::cluster::Cluster;
-use crate::collector::Selection;
+use crate::identity::selection::Selection;
 
 /// Source of this node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]

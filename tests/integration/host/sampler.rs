@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use psi_agent::collector::{Collector, Groups, Handles, Selection};
+use psi_agent::collector::{Collector, Handles};
+use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{CpuSource, Detail};
+use psi_agent::sample::{CpuSource, Detail, Groups};
 use psi_agent::sampler::Sampler;
 
 use crate::support::fake_node::FakeNode;
@@ -42,5 +43,5 @@ fn collector(node: &FakeNode) -> Collector {
     let everything =
         Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
     let (groups, handles) = (Groups::default(), Handles::default());
-    Collector::new(proc, root, everything, groups, CpuSource::Psi, handles)
+    Collector::new(proc, root, Some(everything), groups, CpuSource::Psi, handles)
 }

@@ -1,0 +1,47 @@
+//! Which cgroups are exported.
+
+use super::matching::Found;
+use crate::cgroup_path::{Place, PodLevel};
+
+/// Which cgroups are exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    /// Every cgroup, or the levels below only.
+    pub everything: bool,
+    /// The root cgroup.
+    pub root: bool,
+    /// Pods.
+    pub pods: bool,
+    /// Containers.
+    pub containers: bool,
+    /// Of pods and containers, those of VMs only.
+    pub vms_only: bool,
+}
+
+impl Selection {
+    /// Whether a cgroup at this place, with this pod or container, is exported.
+    pub fn includes(&self, place: &Place, found: &Found) -> bool {
+        self.includes_place(place)
+            && match found {
+                Found::Known(workload) => !self.vms_only || workload.vm.is_some(),
+                Found::NotYet => false,
+                Found::Unnamed => true,
+            }
+    }
+
+    fn includes_place(&self, place: &Place) -> bool {
+        match place {
+            Place::MountUnit => false,
+            Place::Root => self.everything || self.root,
+            Place::Host => self.everything,
+            Place::Pod(pod) => match pod.level {
+                PodLevel::Pod => self.everything || self.pods,
+                PodLevel::Container(_) => self.everything || self.containers,
+                PodLevel::Sandbox(_)
+                | PodLevel::Monitor
+                | PodLevel::Nested(_)
+                | PodLevel::Unknown => self.everything,
+            },
+        }
+    }
+}
