@@ -85,7 +85,6 @@ pub struct Config {
 
 impl Config {
     /// Groups of kernel files that the exported families need.
-    #[must_use]
     pub fn groups(&self) -> Groups {
         let has = |group| self.families.contains(&group);
         Groups {

@@ -100,7 +100,6 @@ pub struct MemoryRates {
 }
 
 /// Compares two export passes, the earlier first.
-#[must_use]
 pub fn scrape_rates(earlier: &ScrapeSample, later: &ScrapeSample) -> ScrapeRates {
     fn all(sample: &ScrapeSample) -> impl Iterator<Item = &CgroupSample> {
         sample.cgroups.iter().chain(&sample.beside)
@@ -119,7 +118,6 @@ pub fn scrape_rates(earlier: &ScrapeSample, later: &ScrapeSample) -> ScrapeRates
 }
 
 /// Compares two ticks, the earlier first.
-#[must_use]
 pub fn tick_rates(earlier: &TickSample, later: &TickSample) -> TickRates {
     let window = later.moment.at.saturating_duration_since(earlier.moment.at);
     let containers = later.containers.as_ref().map(|containers| {

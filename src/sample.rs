@@ -28,7 +28,6 @@ pub enum CpuSource {
 
 impl CpuSource {
     /// The word of flag, metric and log.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             CpuSource::Psi => "psi",
@@ -285,7 +284,6 @@ pub struct CpuLimits {
 
 impl CpuLimits {
     /// CPUs that the tighter of the two quotas allows; `None` without a quota.
-    #[must_use]
     pub fn quota(&self) -> Option<f64> {
         let quotas = [self.container_max, self.pod_max].into_iter().flatten();
         quotas.filter_map(CpuMax::cpus).reduce(f64::min)

@@ -92,7 +92,6 @@ impl Sampler {
     }
 
     /// The newest tick; `None` before the first.
-    #[must_use]
     pub fn latest_tick(&self) -> Option<Arc<Tick>> {
         self.ticks.borrow().clone()
     }

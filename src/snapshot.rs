@@ -196,7 +196,6 @@ fn seconds(micros: u64) -> f64 {
 
 impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates and the score of the latest tick.
-    #[must_use]
     pub fn new(
         sample: &'a ScrapeSample,
         rates: Option<&ScrapeRates>,

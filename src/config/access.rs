@@ -64,7 +64,6 @@ impl Access {
     }
 
     /// The rules for requests.
-    #[must_use]
     pub fn rules(&self) -> AccessRules {
         AccessRules {
             tls: self.certificate.is_some(),

@@ -34,7 +34,6 @@ struct Position {
 
 impl Exposition {
     /// The families of `groups` for `sample`; `labels` are those of its cgroups, in the same order.
-    #[must_use]
     pub fn new(
         sample: Arc<ScrapeSample>,
         labels: Vec<Arc<SeriesLabels>>,

@@ -18,7 +18,6 @@ pub enum Kind {
 
 impl Kind {
     /// The value of `# TYPE`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Kind::Counter => "counter",

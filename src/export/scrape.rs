@@ -20,13 +20,11 @@ pub struct Scrapes {
 
 impl Scrapes {
     /// Scrapes of these families.
-    #[must_use]
     pub fn new(groups: Vec<FamilyGroup>) -> Self {
         Self { groups, labels: Mutex::default() }
     }
 
     /// Begins a response.
-    #[must_use]
     pub fn begin(
         &self,
         sample: Arc<ScrapeSample>,

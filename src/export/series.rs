@@ -17,7 +17,6 @@ pub struct SeriesLabels {
 
 impl SeriesLabels {
     /// The labels of a cgroup. Without a workload, all but `id` are empty.
-    #[must_use]
     pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
         let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
         let mut text = String::from("{");

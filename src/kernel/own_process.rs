@@ -59,7 +59,6 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
 
 /// Inode of the cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
 /// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
-#[must_use]
 pub fn own_cgroup_inode() -> Option<u64> {
     let top = "/sys/fs/cgroup";
     let is_cgroup2 = statfs(top).ok()?.filesystem_type() == CGROUP2_SUPER_MAGIC;

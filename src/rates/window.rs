@@ -19,7 +19,6 @@ pub struct Ratio(f64);
 impl Ratio {
     /// `part / whole`, held within 0 and 1 (windows of the kernel and of the agent differ by
     /// microseconds); `None` where it is no number.
-    #[must_use]
     pub fn of(part: f64, whole: f64) -> Option<Self> {
         let ratio = part / whole;
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))
@@ -29,7 +28,6 @@ impl Ratio {
     pub const ZERO: Self = Self(0.0);
 
     /// The number.
-    #[must_use]
     pub fn get(self) -> f64 {
         self.0
     }
