@@ -29,7 +29,6 @@ pub struct Snapshot<'a> {
     pub scored_at_ms: Option<u64>,
     /// State of the agent; absent where `top` reads the kernel itself.
     pub agent: Option<AgentView>,
-    /// The node.
     pub node: NodeView,
     /// Its cgroups, by path.
     pub cgroups: Vec<CgroupView<'a>>,
@@ -49,7 +48,6 @@ pub struct AgentView {
     pub health: HealthView,
 }
 
-/// The node.
 #[derive(Debug, Serialize)]
 pub struct NodeView {
     /// Contention score, 0 to 1; absent in the first 30 s.
@@ -66,7 +64,6 @@ pub struct NodeView {
     pub utilization: Option<Ratio>,
     /// Share of the CPUs' time that the hypervisor gave to others.
     pub steal: Option<Ratio>,
-    /// CPUs online.
     pub cpus: Option<u64>,
     /// `MemTotal`, bytes.
     pub memory_total: Option<u64>,
@@ -76,7 +73,6 @@ pub struct NodeView {
     pub pages_scanned: Option<u64>,
 }
 
-/// A cgroup.
 #[derive(Debug, Serialize)]
 pub struct CgroupView<'a> {
     /// Path from the root of the hierarchy.
@@ -164,9 +160,7 @@ pub struct IoMaxView {
 /// A number, or `"max"`.
 #[derive(Debug, Clone, Copy)]
 pub enum LimitView {
-    /// No limit.
     Max,
-    /// The limit.
     At(f64),
 }
 

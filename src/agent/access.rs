@@ -17,9 +17,6 @@ pub(super) fn tls(config: &Config, health: &Arc<Health>) -> Result<Option<Tls>, 
 }
 
 /// The authenticator; `None` without authentication.
-///
-/// # Errors
-/// Where the agent has no API server, or the system no random numbers.
 pub(super) fn authenticator(
     config: &Config,
     node: Option<&OwnNode>,

@@ -44,7 +44,6 @@ pub struct Access {
     pub certificate: Option<CertificateFiles>,
     /// Authentication for the metrics.
     pub auth: Auth,
-    /// Who may read the page.
     pub page: Page,
 }
 
@@ -63,7 +62,6 @@ impl Access {
         Ok(Self { certificate, auth, page })
     }
 
-    /// The rules for requests.
     pub fn rules(&self) -> AccessRules {
         AccessRules {
             tls: self.certificate.is_some(),

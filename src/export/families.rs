@@ -10,9 +10,7 @@ use crate::sample::{CgroupSample, CgroupStats, NodeSample, Pressures};
 /// Type of a Prometheus metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Monotonic except for restarts.
     Counter,
-    /// Increases and decreases.
     Gauge,
 }
 
@@ -70,18 +68,12 @@ pub enum Source {
     Device(fn(&IoCounters) -> u64),
 }
 
-/// A metric family.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// Name.
     pub name: &'static str,
-    /// HELP.
     pub help: &'static str,
-    /// TYPE.
     pub kind: Kind,
-    /// Group in `--families`.
     pub group: FamilyGroup,
-    /// Series.
     pub source: Source,
 }
 

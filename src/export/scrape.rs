@@ -19,7 +19,6 @@ pub struct Scrapes {
 }
 
 impl Scrapes {
-    /// Scrapes of these families.
     pub fn new(groups: Vec<FamilyGroup>) -> Self {
         Self { groups, labels: Mutex::default() }
     }

@@ -24,10 +24,8 @@ impl Ratio {
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))
     }
 
-    /// Zero.
     pub const ZERO: Self = Self(0.0);
 
-    /// The number.
     pub fn get(self) -> f64 {
         self.0
     }

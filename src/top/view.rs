@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-/// The node and its cgroups.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct View {
     pub(super) version: String,
@@ -15,7 +14,6 @@ pub(super) struct View {
     pub(super) cgroups: Vec<Cgroup>,
 }
 
-/// State of the agent.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Agent {
     pub(super) pods_listed: Option<bool>,
