@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::health::HealthView;
@@ -158,19 +158,12 @@ pub struct IoMaxView {
 }
 
 /// A number, or `"max"`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LimitView {
     Max,
+    #[serde(untagged)]
     At(f64),
-}
-
-impl Serialize for LimitView {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            LimitView::Max => serializer.serialize_str("max"),
-            LimitView::At(value) => serializer.serialize_f64(*value),
-        }
-    }
 }
 
 impl From<Limit> for LimitView {
