@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Family, FamilyGroup, Number, Source};
-use super::series::{SeriesLabels, escape_into};
+use super::series::{SeriesLabels, push_label};
 use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
 
@@ -129,15 +129,12 @@ fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
     let mut labels = BTreeMap::new();
     for counters in stats.flatten() {
         labels.entry(counters.device).or_insert_with_key(|device| {
-            let mut label = String::from("device=\"");
-            match sample.node.devices.get(device) {
-                Some(name) => {
-                    label.push_str("/dev/");
-                    escape_into(&mut label, name);
-                }
-                None => label.push_str(&format!("{}:{}", device.major, device.minor)),
-            }
-            label.push_str("\",");
+            let name = match sample.node.devices.get(device) {
+                Some(name) => format!("/dev/{name}"),
+                None => format!("{}:{}", device.major, device.minor),
+            };
+            let mut label = String::new();
+            push_label(&mut label, "device", &name);
             label
         });
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::families::Kind;
-use super::series::escape_into;
+use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
@@ -122,9 +122,10 @@ fn resource_label(resource: Resource) -> String {
 }
 
 fn label(name: &str, value: &str) -> String {
-    let mut label = format!("{name}=\"");
-    escape_into(&mut label, value);
-    label.push('"');
+    let mut label = String::new();
+    push_label(&mut label, name, value);
+    // The comma.
+    label.pop();
     label
 }
 

@@ -43,16 +43,10 @@ impl SeriesLabels {
     }
 }
 
-/// `name="value",`
-fn push_label(text: &mut String, name: &str, value: &str) {
+/// Appends `name="value",` with backslash, quote and newline of the value escaped.
+pub(super) fn push_label(text: &mut String, name: &str, value: &str) {
     text.push_str(name);
     text.push_str("=\"");
-    escape_into(text, value);
-    text.push_str("\",");
-}
-
-/// Appends a label value, with backslash, quote and newline escaped.
-pub(crate) fn escape_into(text: &mut String, value: &str) {
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
@@ -61,6 +55,7 @@ pub(crate) fn escape_into(text: &mut String, value: &str) {
             other => text.push(other),
         }
     }
+    text.push_str("\",");
 }
 
 /// The labels of the last scrape, in the order of their cgroups' paths.
