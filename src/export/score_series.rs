@@ -170,13 +170,12 @@ impl<'a> Family<'a> {
 mod tests {
     use super::*;
     use crate::cgroup_path::Place;
-    use crate::clock::Moment;
+    use crate::clock;
     use crate::contract::Basis;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     use crate::rates::PressureRates;
     use crate::score::PerResource;
     use std::sync::Arc;
-    use std::time::Instant;
 
     fn member(id: u64, vm: &str, pod: &str) -> ContainerScore {
         let path = format!("/kubepods/pod{id}/{id:064x}");
@@ -209,11 +208,10 @@ mod tests {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "any moment will do")]
     fn score(members: Vec<ContainerScore>) -> String {
         let mut text = String::new();
         let score = NodeScore {
-            moment: Moment { at: Instant::now(), unix_ms: 0 },
+            moment: clock::now(),
             basis: Basis::RunDelay(2),
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },

@@ -111,7 +111,6 @@ mod tests {
     use crate::cgroup_path::Place;
     use crate::kernel::cgroup_tree::CgroupId;
     use crate::sample::{PressureReading, Pressures};
-    use std::time::Instant;
 
     fn cgroup(id: u64, path: &str) -> Cgroup {
         let place = Place::of_path(path);
@@ -137,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "any moment will do")]
     fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
-            let pressure = PressureReading { at: Instant::now(), pressures: Pressures::default() };
+            let at = crate::clock::now().at;
+            let pressure = PressureReading { at, pressures: Pressures::default() };
             let member = |&(id, path): &(u64, &str)| CgroupSample {
                 cgroup: Arc::new(cgroup(id, path)),
                 workload: None,

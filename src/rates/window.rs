@@ -86,7 +86,6 @@ pub(super) fn increase(before: u64, after: u64) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
     use super::*;
     use crate::sample::Pressures;
@@ -99,7 +98,7 @@ mod tests {
     }
 
     fn cpu_some(before: Option<u64>, after: Option<u64>, window: Duration) -> Option<f64> {
-        let start = Instant::now();
+        let start = crate::clock::now().at;
         let rates = pressure_rates(&reading(start, before), &reading(start + window, after));
         rates.cpu.some.map(Ratio::get)
     }
