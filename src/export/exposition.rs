@@ -185,7 +185,6 @@ mod tests {
 
     proptest! {
         #[test]
-        #[allow(clippy::cast_precision_loss)]
         fn seconds_parse_as_microseconds_divided_by_a_million(micros in 0u64..(1 << 53)) {
             let read: f64 = written(Number::Micros(micros)).parse().unwrap();
             prop_assert_eq!(read.to_bits(), (micros as f64 / 1e6).to_bits());
