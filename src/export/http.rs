@@ -65,26 +65,24 @@ impl AgentService {
             Some(authenticator) => authenticator.decide(path, token, peer.address).await,
             None => Decision::Unanswered,
         };
-        match decision {
-            Decision::Allowed => Ok(()),
-            Decision::Unauthenticated => {
-                Err(unauthorized("The API server does not know this token.\n"))
-            }
-            Decision::Forbidden => Err(text(
+        Err(match decision {
+            Decision::Allowed => return Ok(()),
+            Decision::Unauthenticated => unauthorized("The API server does not know this token.\n"),
+            Decision::Forbidden => text(
                 StatusCode::FORBIDDEN,
                 "The token's account may not get this path: bind it to a ClusterRole with this path \
                  among its nonResourceURLs.\n",
-            )),
-            Decision::Unanswered => Err(text(
+            ),
+            Decision::Unanswered => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The API server does not review tokens at the moment, so no new client gets \
                  access.\n",
-            )),
-            Decision::NotAsked => Err(text(
+            ),
+            Decision::NotAsked => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many unknown tokens were sent to have this one reviewed; try again later.\n",
-            )),
-        }
+            ),
+        })
     }
 
     async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
