@@ -161,9 +161,8 @@ impl Worker {
     }
 }
 
-/// When the tick after the one that was due then, and has been made by `now`, is due. Ticks that a
-/// suspended machine missed are not made up for; and of a window that is much shorter than the
-/// others, who ran in it and who waited would be chance.
+/// When the next tick is due, after the one that was due at `due` and ended at `now`. Ticks that a
+/// suspended machine missed are skipped. A much shorter window would measure chance.
 fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
 }

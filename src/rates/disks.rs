@@ -1,4 +1,4 @@
-//! Who asks a node's disks for how much, and how long that takes. Pure.
+//! The load of containers on the node's disks, and the time that it takes. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,24 +8,21 @@ use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::node_text::DiskCounters;
 use crate::sample::{DiskOperations, IoUse, Refaults, TickSample};
 
-/// What tells whose doing it is that a container waits for disks.
+/// Evidence of why a container waits for disks. `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct IoRates {
     /// Whether it or its pod has an `io.max`.
     pub has_max: Option<bool>,
-    /// Of the operations on the disks that it used, the share that others asked for; `None` where
-    /// nothing tells.
+    /// Share of the operations on its disks that other workloads requested.
     pub others: Option<Ratio>,
-    /// How many reads of its were under way on average: what it waited for them, if somebody did for
-    /// each. `None` where nothing tells.
+    /// Its reads in flight, on average: the time waited, if a task waits for each of them.
     pub reading: Option<f64>,
-    /// Of the bytes that it read, the share that came back from swap; `None` where nothing tells.
+    /// Share of the bytes that it read which came from swap.
     pub swapped_in: Option<Ratio>,
-    /// Of the bytes that it read, the share that came back from swap, and that the kernel called no stall.
+    /// The part of `swapped_in` that the kernel did not count as a memory stall.
     pub swapped_in_unstalled: Option<Ratio>,
-    /// Of the bytes that it read, the share of files that had been in the page cache, times the share of
-    /// pods' memory that other pods have: what would still be there without them. `None` where nothing
-    /// tells.
+    /// Share of the bytes that it read which had been evicted from the page cache, times the other
+    /// pods' share of all pods' memory: an estimate of the reads that they caused.
     pub displaced: Option<Ratio>,
 }
 
