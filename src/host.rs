@@ -37,11 +37,9 @@ pub enum HostError {
 /// The usual directory of cgroup mounts, of either version.
 const ANY_CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The host's `/proc` and cgroups.
 #[derive(Debug)]
 pub struct Host {
     pub proc: ProcRoot,
-    /// The root of the cgroup2 tree.
     pub root: Arc<CgroupRoot>,
     /// The mount that was found; `None` with `--cgroup-root`.
     pub mount: Option<Cgroup2Mount>,

@@ -163,7 +163,6 @@ pub struct TickSample {
     pub run_delay_ns: Option<u64>,
     /// I/O of each block device since boot.
     pub disks: Option<BTreeMap<Device, DiskCounters>>,
-    /// All pods together.
     pub pods: AllPods,
     pub cpu_source: CpuSource,
     /// The scored containers; `None` where the list of pods is not known yet, or cgroups can't be

@@ -37,12 +37,10 @@ impl Auth {
     }
 }
 
-/// TLS and access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// The certificate; `None` for plain HTTP.
     pub certificate: Option<CertificateFiles>,
-    /// Authentication for the metrics.
     pub auth: Auth,
     pub page: Page,
 }

@@ -15,7 +15,6 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Capacity beyond [`CHUNK_BYTES`] for the line that completes a chunk. Few lines are longer.
 const LINE_BYTES: usize = 1024;
 
-/// The exposition of one sample.
 #[derive(Debug)]
 pub struct Exposition {
     sample: Arc<ScrapeSample>,

@@ -31,11 +31,9 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
-/// Responds to the agent's requests.
 pub(crate) struct AgentService {
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
-    /// The newest score.
     pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
     pub(crate) scrapes: Scrapes,
     pub(crate) health: Arc<Health>,

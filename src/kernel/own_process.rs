@@ -13,9 +13,7 @@ pub struct OwnProcess {
     pub open_fds: u64,
     /// Limit of open file descriptors; `None` without a limit.
     pub max_fds: Option<u64>,
-    /// Resident memory, bytes.
     pub resident_bytes: u64,
-    /// Virtual memory, bytes.
     pub virtual_bytes: u64,
     pub threads: u64,
     /// Start time, seconds since the epoch.

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use super::view::{Agent, Cgroup, Node, View};
 use crate::score::PerResource;
 
-/// The size of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) columns: usize,
@@ -23,7 +22,6 @@ impl Size {
 /// What `top` shows at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
-    /// The source of the view.
     pub(super) source: String,
     pub(super) view: View,
     /// Why there is no newer view.
