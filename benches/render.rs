@@ -18,7 +18,6 @@ use std::time::Instant;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Registry, TextEncoder};
-use psi_agent::cgroup_path::Place;
 use psi_agent::clock::Moment;
 use psi_agent::export::exposition::Exposition;
 use psi_agent::export::families::FamilyGroup;
@@ -98,8 +97,7 @@ fn sample() -> ScrapeSample {
              cri-containerd-{number:064}.scope"
         );
         let id = CgroupId(number + 2);
-        let cgroup =
-            Cgroup { id, place: Place::of_path(&path), path: path.into(), made_at_s: None };
+        let cgroup = Cgroup::new(id, path, None);
         // Totals of one or two days, with different numbers of digits.
         let total = |factor: u64| Some(number * number * factor + 17);
         let pressure =

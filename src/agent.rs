@@ -18,6 +18,7 @@ use crate::pod_source;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::score::Scorer;
 use crate::serve::connections::{Server, stop_signal};
+use crate::serve::tls::Tls;
 use ticks::Ticks;
 
 mod access;
@@ -55,7 +56,10 @@ async fn start(config: &Config) -> anyhow::Result<(Server, AgentService, Ticks)>
     let cpu_source = host.cpu_source.word();
     let health = Arc::new(Health::new().context("cannot register the agent's own metrics")?);
     health.set_cgroup2(!host.node_alone);
-    let server = Server::listen(config.listen_address, access::tls(config, &health)?).await?;
+    let of_tls = Arc::clone(&health);
+    let certificate = config.access.certificate.as_ref();
+    let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
+    let server = Server::listen(config.listen_address, tls).await?;
     let node = pod_source::connect(&config.pods).await?;
     let authenticator = access::authenticator(config, node.as_ref(), &health)?;
     let pods = pod_source::follow(&config.pods, node.clone(), &health)?;

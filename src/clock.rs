@@ -15,7 +15,6 @@ pub struct Moment {
 
 impl Moment {
     /// The wall clock as a date.
-    #[must_use]
     pub fn timestamp(self) -> Timestamp {
         let milliseconds = i64::try_from(self.unix_ms).unwrap_or(i64::MAX);
         Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX)
@@ -24,7 +23,6 @@ impl Moment {
 
 /// The current time on both clocks.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks")]
-#[must_use]
 pub fn now() -> Moment {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let unix_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);

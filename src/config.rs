@@ -49,43 +49,33 @@ pub struct CommandLine {
 /// The settings of one run of the program.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The command.
     pub command: Command,
     /// Address to listen on; for `top`, the agent's.
     pub listen_address: SocketAddr,
-    /// TLS, authentication and access to the page.
     pub access: Access,
-    /// The host's `/proc`.
     pub proc_root: PathBuf,
     /// Source of CPU wait time; `None` is `auto`.
     pub cpu_source: Option<CpuSource>,
     /// Root of the cgroup v2 hierarchy; `None` to search for it.
     pub cgroup_root: Option<PathBuf>,
-    /// Source of this node's pods.
     pub pods: PodSource,
     /// Kubeconfig of the commands that kubectl's rules apply to; `None` for those rules' default.
     pub kubeconfig: Option<PathBuf>,
-    /// Prefix of keys on Nodes.
     pub prefix: Prefix,
-    /// Cgroups that are read.
     pub selection: Selection,
-    /// Exported families.
     pub families: Vec<FamilyGroup>,
     /// Resources that the score includes.
     pub counted: Vec<Resource>,
-    /// Thresholds of the levels.
     pub thresholds: Thresholds,
     /// Where the score goes, besides the metrics.
     pub publish: Publish,
     /// Label and taints, beside the annotations.
     pub outputs: Outputs,
-    /// Logging.
     pub log: LogConfig,
 }
 
 impl Config {
     /// Groups of kernel files that the exported families need.
-    #[must_use]
     pub fn groups(&self) -> Groups {
         let has = |group| self.families.contains(&group);
         Groups {

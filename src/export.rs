@@ -1,4 +1,4 @@
-//! What leaves the agent: Prometheus' words, people's page, HTTP. In: samples and rates.
+//! Metrics text, page, snapshot and probes over HTTP.
 
 pub mod exposition;
 pub mod families;

@@ -15,19 +15,15 @@ use crate::sample::CpuSource;
 /// Why the host cannot be read. Each message ends with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// `--proc-root` cannot be opened.
     #[error("cannot open the proc file system: {0}: set --proc-root to its mount")]
     Proc(ReadError),
-    /// mountinfo cannot be read.
     #[error("cannot find the cgroup2 mount: {0}: set --cgroup-root to it")]
     Mounts(ReadError),
-    /// There is no cgroup2 mount.
     #[error(
         "cgroup v2 is not mounted: boot with systemd.unified_cgroup_hierarchy=1, or set \
          --cgroup-root to the host's mount"
     )]
     NoCgroup2,
-    /// `--cgroup-root` cannot be opened.
     #[error("cannot open the cgroup root: {0}: set --cgroup-root to the cgroup2 mount")]
     Root(ReadError),
     /// `--cgroup-root` is cgroup v1, or the directory of its hierarchies.
@@ -41,18 +37,14 @@ pub enum HostError {
 /// The usual directory of cgroup mounts, of either version.
 const ANY_CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The host's `/proc` and cgroups.
 #[derive(Debug)]
 pub struct Host {
-    /// `/proc`.
     pub proc: ProcRoot,
-    /// The root of the cgroup2 tree.
     pub root: Arc<CgroupRoot>,
     /// The mount that was found; `None` with `--cgroup-root`.
     pub mount: Option<Cgroup2Mount>,
     /// Whether there is no cgroup v2, so that only files of the node can be read.
     pub node_alone: bool,
-    /// Source of CPU wait time, chosen once.
     pub cpu_source: CpuSource,
 }
 

@@ -2,23 +2,8 @@
 //! command `psi-agent`.
 //!
 //! Data flows in one direction, and no module imports one that comes later in the flow.
-//! `docs/architecture.md` has a picture of it, and follows a value from a file to an annotation.
-//!
-//! - [`contract`]: a Node's pressure, for schedulers and deschedulers too
-//! - [`clock`]: the current time
-//! - [`kernel`]: kernel files to typed values; no other module opens them
-//! - [`cgroup_path`]: a path to pod and container (pure)
-//! - [`identity`]: the pod, container and VM of a cgroup; [`cluster`]: the API client
-//! - [`sample`]: types of one reading; [`collector`]: reads samples in two passes, tick and scrape
-//! - [`rates`]: two samples to shares of time (pure)
-//! - [`score`]: contention of the node and of each VM, with causes (pure)
-//! - [`publish`]: the score to the Node's annotations, label and taints
-//! - [`sampler`]: the sampling thread
-//! - [`serve`]: connections, TLS, authentication and limits, for agent and bridge
-//! - [`health`]: own metrics of agent and bridge
-//! - [`snapshot`]: the state as JSON; [`export`]: metrics text, page and snapshot over HTTP
-//! - [`config`]: flags and environment; [`host`]: the opened roots; [`pod_source`]: the list of pods
-//! - [`agent`], [`bridge`], [`once`], [`top`], [`check`], [`nodes`], [`reap`]: the commands
+//! `docs/architecture.md` has a picture of it, says what goes into and out of each module, and follows
+//! a value from a file to an annotation.
 
 pub mod agent;
 pub mod bridge;

@@ -22,9 +22,6 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The process' client of the API server; `None` outside a cluster. Sends no request.
-///
-/// # Errors
-/// Where the credentials can't be read.
 pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
     match source {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
@@ -33,10 +30,7 @@ pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError
 }
 
 /// Starts to follow the pods, those of `node` where the source is a cluster. Doesn't wait for the
-/// API server.
-///
-/// # Errors
-/// Where the file of pods can't be read.
+/// API server, but fails if the file of pods can't be read.
 pub fn follow(
     source: &PodSource,
     node: Option<OwnNode>,
@@ -98,17 +92,11 @@ fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<
 }
 
 /// The pods now; `None` where there is no source of pods.
-///
-/// # Errors
-/// Where the file can't be read, or the API server doesn't list the pods.
 pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
     block_on(async { list(source, connect(source).await?.as_ref()).await })
 }
 
 /// As [`read_now`], with a client that there is already.
-///
-/// # Errors
-/// As [`read_now`].
 pub async fn list(source: &PodSource, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
     let pods = match (source, node) {
         (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),

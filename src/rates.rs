@@ -29,7 +29,6 @@ use window::{increase, per_second, pressure_rates};
 pub struct NodeRates {
     /// The time between the samples.
     pub window: Duration,
-    /// Pressures.
     pub pressure: PressureRates,
     /// Share of the CPUs' time in use.
     pub utilization: Option<Ratio>,
@@ -40,7 +39,6 @@ pub struct NodeRates {
 /// Between two export passes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScrapeRates {
-    /// The node.
     pub node: NodeRates,
     /// Cgroups of both samples.
     pub cgroups: HashMap<CgroupId, PressureRates>,
@@ -49,9 +47,7 @@ pub struct ScrapeRates {
 /// Between two ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TickRates {
-    /// The node.
     pub node: NodeRates,
-    /// CPUs online.
     pub cpus: Option<u64>,
     /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time.
     pub run_delay: Option<f64>,
@@ -61,7 +57,6 @@ pub struct TickRates {
     pub reclaims: Option<bool>,
     /// Whether the kernel reports any pressure.
     pub has_pressure: bool,
-    /// Source of CPU wait time.
     pub cpu_source: CpuSource,
     /// The scored containers of the later sample; `None` where it has none of them.
     pub containers: Option<Vec<ContainerRates>>,
@@ -72,19 +67,13 @@ pub struct TickRates {
 /// A scored container between two ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerRates {
-    /// Which.
     pub cgroup: Arc<Cgroup>,
-    /// Its pod and container.
     pub workload: Option<Arc<Workload>>,
-    /// Pressures.
     pub pressure: PressureRates,
-    /// CPU time and limits.
     pub cpu: CpuRates,
     /// Its threads; `None` where they were not read in both samples.
     pub threads: Option<ThreadRates>,
-    /// Memory.
     pub memory: MemoryRates,
-    /// Disk I/O.
     pub io: IoRates,
 }
 
@@ -100,7 +89,6 @@ pub struct MemoryRates {
 }
 
 /// Compares two export passes, the earlier first.
-#[must_use]
 pub fn scrape_rates(earlier: &ScrapeSample, later: &ScrapeSample) -> ScrapeRates {
     fn all(sample: &ScrapeSample) -> impl Iterator<Item = &CgroupSample> {
         sample.cgroups.iter().chain(&sample.beside)
@@ -119,7 +107,6 @@ pub fn scrape_rates(earlier: &ScrapeSample, later: &ScrapeSample) -> ScrapeRates
 }
 
 /// Compares two ticks, the earlier first.
-#[must_use]
 pub fn tick_rates(earlier: &TickSample, later: &TickSample) -> TickRates {
     let window = later.moment.at.saturating_duration_since(earlier.moment.at);
     let containers = later.containers.as_ref().map(|containers| {

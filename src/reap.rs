@@ -24,11 +24,8 @@ pub enum Reap {
 /// Tries for a Node that changes between the read and the write.
 const TRIES: usize = 3;
 
-/// Clears the Nodes and writes one line on `out` for each that was cleared or could not be.
-///
-/// # Errors
-/// Where Nodes can't be listed or cleared, or more than half of the values are stale, which is an
-/// outage rather than dead agents.
+/// Clears the Nodes and writes one line on `out` for each that was cleared or could not be. If more
+/// than half of the values are stale, it fails: that is an outage rather than dead agents.
 pub async fn reap(
     api: &ApiClient,
     prefix: &Prefix,

@@ -29,7 +29,6 @@ pub enum CpuSource {
 
 impl CpuSource {
     /// The word of flag, metric and log.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             CpuSource::Psi => "psi",
@@ -69,9 +68,7 @@ pub type Pressures = PerResource<Option<Pressure>>;
 /// changes the totals that other readers get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureReading {
-    /// When.
     pub at: Instant,
-    /// The totals.
     pub pressures: Pressures,
 }
 
@@ -82,11 +79,8 @@ pub struct NodeSample {
     pub pressure: PressureReading,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
-    /// CPU time by kind, all CPUs together.
     pub cpu_times: Option<CpuTimes>,
-    /// Pages scanned by the node's own reclaim.
     pub reclaim: Option<Reclaim>,
-    /// Memory and swap.
     pub memory: Option<NodeMemory>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
@@ -97,11 +91,9 @@ pub struct NodeSample {
 pub struct PassReport {
     /// Cgroups in scope, read or not.
     pub in_scope: usize,
-    /// Files that could not be read.
     pub errors: Vec<ReadError>,
     /// Rows of `io.stat` that were malformed.
     pub dropped_io_rows: u64,
-    /// The followed tree.
     pub tree: TreeHealth,
     /// How pods and cgroups match; `None` without a source of pods.
     pub matching: Option<Matching>,
@@ -112,9 +104,7 @@ pub struct PassReport {
 pub struct ScrapeSample {
     /// When the pass began.
     pub moment: Moment,
-    /// How much was read.
     pub detail: Detail,
-    /// The node.
     pub node: NodeSample,
     /// Cgroups in scope, by path.
     pub cgroups: Vec<CgroupSample>,
@@ -125,49 +115,36 @@ pub struct ScrapeSample {
     pub workloads: HashSet<CgroupId>,
     /// Source of CPU wait time of the ticks.
     pub cpu_source: CpuSource,
-    /// The pass itself.
     pub report: PassReport,
 }
 
-/// A cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupSample {
-    /// Which.
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` outside pods, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
-    /// Its pressures.
     pub pressure: PressureReading,
     /// The other files; `None` where only pressure was wanted.
     pub stats: Option<Box<CgroupStats>>,
 }
 
-/// Usage and limits of a cgroup.
+/// Usage and limits of a cgroup, from the files of the same names. Memory is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupStats {
-    /// `cpu.stat`.
     pub cpu: Option<CpuStat>,
     /// `cpu.stat.local`: time throttled here or above, microseconds, summed over CPUs.
     pub throttled_local_us: Option<u64>,
-    /// `cpu.max`.
     pub cpu_max: Option<CpuMax>,
-    /// `cpu.weight`, 1 to 10000.
     pub cpu_weight: Option<u64>,
-    /// `memory.current`, bytes.
     pub memory_current: Option<u64>,
-    /// `memory.stat`.
     pub memory: Option<MemoryStat>,
     /// `memory.events`: this cgroup and all below.
     pub memory_events: Option<MemoryEvents>,
     /// `memory.events.local`: this cgroup's own limit alone.
     pub memory_events_local: Option<MemoryEvents>,
-    /// `memory.max`, bytes.
     pub memory_max: Option<Limit>,
-    /// `memory.high`, bytes.
     pub memory_high: Option<Limit>,
-    /// `memory.swap.current`, bytes.
     pub swap_current: Option<u64>,
-    /// `memory.peak`, bytes.
     pub memory_peak: Option<u64>,
     /// `io.stat`; `None` where the controller is off, empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
@@ -175,7 +152,6 @@ pub struct CgroupStats {
     pub io_max: Option<Vec<IoMax>>,
     /// `pids.current`: tasks here and below.
     pub pids_current: Option<u64>,
-    /// `pids.max`.
     pub pids_max: Option<Limit>,
     /// Processes of this cgroup itself.
     pub processes: Option<u64>,
@@ -186,16 +162,13 @@ pub struct CgroupStats {
 pub struct TickSample {
     /// When the pass began.
     pub moment: Moment,
-    /// The node.
     pub node: NodeSample,
     /// Run delay of all tasks of the node since boot, nanoseconds; read only with
     /// [`CpuSource::Psi`]. `None` also where the tree is not the whole node's.
     pub run_delay_ns: Option<u64>,
     /// I/O of each block device since boot.
     pub disks: Option<BTreeMap<Device, DiskCounters>>,
-    /// All pods together.
     pub pods: AllPods,
-    /// Source of CPU wait time.
     pub cpu_source: CpuSource,
     /// The scored containers; `None` where the list of pods is not known yet, or cgroups can't be
     /// read.
@@ -206,7 +179,6 @@ pub struct TickSample {
     /// Scored containers that have tasks whose threads could not be read, with
     /// [`CpuSource::RunDelay`].
     pub hidden_containers: usize,
-    /// The pass itself.
     pub report: PassReport,
 }
 
@@ -222,27 +194,21 @@ pub struct AllPods {
 /// A scored container. Counters are since it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSample {
-    /// Which.
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` without a source of pods.
     pub workload: Option<Arc<Workload>>,
-    /// Its pressures.
     pub pressure: PressureReading,
-    /// CPU usage, throttling and limits.
     pub cpu: CpuUse,
     /// Its threads; read only with [`CpuSource::RunDelay`]. `None` where they could not be read in
     /// full.
     pub threads: Option<Vec<ThreadSample>>,
-    /// Memory reclaim.
     pub memory: MemoryUse,
-    /// Disk I/O.
     pub io: IoUse,
 }
 
 /// A workload that is not scored: a container, or a topmost cgroup outside pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherSample {
-    /// Which.
     pub id: CgroupId,
     /// Its CPU pressure.
     pub pressure: PressureReading,
@@ -265,11 +231,9 @@ pub struct CpuUse {
 /// CPU counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuCounters {
-    /// When they were read.
     pub at: Instant,
     /// CPU time used, microseconds.
     pub usage_us: Option<u64>,
-    /// Throttled time.
     pub throttled: Option<Throttled>,
 }
 
@@ -289,7 +253,6 @@ pub struct CpuLimits {
 
 impl CpuLimits {
     /// CPUs that the tighter of the two quotas allows; `None` without a quota.
-    #[must_use]
     pub fn quota(&self) -> Option<f64> {
         let quotas = [self.container_max, self.pod_max].into_iter().flatten();
         quotas.filter_map(CpuMax::cpus).reduce(f64::min)
@@ -308,12 +271,9 @@ pub struct Throttled {
     pub here_or_above_us: u64,
 }
 
-/// A thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadSample {
-    /// Thread ID.
     pub id: u32,
-    /// Whether it runs a virtual CPU.
     pub is_vcpu: bool,
     /// Time run and run delay since it was made.
     pub times: TaskTimes,

@@ -20,10 +20,8 @@ pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two scrapes that are further apart, rates would be of the past.
 const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 
-/// A tick.
 #[derive(Debug)]
 pub struct Tick {
-    /// The later sample.
     pub sample: TickSample,
     /// Since the tick before; `None` at the first.
     pub rates: Option<TickRates>,
@@ -31,7 +29,6 @@ pub struct Tick {
     pub took: Duration,
 }
 
-/// A scrape.
 #[derive(Debug, Clone)]
 pub struct Scraped {
     /// The sample, shared with other requests.
@@ -64,9 +61,6 @@ pub struct SamplerEnded;
 
 impl Sampler {
     /// Starts the thread. Each pass takes the latest `pods`.
-    ///
-    /// # Errors
-    /// When the system gives no thread.
     pub fn start(
         collector: Collector,
         pods: Pods,
@@ -82,9 +76,6 @@ impl Sampler {
     }
 
     /// A sample of at least `detail`, no older than a second.
-    ///
-    /// # Errors
-    /// [`SamplerEnded`] when the thread has ended.
     pub async fn scrape(&self, detail: Detail) -> Result<Scraped, SamplerEnded> {
         let (answer, scraped) = oneshot::channel();
         self.requests.send(Request { detail, answer }).map_err(|_| SamplerEnded)?;
@@ -92,15 +83,10 @@ impl Sampler {
     }
 
     /// The newest tick; `None` before the first.
-    #[must_use]
     pub fn latest_tick(&self) -> Option<Arc<Tick>> {
         self.ticks.borrow().clone()
     }
 
-    /// Waits for the next tick.
-    ///
-    /// # Errors
-    /// [`SamplerEnded`] when there will be none.
     pub async fn next_tick(&mut self) -> Result<Arc<Tick>, SamplerEnded> {
         loop {
             self.ticks.changed().await.map_err(|_| SamplerEnded)?;
@@ -175,9 +161,8 @@ impl Worker {
     }
 }
 
-/// When the tick after the one that was due then, and has been made by `now`, is due. Ticks that a
-/// suspended machine missed are not made up for; and of a window that is much shorter than the
-/// others, who ran in it and who waited would be chance.
+/// When the next tick is due, after the one that was due at `due` and ended at `now`. Ticks that a
+/// suspended machine missed are skipped. A much shorter window would measure chance.
 fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::health::HealthView;
@@ -29,7 +29,6 @@ pub struct Snapshot<'a> {
     pub scored_at_ms: Option<u64>,
     /// State of the agent; absent where `top` reads the kernel itself.
     pub agent: Option<AgentView>,
-    /// The node.
     pub node: NodeView,
     /// Its cgroups, by path.
     pub cgroups: Vec<CgroupView<'a>>,
@@ -49,7 +48,6 @@ pub struct AgentView {
     pub health: HealthView,
 }
 
-/// The node.
 #[derive(Debug, Serialize)]
 pub struct NodeView {
     /// Contention score, 0 to 1; absent in the first 30 s.
@@ -66,7 +64,6 @@ pub struct NodeView {
     pub utilization: Option<Ratio>,
     /// Share of the CPUs' time that the hypervisor gave to others.
     pub steal: Option<Ratio>,
-    /// CPUs online.
     pub cpus: Option<u64>,
     /// `MemTotal`, bytes.
     pub memory_total: Option<u64>,
@@ -76,7 +73,6 @@ pub struct NodeView {
     pub pages_scanned: Option<u64>,
 }
 
-/// A cgroup.
 #[derive(Debug, Serialize)]
 pub struct CgroupView<'a> {
     /// Path from the root of the hierarchy.
@@ -162,21 +158,12 @@ pub struct IoMaxView {
 }
 
 /// A number, or `"max"`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LimitView {
-    /// No limit.
     Max,
-    /// The limit.
+    #[serde(untagged)]
     At(f64),
-}
-
-impl Serialize for LimitView {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            LimitView::Max => serializer.serialize_str("max"),
-            LimitView::At(value) => serializer.serialize_f64(*value),
-        }
-    }
 }
 
 impl From<Limit> for LimitView {
@@ -196,7 +183,6 @@ fn seconds(micros: u64) -> f64 {
 
 impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates and the score of the latest tick.
-    #[must_use]
     pub fn new(
         sample: &'a ScrapeSample,
         rates: Option<&ScrapeRates>,

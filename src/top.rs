@@ -21,9 +21,6 @@ use source::{FETCH_INTERVAL, Source};
 use table::{Frame, Size, lines};
 
 /// Shows the node until the user quits; prints one table if stdout is not a terminal.
-///
-/// # Errors
-/// No source to read, each error in one line; a failing terminal or stdout.
 pub fn top(config: &Config) -> anyhow::Result<()> {
     if stdout().is_terminal() {
         block_on(live(config))

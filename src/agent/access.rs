@@ -1,4 +1,4 @@
-//! TLS and authentication as configured, with their metrics.
+//! Authentication as configured, with its metrics.
 
 use std::sync::Arc;
 
@@ -8,18 +8,8 @@ use crate::cluster::OwnNode;
 use crate::config::{Auth, Config};
 use crate::health::Health;
 use crate::serve::authentication::{Authenticator, Outcome};
-use crate::serve::tls::{CertificateError, Tls};
-
-/// TLS, with its certificate followed from now on; `None` for plain HTTP.
-pub(super) fn tls(config: &Config, health: &Arc<Health>) -> Result<Option<Tls>, CertificateError> {
-    let health = Arc::clone(health);
-    Tls::follow(config.access.certificate.as_ref(), move |read| health.certificates.read(read))
-}
 
 /// The authenticator; `None` without authentication.
-///
-/// # Errors
-/// Where the agent has no API server, or the system no random numbers.
 pub(super) fn authenticator(
     config: &Config,
     node: Option<&OwnNode>,

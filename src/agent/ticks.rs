@@ -21,20 +21,16 @@ pub(super) struct Ticks {
     pub(super) start_message: String,
 }
 
-struct Logged {
-    supported: Option<String>,
-    has_hidden: bool,
-}
-
 impl Ticks {
     /// Follows the ticks for ever; an error means that the sampling thread has ended.
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
         let mut tick = self.sampler.next_tick().await?;
-        let mut logged = self.log_start(&tick);
+        let mut logged_as_supported = self.log_start(&tick);
+        let mut has_logged_hidden = false;
         loop {
             self.health.observe_tick(&tick.sample, tick.took);
-            log_supported(&tick, &mut logged.supported);
-            log_hidden(&tick.sample, &mut logged.has_hidden);
+            log_supported(&tick, &mut logged_as_supported);
+            log_hidden(&tick.sample, &mut has_logged_hidden);
             if let Ok(published) = self.adopted.try_recv() {
                 self.scorer.adopt(&published);
             }
@@ -46,7 +42,8 @@ impl Ticks {
         }
     }
 
-    fn log_start(&self, tick: &Tick) -> Logged {
+    /// Logs what is read, and returns the resources whose pressure is.
+    fn log_start(&self, tick: &Tick) -> Option<String> {
         let cgroups = tick.sample.report.in_scope;
         let supported = supported(tick);
         let pressure = supported.as_deref().unwrap_or("off");
@@ -54,7 +51,7 @@ impl Ticks {
         if supported.is_none() {
             warn_of_missing_pressure();
         }
-        Logged { supported, has_hidden: false }
+        supported
     }
 }
 

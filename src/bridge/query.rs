@@ -93,9 +93,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// How the descheduler reads a value.
-    #[allow(clippy::cast_possible_truncation, reason = "as the descheduler does")]
-    fn percent(value: &str) -> i64 {
-        (value.parse::<f64>().unwrap() * 100.0) as i64
+    fn percent(value: &str) -> f64 {
+        (value.parse::<f64>().unwrap() * 100.0).trunc()
     }
 
     #[test]
@@ -114,7 +113,7 @@ mod tests {
     #[test]
     fn no_point_is_lost_by_truncation() {
         for points in 0..=100 {
-            assert_eq!(percent(&share(f64::from(points))), i64::from(points));
+            assert_eq!(percent(&share(f64::from(points))), f64::from(points));
         }
         // These would lose a point without a correction.
         for (points, expected) in [(29.0, "0.290001"), (57.0, "0.570001"), (58.0, "0.580001")] {
@@ -135,21 +134,21 @@ mod tests {
                 let nodes: Vec<_> = nodes.into_iter().chain(silent).collect();
                 let answer = answer(&views(&nodes), NOW.parse().unwrap()).unwrap();
                 let result = answer["data"]["result"].as_array().unwrap();
-                let percents: Vec<(&str, i64)> = result
+                let percents: Vec<(&str, f64)> = result
                     .iter()
                     .map(|it| {
                         let value = it["value"][1].as_str().unwrap();
                         (it["metric"]["instance"].as_str().unwrap(), percent(value))
                     })
                     .collect();
-                let sum: i64 = percents.iter().map(|(_, percent)| percent).sum();
-                #[allow(clippy::cast_precision_loss, reason = "small")]
-                let average = sum as f64 / percents.len() as f64;
+                let sum: f64 = percents.iter().map(|(_, percent)| percent).sum();
+                let average = sum / percents.len() as f64;
                 for (name, percent) in percents.iter().filter(|(name, _)| *name >= "x") {
-                    #[allow(clippy::cast_precision_loss, reason = "small")]
-                    let percent = *percent as f64;
-                    assert!(percent > average || average >= 100.0, "{name} is under: {percents:?}");
-                    assert!(percent <= average + 10.0, "{name} is over: {percents:?}");
+                    assert!(
+                        *percent > average || average >= 100.0,
+                        "{name} is under: {percents:?}"
+                    );
+                    assert!(*percent <= average + 10.0, "{name} is over: {percents:?}");
                 }
             }
         }
@@ -199,7 +198,7 @@ mod tests {
             let points = (points * 10_000.0).round() / 10_000.0;
             let text = share(points);
             prop_assert!((0.0..=1.0).contains(&text.parse::<f64>().unwrap()), "{text}");
-            prop_assert_eq!(f64::from(i32::try_from(percent(&text)).unwrap()), points.floor());
+            prop_assert_eq!(percent(&text), points.floor());
         }
     }
 }

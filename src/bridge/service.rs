@@ -46,8 +46,8 @@ pub(super) struct BridgeService {
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// A document, or the status and document of an error.
-type Formed = Result<Value, (StatusCode, Value)>;
+/// A document or another value; an error is the status and document of the response.
+type Formed<T = Value> = Result<T, (StatusCode, Value)>;
 
 impl BridgeService {
     pub(super) fn new(
@@ -72,12 +72,9 @@ impl BridgeService {
     fn watcher(&self, request: &Request<Incoming>) -> Formed {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
-        watcher::document(&self.views()?, &hosts, clock::now().timestamp(), window).ok_or_else(
-            || {
-                let reason = "no Node of this name is selected by --node-selector";
-                (StatusCode::NOT_FOUND, query::error("not_found", reason))
-            },
-        )
+        let document = watcher::document(&self.views()?, &hosts, clock::now().timestamp(), window);
+        let reason = "no Node of this name is selected by --node-selector";
+        document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> Formed {
@@ -87,12 +84,7 @@ impl BridgeService {
         prioritize::answer(&self.views()?, &candidates).ok_or_else(no_node_known)
     }
 
-    async fn body(
-        &self,
-        body: Incoming,
-        max: usize,
-        peer: Peer,
-    ) -> Result<Vec<u8>, (StatusCode, Value)> {
+    async fn body(&self, body: Incoming, max: usize, peer: Peer) -> Formed<Vec<u8>> {
         match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
             Ok(read) => read,
             Err(_) => {
@@ -102,12 +94,7 @@ impl BridgeService {
         }
     }
 
-    async fn read(
-        &self,
-        mut body: Incoming,
-        max: usize,
-        peer: Peer,
-    ) -> Result<Vec<u8>, (StatusCode, Value)> {
+    async fn read(&self, mut body: Incoming, max: usize, peer: Peer) -> Formed<Vec<u8>> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         let mut turn = None;
@@ -144,7 +131,7 @@ impl BridgeService {
         Turn { sending: &self.sending, peer }
     }
 
-    fn views(&self) -> Result<Views, (StatusCode, Value)> {
+    fn views(&self) -> Formed<Views> {
         self.table.borrow().views(clock::now().timestamp()).ok_or_else(|| {
             unavailable("the API server has not listed the Nodes yet: see the bridge's log")
         })

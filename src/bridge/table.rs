@@ -193,13 +193,10 @@ fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {
     let of = |quantity: fn(&SlowNode) -> Option<Slow>| {
-        let (mut mean, mut deviation, mut count) = (0.0, 0.0, 0.0);
-        for slow in known.iter().filter_map(quantity) {
-            mean += slow.mean;
-            deviation += slow.deviation;
-            count += 1.0;
-        }
-        (count > 0.0).then(|| Slow { mean: mean / count, deviation: deviation / count })
+        let all: Vec<Slow> = known.iter().filter_map(quantity).collect();
+        let mean = |part: fn(&Slow) -> f64| all.iter().map(part).sum::<f64>() / all.len() as f64;
+        let (value, deviation) = (mean(|slow| slow.mean), mean(|slow| slow.deviation));
+        (!all.is_empty()).then_some(Slow { mean: value, deviation })
     };
     Some(SlowNode {
         score: of(|node| Some(node.score))?,

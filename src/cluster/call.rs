@@ -79,10 +79,8 @@ impl CallError {
     }
 }
 
-/// Sends a request and parses the JSON body of a success, of at most `longest` bytes.
-///
-/// # Errors
-/// [`CallError`], after [`TIME_LIMIT`] at the latest.
+/// Sends a request and parses the JSON body of a success, of at most `longest` bytes. Takes
+/// [`TIME_LIMIT`] at most.
 pub(super) async fn call<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, request::Error>,

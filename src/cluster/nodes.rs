@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{Api, GetParams, ListParams, PartialObjectMeta, Patch, PatchParams, Request};
+use kube::api::{
+    Api, GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, Request,
+};
 use kube::runtime::watcher;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -99,19 +101,6 @@ fn key_of(taint: &Value) -> &str {
     taint.get("key").and_then(Value::as_str).unwrap_or_default()
 }
 
-#[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: PageMetadata,
-    items: Vec<NodeKeys>,
-}
-
-#[derive(Default, Deserialize)]
-struct PageMetadata {
-    #[serde(rename = "continue", default)]
-    next: String,
-}
-
 impl ApiClient {
     /// All Nodes, with those annotations and labels that belong to the prefix.
     pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
@@ -119,12 +108,12 @@ impl ApiClient {
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let request = Request::new(NODES).list(&params);
-            let page: Page = call(&self.client, request, LONGEST_PAGE).await?;
+            let page: ObjectList<NodeKeys> = call(&self.client, request, LONGEST_PAGE).await?;
             nodes.extend(page.items.into_iter().map(|node| node.without_foreign_metadata(prefix)));
-            if page.metadata.next.is_empty() {
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
                 return Ok(nodes);
             }
-            params.continue_token = Some(page.metadata.next);
         }
     }
 

@@ -52,10 +52,7 @@ struct AccessStatus {
 }
 
 impl ApiClient {
-    /// Whether the user of `token` may `get` the non-resource `path`.
-    ///
-    /// # Errors
-    /// [`CallError`] where there is no result: treat it as forbidden.
+    /// Whether the user of `token` may `get` the non-resource `path`. An error gives no access.
     pub async fn review(&self, token: &str, path: &str) -> Result<Review, CallError> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",

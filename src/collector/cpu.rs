@@ -33,7 +33,6 @@ impl<'a> Levels<'a> {
 }
 
 /// Reads what `source` needs of a container and keeps it in its state.
-///
 /// Threads report their own usage: with run delay the files matter only for the effect of limits
 /// on a container that waits, and a pair of readings must not span a time in which it did not.
 pub(super) fn read_cpu_use(

@@ -37,14 +37,11 @@ impl Auth {
     }
 }
 
-/// TLS and access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// The certificate; `None` for plain HTTP.
     pub certificate: Option<CertificateFiles>,
-    /// Authentication for the metrics.
     pub auth: Auth,
-    /// Who may read the page.
     pub page: Page,
 }
 
@@ -63,8 +60,6 @@ impl Access {
         Ok(Self { certificate, auth, page })
     }
 
-    /// The rules for requests.
-    #[must_use]
     pub fn rules(&self) -> AccessRules {
         AccessRules {
             tls: self.certificate.is_some(),

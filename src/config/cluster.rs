@@ -14,9 +14,7 @@ use crate::identity::selection::Selection;
 pub enum PodSource {
     /// None: the agent runs stand-alone on a host.
     Standalone,
-    /// A file.
     File(PathBuf),
-    /// The API server.
     Cluster(Cluster),
 }
 

@@ -57,8 +57,6 @@ pub struct ReapFlags {
 }
 
 impl ReapFlags {
-    /// The keys to remove.
-    #[must_use]
     pub fn selection(self) -> Reap {
         match self.older_than {
             Some(age) => Reap::OlderThan { age, force: self.force },

@@ -164,7 +164,7 @@ impl From<TypedCpuSource> for Option<CpuSource> {
 pub struct LogConfig {
     /// Lowest severity to log
     #[arg(long = "log-level", id = "log_level", global = true, env = "PSI_AGENT_LOG_LEVEL", default_value = "info",
-          value_parser = one_of(&LOG_LEVELS, log_level_word))]
+          value_parser = PossibleValuesParser::new(LOG_LEVELS).try_map(|word| word.parse::<tracing::Level>()))]
     pub level: tracing::Level,
 
     /// Log format: `auto` is text on a terminal, else JSON
@@ -173,23 +173,7 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-const LOG_LEVELS: [tracing::Level; 5] = [
-    tracing::Level::ERROR,
-    tracing::Level::WARN,
-    tracing::Level::INFO,
-    tracing::Level::DEBUG,
-    tracing::Level::TRACE,
-];
-
-fn log_level_word(level: tracing::Level) -> &'static str {
-    match level {
-        tracing::Level::ERROR => "error",
-        tracing::Level::WARN => "warn",
-        tracing::Level::INFO => "info",
-        tracing::Level::DEBUG => "debug",
-        tracing::Level::TRACE => "trace",
-    }
-}
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -6,7 +6,15 @@ use crate::contract::Level;
 use crate::serve::authorization::{AccessRules, Page};
 
 fn config(line: &str) -> Config {
-    CommandLine::try_parse_from(line.split(' ')).unwrap().try_into().unwrap()
+    checked(line).unwrap()
+}
+
+fn checked(line: &str) -> Result<Config, ConfigError> {
+    CommandLine::try_parse_from(line.split(' ')).unwrap().try_into()
+}
+
+fn error(line: &str) -> ConfigError {
+    checked(line).unwrap_err()
 }
 
 #[test]
@@ -14,8 +22,7 @@ fn the_default_scope_depends_on_the_source_of_pods() {
     assert!(config("psi-agent").selection.everything);
     assert!(config("psi-agent --pods-file pods.json").selection.vms_only);
     assert!(!config("psi-agent --pods-file pods.json --scope pods").selection.vms_only);
-    let alone = CommandLine::try_parse_from(["psi-agent", "--scope", "virt-launcher"]).unwrap();
-    assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::ScopeWithoutPods);
+    assert_eq!(error("psi-agent --scope virt-launcher"), ConfigError::ScopeWithoutPods);
 }
 
 #[test]
@@ -29,16 +36,11 @@ fn the_score_is_published_by_default_in_a_cluster_only() {
     assert_eq!(config.publish, Publish::DryRun);
     assert!(config.outputs.label);
     assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
-    let alone = CommandLine::try_parse_from(["psi-agent", "--publish", "on"]).unwrap();
-    assert_eq!(Config::try_from(alone).unwrap_err(), ConfigError::PublishWithoutCluster);
+    assert_eq!(error("psi-agent --publish on"), ConfigError::PublishWithoutCluster);
 }
 
 #[test]
 fn authentication_needs_a_cluster_and_tls_and_tls_needs_both_files() {
-    let error = |line: &str| {
-        let typed = CommandLine::try_parse_from(line.split(' ')).unwrap();
-        Config::try_from(typed).unwrap_err()
-    };
     let half = "psi-agent --tls-cert-file c";
     assert_eq!(error(half), ConfigError::HalfACertificate);
     assert_eq!(error("psi-agent --tls-private-key-file k"), ConfigError::HalfACertificate);

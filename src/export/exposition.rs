@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Family, FamilyGroup, Number, Source};
-use super::series::{SeriesLabels, escape_into};
+use super::series::{SeriesLabels, push_label};
 use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
 
@@ -15,7 +15,6 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Capacity beyond [`CHUNK_BYTES`] for the line that completes a chunk. Few lines are longer.
 const LINE_BYTES: usize = 1024;
 
-/// The exposition of one sample.
 #[derive(Debug)]
 pub struct Exposition {
     sample: Arc<ScrapeSample>,
@@ -34,7 +33,6 @@ struct Position {
 
 impl Exposition {
     /// The families of `groups` for `sample`; `labels` are those of its cgroups, in the same order.
-    #[must_use]
     pub fn new(
         sample: Arc<ScrapeSample>,
         labels: Vec<Arc<SeriesLabels>>,
@@ -130,15 +128,12 @@ fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
     let mut labels = BTreeMap::new();
     for counters in stats.flatten() {
         labels.entry(counters.device).or_insert_with_key(|device| {
-            let mut label = String::from("device=\"");
-            match sample.node.devices.get(device) {
-                Some(name) => {
-                    label.push_str("/dev/");
-                    escape_into(&mut label, name);
-                }
-                None => label.push_str(&format!("{}:{}", device.major, device.minor)),
-            }
-            label.push_str("\",");
+            let name = match sample.node.devices.get(device) {
+                Some(name) => format!("/dev/{name}"),
+                None => format!("{}:{}", device.major, device.minor),
+            };
+            let mut label = String::new();
+            push_label(&mut label, "device", &name);
             label
         });
     }
@@ -189,7 +184,6 @@ mod tests {
 
     proptest! {
         #[test]
-        #[allow(clippy::cast_precision_loss)]
         fn seconds_parse_as_microseconds_divided_by_a_million(micros in 0u64..(1 << 53)) {
             let read: f64 = written(Number::Micros(micros)).parse().unwrap();
             prop_assert_eq!(read.to_bits(), (micros as f64 / 1e6).to_bits());

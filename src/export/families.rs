@@ -10,15 +10,12 @@ use crate::sample::{CgroupSample, CgroupStats, NodeSample, Pressures};
 /// Type of a Prometheus metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Monotonic except for restarts.
     Counter,
-    /// Increases and decreases.
     Gauge,
 }
 
 impl Kind {
     /// The value of `# TYPE`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -71,18 +68,12 @@ pub enum Source {
     Device(fn(&IoCounters) -> u64),
 }
 
-/// A metric family.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// Name.
     pub name: &'static str,
-    /// HELP.
     pub help: &'static str,
-    /// TYPE.
     pub kind: Kind,
-    /// Group in `--families`.
     pub group: FamilyGroup,
-    /// Series.
     pub source: Source,
 }
 

@@ -31,11 +31,9 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
-/// Responds to the agent's requests.
 pub(crate) struct AgentService {
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
-    /// The newest score.
     pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
     pub(crate) scrapes: Scrapes,
     pub(crate) health: Arc<Health>,
@@ -65,26 +63,24 @@ impl AgentService {
             Some(authenticator) => authenticator.decide(path, token, peer.address).await,
             None => Decision::Unanswered,
         };
-        match decision {
-            Decision::Allowed => Ok(()),
-            Decision::Unauthenticated => {
-                Err(unauthorized("The API server does not know this token.\n"))
-            }
-            Decision::Forbidden => Err(text(
+        Err(match decision {
+            Decision::Allowed => return Ok(()),
+            Decision::Unauthenticated => unauthorized("The API server does not know this token.\n"),
+            Decision::Forbidden => text(
                 StatusCode::FORBIDDEN,
                 "The token's account may not get this path: bind it to a ClusterRole with this path \
                  among its nonResourceURLs.\n",
-            )),
-            Decision::Unanswered => Err(text(
+            ),
+            Decision::Unanswered => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The API server does not review tokens at the moment, so no new client gets \
                  access.\n",
-            )),
-            Decision::NotAsked => Err(text(
+            ),
+            Decision::NotAsked => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many unknown tokens were sent to have this one reviewed; try again later.\n",
-            )),
-        }
+            ),
+        })
     }
 
     async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {

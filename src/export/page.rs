@@ -1,7 +1,6 @@
 //! The page, as one document with its style and script: a browser requests only the page and
 //! `/snapshot.json`.
 
-/// The document.
 pub(super) const PAGE: &str = concat!(
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::families::Kind;
-use super::series::escape_into;
+use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
@@ -122,9 +122,10 @@ fn resource_label(resource: Resource) -> String {
 }
 
 fn label(name: &str, value: &str) -> String {
-    let mut label = format!("{name}=\"");
-    escape_into(&mut label, value);
-    label.push('"');
+    let mut label = String::new();
+    push_label(&mut label, name, value);
+    // The comma.
+    label.pop();
     label
 }
 
@@ -168,33 +169,24 @@ impl<'a> Family<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup_path::Place;
-    use crate::clock::Moment;
+    use crate::clock;
     use crate::contract::Basis;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     use crate::rates::PressureRates;
     use crate::score::PerResource;
     use std::sync::Arc;
-    use std::time::Instant;
 
     fn member(id: u64, vm: &str, pod: &str) -> ContainerScore {
         let path = format!("/kubepods/pod{id}/{id:064x}");
         let vm = Vm { name: vm.into(), uid: "u-1".into(), awaits_handover: false };
         ContainerScore {
-            cgroup: Arc::new(Cgroup {
-                id: CgroupId(id),
-                place: Place::of_path(&path),
-                path: path.into(),
-                made_at_s: None,
-            }),
+            cgroup: Arc::new(Cgroup::new(CgroupId(id), path, None)),
             workload: Some(Arc::new(Workload {
                 namespace: "vms".into(),
                 pod: pod.into(),
                 container: "compute".into(),
-                name: "".into(),
-                image: "".into(),
-                cpu_request: None,
                 vm: Some(Arc::new(vm)),
+                ..Workload::default()
             })),
             usage: Some(1.0),
             pressure: PressureRates::default(),
@@ -208,11 +200,10 @@ mod tests {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "any moment will do")]
     fn score(members: Vec<ContainerScore>) -> String {
         let mut text = String::new();
         let score = NodeScore {
-            moment: Moment { at: Instant::now(), unix_ms: 0 },
+            moment: clock::now(),
             basis: Basis::RunDelay(2),
             score: Ratio::of(0.3, 1.0),
             contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
@@ -234,9 +225,8 @@ mod tests {
         assert!(text.contains("\npsi_agent_node_score 0.3\n"), "{text}");
         assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
         assert!(text.contains("\npsi_agent_node_vmis_held_back 0\n"));
-        for absent in ["steal", "resource=\"memory\"", "vmi_", "NaN"] {
-            assert!(!text.contains(&format!("{absent}_ratio ")) && !text.contains("NaN"));
-            assert!(absent == "steal" || !text.contains(absent), "{absent}: {text}");
+        for absent in ["steal_ratio", "resource=\"memory\"", "vmi_", "NaN"] {
+            assert!(!text.contains(absent), "{absent}: {text}");
         }
     }
 

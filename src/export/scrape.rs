@@ -19,14 +19,11 @@ pub struct Scrapes {
 }
 
 impl Scrapes {
-    /// Scrapes of these families.
-    #[must_use]
     pub fn new(groups: Vec<FamilyGroup>) -> Self {
         Self { groups, labels: Mutex::default() }
     }
 
     /// Begins a response.
-    #[must_use]
     pub fn begin(
         &self,
         sample: Arc<ScrapeSample>,
@@ -46,28 +43,25 @@ impl Scrapes {
         }
         let own = [text.into_bytes(), own].concat();
         let exposition = Exposition::new(sample, labels, self.groups.clone());
-        Scrape { exposition: Some(exposition), own }
+        Scrape { exposition, own }
     }
 }
 
 /// The rest of a response.
 #[derive(Debug)]
 pub struct Scrape {
-    exposition: Option<Exposition>,
+    exposition: Exposition,
     own: Vec<u8>,
 }
 
 impl Scrape {
     /// Appends the next chunk to `text`; `false` when it was the last.
     pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        if let Some(exposition) = &mut self.exposition {
-            if exposition.next_chunk(text) {
-                return true;
-            }
-            self.exposition = None;
+        let more = self.exposition.next_chunk(text);
+        if !more {
+            text.append(&mut self.own);
         }
-        text.append(&mut self.own);
-        false
+        more
     }
 }
 

@@ -17,7 +17,6 @@ pub struct SeriesLabels {
 
 impl SeriesLabels {
     /// The labels of a cgroup. Without a workload, all but `id` are empty.
-    #[must_use]
     pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
         let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
         let mut text = String::from("{");
@@ -44,16 +43,10 @@ impl SeriesLabels {
     }
 }
 
-/// `name="value",`
-fn push_label(text: &mut String, name: &str, value: &str) {
+/// Appends `name="value",` with backslash, quote and newline of the value escaped.
+pub(super) fn push_label(text: &mut String, name: &str, value: &str) {
     text.push_str(name);
     text.push_str("=\"");
-    escape_into(text, value);
-    text.push_str("\",");
-}
-
-/// Appends a label value, with backslash, quote and newline escaped.
-pub(crate) fn escape_into(text: &mut String, value: &str) {
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
@@ -62,6 +55,7 @@ pub(crate) fn escape_into(text: &mut String, value: &str) {
             other => text.push(other),
         }
     }
+    text.push_str("\",");
 }
 
 /// The labels of the last scrape, in the order of their cgroups' paths.
@@ -114,14 +108,11 @@ impl LabelCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup_path::Place;
     use crate::kernel::cgroup_tree::CgroupId;
     use crate::sample::{PressureReading, Pressures};
-    use std::time::Instant;
 
     fn cgroup(id: u64, path: &str) -> Cgroup {
-        let place = Place::of_path(path);
-        Cgroup { id: CgroupId(id), path: path.into(), place, made_at_s: None }
+        Cgroup::new(CgroupId(id), path, None)
     }
 
     fn labels_of(path: &str) -> String {
@@ -143,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "any moment will do")]
     fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
-            let pressure = PressureReading { at: Instant::now(), pressures: Pressures::default() };
+            let at = crate::clock::now().at;
+            let pressure = PressureReading { at, pressures: Pressures::default() };
             let member = |&(id, path): &(u64, &str)| CgroupSample {
                 cgroup: Arc::new(cgroup(id, path)),
                 workload: None,

@@ -1,6 +1,6 @@
 //! Metrics and log messages of publishing the score on the Node.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use prometheus::{Gauge, IntCounterVec, Registry};
 
@@ -40,18 +40,18 @@ impl Publishes {
     }
 
     pub fn set_mode(&self, mode: &'static str) {
-        self.state().view.mode = Some(mode);
+        locked(&self.state).view.mode = Some(mode);
     }
 
     pub(super) fn view(&self) -> PublishView {
-        self.state().view.clone()
+        locked(&self.state).view.clone()
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
     pub fn published(&self, value: PublishedValue) {
         self.results.with_label_values(&[WRITTEN]).inc();
         self.last.set((value.observed_at_ms / 1000) as f64);
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.view.last = Some(value);
         state.view.error = None;
         if state.logged.take().is_some() {
@@ -62,7 +62,7 @@ impl Publishes {
     /// A value would have been published, but for the dry run.
     pub fn would_publish(&self, value: PublishedValue) {
         self.results.with_label_values(&[DRY_RUN]).inc();
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.view.last = Some(value);
         state.view.error = None;
     }
@@ -74,15 +74,11 @@ impl Publishes {
         if *error == CallError::Conflict {
             return tracing::debug!(%error, "Writing the score again");
         }
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.view.error = Some(DatedError { message: error.to_string(), at_ms });
         if state.logged.replace(error.word()) != Some(error.word()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
     }
 }
 

@@ -120,11 +120,8 @@ impl IndexedPod {
         let whole = Workload {
             namespace: pod.metadata.namespace.as_str().into(),
             pod: pod.metadata.name.as_str().into(),
-            container: "".into(),
-            name: "".into(),
-            image: "".into(),
-            cpu_request: None,
             vm,
+            ..Workload::default()
         };
         let containers = pod.status.containers().filter_map(|status| {
             let (runtime, id) = status.container_id.split_once("://")?;

@@ -128,9 +128,6 @@ pub struct CgroupDir {
 impl CgroupDir {
     /// Opens the cgroup at `path` (`/` for the root). Without `keep`, or where no descriptor is
     /// left, later files are opened by path.
-    ///
-    /// # Errors
-    /// The errno of opening it, other than EMFILE and ENFILE.
     pub fn open(root: &Arc<CgroupRoot>, path: &str, keep: bool) -> Result<Self, ReadError> {
         let named = |errno: Errno| ReadError::new(&root.full_path(path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -198,11 +195,8 @@ impl CgroupDir {
         Ok(children)
     }
 
-    /// Reads one of the pressure files.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] for a removed cgroup and for one with PSI disabled by
-    /// `cgroup.pressure`: [`CgroupDir::is_alive`] distinguishes them.
+    /// Reads a pressure file. [`ReadErrorKind::Vanished`] means that the cgroup was removed or that
+    /// `cgroup.pressure` disables PSI: [`CgroupDir::is_alive`] distinguishes them.
     pub fn pressure(
         &self,
         resource: Resource,

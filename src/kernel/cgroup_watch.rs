@@ -23,19 +23,14 @@ pub struct CgroupWatch {
 }
 
 impl CgroupWatch {
-    /// An instance without watches.
-    ///
-    /// # Errors
-    /// EMFILE when `fs.inotify.max_user_instances` is reached.
+    /// Fails with EMFILE when `fs.inotify.max_user_instances` is reached.
     pub fn new() -> Result<Self, Errno> {
         let inotify = Inotify::init().map_err(errno)?;
         Ok(Self { inotify, paths: HashMap::new(), buffer: vec![0; 16 * 1024] })
     }
 
-    /// Watches the children of the directory `full_path`, named `cgroup` in hints.
-    ///
-    /// # Errors
-    /// ENOSPC when `fs.inotify.max_user_watches` is reached, ENOENT when the directory is gone.
+    /// Watches the children of the directory `full_path`, named `cgroup` in hints. Fails with ENOSPC
+    /// when `fs.inotify.max_user_watches` is reached, and with ENOENT when the directory is gone.
     pub fn add(&mut self, full_path: &Path, cgroup: &str) -> Result<WatchDescriptor, Errno> {
         // ONLYDIR applies to the watched path. Events of control files, which come and go with
         // controllers, arrive too: take_hints() ignores them.

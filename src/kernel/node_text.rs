@@ -142,13 +142,8 @@ fn cpu_run_delay(numbers: &[u8]) -> Option<u64> {
 
 pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
     let mut reclaim = Reclaim::default();
-    parse_keyed(
-        text,
-        &mut [
-            ("pgscan_kswapd", &mut reclaim.pgscan_kswapd),
-            ("pgscan_direct", &mut reclaim.pgscan_direct),
-        ],
-    )?;
+    let Reclaim { pgscan_kswapd: kswapd, pgscan_direct: direct } = &mut reclaim;
+    parse_keyed(text, &mut [("pgscan_kswapd", kswapd), ("pgscan_direct", direct)])?;
     Ok(reclaim)
 }
 

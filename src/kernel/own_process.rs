@@ -13,9 +13,7 @@ pub struct OwnProcess {
     pub open_fds: u64,
     /// Limit of open file descriptors; `None` without a limit.
     pub max_fds: Option<u64>,
-    /// Resident memory, bytes.
     pub resident_bytes: u64,
-    /// Virtual memory, bytes.
     pub virtual_bytes: u64,
     pub threads: u64,
     /// Start time, seconds since the epoch.
@@ -59,7 +57,6 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
 
 /// Inode of the cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
 /// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
-#[must_use]
 pub fn own_cgroup_inode() -> Option<u64> {
     let top = "/sys/fs/cgroup";
     let is_cgroup2 = statfs(top).ok()?.filesystem_type() == CGROUP2_SUPER_MAGIC;

@@ -35,11 +35,8 @@ impl ProcRoot {
         Ok(Self { handle, path: path.to_owned() })
     }
 
-    /// The node's pressure of one resource.
-    ///
-    /// # Errors
-    /// [`ReadErrorKind::Vanished`] where PSI is off, [`ReadErrorKind::Refused`] where a security
-    /// module such as SELinux denies access.
+    /// The node's pressure. [`ReadErrorKind::Vanished`] means that PSI is off, and
+    /// [`ReadErrorKind::Refused`] that a security module such as SELinux denies access.
     pub fn pressure(
         &self,
         resource: Resource,

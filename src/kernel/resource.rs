@@ -1,10 +1,10 @@
 //! One value for each of the three resources of PSI.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cgroup_dir::Resource;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerResource<T> {
     pub cpu: T,
     pub memory: T,

@@ -31,9 +31,6 @@ pub fn is_vcpu(comm: &[u8]) -> bool {
 
 /// Whether a task runs or waits for a CPU, from its `stat`: state `R`. The name before it can hold any
 /// character, parentheses too.
-///
-/// # Errors
-/// [`ParseError`] when no state follows the name.
 pub fn parse_is_runnable(text: &[u8]) -> Result<bool, ParseError> {
     let name_end = text.iter().rposition(|&byte| byte == b')');
     let rest = name_end.and_then(|at| text.get(at..));

@@ -94,7 +94,6 @@ impl Threshold {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
     use super::Level::{High, Low, Medium};
     use super::*;
@@ -102,7 +101,7 @@ mod tests {
     /// Levels at ticks of 5 s with these inputs.
     fn levels_of(inputs: impl IntoIterator<Item = LevelInput>) -> Vec<Level> {
         let mut tracker = LevelTracker::new(Thresholds::default());
-        let (start, mut seconds) = (Instant::now(), 0);
+        let (start, mut seconds) = (crate::clock::now().at, 0);
         let mut next = |input| {
             seconds += 5;
             tracker.advance(start + Duration::from_secs(seconds), input)

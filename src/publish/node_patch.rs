@@ -35,28 +35,20 @@ pub fn node_patch(
     basis: Basis,
     outputs: &Outputs,
 ) -> Value {
-    let mut metadata = json!({ "annotations": annotations(prefix, node, published, basis) });
-    let mut patch = Map::new();
+    let (mut patch, mut metadata) = (Map::new(), Map::new());
+    metadata.insert("annotations".into(), annotations(prefix, node, published, basis).into());
     let label = Key::Pressure.of(prefix);
-    let labels = if outputs.label {
-        Some(json!({ label: published.level.word() }))
-    } else {
-        node.metadata.labels.contains_key(&label).then(|| json!({ label: null }))
-    };
-    let taints = taints(prefix, node, published.level, outputs);
-    if let Some(metadata) = metadata.as_object_mut() {
-        if let Some(labels) = labels {
-            metadata.insert("labels".into(), labels);
-        }
-        if taints.is_some() {
-            metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
-        }
+    if outputs.label {
+        metadata.insert("labels".into(), json!({ label: published.level.word() }));
+    } else if node.metadata.labels.contains_key(&label) {
+        metadata.insert("labels".into(), json!({ label: null }));
     }
-    patch.insert("metadata".into(), metadata);
-    if let Some(taints) = taints {
+    if let Some(taints) = taints(prefix, node, published.level, outputs) {
+        metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
         patch.insert("spec".into(), json!({ "taints": taints }));
     }
-    Value::Object(patch)
+    patch.insert("metadata".into(), metadata.into());
+    patch.into()
 }
 
 fn annotations(

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
@@ -107,12 +106,11 @@ impl Publisher {
     fn adopt(&mut self, keys: &NodeKeys, score: &NodeScore, report: &mut impl FnMut(&Report<'_>)) {
         self.has_read_node = true;
         self.plan.recovered();
-        let now = i64::try_from(score.moment.unix_ms).ok();
-        let now = now.and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let prefix = &self.settings.prefix;
         let found = NodePressure::from_annotations(prefix, &keys.metadata.annotations);
-        let (Some(now), Ok(Some(found))) = (now, found) else { return };
-        let Freshness::Fresh { age } = found.freshness(now, ADOPTED_UNTIL) else { return };
+        let Ok(Some(found)) = found else { return };
+        let age = found.freshness(score.moment.timestamp(), ADOPTED_UNTIL);
+        let Freshness::Fresh { age } = age else { return };
         let level = Level::from_labels(prefix, &keys.metadata.labels);
         let level = level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()));
         if found.basis != score.basis {

@@ -16,7 +16,6 @@ pub struct CpuRates {
     pub usage: Option<f64>,
     /// CPUs lost to a quota of its own or of its pod, on average: the level that reports most.
     pub throttled: Option<f64>,
-    /// Its limits.
     pub limits: Option<CpuLimits>,
 }
 

@@ -1,4 +1,4 @@
-//! Who asks a node's disks for how much, and how long that takes. Pure.
+//! The load of containers on the node's disks, and the time that it takes. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,24 +8,21 @@ use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::node_text::DiskCounters;
 use crate::sample::{DiskOperations, IoUse, Refaults, TickSample};
 
-/// What tells whose doing it is that a container waits for disks.
+/// Evidence of why a container waits for disks. `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct IoRates {
     /// Whether it or its pod has an `io.max`.
     pub has_max: Option<bool>,
-    /// Of the operations on the disks that it used, the share that others asked for; `None` where
-    /// nothing tells.
+    /// Share of the operations on its disks that other workloads requested.
     pub others: Option<Ratio>,
-    /// How many reads of its were under way on average: what it waited for them, if somebody did for
-    /// each. `None` where nothing tells.
+    /// Its reads in flight, on average: the time waited, if a task waits for each of them.
     pub reading: Option<f64>,
-    /// Of the bytes that it read, the share that came back from swap; `None` where nothing tells.
+    /// Share of the bytes that it read which came from swap.
     pub swapped_in: Option<Ratio>,
-    /// Of the bytes that it read, the share that came back from swap, and that the kernel called no stall.
+    /// The part of `swapped_in` that the kernel did not count as a memory stall.
     pub swapped_in_unstalled: Option<Ratio>,
-    /// Of the bytes that it read, the share of files that had been in the page cache, times the share of
-    /// pods' memory that other pods have: what would still be there without them. `None` where nothing
-    /// tells.
+    /// Share of the bytes that it read which had been evicted from the page cache, times the other
+    /// pods' share of all pods' memory: an estimate of the reads that they caused.
     pub displaced: Option<Ratio>,
 }
 
@@ -41,8 +38,8 @@ pub(super) struct DiskRates {
 #[derive(Debug, Clone, Copy, Default)]
 struct Operations {
     completed: f64,
-    /// As they were asked for, before some were merged.
-    asked: f64,
+    /// As requested, before some were merged.
+    requested: f64,
 }
 
 /// What each disk did between two samples.
@@ -57,7 +54,7 @@ pub(super) fn disk_rates(
         let more = |of: fn(&DiskCounters) -> u64| increase(of(&before), of(after));
         let operations = |completed, merged| {
             let completed = more(completed)?;
-            Some(Operations { completed, asked: completed + more(merged)? })
+            Some(Operations { completed, requested: completed + more(merged)? })
         };
         let rates = DiskRates {
             reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
@@ -70,10 +67,10 @@ pub(super) fn disk_rates(
 }
 
 impl Operations {
-    /// So many that were asked for, as a share of all of them.
-    fn share(self, asked: f64) -> f64 {
-        // The two were not read in the same moment.
-        asked / self.asked.max(asked).max(1.0)
+    /// A container's requested operations as a share of all.
+    fn share(self, own: f64) -> f64 {
+        // The two counts were not read at the same moment, so one can be larger than all.
+        own / self.requested.max(own).max(1.0)
     }
 }
 
@@ -127,7 +124,7 @@ impl IoRates {
     }
 }
 
-/// The share that others have of all.
+/// The share of other workloads.
 fn others_of(own: Option<u64>, all: Option<u64>) -> Option<f64> {
     let (own, all) = (increase(0, own?)?, increase(0, all?)?);
     Some((all - own).max(0.0) / all.max(1.0))
@@ -158,7 +155,7 @@ impl Use {
         self.disk.reading_s * self.disk.reads.share(self.reads)
     }
 
-    /// What the disk did for it, and for all: completed operations, of which a merged one is a part.
+    /// Operations that the disk completed for it, and for all. A merged one is part of another.
     fn completed(&self) -> (f64, f64) {
         let DiskRates { reads, writes, .. } = &self.disk;
         let own = reads.completed * reads.share(self.reads)
@@ -167,14 +164,13 @@ impl Use {
     }
 }
 
-/// The share that others have of what disks were asked for, each disk counted as much as the
-/// container used it. A container that asked none for anything waits for none: its storage is
-/// elsewhere.
+/// Other workloads' share of the disks' operations, each disk weighted by the container's use of it.
+/// It is 0 for a container that used no disk, whose storage is elsewhere.
 fn others(uses: &[Use]) -> Option<Ratio> {
     let all: f64 = uses.iter().map(|one| one.completed().0).sum();
     let others = uses.iter().map(|one| {
-        let (own, everybody) = one.completed();
-        own * (everybody - own).max(0.0) / everybody.max(1.0)
+        let (own, total) = one.completed();
+        own * (total - own).max(0.0) / total.max(1.0)
     });
     if all > 0.0 { Ratio::of(others.sum(), all) } else { Some(Ratio::ZERO) }
 }
@@ -209,7 +205,7 @@ mod tests {
 
     fn rates(before: &IoUse, after: &IoUse) -> IoRates {
         // Each read took 10 ms.
-        let operations = Operations { completed: 200.0, asked: 200.0 };
+        let operations = Operations { completed: 200.0, requested: 200.0 };
         let disk = DiskRates { reads: operations, writes: operations, reading_s: 2.0 };
         let disks = BTreeMap::from([(device(0), disk)]);
         IoRates::between(Some(before), after, Some(&disks), Some(1_000), WINDOW)
@@ -220,14 +216,14 @@ mod tests {
         let others = |before: &IoUse, after: &IoUse| rates(before, after).others.map(Ratio::get);
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_100)), Some(0.75));
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_500)), Some(0.0));
-        // Its storage is elsewhere, or on a disk of which the node tells nothing.
+        // Its storage is elsewhere, or on a disk without counters of the node.
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_000)), Some(0.0));
         assert_eq!(others(&counted(1, 1_000), &counted(1, 1_100)), Some(0.0));
         // A disk that it did not use before.
         let none =
             IoUse { operations: Some(DiskOperations::Counted(BTreeMap::new())), ..counted(0, 0) };
         assert_eq!(others(&none, &counted(0, 100)), Some(0.75));
-        // Nobody counts: then nothing can be taken off. Not read: nothing can be said.
+        // Without an io controller all operations count as others'. Unread ones are unknown.
         let uncounted = IoUse { operations: Some(DiskOperations::Uncounted), ..counted(0, 0) };
         assert_eq!(others(&uncounted, &uncounted), Some(1.0));
         let unread = IoUse { operations: None, ..counted(0, 0) };
@@ -238,8 +234,8 @@ mod tests {
     fn what_is_merged_is_one_operation_of_a_disk() {
         // As measured: a reader beside one that writes to the page cache, both of the same disk time.
         let disk = DiskRates {
-            reads: Operations { completed: 98.0, asked: 98.0 },
-            writes: Operations { completed: 102.0, asked: 1_625.0 },
+            reads: Operations { completed: 98.0, requested: 98.0 },
+            writes: Operations { completed: 102.0, requested: 1_625.0 },
             reading_s: 0.9,
         };
         let of = |reads, writes| {
@@ -295,7 +291,7 @@ mod tests {
         assert_eq!(displaced(25, Some(250)), Some(0.375));
         // The kernel reads ahead, too.
         assert_eq!(displaced(90, Some(250)), Some(0.75));
-        // Nobody else is there; what all have was read a little before.
+        // There are no other pods. The memory of all was read a little earlier.
         assert_eq!(displaced(50, Some(1_000)), Some(0.0));
         assert_eq!(displaced(50, Some(1_100)), Some(0.0));
         assert_eq!(displaced(50, None), None);

@@ -19,17 +19,13 @@ pub struct Ratio(f64);
 impl Ratio {
     /// `part / whole`, held within 0 and 1 (windows of the kernel and of the agent differ by
     /// microseconds); `None` where it is no number.
-    #[must_use]
     pub fn of(part: f64, whole: f64) -> Option<Self> {
         let ratio = part / whole;
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))
     }
 
-    /// Zero.
     pub const ZERO: Self = Self(0.0);
 
-    /// The number.
-    #[must_use]
     pub fn get(self) -> f64 {
         self.0
     }
@@ -90,7 +86,6 @@ pub(super) fn increase(before: u64, after: u64) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
     use super::*;
     use crate::sample::Pressures;
@@ -103,7 +98,7 @@ mod tests {
     }
 
     fn cpu_some(before: Option<u64>, after: Option<u64>, window: Duration) -> Option<f64> {
-        let start = Instant::now();
+        let start = crate::clock::now().at;
         let rates = pressure_rates(&reading(start, before), &reading(start + window, after));
         rates.cpu.some.map(Ratio::get)
     }

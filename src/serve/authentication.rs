@@ -129,11 +129,5 @@ impl Authenticator {
     }
 }
 
-impl std::fmt::Debug for Authenticator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authenticator").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests;

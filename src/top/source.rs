@@ -24,7 +24,6 @@ pub(super) const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Time that the API server has to list the pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The source of frames.
 pub(super) struct Source {
     config: Config,
     agent: SocketAddr,

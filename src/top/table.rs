@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Agent, Cgroup, Each, Node, View};
+use super::view::{Agent, Cgroup, Node, View};
+use crate::score::PerResource;
 
-/// The size of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) columns: usize,
@@ -22,7 +22,6 @@ impl Size {
 /// What `top` shows at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
-    /// The source of the view.
     pub(super) source: String,
     pub(super) view: View,
     /// Why there is no newer view.
@@ -117,8 +116,8 @@ fn node_fields(node: &Node) -> Vec<String> {
 }
 
 /// A share for each resource.
-fn each(what: &str, shares: Each<Option<f64>>) -> Vec<String> {
-    let Each { cpu, memory, io } = shares.map(percent);
+fn each(what: &str, shares: PerResource<Option<f64>>) -> Vec<String> {
+    let PerResource { cpu, memory, io } = shares.map(percent);
     vec![format!("{what} CPU {cpu}"), format!("memory {memory}"), format!("I/O {io}")]
 }
 
@@ -178,7 +177,7 @@ fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
         ("CGROUP", of(|cgroup| cgroup.level != "root"))
     };
     sort_by_values(&mut cgroups, |cgroup| {
-        let Each { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
+        let PerResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
         [cgroup.contention(), [cpu, memory, io].into_iter().flatten().reduce(f64::max)]
     });
     (kind, cgroups)

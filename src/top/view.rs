@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-/// The node and its cgroups.
+use crate::score::PerResource;
+
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct View {
     pub(super) version: String,
@@ -15,7 +16,6 @@ pub(super) struct View {
     pub(super) cgroups: Vec<Cgroup>,
 }
 
-/// State of the agent.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Agent {
     pub(super) pods_listed: Option<bool>,
@@ -36,26 +36,12 @@ pub(super) struct Problem {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Node {
     pub(super) score: Option<f64>,
-    pub(super) contention: Each<Option<f64>>,
+    pub(super) contention: PerResource<Option<f64>>,
     pub(super) held_back: u64,
     #[serde(default)]
-    pub(super) pressure: Each<Pressure>,
+    pub(super) pressure: PerResource<Pressure>,
     pub(super) utilization: Option<f64>,
     pub(super) steal: Option<f64>,
-}
-
-/// A value for each resource.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct Each<T> {
-    pub(super) cpu: T,
-    pub(super) memory: T,
-    pub(super) io: T,
-}
-
-impl<T> Each<T> {
-    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Each<U> {
-        Each { cpu: of(self.cpu), memory: of(self.memory), io: of(self.io) }
-    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -70,7 +56,7 @@ pub(super) struct Cgroup {
     pub(super) is_user: bool,
     pub(super) is_vm: bool,
     pub(super) awaits_handover: Option<bool>,
-    pub(super) pressure: Each<Pressure>,
+    pub(super) pressure: PerResource<Pressure>,
     pub(super) scored: Option<Scored>,
     pub(super) cpu_seconds: Option<f64>,
     pub(super) cpu_request: Option<f64>,
@@ -88,8 +74,8 @@ pub(super) struct Pressure {
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Scored {
     pub(super) usage: Option<f64>,
-    pub(super) contention: Each<Option<f64>>,
-    pub(super) waiting: Each<Option<Waiting>>,
+    pub(super) contention: PerResource<Option<f64>>,
+    pub(super) waiting: PerResource<Option<Waiting>>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -155,7 +141,7 @@ impl Cgroup {
 
     /// The larger of CPU and memory contention, as on the page.
     pub(super) fn contention(&self) -> Option<f64> {
-        let Each { cpu, memory, .. } = self.scored?.contention;
+        let PerResource { cpu, memory, .. } = self.scored?.contention;
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use psi_agent::cgroup_path::Place;
 use psi_agent::clock::Moment;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
@@ -72,12 +71,7 @@ fn rates(contention: f64) -> TickRates {
     let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
     let path = format!("/kubepods/pod1/{:064x}", 1);
     let container = ContainerRates {
-        cgroup: Arc::new(Cgroup {
-            id: CgroupId(1),
-            place: Place::of_path(&path),
-            path: path.into(),
-            made_at_s: None,
-        }),
+        cgroup: Arc::new(Cgroup::new(CgroupId(1), path, None)),
         workload: None,
         pressure,
         // Of one CPU that it wants all the time.
