@@ -18,7 +18,6 @@ struct Bounds {
     most: f64,
     /// Waiting that its quota explains, which the node counts as well.
     throttled: f64,
-    used: f64,
     /// Pressure, and the part of it that its quota explains.
     raw: Ratio,
     own_limit: Ratio,
@@ -42,19 +41,19 @@ pub(super) fn scale(rates: &TickRates) -> f64 {
 
 /// What a container waited for; `None` where a needed file could not be read.
 pub(super) fn cpu_wait(cpu: &CpuRates, cpus: Option<u64>, scale: f64) -> Option<Wait> {
-    let bounds = Bounds::of(cpu, cpus)?;
+    let (used, bounds) = (cpu.usage?, Bounds::of(cpu, cpus)?);
     let waited = (bounds.least * scale).min(bounds.most);
-    Wait::of_cpu(bounds.used, waited, None, bounds.raw, bounds.own_limit)
+    Wait::of_cpu(used, waited, None, bounds.raw, bounds.own_limit)
 }
 
 impl Bounds {
     fn of(cpu: &CpuRates, cpus: Option<u64>) -> Option<Self> {
-        let (raw, used) = (cpu.waits.some?, cpu.usage?);
+        let raw = cpu.waits.some?;
         if raw.get() < NEGLIGIBLE {
             let own_limit = Ratio::ZERO;
-            return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, used, raw, own_limit });
+            return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, raw, own_limit });
         }
-        let (throttled, limits) = (cpu.throttled?, cpu.limits?);
+        let (used, throttled, limits) = (cpu.usage?, cpu.throttled?, cpu.limits?);
         let cpus = allowed_cpus(&limits, cpus);
         // Throttled time is summed over CPUs: over those that were used or throttled, and one at the
         // least, it is a share of time.
@@ -75,7 +74,6 @@ impl Bounds {
             least: least.min(most),
             most,
             throttled: throttled.max(queued),
-            used,
             raw,
             own_limit: Ratio::of(own_limit, 1.0)?,
         })
@@ -108,7 +106,9 @@ mod tests {
     fn all_together_waited_for_what_the_node_counted() {
         let vms = [workload(0.2, 0.8, 0.0, None, 9), workload(0.4, 0.6, 0.0, None, 9)];
         let system = workload(0.1, 0.1, 0.0, None, 9);
-        let node = rates(Some(2.1), &vms, &[system]);
+        // No file but its pressure is read of a workload that doesn't wait.
+        let calm = CpuRates { waits: vm(1, 0.0, 0.0, 0.0).cpu.waits, ..CpuRates::default() };
+        let node = rates(Some(2.1), &vms, &[system, calm]);
         assert!((waited(&node, &vms[0]) - 0.6).abs() < 1e-9);
         assert!((waited(&node, &vms[1]) - 1.2).abs() < 1e-9);
         // Never less than their own files say, and never more than their tasks can.
