@@ -126,10 +126,8 @@ fn read_node_pressures(proc: &ProcRoot, root: &Arc<CgroupRoot>, files: &mut File
         };
         *pressures.of_mut(resource) = match read {
             // PSI is off on this node: absent, and no error at every read.
-            Err(ReadError {
-                kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_),
-                ..
-            }) => None,
+            Err(error) if error.is_vanished() => None,
+            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => None,
             read => files.note(read),
         };
     }

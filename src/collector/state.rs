@@ -5,10 +5,11 @@
 //!    averaging windows, and windows of less than a busy jiffy count nothing.
 //! 2. Memory and I/O pressure only after the node's own total moved: tasks that wait in a cgroup
 //!    wait on the node.
-//! 3. Files that cost many times as much as a pressure file (`cpu.stat`, `memory.stat`, `io.stat`)
-//!    at each tick of a container that waited for that resource within the last minute.
-//! 4. Limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
+//! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file, at each tick of a
+//!    container that waited for that resource within the last minute.
+//! 4. CPU limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
 //!    half minute; `cpu.stat` at the first two ticks, too, which make the first rate.
+//! 5. Memory and I/O limits, and what they caused, after the container's own pressure moved.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
