@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod browser;
+pub(crate) mod cadvisor;
 pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod cpu;

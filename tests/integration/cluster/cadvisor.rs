@@ -4,13 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::agent::{Agent, BINARY};
+use crate::support::cadvisor::{in_own_mounts, start_cadvisor};
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
 use crate::support::exposition::{PRESSURE, Series, families, parse, value_of};
@@ -67,12 +66,11 @@ impl Scrape {
 #[test]
 #[ignore = "needs root, cgroup2 and cAdvisor: tests/run builds it"]
 fn cadvisor_agrees_on_names_ids_and_values() {
-    let program = build_cadvisor();
     let mut own = OwnCgroup::new("cadvisor");
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cadvisor-scratch");
     let cpu = BusyCpu::take();
     populate(&mut own, &cpu, &scratch);
-    let cadvisor = start_cadvisor(&program, &own);
+    let cadvisor = start_cadvisor(&own.id);
     let mut command = in_own_mounts();
     command.arg(BINARY);
     // It has to find the mount by itself, past the host's own that is hidden below.
@@ -215,35 +213,6 @@ fn populate(own: &mut OwnCgroup, cpu: &BusyCpu, scratch: &Path) {
     let file = scratch.display();
     let copy = format!("dd if=/dev/zero of={file} bs=64k count=16 conv=fsync 2>/dev/null");
     own.spawn(WRITING, &format!("sh -c 'while {copy}; do sleep 0.1; done'"));
-}
-
-/// `tests/cadvisor/build` says where it is, and builds it where it is not.
-fn build_cadvisor() -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cadvisor/build");
-    let build = Command::new(script).stderr(Stdio::inherit()).output().unwrap();
-    assert!(build.status.success(), "{script} failed");
-    String::from_utf8(build.stdout).unwrap().trim().to_owned()
-}
-
-fn start_cadvisor(program: &str, own: &OwnCgroup) -> Agent {
-    let mut child = in_own_mounts()
-        .args([program, "--prefix", &own.id])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("unshare starts");
-    let mut address = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
-    assert!(!address.is_empty(), "cAdvisor ended before it served");
-    Agent::other(child, address.trim().to_owned())
-}
-
-/// Runs what is added with the cgroup2 tree where cAdvisor insists on it. The mount namespace ends
-/// with the process, and the host's mounts stay as they are.
-fn in_own_mounts() -> Command {
-    let script = "mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
-    command
 }
 
 fn now_ms() -> u64 {

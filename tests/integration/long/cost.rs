@@ -2,12 +2,14 @@
 //! it measured, and fails only beyond what the manifest asks for, since machines differ.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::agent::Agent;
+use crate::support::cadvisor::start_cadvisor;
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
 use crate::support::exposition::parse;
@@ -78,6 +80,109 @@ fn measure(agent: &Agent, what: &str) {
     );
     assert!(cpu_ms < CPU_REQUEST_MS_A_MINUTE, "{what}: {cpu_ms} ms of CPU a minute");
     assert!(resident < MEMORY_REQUEST, "{what}: {mebibytes} MiB");
+}
+
+/// Budgets of the agent's CPU time, as shares of cAdvisor's in the same minutes.
+const PRESSURE_SHARE: f64 = 1.0 / 30.0;
+const RUN_DELAY_SHARE: f64 = 1.0 / 12.0;
+const ALL_FAMILIES_SHARE: f64 = 1.0 / 20.0;
+/// Budget of resident memory, families `pressure`.
+const RESIDENT: f64 = 16.0 * 1024.0 * 1024.0;
+
+const VCPUS: u32 = 4;
+
+/// Starts a process with four sleeping vCPU threads in each VM's container, and prints their ids.
+const VMS: &str = r#"
+import os, sys, threading, time
+def vcpu(number):
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as comm:
+        comm.write(f"CPU {number}/KVM")
+    time.sleep(3600)
+for procs in sys.argv[2:]:
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        with open(procs, "w") as file:
+            file.write("0")
+        for number in range(int(sys.argv[1])):
+            threading.Thread(target=vcpu, args=[number], daemon=True).start()
+        time.sleep(3600)
+    print(child, flush=True)
+"#;
+
+/// CPU milliseconds and resident bytes of a process, with threads that ended.
+fn consumption(server: &Agent) -> (f64, f64) {
+    let of =
+        |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.child.id())).unwrap();
+    let (stat, statm) = (of("stat"), of("statm"));
+    let numbers: Vec<f64> =
+        stat.rsplit(')').next().unwrap().split(' ').filter_map(|word| word.parse().ok()).collect();
+    let tick_ms =
+        1000.0 / nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).unwrap().unwrap() as f64;
+    let pages: f64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    // Of the words behind the state: utime and stime are the 11th and 12th.
+    ((numbers[10] + numbers[11]) * tick_ms, pages * 4096.0)
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, python3, cAdvisor and the static binary; takes 4 min"]
+fn the_agent_costs_a_small_share_of_cadvisor() {
+    let _alone = BusyCpu::take();
+    let own = OwnCgroup::new("share");
+    let pods = std::env::temp_dir().join(format!("psi-agent-{}-share.json", std::process::id()));
+    fs::write(&pods, make_pods(&own).to_string()).unwrap();
+    let proc = HostProc::new("share");
+    let procs = (0..PODS).map(|vm| own.path.join(cgroup_of(vm, 0)).join("cgroup.procs"));
+    let mut vms = Command::new("python3")
+        .args(["-c", VMS, &VCPUS.to_string()])
+        .args(procs)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(vms.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.for_each(|process| proc.show(process.parse().unwrap()));
+    assert!(vms.wait().unwrap().success());
+    let start = |source: &str, more: &[&str]| {
+        let (proc, pods) = (proc.0.to_str().unwrap(), pods.to_str().unwrap());
+        let flags = ["--proc-root", proc, "--pods-file", pods, "--cpu-source", source];
+        Agent::start_by(Command::new(static_binary()), &[&flags[..], more].concat())
+    };
+    let pressure = ["--families", "pressure"];
+    let cadvisor = start_cadvisor(&own.id);
+    let servers = [
+        ("cAdvisor", cadvisor, 1.0),
+        ("families pressure", start("psi", &pressure), PRESSURE_SHARE),
+        ("the same, 2,000 vCPU threads", start("run-delay", &pressure), RUN_DELAY_SHARE),
+        ("all families", start("psi", &["--scope", "all"]), ALL_FAMILIES_SHARE),
+    ];
+    // All of them list everything at their start.
+    std::thread::sleep(MINUTE);
+    let threads = servers[2].1.get("/metrics");
+    let hidden = parse(&threads).into_iter().find(|one| one.name == "psi_agent_hidden_containers");
+    assert_eq!(hidden.unwrap().value, 0.0, "threads that are not read would cost nothing");
+    let before = servers.each_ref().map(|(_, server, _)| consumption(server).0);
+    for _ in 0..2 * MINUTE.as_secs() / SCRAPE_EVERY.as_secs() {
+        std::thread::sleep(SCRAPE_EVERY);
+        servers.iter().for_each(|(_, server, _)| drop(server.get("/metrics")));
+    }
+    let after = servers.each_ref().map(|(_, server, _)| consumption(server));
+    let (theirs, mut failures) = (after[0].0 - before[0], Vec::new());
+    for (((what, _, budget), (ms, resident)), before) in servers.iter().zip(after).zip(before) {
+        let share = (ms - before) / theirs;
+        let mebibytes = resident / 1024.0 / 1024.0;
+        let of_cadvisor = 1.0 / share;
+        println!(
+            "{what}: {:.0} ms of CPU a minute, 1/{of_cadvisor:.1} of cAdvisor's (at most 1/{:.0}), \
+             {mebibytes:.1} MiB",
+            (ms - before) / 2.0,
+            1.0 / budget
+        );
+        if share > *budget || *what == "families pressure" && resident > RESIDENT {
+            failures.push(*what);
+        }
+    }
+    fs::remove_file(&pods).unwrap();
+    assert!(failures.is_empty(), "beyond their budgets: {failures:?}");
 }
 
 #[test]

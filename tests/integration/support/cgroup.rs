@@ -73,6 +73,8 @@ impl OwnCgroup {
 impl Drop for OwnCgroup {
     fn drop(&mut self) {
         self.kill_all();
+        // Processes that these started.
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
         remove_tree(&self.path);
     }
 }
