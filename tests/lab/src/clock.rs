@@ -4,7 +4,7 @@
 //! that executes `pause`, as the kernel does once for each CPU when it flushes a cgroup's statistics, gives up
 //! its turn: on sixteen busy CPUs it waits 50 ms, and one read of `cpu.stat` takes 0.8 s. With a timer that is
 //! always due soon the turns are short. With two CPUs that timer made single turns last for up to 10 s, so
-//! that only guests with many CPUs have it.
+//! that guests with two do without it.
 
 use std::arch::asm;
 

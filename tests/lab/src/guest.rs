@@ -14,7 +14,6 @@ use crate::agent::Agents;
 use crate::alone;
 use crate::clock::shorten_turns;
 use crate::load::{clock, now, sleep_until};
-use crate::machine::MANY_CPUS;
 use crate::node;
 use crate::process::{finish, report_of, start_load, work_of};
 use crate::progress::{LoadReport, Windows};
@@ -30,7 +29,7 @@ pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
     // A node's root cgroup has only kernel threads.
     fs::write(tree::system("psi-lab")?.join("cgroup.procs"), "0").context("cgroup.procs")?;
     let scenarios = Scenario::read_all(folder, &[])?;
-    if scenarios.iter().any(|scenario| scenario.vcpus >= MANY_CPUS) {
+    if scenarios.iter().any(|scenario| scenario.vcpus > 2) {
         shorten_turns()?;
     }
     wait_for_calm();

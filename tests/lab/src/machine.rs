@@ -40,7 +40,7 @@ const VIRTUAL_TIME: &str =
 /// one of sixteen would be half as fast as one of eight.
 const SHIFT: u32 = 3;
 const SHIFT_OF_MANY_CPUS: u32 = 2;
-pub const MANY_CPUS: u32 = 16;
+const MANY_CPUS: u32 = 16;
 /// Scenarios of CPU do without the controllers whose files an agent would read besides.
 const WITHOUT_CONTROLLERS: &str = " cgroup_disable=memory,io";
 const REAL_TIME: &str = "-accel tcg,thread=multi";
