@@ -101,19 +101,18 @@ impl Collector {
         let node = self.node.read(self.tree.root(), &mut self.files, moment);
         let (all_pods, needs) = self.node.memory(&self.tree, &mut self.files, &node, now);
         let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
-        let proc = &self.node.proc;
         let run_delay_ns = match self.cpu_source {
             CpuSource::Psi if self.is_whole_node => {
-                self.files.read_by(|buffer| proc.run_delay(buffer)).flatten()
+                self.files.read_by(|buffer| self.node.proc.run_delay(buffer)).flatten()
             }
             CpuSource::Psi | CpuSource::RunDelay => None,
         };
-        let disks = self.files.read_by(|buffer| proc.disks(buffer));
+        let disks = self.files.read_by(|buffer| self.node.proc.disks(buffer));
         let (mut containers, mut others, mut hidden_containers) = (None, None, 0);
         if self.selection.is_some() && pods.is_none_or(PodIndex::is_listed) {
             let (by_uid, scored) = scored_containers(self.tree.nodes().zip(&found));
             if let Some(processes) = &mut self.processes {
-                processes.follow(proc, &scored, &mut self.states, &mut self.files, now);
+                processes.follow(&self.node.proc, &scored, &mut self.states, &mut self.files, now);
             }
             let ids: HashSet<CgroupId> = scored.iter().map(|(node, _)| node.cgroup.id).collect();
             let mut pass = TickPass {
@@ -174,7 +173,7 @@ impl Collector {
             else {
                 continue;
             };
-            let stats = read_stats(files, &cgroup.dir, self.groups, detail);
+            let stats = read_stats(files, state, &cgroup.dir, (self.groups, detail), moment.at);
             let workload = found.workload().cloned();
             let cgroup = Arc::clone(&cgroup.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };

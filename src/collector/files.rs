@@ -61,6 +61,17 @@ impl Files {
         self.read(dir, name, parse).flatten()
     }
 
+    /// The same, where the file is wanted.
+    pub(super) fn read_if<T>(
+        &mut self,
+        is_wanted: bool,
+        dir: &CgroupDir,
+        name: &CStr,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Option<T> {
+        if is_wanted { self.read_value(dir, name, parse) } else { None }
+    }
+
     /// `io.stat` by device; `None`s as of [`Files::read`].
     pub(super) fn read_io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
         let stat = self.read(dir, c"io.stat", |text| Ok(parse_io_stat(text)))?;

@@ -1,6 +1,7 @@
 //! The node's own files, and the cgroups above all pods.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -100,8 +101,9 @@ impl NodeReader {
 
 fn read_all_pods(tree: &CgroupTree, files: &mut Files) -> AllPods {
     let above = above_pods(tree.nodes());
-    let is_above =
-        |node: &&CgroupNode| node.cgroup.place == Place::Host && above.contains(&*node.cgroup.path);
+    let is_above = |node: &&CgroupNode| {
+        node.cgroup.place == Place::Host && above.contains(Path::new(&*node.cgroup.path))
+    };
     let mut pods = AllPods { limit_hits: Some(0), memory: None };
     for CgroupNode { dir, .. } in tree.nodes().filter(is_above) {
         let hits = read_limit_hits(files, dir);

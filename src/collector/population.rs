@@ -2,6 +2,7 @@
 //! above all pods. Pure.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::cgroup_path::{Place, PodLevel, PodUid};
@@ -49,40 +50,20 @@ pub(super) fn workloads<'a>(
     nodes.filter(move |node| match &node.cgroup.place {
         Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Host => {
-            let path = &*node.cgroup.path;
-            !above.contains(path) && ancestors(path).all(|path| above.contains(path))
+            let path = Path::new(&*node.cgroup.path);
+            !above.contains(path) && path.parent().is_some_and(|parent| above.contains(parent))
         }
         Place::Root | Place::MountUnit => false,
     })
 }
 
 /// Paths of the cgroups above pods: the root, kubepods and its QoS classes.
-pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a str> {
+pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a Path> {
     let is_pod = |place: &Place| matches!(place, Place::Pod(pod) if pod.level == PodLevel::Pod);
     let pods = nodes.filter(|node| is_pod(&node.cgroup.place));
     // Hundreds of pods have a handful of parents.
-    let parents: HashSet<&str> =
-        pods.filter_map(|pod| ancestors(&pod.cgroup.path).last()).collect();
-    let mut above: HashSet<&str> =
-        parents.into_iter().flat_map(|parent| ancestors(parent).chain([parent])).collect();
-    above.insert("/");
-    above
-}
-
-/// The paths above a path, without itself.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    let cuts = path.match_indices('/').map(|(at, _)| at);
-    cuts.filter_map(|at| path.get(..at.max(1))).filter(move |above| *above != path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ancestors;
-
-    #[test]
-    fn ancestors_are_all_paths_above() {
-        assert_eq!(ancestors("/a.slice/b/c").collect::<Vec<_>>(), ["/", "/a.slice", "/a.slice/b"]);
-        assert_eq!(ancestors("/a").collect::<Vec<_>>(), ["/"]);
-        assert_eq!(ancestors("/").count(), 0);
-    }
+    let parents: HashSet<&Path> =
+        pods.filter_map(|pod| Path::new(&*pod.cgroup.path).parent()).collect();
+    let above = parents.into_iter().flat_map(Path::ancestors);
+    above.chain([Path::new("/")]).collect()
 }

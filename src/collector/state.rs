@@ -7,8 +7,8 @@
 //!    wait on the node.
 //! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file, at each tick of a
 //!    container that waited for that resource within the last minute.
-//! 4. CPU limits, and with PSI as the CPU source `cpu.stat` of a container that doesn't wait, every
-//!    half minute; `cpu.stat` at the first two ticks, too, which make the first rate.
+//! 4. CPU limits, the list of controllers, and with PSI as the CPU source `cpu.stat` of a container
+//!    that doesn't wait, every half minute; `cpu.stat` at the first two ticks, too.
 //! 5. Memory and I/O limits, and what they caused, after the container's own pressure moved.
 
 use std::collections::HashMap;
@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use super::files::Files;
 use super::threads::ContainerThreads;
-use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
+use crate::kernel::counters::{Controllers, parse_controllers};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::sample::{CpuUse, MemoryUse, PressureReading, Pressures};
@@ -39,6 +40,8 @@ pub(super) type States = HashMap<CgroupId, CgroupState>;
 #[derive(Debug, Default)]
 pub(super) struct CgroupState {
     pressures: PerResource<Option<KeptPressure>>,
+    /// Controllers that are on, and when that was read.
+    controllers: Option<(Instant, Controllers)>,
     /// CPU counters and limits.
     pub(super) cpu: CpuUse,
     /// When `cpu.limits` was read.
@@ -98,6 +101,20 @@ impl CgroupState {
             reading.at = reading.at.min(kept.at);
         }
         Some(reading)
+    }
+
+    /// Controllers that are on, by rule 4; all of them where the file can't be read.
+    pub(super) fn controllers(
+        &mut self,
+        files: &mut Files,
+        dir: &CgroupDir,
+        now: Instant,
+    ) -> Controllers {
+        if is_due(self.controllers.map(|(at, _)| at), now) {
+            let read = files.read_value(dir, c"cgroup.controllers", parse_controllers);
+            self.controllers = Some((now, read.unwrap_or(Controllers::ALL)));
+        }
+        self.controllers.map_or(Controllers::ALL, |(_, on)| on)
     }
 }
 
