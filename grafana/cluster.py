@@ -88,8 +88,8 @@ def _now(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(stat(
         "Agents without a score",
-        "Agents that answer but tell no score: in their first 30 s, or where something that the "
-        "score needs does not read. Absent is not zero.",
+        "Agents that are up but export no score: in their first 30 s, or because a file that the "
+        "score needs cannot be read. Absent is not zero.",
         [Query(f"count(psi_agent_build_info{{{OWN}}}) - (count({SCORE}) or vector(0))", "agents")],
         steps=[(None, GREEN), (1, YELLOW)],
         width=7,
@@ -111,8 +111,8 @@ def _now(made: dashboard.Dashboard) -> None:
     used = {"CPU in use": utilization("cpu"), "memory in use": utilization("memory")}
     made.with_panel(table(
         "Nodes by resource",
-        "Contention by resource, what a hypervisor below takes away, and utilisation. I/O is no "
-        "part of the score by default. An empty cell: it cannot be told.",
+        "Contention by resource, CPU time that a hypervisor gave to others (steal), and "
+        "utilization. I/O is not part of the score by default. An empty cell: not known.",
         {name: (by_node(query), RATIO) for name, query in {**ratios, **used}.items()},
         names={"instance": "node"}, width=14, steps=LEVELS,
         links={"node": link("This node", VM_UID, node="__value.raw")},
@@ -138,9 +138,9 @@ def _over_time(made: dashboard.Dashboard) -> None:
     for resource, word in [("cpu", "CPU"), ("memory", "Memory")]:
         made.with_panel(graph(
             f"{word}: contention beside raw PSI",
-            "Raw PSI counts everybody who waits, also for a limit of their own and for their own "
-            "threads. What lies between the two lines of a node is nothing that another node "
-            "would mend; for CPU it is mostly throttling.",
+            "Raw PSI counts all waiting tasks, including those that wait for their own limit or for "
+            "threads of the same pod. The difference between the two lines of a node would be the "
+            "same on another node. For CPU it is mostly throttling.",
             [
                 Query(by_node(contention(resource)), "{{instance}} contention"),
                 Query(by_node(psi(resource)), "{{instance}} raw PSI"),
@@ -153,8 +153,8 @@ def _over_time(made: dashboard.Dashboard) -> None:
     made.with_panel(states(
         "The rule and the score",
         "The rule: CPU PSI of the node above the value at the top, and more than 70 % of its CPU "
-        "time in use. The score: from 10. Rule alone: somebody waits, but no VM waits for the "
-        "node. Score alone: VMs wait on a node that looks calm.",
+        "time in use. The score: from 10. Rule alone: tasks wait, but no VM waits because of the "
+        "node. Score alone: VMs wait on a node that the rule takes for calm.",
         [Query(by_node(f"{rule} + {same} {score}"), "{{instance}}")],
         {
             0: ("both calm", GREEN), 1: ("rule alone", BLUE),
@@ -164,7 +164,7 @@ def _over_time(made: dashboard.Dashboard) -> None:
     throttled = f"container_cpu_cfs_throttled_seconds_total{{{KUBELET}}}"
     made.with_panel(table(
         "Containers that are throttled",
-        "Who is behind a rule that stands alone: CPUs that a container's own limit took from it. "
+        "Causes of a rule that stands alone: CPUs that containers lost to their own limits. "
         "From the kubelet's cAdvisor job; psi-agent's manifest leaves these families to it. The "
         "node is there if that job has a label `node`.",
         {"CPUs throttled": (

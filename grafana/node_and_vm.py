@@ -96,7 +96,7 @@ def _pressure(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "CPU: raw PSI of its container",
         "waiting: at least one task waited; stalled: tasks waited and none ran. A VM's own "
-        "threads that wait for each other make the first, throttling makes both.",
+        "threads that wait for each other raise the first, throttling raises both.",
         [
             Query(container_psi("cpu", kind), f"{kind} on {{{{instance}}}}")
             for kind in ["waiting", "stalled"]
@@ -125,7 +125,7 @@ def _consumption(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Memory: working set and limit",
-        "What the VM's container holds and cannot give back at once, and its limit where it has "
+        "Memory of the VM's container that cannot be reclaimed at once, and its limit if it has "
         "one." + FROM_KUBELET,
         [
             Query(of_vm(kubelet("container_memory_working_set_bytes")), "working set"),
@@ -157,7 +157,7 @@ def _consumption(made: dashboard.Dashboard) -> None:
 def _node(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "Score and contention",
-        "How much the node holds all its VMs back: the score, and what it is made of.",
+        "Contention of the node's VMs, 0 to 1: the score, and the resources that it is made of.",
         [
             Query(f"psi_agent_node_score{{{NODE}}}", "score"),
             Query(f"psi_agent_node_contention_ratio{{{NODE}}}", "{{resource}}"),
@@ -166,8 +166,8 @@ def _node(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Raw PSI",
-        "The node's own pressure: somebody waited, for whatever reason, a limit of their own "
-        "among them.",
+        "The node's own pressure: share of time that at least one task waited, for any reason "
+        "including its own limit.",
         [
             Query(rate(f'container_pressure_{word}_waiting_seconds_total{{{NODE}, id="/"}}'), word)
             for word in ["cpu", "memory", "io"]
@@ -223,7 +223,8 @@ def _neighbours(made: dashboard.Dashboard) -> None:
     used = f"{usage} * on (cluster, namespace, pod) group_left (name) {names}"
     made.with_panel(graph(
         "CPU that each uses",
-        "CPUs that the VMs of the node used: who takes what the others wait for." + FROM_KUBELET,
+        "CPUs that the VMs of the node used. The largest users are what the others wait for."
+        + FROM_KUBELET,
         [Query(f"sum by (namespace, name) ({used})", "{{namespace}}/{{name}}")],
         unit=CPUS, width=24,
     ))
