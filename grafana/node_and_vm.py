@@ -118,8 +118,9 @@ def _consumption(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "CPU: throttled by own limits",
-        "CPU time per second for which each container of the pod was throttled, in CPUs. compute is "
-        "the VM. guest-console-log has a limit of 0.01 CPU and is often throttled." + FROM_KUBELET,
+        "CPU time per second for which each container of the pod was throttled, in CPUs. compute "
+        "is the VM. guest-console-log has a limit of 0.015 CPU and is often throttled."
+        + FROM_KUBELET,
         [Query(f"sum by (container) ({of_vm(throttled)})", "{{container}}")],
         unit=CPUS,
     ))
