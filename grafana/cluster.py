@@ -1,4 +1,4 @@
-"""The cluster: which nodes hold their VMs back, and where raw PSI says something else."""
+"""The cluster: nodes and VMs with contention, and where raw PSI and the score differ."""
 
 from grafana_foundation_sdk.builders import dashboard
 
@@ -8,7 +8,7 @@ from panels import (
 )
 
 OWN = 'job=~"$job", cluster=~"$cluster", instance=~"$node"'
-# A kubelet's series have the node in a label of its own, if at all.
+# Series of the kubelet have the node, if at all, in the label `node` and not in `instance`.
 KUBELET = 'job=~"$kubelet_job", cluster=~"$cluster", node=~"$node|", container!~"|POD"'
 
 SCORE = f"psi_agent_node_score{{{OWN}}}"
@@ -40,7 +40,7 @@ def build() -> dashboard.Dashboard:
     made = new_dashboard(
         "psi-agent / cluster",
         CLUSTER_UID,
-        "How much nodes hold their VMs back, beside what raw PSI says of them.",
+        "Contention of VMs by node, compared with the nodes' raw PSI.",
         ("node and VM", VM_UID),
     )
     made.with_variable(
@@ -48,21 +48,21 @@ def build() -> dashboard.Dashboard:
             "node",
             "node",
             'label_values(psi_agent_build_info{job=~"$job", cluster=~"$cluster"}, instance)',
-            "The label `instance` of psi-agent's job is the node's name",
+            "Node, by the label `instance` of psi-agent's job.",
             everything=True,
         )
     )
     made.with_variable(
         dashboard.TextBoxVariable("rule_psi")
         .label("rule: PSI above")
-        .description("The rule that the score is compared with: CPU PSI of a node above this, and "
-                     "more than 70 % of its CPU time in use")
+        .description("Threshold of the PSI rule that the score is compared with, 0 to 1: the "
+                     "node's CPU PSI is above it and more than 70 % of its CPU time is in use.")
         .default_value("0.4")
     )
     _now(made.with_row(dashboard.Row("Now")))
-    _over_time(made.with_row(dashboard.Row("The score beside raw PSI")))
+    _over_time(made.with_row(dashboard.Row("Score and raw PSI")))
     _vms(made.with_row(dashboard.Row("VMs")))
-    _publishes(made.with_row(dashboard.Row("What was written on the Nodes")))
+    _publishes(made.with_row(dashboard.Row("Publishing on Nodes")))
     return made
 
 
@@ -70,8 +70,8 @@ def _now(made: dashboard.Dashboard) -> None:
     to_node = link("This node", VM_UID, node="__field.labels.instance")
     made.with_panel(stat(
         "Nodes by level",
-        "How many nodes have a score below 10, from 10, and from 30: where levels begin by "
-        "default. The level on the Node follows up to 30 s later.",
+        "Number of nodes with a score below 10 % (low), from 10 % (medium) and from 30 % (high), "
+        "the default thresholds. The level on the Node follows up to 30 s later.",
         [
             Query(f"sum({SCORE} < bool {MEDIUM})", "low"),
             Query(f"sum(({SCORE} >= bool {MEDIUM}) * ({SCORE} < bool {HIGH}))", "medium"),
@@ -80,7 +80,7 @@ def _now(made: dashboard.Dashboard) -> None:
         width=10,
     ))
     made.with_panel(stat(
-        "VMs that wait",
+        "VMs with contention",
         "Number of VMs whose CPU ready or memory contention is 5 % or more.",
         [Query(f"sum(psi_agent_node_vmis_held_back{{{OWN}}})", "VMs")],
         steps=[(None, GREEN), (1, YELLOW)],
@@ -88,16 +88,16 @@ def _now(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(stat(
         "Agents without a score",
-        "Agents that are up but export no score: in their first 30 s, or because a file that the "
-        "score needs cannot be read. Absent is not zero.",
+        "Number of agents that are scraped but export no score. This is normal in the first 30 s "
+        "after the start; later, a file that the score needs cannot be read.",
         [Query(f"count(psi_agent_build_info{{{OWN}}}) - (count({SCORE}) or vector(0))", "agents")],
         steps=[(None, GREEN), (1, YELLOW)],
         width=7,
     ))
     made.with_panel(bars(
         "Nodes by score",
-        "Share of what a node's VMs wanted that they had to wait for because of the node, "
-        "smoothed. The largest first.",
+        "Share of their demand that the node's VMs waited for because of the node, smoothed over "
+        "30 s. Largest first.",
         [Query(f"sort_desc(topk(20, {by_node(SCORE)}))", "{{instance}}")],
         steps=LEVELS, width=10, links=[to_node],
     ))
@@ -111,8 +111,9 @@ def _now(made: dashboard.Dashboard) -> None:
     used = {"CPU in use": utilization("cpu"), "memory in use": utilization("memory")}
     made.with_panel(table(
         "Nodes by resource",
-        "Contention by resource, CPU time that a hypervisor gave to others (steal), and "
-        "utilization. I/O is not part of the score by default. An empty cell: not known.",
+        "Contention by resource, steal (CPU time that the node's hypervisor gave to others) and "
+        "utilization. I/O is not part of the score by default. A cell is empty if the value "
+        "cannot be read.",
         {name: (by_node(query), RATIO) for name, query in {**ratios, **used}.items()},
         names={"instance": "node"}, width=14, steps=LEVELS,
         links={"node": link("This node", VM_UID, node="__value.raw")},
@@ -123,24 +124,24 @@ def _over_time(made: dashboard.Dashboard) -> None:
     to_node = link("This node", VM_UID, node="__field.labels.instance")
     made.with_panel(graph(
         "Score",
-        "The larger of CPU and memory contention, smoothed over 30 s. Dashed: where medium and "
-        "high begin by default.",
+        "The larger of CPU and memory contention, smoothed over 30 s. Dashed lines: default "
+        "thresholds of the levels medium and high.",
         [Query(by_node(SCORE), "{{instance}}")],
         steps=LEVELS, links=[to_node],
     ))
     made.with_panel(states(
         "Levels",
-        "low below 10, medium, high from 30. On the Node a level is entered after 30 s and left "
-        "after 30 s well below, so it changes less often than here.",
+        "low: score below 10 %; medium: from 10 %; high: from 30 %. The level on the Node has a "
+        "dwell time of 30 s and hysteresis, so it changes less often than shown here.",
         [Query(by_node(f"({SCORE} >= bool {MEDIUM}) + ({SCORE} >= bool {HIGH})"), "{{instance}}")],
         {0: ("low", GREEN), 1: ("medium", YELLOW), 2: ("high", RED)},
     ))
     for resource, word in [("cpu", "CPU"), ("memory", "Memory")]:
         made.with_panel(graph(
-            f"{word}: contention beside raw PSI",
-            "Raw PSI counts all waiting tasks, including those that wait for their own limit or for "
-            "threads of the same pod. The difference between the two lines of a node would be the "
-            "same on another node. For CPU it is mostly throttling.",
+            f"{word}: contention and raw PSI",
+            "Raw PSI also counts tasks that wait because of their own limit or for other threads "
+            "of the same VM. Moving VMs to another node does not reduce that part, which is the "
+            "difference between the two lines. For CPU it is mostly throttling.",
             [
                 Query(by_node(contention(resource)), "{{instance}} contention"),
                 Query(by_node(psi(resource)), "{{instance}} raw PSI"),
@@ -151,22 +152,23 @@ def _over_time(made: dashboard.Dashboard) -> None:
     rule = f'({psi("cpu")} > bool $rule_psi) * {same} ({utilization("cpu")} > bool 0.7)'
     score = f'2 * ({contention("cpu")} >= bool {MEDIUM})'
     made.with_panel(states(
-        "The rule and the score",
-        "The rule: CPU PSI of the node above the value at the top, and more than 70 % of its CPU "
-        "time in use. The score: from 10. Rule alone: tasks wait, but no VM waits because of the "
-        "node. Score alone: VMs wait on a node that the rule takes for calm.",
+        "PSI rule and score",
+        "PSI rule: CPU PSI of the node is above `rule: PSI above` and more than 70 % of its CPU "
+        "time is in use. Score: CPU contention is 10 % or more. Rule only: tasks wait, but VMs do "
+        "not wait because of the node. Score only: VMs wait on a node that the rule misses.",
         [Query(by_node(f"{rule} + {same} {score}"), "{{instance}}")],
         {
-            0: ("both calm", GREEN), 1: ("rule alone", BLUE),
-            2: ("score alone", YELLOW), 3: ("both short", RED),
+            0: ("neither", GREEN), 1: ("rule only", BLUE),
+            2: ("score only", YELLOW), 3: ("both", RED),
         },
     ))
     throttled = f"container_cpu_cfs_throttled_seconds_total{{{KUBELET}}}"
     made.with_panel(table(
-        "Containers that are throttled",
-        "Causes of a rule that stands alone: CPUs that containers lost to their own limits. "
-        "From the kubelet's cAdvisor job; psi-agent's manifest leaves these families to it. The "
-        "node is there if that job has a label `node`.",
+        "Throttled containers",
+        "CPU time per second for which a container was throttled by its own limit, in CPUs: the "
+        "usual reason where only the PSI rule matches. From the kubelet's cAdvisor job; "
+        "psi-agent's manifest does not export these families. The column node is empty unless "
+        "that job has a label `node`.",
         {"CPUs throttled": (
             "topk(15, sum by (node, namespace, pod, container) "
             f"(rate({throttled}[$__rate_interval])) > 0.001)",
@@ -184,19 +186,19 @@ def _vms(made: dashboard.Dashboard) -> None:
     )
     made.with_panel(bars(
         "VMs by CPU contention",
-        "Share of the CPU time that a VM wanted that it had to wait for because of its node.",
+        "Share of its CPU demand that a VM waited for because of the node, smoothed over 30 s.",
         [top_vms(f'psi_agent_vmi_contention_ratio{{{OWN}, resource="cpu"}}')],
         steps=LEVELS, width=8, links=[to_vm],
     ))
     made.with_panel(bars(
         "VMs by CPU ready",
-        "Share of its vCPUs' time that a VM waited because of its node, whatever its demand, smoothed "
-        "over 30 s.",
+        "Share of its vCPUs' time that a VM waited because of the node, smoothed over 30 s. Unlike "
+        "contention it does not depend on the VM's demand.",
         [top_vms(f"psi_agent_vmi_wait_ratio{{{OWN}}}")],
         steps=LEVELS, width=8, links=[to_vm],
     ))
     made.with_panel(graph(
-        "VMs that wait, by node",
+        "VMs with contention, by node",
         "Number of VMs of each node whose CPU ready or memory contention is 5 % or more.",
         [Query(by_node(f"psi_agent_node_vmis_held_back{{{OWN}}}"), "{{instance}}")],
         unit="suffix: VMs", width=8,
@@ -205,9 +207,9 @@ def _vms(made: dashboard.Dashboard) -> None:
 
 def _publishes(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
-        "Publishes in an hour, by result",
-        "12 for each node when nothing changes, never more than 60 besides. Anything but written "
-        "and dry_run is an error of this kind.",
+        "Publishes per hour, by result",
+        "12 for each node when nothing changes, and at most 60 more for changes. Results other "
+        "than written and dry_run are errors.",
         [Query(
             f"sum by (result) (increase(psi_agent_publishes_total{{{OWN}}}[1h])) > 0",
             "{{result}}",
@@ -216,8 +218,8 @@ def _publishes(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Age of the last publish",
-        "Everything is written again every 5 min: readers take older values for those of an agent "
-        "that is gone. An agent that wrote none (a dry run) has no line.",
+        "Agents renew their values every 5 min, and readers ignore values that are too old. An "
+        "agent that has not published anything (dry run) has no line.",
         [Query(
             by_node(f"time() - (psi_agent_last_publish_timestamp_seconds{{{OWN}}} > 0)"),
             "{{instance}}",

@@ -1,5 +1,5 @@
-"""Draws dashboards with the answers that a run of the tests got to their queries: no Grafana is
-needed for it, so that the pictures in the documents show what the committed panels answer."""
+"""Draws the dashboards with matplotlib from the query results that a test run saved. The pictures
+in the documents so show real results of the committed panels, without a Grafana."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 COLORS = ["#5794f2", "#ff9830", "#73bf69", "#f2495c", "#b877d9", "#fade2a", "#8ab8ff", "#ffa6b0"]
 NAMED = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2"}
 INK, FRAME, GROUND = "#22252b", "#d5d8de", "#f4f5f5"
-# As the test chooses them.
+# The variables' values in the test.
 CHOSEN = {"$namespace": "vms", "$vm": "shop", "$node": "node-a"}
 UNITS = {"percentunit": "%", "none": "", "s": "s", "bytes": "MiB", "Bps": "kB/s"}
 WITH_AXES = {"timeseries", "state-timeline"}
@@ -184,7 +184,7 @@ def draw(dashboard: dict, answers: dict, path: Path) -> None:
             where = (0.01, 1 - (at["y"] + 0.7) / rows)
             figure.text(*where, expanded(panel["title"]), fontsize=11, color=INK, fontweight="bold")
             continue
-        # Room for the title above, and where there are axes for their words and the legend.
+        # Space for the title above the panel, and for axis labels and the legend below graphs.
         left, below = (0.9, 2.3) if panel["type"] in WITH_AXES else (0.25, 0.2)
         bottom = rows - at["y"] - at["h"] + below
         width, height = at["w"] - left - 0.4, at["h"] - below - 1

@@ -1,4 +1,4 @@
-"""One VM, its node, and its neighbours there."""
+"""One VM, its node, and the other VMs on that node."""
 
 from grafana_foundation_sdk.builders import dashboard
 
@@ -8,10 +8,10 @@ from panels import (
 
 OWN = 'job=~"$job", cluster=~"$cluster"'
 NODE = f'{OWN}, instance="$node"'
-# Not by node: what the VM went through before a migration shows too.
+# Without the node, so that the time before a migration is shown too.
 VM = f'{OWN}, namespace="$namespace", name="$vm"'
 FROM_KUBELET = (
-    " From the kubelet's cAdvisor job; psi-agent's manifest leaves these families to it."
+    " From the kubelet's cAdvisor job; psi-agent's manifest does not export these families."
 )
 
 
@@ -20,7 +20,7 @@ FROM_AGENT_OF_CONTAINER = f'{OWN}, namespace="$namespace", {COMPUTE}'
 
 
 def of_vm(containers: str) -> str:
-    """Of these containers those in the VM's pods: the info series says which pods they are."""
+    """The series of the containers in the VM's pods, joined by `psi_agent_vmi_info`."""
     pods = f"max by (cluster, namespace, pod) (psi_agent_vmi_info{{{VM}}})"
     return f"{containers} * on (cluster, namespace, pod) group_left () {pods}"
 
@@ -43,29 +43,29 @@ def build() -> dashboard.Dashboard:
     made = new_dashboard(
         "psi-agent / node and VM",
         VM_UID,
-        "What one VM waits for and why, its node, and its neighbours there.",
+        "Waiting time of one VM by cause, its node, and the other VMs on that node.",
         ("cluster", CLUSTER_UID),
     )
     on_node = f'psi_agent_vmi_info{{{NODE}, namespace="$namespace"}}'
     for name, query, description in [
         ("node", f"psi_agent_build_info{{{OWN}}}, instance",
-         "The label `instance` of psi-agent's job is the node's name"),
+         "Node, by the label `instance` of psi-agent's job."),
         ("namespace", f"psi_agent_vmi_info{{{NODE}}}, namespace",
-         "Namespaces of the VMs on this node"),
-        ("vm", f"{on_node}, name", "VMs of the namespace on this node"),
+         "Namespaces of the VMs on this node."),
+        ("vm", f"{on_node}, name", "VMs of the namespace on this node."),
     ]:
         made.with_variable(variable(name, name, f"label_values({query})", description))
-    _pressure(made.with_row(dashboard.Row("The VM: $namespace/$vm")))
-    _consumption(made.with_row(dashboard.Row("The VM: what it uses and may use")))
-    _node(made.with_row(dashboard.Row("Its node: $node")))
-    _neighbours(made.with_row(dashboard.Row("Its neighbours on $node")))
+    _pressure(made.with_row(dashboard.Row("VM $namespace/$vm")))
+    _consumption(made.with_row(dashboard.Row("VM: usage and limits")))
+    _node(made.with_row(dashboard.Row("Node $node")))
+    _neighbours(made.with_row(dashboard.Row("VMs on $node")))
     return made
 
 
 def _pressure(made: dashboard.Dashboard) -> None:
     made.with_panel(table(
-        "Where it runs",
-        "The VM's nodes and pods: two while it migrates.",
+        "Nodes and pods",
+        "Nodes and pods of the VM: two of each during a live migration.",
         {"CPU contention": (
             "max by (instance, pod) (psi_agent_vmi_info"
             f"{{{VM}}} * on (cluster, instance, namespace, name) group_left () "
@@ -76,8 +76,8 @@ def _pressure(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Contention",
-        "Share of what the VM wanted that it had to wait for because of its node, smoothed over "
-        "30 s; and its CPU ready, the share of its vCPUs' time that they waited because of the node.",
+        "Share of its demand that the VM waited for because of the node, smoothed over 30 s. CPU "
+        "ready: share of its vCPUs' time that they waited because of the node.",
         [
             Query(f"psi_agent_vmi_contention_ratio{{{VM}}}", "{{resource}} on {{instance}}"),
             Query(f"psi_agent_vmi_wait_ratio{{{VM}}}", "CPU ready on {{instance}}"),
@@ -85,18 +85,18 @@ def _pressure(made: dashboard.Dashboard) -> None:
         steps=LEVELS,
     ))
     made.with_panel(graph(
-        "Waiting, by cause",
-        "Seconds waited in each second. node: another node might mend it. own_limit: only a "
-        "larger limit of its own would.",
+        "Waiting time by cause",
+        "Seconds waited per second. node: contention on the node, which a migration can reduce. "
+        "own_limit: a limit of the VM or its pod, which only a larger limit reduces.",
         [Query(
             f"sum by (resource, cause) ({rate(f'psi_agent_vmi_wait_seconds_total{{{VM}}}')})",
             "{{resource}}: {{cause}}",
         )],
     ))
     made.with_panel(graph(
-        "CPU: raw PSI of its container",
-        "waiting: at least one task waited; stalled: tasks waited and none ran. A VM's own "
-        "threads that wait for each other raise the first, throttling raises both.",
+        "CPU: raw PSI of the container",
+        "waiting: at least one task waited; stalled: tasks waited and none ran. Threads of the VM "
+        "that wait for each other raise the first, throttling raises both.",
         [
             Query(container_psi("cpu", kind), f"{kind} on {{{{instance}}}}")
             for kind in ["waiting", "stalled"]
@@ -109,7 +109,7 @@ def _consumption(made: dashboard.Dashboard) -> None:
     throttled = rate(kubelet("container_cpu_cfs_throttled_seconds_total", EACH))
     made.with_panel(graph(
         "CPU: usage and limit",
-        "CPUs that the VM's container used, and its own limit where it has one." + FROM_KUBELET,
+        "CPU usage of the VM's container, and its limit if it has one." + FROM_KUBELET,
         [
             Query(of_vm(rate(kubelet("container_cpu_usage_seconds_total"))), "used"),
             Query(of_vm(f"({quota} / {period})"), "limit"),
@@ -117,15 +117,16 @@ def _consumption(made: dashboard.Dashboard) -> None:
         unit=CPUS,
     ))
     made.with_panel(graph(
-        "CPU: throttled by their own limits",
-        "CPUs that limits took from each container of the pod. guest-console-log is limited to a "
-        "hundredth of a CPU and often throttled; compute is the VM." + FROM_KUBELET,
+        "CPU: throttled by own limits",
+        "CPU time per second for which each container of the pod was throttled, in CPUs. compute "
+        "is the VM. guest-console-log has a limit of 0.015 CPU and is often throttled."
+        + FROM_KUBELET,
         [Query(f"sum by (container) ({of_vm(throttled)})", "{{container}}")],
         unit=CPUS,
     ))
     made.with_panel(graph(
         "Memory: working set and limit",
-        "Memory of the VM's container that cannot be reclaimed at once, and its limit if it has "
+        "Memory usage of the VM's container without inactive page cache, and its limit if it has "
         "one." + FROM_KUBELET,
         [
             Query(of_vm(kubelet("container_memory_working_set_bytes")), "working set"),
@@ -135,8 +136,8 @@ def _consumption(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "I/O",
-        "Bytes that the VM's container read and wrote, all devices together. Disks on the network "
-        "are often not among them." + FROM_KUBELET,
+        "Bytes per second that the VM's container read and wrote, summed over devices. Network "
+        "disks are often not included." + FROM_KUBELET,
         [
             Query(f"sum({of_vm(rate(kubelet(f'container_fs_{kind}_bytes_total')))})", kind)
             for kind in ["reads", "writes"]
@@ -144,8 +145,8 @@ def _consumption(made: dashboard.Dashboard) -> None:
         unit="Bps",
     ))
     made.with_panel(graph(
-        "Memory and I/O: raw PSI of its container",
-        "waiting: at least one task of the container waited, for whatever reason.",
+        "Memory and I/O: raw PSI of the container",
+        "Share of time in which at least one task of the container waited, whatever the cause.",
         [
             Query(container_psi(resource, "waiting"), f"{resource} on {{{{instance}}}}")
             for resource in ["memory", "io"]
@@ -157,7 +158,7 @@ def _consumption(made: dashboard.Dashboard) -> None:
 def _node(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "Score and contention",
-        "Contention of the node's VMs, 0 to 1: the score, and the resources that it is made of.",
+        "Score of the node, and the contention ratios that it is computed from.",
         [
             Query(f"psi_agent_node_score{{{NODE}}}", "score"),
             Query(f"psi_agent_node_contention_ratio{{{NODE}}}", "{{resource}}"),
@@ -166,8 +167,8 @@ def _node(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Raw PSI",
-        "The node's own pressure: share of time that at least one task waited, for any reason "
-        "including its own limit.",
+        "Share of time in which at least one task on the node waited, whatever the cause, own "
+        "limits included.",
         [
             Query(rate(f'container_pressure_{word}_waiting_seconds_total{{{NODE}, id="/"}}'), word)
             for word in ["cpu", "memory", "io"]
@@ -175,9 +176,9 @@ def _node(made: dashboard.Dashboard) -> None:
         width=8,
     ))
     made.with_panel(graph(
-        "In use",
-        "Share of the node's CPU time in use, of its memory not to be had, and of the CPU time "
-        "wanted from a hypervisor below that went to others.",
+        "Utilization",
+        "Share of the node's CPU time in use, share of its memory that is unavailable, and steal: "
+        "share of the CPU time wanted by the node that its hypervisor gave to others.",
         [
             Query(f"psi_agent_node_utilization_ratio{{{NODE}}}", "{{resource}}"),
             Query(f"psi_agent_node_steal_ratio{{{NODE}}}", "steal"),
@@ -198,8 +199,8 @@ def _neighbours(made: dashboard.Dashboard) -> None:
 
     made.with_panel(table(
         "VMs of this node",
-        "Each VM's contention by resource and its CPU ready. Where all wait, the node is short; "
-        "where one waits alone, look at its limits and threads.",
+        "Contention of each VM by resource, and its CPU ready. If all VMs wait, the node is "
+        "overloaded. If one VM waits alone, check its limits and threads.",
         {
             "CPU": (contention("cpu"), RATIO),
             "memory": (contention("memory"), RATIO),
@@ -213,8 +214,8 @@ def _neighbours(made: dashboard.Dashboard) -> None:
         )},
     ))
     made.with_panel(graph(
-        "Waiting for the node's CPUs",
-        "Seconds that each VM of the node waited for its CPUs in each second, own limits left out.",
+        "CPU wait because of the node, by VM",
+        "Seconds per second that each VM waited for CPU because of the node, excluding own limits.",
         [Query(of_each(rate(waited)), "{{namespace}}/{{name}}")],
     ))
     names = f"max by (cluster, namespace, pod, name) (psi_agent_vmi_info{{{NODE}}})"
@@ -222,9 +223,8 @@ def _neighbours(made: dashboard.Dashboard) -> None:
     usage = rate(f"container_cpu_usage_seconds_total{{{usage}}}")
     used = f"{usage} * on (cluster, namespace, pod) group_left (name) {names}"
     made.with_panel(graph(
-        "CPU that each uses",
-        "CPUs that the VMs of the node used. The largest users are what the others wait for."
-        + FROM_KUBELET,
+        "CPU usage by VM",
+        "CPU usage of the VMs on the node. Other workloads on the node use CPU too." + FROM_KUBELET,
         [Query(f"sum by (namespace, name) ({used})", "{{namespace}}/{{name}}")],
         unit=CPUS, width=24,
     ))

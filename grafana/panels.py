@@ -1,4 +1,4 @@
-"""What both dashboards' panels have in common: look, units, thresholds, links, variables."""
+"""Shared parts of both dashboards: panel types, units, thresholds, links and variables."""
 
 from string import ascii_uppercase
 
@@ -14,14 +14,14 @@ SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RATIO, CPUS = "percentunit", "suffix: CPUs"
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 
-# Where the agent's levels begin by default (`--levels`).
+# Default thresholds of the agent's levels (`--levels`), 0 to 1.
 MEDIUM, HIGH = 0.1, 0.3
 LEVELS = [(None, GREEN), (MEDIUM, YELLOW), (HIGH, RED)]
 PLAIN = [(None, BLUE)]
 
 
 class Query:
-    """One question to Prometheus, and how its answers are called."""
+    """A PromQL expression and the legend of its series."""
 
     def __init__(self, expr: str, legend: str = "") -> None:
         self.expr, self.legend = expr, legend
@@ -37,7 +37,7 @@ def thresholds(steps: list[tuple[float | None, str]]) -> dashboard.ThresholdsCon
 
 
 def link(title: str, uid: str, **variables: str) -> dashboard.DashboardLink:
-    """A link that takes time, data source and jobs along, and sets these variables."""
+    """A link that keeps the time range, data source and jobs, and sets these variables."""
     url = f"/d/{uid}?${{__url_time_range}}"
     for kept in ["datasource", "job", "kubelet_job", "cluster"]:
         url += f"&${{{kept}:queryparam}}"
@@ -90,7 +90,7 @@ def _last() -> common.ReduceDataOptions:
 
 
 def stat(title, description, queries, *, unit="none", width=6, steps=PLAIN, height=4):
-    """Numbers as they are now."""
+    """Current values as numbers."""
     panel = _instant(_common(stat_builder.Panel(), title, description, queries, width, height))
     panel.unit(unit).thresholds(thresholds(steps))
     panel.reduce_options(_last()).graph_mode(common_model.BigValueGraphMode.NONE)
@@ -98,7 +98,7 @@ def stat(title, description, queries, *, unit="none", width=6, steps=PLAIN, heig
 
 
 def bars(title, description, queries, *, unit=RATIO, width=12, steps=PLAIN, links=()):
-    """A bar for each, as it is now."""
+    """Current values as bars, one for each series."""
     panel = _instant(_common(bargauge.Panel(), title, description, queries, width, 8))
     panel.unit(unit).min(0).max(1).thresholds(thresholds(steps)).data_links(list(links))
     panel.reduce_options(_last()).orientation(common_model.VizOrientation.HORIZONTAL)
@@ -106,7 +106,7 @@ def bars(title, description, queries, *, unit=RATIO, width=12, steps=PLAIN, link
 
 
 def states(title, description, queries, mapping: dict[int, tuple[str, str]], *, width=12):
-    """A coloured band for each, over time: each number has a word and a colour."""
+    """A state timeline: one coloured band for each series. `mapping`: text and colour by value."""
     panel = _common(statetimeline.Panel(), title, description, queries, width, 8)
     words = {
         str(number): model.ValueMappingResult(text=text, color=color, index=number)
@@ -129,8 +129,8 @@ def table(
     steps=PLAIN,
     links: dict[str, dashboard.DashboardLink] | None = None,
 ):
-    """A row for each set of labels. `columns`: the query and the unit of each column of numbers;
-    `names`: the labels that are shown, and how they are called."""
+    """A table with one row for each set of labels. `columns`: query and unit of each numeric
+    column. `names`: labels to show, with their column titles."""
     queries = [Query(expr) for expr, _ in columns.values()]
     panel = _instant(_common(table_builder.Panel(), title, description, queries, width, 8))
     for target in panel.build().targets:
@@ -160,7 +160,7 @@ def _properties(values: dict[str, object]) -> list[model.DynamicConfigValue]:
 
 
 def variable(name: str, label: str, query: str, description: str, *, everything=False):
-    """A variable whose values Prometheus knows."""
+    """A variable whose values come from a Prometheus query."""
     made = dashboard.QueryVariable(name).label(label).description(description)
     made.datasource(SOURCE).query(query).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
     made.sort(model.VariableSort.ALPHABETICAL_ASC)
@@ -171,7 +171,7 @@ def variable(name: str, label: str, query: str, description: str, *, everything=
 
 
 def new_dashboard(title: str, uid: str, description: str, other: tuple[str, str]):
-    """An empty dashboard with the variables that both have, and a link to the other one."""
+    """An empty dashboard with the shared variables and a link to the other dashboard."""
     made = dashboard.Dashboard(title).uid(uid).description(description).tags(["psi-agent"])
     made.time("now-1h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
     name, to = other
@@ -183,14 +183,14 @@ def new_dashboard(title: str, uid: str, description: str, other: tuple[str, str]
     source = dashboard.DatasourceVariable("datasource").label("data source").type("prometheus")
     made.with_variable(source)
     made.with_variable(
-        variable("job", "job", "label_values(psi_agent_build_info, job)", "psi-agent's own job")
+        variable("job", "job", "label_values(psi_agent_build_info, job)", "Job of psi-agent.")
     )
     made.with_variable(
         variable(
             "kubelet_job",
             "kubelet's job",
             "label_values(container_cpu_usage_seconds_total, job)",
-            "The job that has the kubelet's cAdvisor metrics: usage, limits, throttling, memory",
+            "Job of the kubelet's cAdvisor metrics: usage, limits, throttling, memory.",
         )
     )
     return made.with_variable(
@@ -198,7 +198,7 @@ def new_dashboard(title: str, uid: str, description: str, other: tuple[str, str]
             "cluster",
             "cluster",
             'label_values(psi_agent_build_info{job=~"$job"}, cluster)',
-            "Where series of several clusters have a label of this name",
+            "Label `cluster`, for a Prometheus with series of several clusters.",
             everything=True,
         )
     )
