@@ -3,11 +3,21 @@
 use std::fs;
 use std::ops::Deref;
 
+use psi_agent::collector::{Collector, Handles};
+use psi_agent::identity::selection::Selection;
+use psi_agent::kernel::cgroup_dir::CgroupRoot;
+use psi_agent::kernel::proc_root::ProcRoot;
+use psi_agent::sample::{CpuSource, Groups};
+
 use super::agent::Agent;
 use super::cluster::Cluster;
 use super::folder::Folder;
 use super::staged_node::start_agent_on;
 use super::written_files::pressure;
+
+/// All cgroups.
+pub(crate) const EVERYTHING: Selection =
+    Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
 
 /// The node; its folder is removed when it is dropped.
 pub(crate) struct FakeNode(Folder);
@@ -36,6 +46,19 @@ impl FakeNode {
             node.write(&format!("proc/pressure/{resource}"), &pressure(0.0));
         }
         node
+    }
+
+    /// A collector of these cgroups, with handles for so many processes and threads.
+    pub(crate) fn collector(
+        &self,
+        selection: Selection,
+        cpu_source: CpuSource,
+        processes: usize,
+    ) -> Collector {
+        let proc = ProcRoot::open(&self.join("proc")).unwrap();
+        let root = CgroupRoot::open(&self.join("cgroup")).unwrap();
+        let (groups, handles) = (Groups::default(), Handles { cgroups: 100, processes });
+        Collector::new(proc, root, Some(selection), groups, cpu_source, handles)
     }
 
     /// The flags by which an agent reads it.

@@ -1,7 +1,7 @@
 //! A folder of a test's own, removed when dropped.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The folder, by its path.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -20,7 +20,12 @@ impl Folder {
         self.0.to_str().unwrap()
     }
 
-    /// The path of something in it, for a command line.
+    /// The path of something in it.
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The same, for a command line.
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
