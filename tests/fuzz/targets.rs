@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use psi_agent::cgroup_path::Place;
 use psi_agent::kernel::counters::{
-    count_processes, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events, parse_memory_stat,
-    parse_populated,
+    count_processes, parse_controllers, parse_cpu_stat, parse_cpu_stat_local, parse_memory_events,
+    parse_memory_stat, parse_populated,
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
@@ -33,9 +33,10 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 27] = targets! {
+static TARGETS: [(&str, Parse); 28] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
+    controllers: parse_controllers,
     cpu_count: parse_cpu_count,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
