@@ -13,10 +13,13 @@ use psi_agent::kernel::counters::{
     parse_memory_stat, parse_populated,
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
-use psi_agent::kernel::limits::{parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number};
+use psi_agent::kernel::limits::{
+    parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number,
+};
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
-    parse_device_names, parse_disk_counters, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
+    parse_device_names, parse_disk_counters, parse_meminfo, parse_proc_stat, parse_schedstat,
+    parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
