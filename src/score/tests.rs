@@ -106,7 +106,7 @@ fn vms_that_share_half_the_cpus_they_want_have_a_contention_of_half() {
     let score = settled(&node(contended().collect()));
     assert_eq!((rounded(score.score), score.waiting_vms), (Some(0.5), 4));
     assert_eq!(score.containers[0].cpu_ready, ratio(0.5));
-    // One among them that its own limit holds back changes nothing, nor do fifty that are idle.
+    // One among them that its own limit throttles changes nothing, nor do fifty idle ones.
     assert_eq!(cpu(&node(contended().chain([vm(5, 0.987, 0.05, 3.83)]).collect())), 0.5);
     let idle = (10..60).map(|number| vm(number, 0.0, 0.001, 0.0));
     assert_eq!(cpu(&node(contended().chain(idle).collect())), 0.5);
@@ -320,7 +320,7 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
     let unseen = settled(&TickRates { containers: Some(unseen), ..rates.clone() });
     assert_eq!((unseen.contention.cpu, unseen.score), (None, None));
     assert!(unseen.contention.memory.is_some());
-    // Where PSI is off nobody tells of memory: the score is CPU's.
+    // Where PSI is off, memory contention is unknown, and the score is that of CPU.
     (rates.has_pressure, rates.node.pressure) = (false, PressureRates::default());
     let container = ContainerRates { pressure: PressureRates::default(), ..container };
     let without_psi = settled(&TickRates { containers: Some(vec![container]), ..rates });
