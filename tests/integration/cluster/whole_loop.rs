@@ -201,22 +201,28 @@ impl Scene {
         self.short.own.remove(&cgroup_of(&source));
     }
 
-    /// Each agent wrote what was so, once.
+    /// No level came back: those of the short node rose to high and fell again, those of calm ones
+    /// stayed low. A node that gets short fast enough is never written as medium on its way up.
     fn expect_no_flapping(&self) {
-        for (node, expected) in [
-            ("short", &["low", "medium", "high", "medium", "low"][..]),
-            ("calm", &["low"]),
-            ("throttled", &["low"]),
-        ] {
+        for node in ["short", "calm", "throttled"] {
             let writes = self.writes(node);
             assert!(writes.iter().all(|write| write.code == 200), "{node}: {writes:?}");
-            assert_eq!(levels(&writes), expected, "{node}");
+            let levels = levels(&writes);
+            if node == "short" {
+                let down: &[&str] = &["high", "medium", "low"];
+                let up = levels.strip_suffix(down).unwrap_or_else(|| panic!("{levels:?}"));
+                assert!(matches!(up, ["low"] | ["low", "medium"]), "{levels:?}");
+            } else {
+                assert_eq!(levels, ["low"], "{node}");
+            }
         }
         let crowded = self.writes("crowded");
         assert_eq!(levels(&crowded).last(), Some(&"high"));
-        let lists = self.writes("short").into_iter();
-        let lists = lists.filter_map(|write| write.body["spec"]["taints"].as_array().map(Vec::len));
-        assert_eq!(lists.collect::<Vec<_>>(), [1, 2, 1, 0]);
+        for write in self.writes("short") {
+            let Some(taints) = write.body["spec"]["taints"].as_array() else { continue };
+            let expected = ["low", "medium", "high"].iter().position(|it| *it == label(&write));
+            assert_eq!(Some(taints.len()), expected, "{write:?}");
+        }
     }
 
     /// Where the scheduler puts a new VM.
