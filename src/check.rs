@@ -325,7 +325,9 @@ fn api_server(config: &Config) -> Vec<Finding> {
     let findings = block_on(async {
         let node = connect(&config.pods).await;
         let names = pod_names(&config.pods, &node).await;
-        Ok::<_, ClusterError>([names, own_node(config, &node).await])
+        let (readable, restricted) =
+            (own_node(config, &node).await, restriction(config, &node).await);
+        Ok::<_, ClusterError>([names, readable, restricted])
     });
     match findings {
         Ok(findings) => findings.into_iter().flatten().collect(),
@@ -374,6 +376,24 @@ async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     let remedy = "apply daemonset/base and set --node-name to this node's name; or do not publish, \
                   with --publish=off";
     Some(Finding::warn("node", error, remedy))
+}
+
+/// Whether admission policies restrict what the agent's account may write. A Node that cannot be
+/// patched is reported by [`own_node`].
+async fn restriction(config: &Config, node: &Connected) -> Option<Finding> {
+    if config.publish != Publish::On {
+        return None;
+    }
+    let about = "admission";
+    match node.as_ref().ok()?.as_ref()?.is_restricted().await {
+        Ok(true) => Some(Finding::ok(about, "writes outside the agent's keys are denied")),
+        Ok(false) => Some(Finding::warn(
+            about,
+            "this account may change any key of a Node, so a stolen token could drain any Node",
+            "apply daemonset/base/admission.yaml, with the name of this agent's account",
+        )),
+        Err(_) => None,
+    }
 }
 
 /// The TLS certificate, without which an agent that is configured with one does not start.

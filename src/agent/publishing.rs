@@ -2,11 +2,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
 use crate::clock;
 use crate::cluster::OwnNode;
+use crate::cluster::call::CallError;
 use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
 use crate::health::{Health, PublishedValue, Publishes};
@@ -14,6 +16,9 @@ use crate::publish::PublishedScore;
 use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
 use crate::score::NodeScore;
+
+/// Time between two attempts to check the agent's restrictions while the API server is unreachable.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
 /// only logged.
@@ -32,6 +37,11 @@ pub(super) fn start(
     if config.publish == Publish::Off {
         return;
     }
+    if config.publish == Publish::On
+        && let Some(node) = &node
+    {
+        tokio::spawn(check_restriction(node.clone(), Arc::clone(health)));
+    }
     let settings = Settings {
         prefix: config.prefix.clone(),
         thresholds: config.thresholds,
@@ -47,6 +57,21 @@ pub(super) fn start(
         let record = |report: &Report<'_>| record(&health.publishes, report, shows_level);
         publish(settings, scores, adopt, record).await;
     });
+}
+
+/// Checks once that admission policies restrict the agent's writes.
+async fn check_restriction(node: OwnNode, health: Arc<Health>) {
+    loop {
+        match node.is_restricted().await {
+            Ok(true) => return,
+            Ok(false) => return health.publishes.unrestricted(),
+            // Some admission webhooks refuse dry runs.
+            Err(error @ CallError::Refused { .. }) => {
+                return tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
+            }
+            Err(_) => tokio::time::sleep(CHECK_INTERVAL).await,
+        }
+    }
 }
 
 fn record(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {

@@ -21,6 +21,9 @@ use crate::contract::Prefix;
 
 const NODES: &str = "/api/v1/nodes";
 
+/// An annotation that no prefix of the agent owns, and that is never stored.
+const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
+
 /// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
 const PAGE: u32 = 50;
 
@@ -148,8 +151,22 @@ impl OwnNode {
     }
 
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
-        let (name, params) = (&self.name, PatchParams::default());
-        let request = Request::new(NODES).patch(name, &params, &Patch::Merge(patch));
+        self.send(patch, &PatchParams::default()).await
+    }
+
+    /// Whether the API server denies this account a write outside the agent's keys, by a dry run.
+    pub async fn is_restricted(&self) -> Result<bool, CallError> {
+        let patch = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        match self.send(&patch, &dry_run).await {
+            Ok(()) => Ok(false),
+            Err(CallError::Forbidden(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn send(&self, patch: &Value, params: &PatchParams) -> Result<(), CallError> {
+        let request = Request::new(NODES).patch(&self.name, params, &Patch::Merge(patch));
         call::<IgnoredAny>(&self.api.client, request, LONGEST_OBJECT).await.map(drop)
     }
 }

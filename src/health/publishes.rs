@@ -16,6 +16,7 @@ const DRY_RUN: &str = "dry_run";
 pub struct Publishes {
     results: IntCounterVec,
     last: Gauge,
+    unrestricted: Gauge,
     state: Mutex<State>,
 }
 
@@ -36,11 +37,29 @@ impl Publishes {
             "psi_agent_last_publish_timestamp_seconds",
             "Unix time of the value that this agent published last, in seconds, 0 if none.",
         )?;
-        Ok(Self { results, last: registered(registry, last)?, state: Mutex::default() })
+        let unrestricted = Gauge::new(
+            "psi_agent_writes_unrestricted",
+            "Whether the API server let a dry run of the agent change a key of others (1) or not (0).",
+        )?;
+        Ok(Self {
+            results,
+            last: registered(registry, last)?,
+            unrestricted: registered(registry, unrestricted)?,
+            state: Mutex::default(),
+        })
     }
 
     pub fn set_mode(&self, mode: &'static str) {
         locked(&self.state).view.mode = Some(mode);
+    }
+
+    /// A dry run showed that no admission policy restricts the agent's writes.
+    pub fn unrestricted(&self) {
+        self.unrestricted.set(1.0);
+        tracing::warn!(
+            "No admission policy restricts this agent's writes to Nodes: a stolen token could drain \
+             any Node; apply daemonset/base/admission.yaml, with the name of this agent's account"
+        );
     }
 
     pub(super) fn view(&self) -> PublishView {

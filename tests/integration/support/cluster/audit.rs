@@ -81,10 +81,13 @@ impl Cluster {
         granted
     }
 
-    /// All that the agents asked of Nodes so far.
+    /// All requests of the agents for Nodes so far, except dry runs.
     pub(crate) fn audited(&self) -> Vec<Audited> {
         let log = self.audit_log().into_iter();
-        let of_nodes = log.filter(|event| event["objectRef"]["resource"] == "nodes");
+        let is_dry_run = |uri: &Value| uri.as_str().unwrap_or_default().contains("dryRun=");
+        let of_nodes = log.filter(|event| {
+            event["objectRef"]["resource"] == "nodes" && !is_dry_run(&event["requestURI"])
+        });
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let audited = of_nodes.map(|event| Audited {
             verb: text(&event["verb"]),
