@@ -1,6 +1,7 @@
 //! `psi-agent bridge`: one for a cluster. It watches the scores that agents publish on Nodes, and
 //! serves them to deschedulers and schedulers in the protocols that these use.
 
+mod document;
 pub mod prioritize;
 pub mod query;
 mod service;
@@ -19,6 +20,7 @@ use crate::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
 use crate::config::{Bridge, Config};
 use crate::health::bridge::BridgeHealth;
 use crate::serve::connections::{Server, stop_signal};
+use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use service::BridgeService;
 use table::{Standing, Table};
@@ -41,18 +43,21 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let certificate = config.access.certificate.as_ref();
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
+    let probes = Server::listen_for_probes(config.probe_address).await?;
     let Bridge { window, stale_after, node_selector } = settings;
     let url = &server.url;
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: *stale_after };
     let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
     let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&health));
+    let service = Arc::new(service);
     let watching = api.watch_nodes(node_selector, |event| apply(event, &table, &health));
     tokio::select! {
-        () = server.serve(service, stop) => {
+        () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
+        () = serve_probes(probes, service) => Ok(()),
         ended = watching => Err(ended.map_or_else(anyhow::Error::from, |()| {
             anyhow::anyhow!("the watch of the Nodes ended")
         })),

@@ -16,7 +16,8 @@ pub const STALE_AFTER: Duration = Duration::from_secs(600);
 const CLOCK_SKEW: Duration = Duration::from_secs(30);
 
 /// Source of the CPU wait time and version of the estimator. Compare values of the same basis only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Bases are ordered: PSI before run delay, and older versions before newer ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
     /// Estimated from pressure stall information: `psi/N`.
     Psi(u32),

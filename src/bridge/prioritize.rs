@@ -1,13 +1,22 @@
 //! kube-scheduler's HTTP extender, verb `prioritize`: a score for each Node that a pod fits on.
 //! Pure.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::fmt::{self, Formatter};
+use std::marker::PhantomData;
+use std::sync::Arc;
 
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
+
+use super::document::Document;
 use super::table::Views;
 
 /// The highest score of an extender, for the least pressure.
 const BEST: f64 = 10.0;
+
+/// More than Kubernetes supports in a cluster.
+const MAX_CANDIDATES: usize = 20_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadArguments {
@@ -22,13 +31,13 @@ pub enum BadArguments {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Arguments {
-    node_names: Option<Vec<String>>,
+    node_names: Option<Bounded<String>>,
     nodes: Option<Nodes>,
 }
 
 #[derive(Deserialize)]
 struct Nodes {
-    items: Vec<Node>,
+    items: Bounded<Node>,
 }
 
 #[derive(Deserialize)]
@@ -41,20 +50,51 @@ struct Metadata {
     name: String,
 }
 
+/// A list of at most [`MAX_CANDIDATES`]. A body of 4 MiB can name a million Nodes.
+struct Bounded<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+            type Value = Bounded<T>;
+
+            fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+                write!(formatter, "a list of at most {MAX_CANDIDATES}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    if list.len() == MAX_CANDIDATES {
+                        return Err(A::Error::invalid_length(list.len() + 1, &self));
+                    }
+                    list.push(item);
+                }
+                Ok(Bounded(list))
+            }
+        }
+        deserializer.deserialize_seq(Items(PhantomData))
+    }
+}
+
 /// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole.
 pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
     let Arguments { node_names, nodes } = serde_json::from_slice(body)?;
-    let whole = |nodes: Nodes| nodes.items.into_iter().map(|node| node.metadata.name).collect();
-    node_names.or_else(|| nodes.map(whole)).ok_or(BadArguments::NoNodes)
+    let whole = |nodes: Nodes| nodes.items.0.into_iter().map(|node| node.metadata.name).collect();
+    node_names.map(|names| names.0).or_else(|| nodes.map(whole)).ok_or(BadArguments::NoNodes)
 }
 
 /// A score for each candidate; `None` if no Node is known. A Node without a value gets the average,
 /// since the scheduler counts a missing score as 0.
-pub fn answer(views: &Views, candidates: &[String]) -> Option<Value> {
-    let score_of = |name: &String| Some(score(views.of(name)?.score.mean));
-    let scores =
-        candidates.iter().map(|name| Some(json!({"Host": name, "Score": score_of(name)?})));
-    views.neutral.and_then(|_| scores.collect::<Option<Vec<_>>>()).map(Value::Array)
+pub fn answer(views: Arc<Views>, candidates: Vec<String>) -> Option<Document> {
+    views.neutral?;
+    let host = move |at: usize| {
+        let name = candidates.get(at)?;
+        let score = score(views.of(name)?.score.mean);
+        Some(json!({"Host": name, "Score": score}).to_string())
+    };
+    Some(Document::new("[".to_owned(), host, "]"))
 }
 
 #[allow(
@@ -69,6 +109,7 @@ fn score(points: f64) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bridge::document::tests::parsed;
     use crate::bridge::table::tests::views;
     use proptest::prelude::*;
 
@@ -93,9 +134,18 @@ mod tests {
     }
 
     #[test]
+    fn more_candidates_than_any_cluster_has_are_refused() {
+        let names =
+            |count: usize| format!("{{\"NodeNames\":[{}\"a\"]}}", "\"a\",".repeat(count - 1));
+        assert_eq!(candidates(names(MAX_CANDIDATES).as_bytes()).unwrap().len(), MAX_CANDIDATES);
+        let error = candidates(names(MAX_CANDIDATES + 1).as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("expected a list of at most 20000"), "{error}");
+    }
+
+    #[test]
     fn the_least_pressure_scores_10_and_an_unknown_node_the_average() {
         let views = views(&[("hot", Some(60.0)), ("calm", Some(0.0)), ("silent", None)]);
-        let answer = answer(&views, &candidates(BY_NAME.as_bytes()).unwrap());
+        let answer = answer(views.into(), candidates(BY_NAME.as_bytes()).unwrap()).map(parsed);
         let expected = json!([
             {"Host": "hot", "Score": 4}, {"Host": "silent", "Score": 7},
             {"Host": "calm", "Score": 10}, {"Host": "new", "Score": 7},
@@ -105,9 +155,10 @@ mod tests {
 
     #[test]
     fn without_a_known_node_there_is_no_score() {
-        let unknown = views(&[("silent", None)]);
-        assert_eq!(answer(&unknown, &["silent".to_owned()]), None);
-        assert_eq!(answer(&unknown, &[]), None);
+        let unknown = Arc::new(views(&[("silent", None)]));
+        for candidates in [vec!["silent".to_owned()], Vec::new()] {
+            assert!(answer(Arc::clone(&unknown), candidates).is_none());
+        }
     }
 
     proptest! {

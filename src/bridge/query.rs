@@ -1,9 +1,12 @@
 //! The part of Prometheus' `/api/v1/query` that deschedulers use: two expressions, both of which
 //! give each Node's slow score now. Pure.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::document::Document;
 use super::table::Views;
 
 /// Added to the average for Nodes without a value, in points, as in the recording rules: a
@@ -52,15 +55,16 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
 }
 
 /// The instant vector; `None` if no Node is known.
-pub fn answer(views: &Views, now: Timestamp) -> Option<Value> {
+pub fn answer(views: Arc<Views>, now: Timestamp) -> Option<Document> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
     let time = seconds_of(now);
-    let samples = views.nodes.iter().map(|(name, view)| {
+    let sample = move |at: usize| {
+        let (name, view) = views.nodes.get(at)?;
         let points = view.slow.map_or(neutral, |slow| slow.score.mean);
-        json!({"metric": {"instance": name}, "value": [time, share(points)]})
-    });
-    let samples: Vec<Value> = samples.collect();
-    Some(json!({"status": "success", "data": {"resultType": "vector", "result": samples}}))
+        Some(json!({"metric": {"instance": name}, "value": [time, share(points)]}).to_string())
+    };
+    let head = r#"{"status":"success","data":{"resultType":"vector","result":["#;
+    Some(Document::new(head.to_owned(), sample, "]}}"))
 }
 
 /// An error in Prometheus' form; `kind` is its `errorType`.
@@ -89,6 +93,7 @@ fn seconds_of(time: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bridge::document::tests::parsed;
     use crate::bridge::table::tests::{NOW, views};
     use proptest::prelude::*;
 
@@ -105,9 +110,10 @@ mod tests {
             {"metric": {"instance": "silent"}, "value": [1_767_225_600.0, "0.290001"]},
         ]}});
         let views = views(&[("hot", Some(55.0)), ("calm", Some(0.0)), ("silent", None)]);
-        assert_eq!(answer(&views, NOW.parse().unwrap()), Some(expected));
+        let now = NOW.parse().unwrap();
+        assert_eq!(answer(views.into(), now).map(parsed), Some(expected));
         let unknown = self::views(&[("silent", None)]);
-        assert_eq!(answer(&unknown, NOW.parse().unwrap()), None);
+        assert_eq!(answer(unknown.into(), now).map(parsed), None);
     }
 
     #[test]
@@ -132,7 +138,8 @@ mod tests {
             for silent in 1..4 {
                 let silent = ["x", "y", "z"].into_iter().take(silent).map(|name| (name, None));
                 let nodes: Vec<_> = nodes.into_iter().chain(silent).collect();
-                let answer = answer(&views(&nodes), NOW.parse().unwrap()).unwrap();
+                let answer = answer(views(&nodes).into(), NOW.parse().unwrap());
+                let answer = parsed(answer.unwrap());
                 let result = answer["data"]["result"].as_array().unwrap();
                 let percents: Vec<(&str, f64)> = result
                     .iter()

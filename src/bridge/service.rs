@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -12,14 +12,16 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::document::Document;
 use super::table::{Standing, Table, Views};
 use super::watcher::Hosts;
 use super::{prioritize, query, watcher};
 use crate::clock;
 use crate::health::bridge::{BridgeHealth, Form, Outcome};
 use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
-use crate::serve::body::{Body, method_not_allowed, not_encrypted, text, whole};
+use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
 use crate::serve::connections::Service;
+use crate::serve::probes::{LIVEZ, Probed, READYZ};
 
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
@@ -30,9 +32,9 @@ const MAX_FORM: usize = 64 * 1024;
 /// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
 const MAX_ARGUMENTS: usize = 4 * 1024 * 1024;
 /// Bytes of a body up to which it is read at once. The rest of a larger one waits for its turn.
-const SMALL_BODY: usize = 64 * 1024;
-/// Larger bodies that are read at the same time, one for each peer: a scheduler sends one after
-/// another.
+const SMALL_BODY: usize = 16 * 1024;
+/// Larger bodies that are read or answered at the same time, one for each peer: a scheduler sends one
+/// after another.
 const MAX_LARGE_BODIES: usize = 4;
 /// Time for a whole body, its turn included: less than kube-scheduler's default `httpTimeout`, 5 s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,12 +44,15 @@ pub(super) struct BridgeService {
     table: watch::Receiver<Table>,
     rules: AccessRules,
     health: Arc<BridgeHealth>,
-    /// The peers whose large bodies are being read.
+    /// The latest views, and the second in which they were made: all responses of one second share
+    /// them.
+    latest: Mutex<Option<(i64, Arc<Views>)>>,
+    /// The peers whose large bodies are being read or answered.
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
 /// A document or another value; an error is the status and document of the response.
-type Formed<T = Value> = Result<T, (StatusCode, Value)>;
+type Formed<T = Document> = Result<T, (StatusCode, Value)>;
 
 impl BridgeService {
     pub(super) fn new(
@@ -57,34 +62,46 @@ impl BridgeService {
     ) -> Self {
         // The bridge has no page to restrict.
         let rules = AccessRules { page: Page::Anywhere, ..rules };
-        Self { table, rules, health, sending: watch::Sender::default() }
+        let (latest, sending) = (Mutex::default(), watch::Sender::default());
+        Self { table, rules, health, latest, sending }
     }
 
     async fn query(&self, request: Request<Incoming>, peer: Peer) -> Formed {
         let form = match *request.method() {
-            Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?,
+            Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?.0,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
-        query::check(&form, clock::now().timestamp()).map_err(|error| bad_request(&error))?;
-        query::answer(&self.views()?, clock::now().timestamp()).ok_or_else(no_node_known)
+        let now = clock::now().timestamp();
+        query::check(&form, now).map_err(|error| bad_request(&error))?;
+        query::answer(self.views()?, now).ok_or_else(no_node_known)
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> Formed {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
-        let document = watcher::document(&self.views()?, &hosts, clock::now().timestamp(), window);
+        let document = watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
         let reason = "no Node of this name is selected by --node-selector";
         document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }
 
-    async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> Formed {
-        let body = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
+    /// The answer, and the turn that it takes until it is written.
+    async fn prioritize(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> Formed<(Document, Option<Turn>)> {
+        let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
-        drop(body);
-        prioritize::answer(&self.views()?, &candidates).ok_or_else(no_node_known)
+        let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
+        Ok((answer, turn))
     }
 
-    async fn body(&self, body: Incoming, max: usize, peer: Peer) -> Formed<Vec<u8>> {
+    async fn body(
+        &self,
+        body: Incoming,
+        max: usize,
+        peer: Peer,
+    ) -> Formed<(Vec<u8>, Option<Turn>)> {
         match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
             Ok(read) => read,
             Err(_) => {
@@ -94,7 +111,12 @@ impl BridgeService {
         }
     }
 
-    async fn read(&self, mut body: Incoming, max: usize, peer: Peer) -> Formed<Vec<u8>> {
+    async fn read(
+        &self,
+        mut body: Incoming,
+        max: usize,
+        peer: Peer,
+    ) -> Formed<(Vec<u8>, Option<Turn>)> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         let mut turn = None;
@@ -117,41 +139,63 @@ impl BridgeService {
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(bytes)
+        Ok((bytes, turn))
     }
 
     /// Waits until a large body of this peer may be read.
-    async fn turn(&self, peer: IpAddr) -> Turn<'_> {
+    async fn turn(&self, peer: IpAddr) -> Turn {
         let mut changes = self.sending.subscribe();
         let begin = |sending: &mut BTreeSet<IpAddr>| {
             sending.len() < MAX_LARGE_BODIES && sending.insert(peer)
         };
         // The service holds the sender, so there is always a next change.
         while !self.sending.send_if_modified(begin) && changes.changed().await.is_ok() {}
-        Turn { sending: &self.sending, peer }
+        Turn { sending: self.sending.clone(), peer }
     }
 
-    fn views(&self) -> Formed<Views> {
-        self.table.borrow().views(clock::now().timestamp()).ok_or_else(|| {
+    fn views(&self) -> Formed<Arc<Views>> {
+        let now = clock::now().timestamp();
+        // The views are valid also after a panic.
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((second, views)) = &*latest
+            && *second == now.as_second()
+        {
+            return Ok(Arc::clone(views));
+        }
+        let views = self.table.borrow().views(now).ok_or_else(|| {
             unavailable("the API server has not listed the Nodes yet: see the bridge's log")
-        })
+        })?;
+        let views = Arc::new(views);
+        *latest = Some((now.as_second(), Arc::clone(&views)));
+        Ok(views)
     }
 
     /// Counts the request, and makes its response.
     fn response(&self, form: Form, formed: Formed) -> Response<Body> {
-        let (status, value, outcome) = match formed {
-            Ok(value) => (StatusCode::OK, value, Outcome::Answered),
-            Err((status @ StatusCode::SERVICE_UNAVAILABLE, error)) => {
-                (status, error, Outcome::Unknown)
-            }
-            Err((status, error)) => (status, error, Outcome::Refused),
+        let outcome = match &formed {
+            Ok(_) => Outcome::Answered,
+            Err((StatusCode::SERVICE_UNAVAILABLE, _)) => Outcome::Unknown,
+            Err(_) => Outcome::Refused,
         };
         self.health.requested(form, outcome);
-        whole(status, "application/json", value.to_string().into())
+        match formed {
+            Ok(document) => chunked("application/json", document, false),
+            Err((status, error)) => whole(status, "application/json", error.to_string().into()),
+        }
+    }
+
+    async fn prioritized(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        let (formed, turn) = self
+            .prioritize(request, peer)
+            .await
+            .map_or_else(|refused| (Err(refused), None), |(document, turn)| (Ok(document), turn));
+        let mut response = self.response(Form::Prioritize, formed);
+        response.body_mut().hold(turn);
+        response
     }
 
     fn metrics(&self) -> Response<Body> {
-        if let Some(views) = self.table.borrow().views(clock::now().timestamp()) {
+        if let Ok(views) = self.views() {
             for standing in Standing::ALL {
                 self.health.set_nodes(standing.word(), views.count(standing));
             }
@@ -168,14 +212,6 @@ impl BridgeService {
         }
     }
 
-    fn readyz(&self) -> Response<Body> {
-        if self.table.borrow().is_listed() {
-            text(StatusCode::OK, "ok\n")
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of Nodes\n")
-        }
-    }
-
     /// load-watcher's own health: whether it has values.
     fn watcher_health(&self) -> Response<Body> {
         if self.views().is_ok_and(|views| views.neutral.is_some()) {
@@ -186,16 +222,31 @@ impl BridgeService {
     }
 }
 
+impl Probed for BridgeService {
+    /// The event loop runs, or there would be no response.
+    fn livez(&self) -> Response<Body> {
+        text(StatusCode::OK, "ok\n")
+    }
+
+    fn readyz(&self) -> Response<Body> {
+        if self.table.borrow().is_listed() {
+            text(StatusCode::OK, "ok\n")
+        } else {
+            text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of Nodes\n")
+        }
+    }
+}
+
 impl Service for BridgeService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let path = request.uri().path();
-        if self.rules.requirement(peer, path) == Requirement::Refused(Refusal::NotEncrypted) {
+        if self.rules.requirement(peer, path, None) == Requirement::Refused(Refusal::NotEncrypted) {
             return not_encrypted();
         }
         let methods = match path {
             QUERY => "GET, POST",
             PRIORITIZE => "POST",
-            WATCHER | WATCHER_HEALTH | METRICS | "/livez" | "/readyz" => "GET, HEAD",
+            WATCHER | WATCHER_HEALTH | METRICS | LIVEZ | READYZ => "GET, HEAD",
             _ => {
                 return text(
                     StatusCode::NOT_FOUND,
@@ -209,23 +260,22 @@ impl Service for BridgeService {
         match path {
             QUERY => self.response(Form::Query, self.query(request, peer).await),
             WATCHER => self.response(Form::Watcher, self.watcher(&request)),
-            PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
+            PRIORITIZE => self.prioritized(request, peer).await,
             WATCHER_HEALTH => self.watcher_health(),
             METRICS => self.metrics(),
-            "/readyz" => self.readyz(),
-            // `/livez`: the event loop runs, or there would be no response.
-            _ => text(StatusCode::OK, "ok\n"),
+            READYZ => self.readyz(),
+            _ => self.livez(),
         }
     }
 }
 
-/// A peer's turn to send a large body; it ends with the value.
-struct Turn<'a> {
-    sending: &'a watch::Sender<BTreeSet<IpAddr>>,
+/// A peer's turn to send a large body and to receive its response; it ends with the value.
+struct Turn {
+    sending: watch::Sender<BTreeSet<IpAddr>>,
     peer: IpAddr,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         self.sending.send_modify(|sending| {
             sending.remove(&self.peer);

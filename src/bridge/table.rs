@@ -74,9 +74,10 @@ pub struct View {
     pub slow: Option<SlowNode>,
 }
 
+/// All Nodes at one moment, sorted by name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Views {
-    pub nodes: BTreeMap<String, View>,
+    pub nodes: Vec<(String, View)>,
     /// The average of the known Nodes, for all others; `None` if no Node is known.
     pub neutral: Option<SlowNode>,
 }
@@ -130,9 +131,9 @@ impl Table {
         let nodes = self.nodes.as_ref()?;
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
         let common = most_common(fresh);
-        let nodes: BTreeMap<String, View> =
+        let nodes: Vec<(String, View)> =
             nodes.iter().map(|(name, node)| (name.clone(), self.view(node, common, now))).collect();
-        let known: Vec<SlowNode> = nodes.values().filter_map(|view| view.slow).collect();
+        let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, view)| view.slow).collect();
         Some(Views { nodes, neutral: average(&known) })
     }
 
@@ -166,29 +167,28 @@ impl Table {
 }
 
 impl Views {
+    pub fn get(&self, name: &str) -> Option<&View> {
+        let at = self.nodes.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
+        self.nodes.get(at).map(|(_, view)| view)
+    }
+
     /// A Node's value, or the neutral one; `None` if no Node is known.
     pub fn of(&self, name: &str) -> Option<SlowNode> {
-        self.nodes.get(name).and_then(|view| view.slow).or(self.neutral)
+        self.get(name).and_then(|view| view.slow).or(self.neutral)
     }
 
     pub fn count(&self, standing: Standing) -> usize {
-        self.nodes.values().filter(|view| view.standing == standing).count()
+        self.nodes.iter().filter(|(_, view)| view.standing == standing).count()
     }
 }
 
-/// The basis of most values; `None` if two have the same number, since they do not compare.
+/// The basis of most values; of two with the same number, run delay and the newer one.
 fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
-    let mut counts: Vec<(Basis, usize)> = Vec::new();
+    let mut counts: BTreeMap<Basis, usize> = BTreeMap::new();
     for basis in bases {
-        match counts.iter_mut().find(|(counted, _)| *counted == basis) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((basis, 1)),
-        }
+        *counts.entry(basis).or_default() += 1;
     }
-    let most = counts.iter().map(|(_, count)| *count).max()?;
-    let mut with_most = counts.iter().filter(|(_, count)| *count == most);
-    let (basis, _) = with_most.next()?;
-    with_most.next().is_none().then_some(*basis)
+    counts.into_iter().max_by_key(|(basis, count)| (*count, *basis)).map(|(basis, _)| basis)
 }
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {

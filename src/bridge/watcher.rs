@@ -1,11 +1,13 @@
 //! load-watcher's document, with each Node's CPU and memory contention over the window, in percent,
 //! where Trimaran's plugins expect utilization. Pure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::document::Document;
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
@@ -25,40 +27,43 @@ impl Hosts {
 
 /// The document; `None` if there is no such Node. If no Node is known it contains none, so that
 /// Trimaran scores all Nodes the same; after an error it would keep its last document.
-pub fn document(views: &Views, hosts: &Hosts, now: Timestamp, window: Duration) -> Option<Value> {
+pub fn document(
+    views: Arc<Views>,
+    hosts: Hosts,
+    now: Timestamp,
+    window: Duration,
+) -> Option<Document> {
     let rollup = short(window);
-    let mut nodes = Map::new();
-    for name in views.nodes.keys() {
-        let is_wanted = match hosts {
-            Hosts::All => true,
-            Hosts::One(host) => host == name,
-        };
-        if let Some(node) = views.of(name).filter(|_| is_wanted) {
-            let metrics = metrics(&node, views.neutral, &rollup);
-            let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
-            nodes.insert(name.clone(), node);
-        }
-    }
-    if matches!(hosts, Hosts::One(_)) && nodes.is_empty() {
+    let begin = SignedDuration::try_from(window).ok().and_then(|it| now.checked_sub(it).ok());
+    let times = json!({
+        "duration": rollup,
+        "start": begin.unwrap_or(now).as_second(),
+        "end": now.as_second(),
+    });
+    let head = format!(
+        r#"{{"timestamp":{},"window":{times},"source":"psi-agent","data":{{"NodeMetricsMap":{{"#,
+        now.as_second()
+    );
+    let has = |host: &String| views.neutral.is_some() && views.get(host).is_some();
+    if matches!(&hosts, Hosts::One(host) if !has(host)) {
         return None;
     }
-    let begin = SignedDuration::try_from(window).ok().and_then(|it| now.checked_sub(it).ok());
-    Some(json!({
-        "timestamp": now.as_second(),
-        "window": {
-            "duration": rollup,
-            "start": begin.unwrap_or(now).as_second(),
-            "end": now.as_second(),
-        },
-        "source": "psi-agent",
-        "data": {"NodeMetricsMap": nodes},
-    }))
+    let entry = move |at: usize| {
+        let neutral = views.neutral?;
+        let name = match &hosts {
+            Hosts::All => &views.nodes.get(at)?.0,
+            Hosts::One(host) => (at == 0).then_some(host)?,
+        };
+        let metrics = metrics(&views.of(name)?, &neutral, &rollup);
+        let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
+        Some(format!("{}:{node}", json!(name)))
+    };
+    Some(Document::new(head, entry, "}}}"))
 }
 
 /// A resource without a value gets the average of other Nodes, if there is one.
-fn metrics(node: &SlowNode, neutral: Option<SlowNode>, rollup: &str) -> Vec<Value> {
-    let cpu = node.cpu.or_else(|| neutral?.cpu);
-    let memory = node.memory.or_else(|| neutral?.memory);
+fn metrics(node: &SlowNode, neutral: &SlowNode, rollup: &str) -> Vec<Value> {
+    let (cpu, memory) = (node.cpu.or(neutral.cpu), node.memory.or(neutral.memory));
     let of = |name: &str, kind: &str, slow: Option<Slow>| {
         let operators = slow.map(|slow| [("AVG", slow.mean), ("STD", slow.deviation)]);
         let metrics = operators.into_iter().flatten().map(|(operator, value)| {
@@ -80,12 +85,14 @@ fn short(window: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bridge::document::tests::parsed;
     use crate::bridge::table::tests::{NOW, views};
 
     const WINDOW: Duration = Duration::from_secs(900);
 
-    fn of(views: &Views, hosts: &Hosts) -> Option<Value> {
-        document(views, hosts, NOW.parse().unwrap(), WINDOW)
+    fn of(views: &Views, hosts: Hosts) -> Option<Value> {
+        let views = Arc::new(views.clone());
+        document(views, hosts, NOW.parse().unwrap(), WINDOW).map(parsed)
     }
 
     /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
@@ -106,7 +113,7 @@ mod tests {
     #[test]
     fn the_document_has_the_form_of_load_watchers() {
         let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
-        if let Some(slow) = views.nodes.get_mut("hot").and_then(|view| view.slow.as_mut()) {
+        if let Some(slow) = views.nodes.first_mut().and_then(|(_, view)| view.slow.as_mut()) {
             slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
             slow.memory = Some(Slow { mean: 0.4, deviation: 0.1 });
         }
@@ -123,25 +130,25 @@ mod tests {
                 "tags": {}, "metadata": {"dataCenter": ""},
             }}},
         });
-        let hot = of(&views, &Hosts::One("hot".into())).unwrap();
+        let hot = of(&views, Hosts::One("hot".into())).unwrap();
         assert_eq!(hot, expected);
         // The pod requests one of 32 CPUs.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(of(&views, &Hosts::One("elsewhere".into())), None);
+        assert_eq!(of(&views, Hosts::One("elsewhere".into())), None);
     }
 
     #[test]
     fn a_node_without_a_value_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
-        let document = of(&views, &Hosts::All).unwrap();
+        let document = of(&views, Hosts::All).unwrap();
         let score = |node| risk_balanced(&document, node, 0.0);
         assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
     }
 
     #[test]
     fn without_a_known_node_the_document_has_none() {
-        let document = of(&views(&[("silent", None)]), &Hosts::All).unwrap();
+        let document = of(&views(&[("silent", None)]), Hosts::All).unwrap();
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
     }
 

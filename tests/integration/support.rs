@@ -13,6 +13,7 @@ pub(crate) mod folder;
 pub(crate) mod host_proc;
 pub(crate) mod install_document;
 pub(crate) mod kubevirt;
+pub(crate) mod listed_nodes;
 pub(crate) mod node_metadata;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;

@@ -17,7 +17,8 @@ pub(in crate::bridge) fn views(nodes: &[(&str, Option<f64>)]) -> Views {
     };
     let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, points)| points.map(slow)).collect();
     let nodes = nodes.iter().map(|(name, points)| ((*name).to_owned(), view(*points)));
-    Views { nodes: nodes.collect(), neutral: average(&known) }
+    let nodes: BTreeMap<String, View> = nodes.collect();
+    Views { nodes: nodes.into_iter().collect(), neutral: average(&known) }
 }
 
 type Annotations = BTreeMap<String, String>;
@@ -37,7 +38,7 @@ fn table(nodes: &[(&str, Annotations)], now: i64) -> Table {
 }
 
 fn standing(table: &Table, name: &str, now: i64) -> Standing {
-    table.views(at(now)).unwrap().nodes[name].standing
+    table.views(at(now)).unwrap().get(name).unwrap().standing
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn a_node_without_a_value_gets_the_average_of_the_known_nodes() {
         ("other", Standing::OtherBasis),
     ];
     for (name, standing) in expected {
-        assert_eq!(views.nodes[name].standing, standing, "{name}");
+        assert_eq!(views.get(name).unwrap().standing, standing, "{name}");
         let mean = views.of(name).unwrap().score.mean;
         let own = [("hot", 60.0), ("calm", 0.0)].into_iter().find(|(known, _)| *known == name);
         assert_eq!(mean, own.map_or(30.0, |(_, mean)| mean), "{name}");
@@ -88,17 +89,21 @@ fn without_a_known_node_there_is_no_average() {
 }
 
 #[test]
-fn two_equally_common_bases_do_not_compare() {
+fn of_two_equally_common_bases_run_delay_and_the_newer_one_count() {
     let halves = [("a", annotations("40", 0, "psi/2")), ("b", annotations("40", 0, "run-delay/2"))];
     let mut table = table(&halves, 400);
     assert_eq!(standing(&table, "a", 400), Standing::OtherBasis);
-    assert_eq!(table.views(at(400)).unwrap().neutral, None);
+    assert_eq!(standing(&table, "b", 400), Standing::Known);
     table.apply("c".into(), &annotations("40", 0, "psi/2"), at(400));
     assert_eq!(standing(&table, "a", 400), Standing::Known);
     assert_eq!(standing(&table, "b", 400), Standing::OtherBasis);
     // Stale values don't count.
     table.apply("d".into(), &annotations("40", -300, "run-delay/2"), at(400));
     assert_eq!(standing(&table, "a", 400), Standing::Known);
+    let versions = [("a", annotations("40", 0, "psi/10")), ("b", annotations("40", 0, "psi/9"))];
+    let table = self::table(&versions, 400);
+    assert_eq!(standing(&table, "a", 400), Standing::Known);
+    assert_eq!(standing(&table, "b", 400), Standing::OtherBasis);
 }
 
 #[test]
