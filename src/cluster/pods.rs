@@ -1,49 +1,95 @@
 //! The pods of one node. They are read into a slim type, since full pods double the agent's memory
 //! and a metadata-only watch has no container ids.
 
+use std::borrow::Cow;
+use std::pin::pin;
+
 use futures_util::{Stream, StreamExt};
-use kube::api::{Api, ApiResource, ListParams, Object};
-use kube::runtime::watcher::Config;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod as FullPod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::watcher::{Config, Error};
+use serde::Deserialize;
 
 use super::client::OwnNode;
 use super::watch::{WatchEvent, watch};
-use crate::identity::pod::{Metadata, Pod, Spec, Status};
+use crate::identity::pod::{Metadata, Pod};
 
-/// A [`Pod`] with the metadata that a watch needs.
-type WatchedPod = Object<Spec, Status>;
+/// Pods in one answer. Each can have 1.5 MB, and an answer is in memory as a whole.
+const PAGE: u32 = 8;
 
-impl From<WatchedPod> for Pod {
-    fn from(WatchedPod { metadata, spec, status, .. }: WatchedPod) -> Self {
-        let metadata = Metadata {
-            uid: metadata.uid.unwrap_or_default(),
-            namespace: metadata.namespace.unwrap_or_default(),
-            name: metadata.name.unwrap_or_default(),
-            labels: metadata.labels.unwrap_or_default(),
-            annotations: metadata.annotations.unwrap_or_default(),
+/// A [`Pod`] with the metadata that a watch needs: its version, its name and its namespace.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Pod")]
+struct WatchedPod {
+    watched: ObjectMeta,
+    pod: Pod,
+}
+
+impl From<Pod> for WatchedPod {
+    fn from(mut pod: Pod) -> Self {
+        let Metadata { name, namespace, resource_version, .. } = &mut pod.metadata;
+        let watched = ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(namespace.clone()),
+            resource_version: resource_version.take(),
+            ..ObjectMeta::default()
         };
-        Pod { metadata, spec, status: status.unwrap_or_default() }
+        Self { watched, pod }
+    }
+}
+
+impl Resource for WatchedPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        FullPod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        FullPod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        FullPod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        FullPod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.watched
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.watched
     }
 }
 
 impl OwnNode {
-    /// The Node's pods as they change. The stream never ends by itself.
+    /// The Node's pods as they change, without those that have ended. The stream never ends by itself.
     pub fn watch_pods(&self) -> impl Stream<Item = WatchEvent<Pod>> + use<> {
-        let config = Config::default().fields(&self.field_selector());
-        watch(self.pods(), config).map(|event| event.map(Pod::from))
+        let selector =
+            format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
+        let config = Config::default().fields(&selector).page_size(PAGE);
+        let api = Api::<WatchedPod>::all(self.api.client.clone());
+        watch(api, config).map(|event| event.map(|watched| watched.pod))
     }
 
-    pub async fn list_pods(&self) -> kube::Result<Vec<Pod>> {
-        let params = ListParams::default().fields(&self.field_selector());
-        let pods = self.pods().list(&params).await?;
-        Ok(pods.items.into_iter().map(Pod::from).collect())
-    }
-
-    fn pods(&self) -> Api<WatchedPod> {
-        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
-        Api::all_with(self.api.client.clone(), &resource)
-    }
-
-    fn field_selector(&self) -> String {
-        format!("spec.nodeName={}", self.name)
+    pub async fn list_pods(&self) -> Result<Vec<Pod>, Error> {
+        let mut events = pin!(self.watch_pods());
+        while let Some(event) = events.next().await {
+            match event {
+                WatchEvent::Listed(pods) => return Ok(pods),
+                WatchEvent::Failed(error) => return Err(error),
+                // None comes before the list.
+                WatchEvent::Changed(_) | WatchEvent::Deleted(_) => {}
+            }
+        }
+        Ok(Vec::new())
     }
 }

@@ -36,6 +36,8 @@ pub struct Matching {
     /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
     /// those that are too new.
     pub cgroups_without_pod: usize,
+    /// Names in the list of pods that are malformed or too long, and not exported.
+    pub rejected_names: usize,
 }
 
 /// Finds the pod or container of each of these cgroups, where there is a source of pods.
@@ -59,6 +61,11 @@ pub fn match_pods<'a>(
     });
     let found = found.collect();
     let pods_without_cgroup = pods.len().saturating_sub(seen.len());
-    let matching = Matching { pods: pods.len(), pods_without_cgroup, cgroups_without_pod };
+    let matching = Matching {
+        pods: pods.len(),
+        pods_without_cgroup,
+        cgroups_without_pod,
+        rejected_names: pods.rejected_names(),
+    };
     (found, Some(matching))
 }

@@ -1,9 +1,12 @@
-//! A pod as the API server sends it, reduced to what labels need: metadata, CPU requests and the
-//! statuses of containers. Full pods would double the agent's memory.
+//! A pod as the API server sends it, reduced to what labels need: names, CPU requests and the
+//! statuses of containers. Everything else is skipped as it is parsed: a pod can have 1.5 MB.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::{self, Formatter};
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -20,8 +23,72 @@ pub struct Metadata {
     pub uid: String,
     pub namespace: String,
     pub name: String,
+    pub resource_version: Option<String>,
+    /// Only those in [`key`].
+    #[serde(deserialize_with = "known_keys")]
     pub labels: BTreeMap<String, String>,
+    /// Only those in [`key`].
+    #[serde(deserialize_with = "known_keys")]
     pub annotations: BTreeMap<String, String>,
+}
+
+/// Labels and annotations that are read.
+pub mod key {
+    /// Label: the kind of pod.
+    pub const KIND: &str = "kubevirt.io";
+    /// Annotation: the VM's name, which the label may have shortened.
+    pub const DOMAIN: &str = "kubevirt.io/domain";
+    /// Label: the VM's uid.
+    pub const CREATED_BY: &str = "kubevirt.io/created-by";
+    /// Label: the migration that the pod is the target of.
+    pub const MIGRATION: &str = "kubevirt.io/migrationJobUID";
+    /// Label: the node that the VM runs on. The target of a migration has the source's node until
+    /// the handover; one from another cluster has its own from the start.
+    pub const NODE_NAME: &str = "kubevirt.io/nodeName";
+    /// Annotation: the migration comes from another cluster or namespace.
+    pub const FROM_OTHER_CLUSTER: &str = "kubevirt.io/create-migration-target";
+    /// Annotation: when the VM began to run in the target, shortly before the handover.
+    pub const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
+    /// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
+    pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+    pub(super) const ALL: [&str; 8] = [
+        KIND,
+        DOMAIN,
+        CREATED_BY,
+        MIGRATION,
+        NODE_NAME,
+        FROM_OTHER_CLUSTER,
+        TARGET_READY,
+        CONFIG_HASH,
+    ];
+}
+
+fn known_keys<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Known;
+    impl<'de> Visitor<'de> for Known {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a map of strings")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
+            let mut known = BTreeMap::new();
+            while let Some(key) = pairs.next_key::<Cow<'_, str>>()? {
+                if key::ALL.contains(&&*key) {
+                    known.insert(key.into_owned(), pairs.next_value()?);
+                } else {
+                    pairs.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(known)
+        }
+    }
+    deserializer.deserialize_map(Known)
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -3,32 +3,19 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::pod::{ContainerStatus, Metadata, Pod};
+use super::pod::{ContainerStatus, Metadata, Pod, key};
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 
-mod kubevirt {
-    /// Label: the kind of pod.
-    pub(super) const KIND: &str = "kubevirt.io";
-    /// The value of [`KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
-    pub(super) const LAUNCHER: &str = "virt-launcher";
-    /// Annotation: the VM's name, which the label may have shortened.
-    pub(super) const DOMAIN: &str = "kubevirt.io/domain";
-    /// Label: the VM's uid.
-    pub(super) const CREATED_BY: &str = "kubevirt.io/created-by";
-    /// Label: the migration that the pod is the target of.
-    pub(super) const MIGRATION: &str = "kubevirt.io/migrationJobUID";
-    /// Label: the node that the VM runs on. The target of a migration has the source's node until
-    /// the handover; one from another cluster has its own from the start.
-    pub(super) const NODE_NAME: &str = "kubevirt.io/nodeName";
-    /// Annotation: the migration comes from another cluster or namespace.
-    pub(super) const FROM_OTHER_CLUSTER: &str = "kubevirt.io/create-migration-target";
-    /// Annotation: when the VM began to run in the target, shortly before the handover.
-    pub(super) const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
-}
+/// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
+const LAUNCHER: &str = "virt-launcher";
 
-/// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
-const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// The longest name of a VM, a DNS subdomain.
+const LONGEST_NAME: usize = 253;
+/// The longest image that is exported: a name of 255 bytes with a tag and a digest.
+const LONGEST_IMAGE: usize = 512;
+/// The longest hash of a static pod, as long as a label's value.
+const LONGEST_HASH: usize = 63;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
@@ -43,6 +30,8 @@ pub struct PodIndex {
 struct IndexedPod {
     pod: Arc<Workload>,
     containers: HashMap<Box<str>, Arc<Workload>>,
+    /// Names that tenants chose and that are not exported, since they are malformed or too long.
+    rejected_names: usize,
 }
 
 impl PodIndex {
@@ -104,6 +93,11 @@ impl PodIndex {
         self.pods.len()
     }
 
+    /// Names in these pods that are malformed or too long, and not exported.
+    pub fn rejected_names(&self) -> usize {
+        self.pods.values().map(|pod| pod.rejected_names).sum()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
@@ -111,12 +105,16 @@ impl PodIndex {
 
 /// A static pod's cgroup is named after the hash of its manifest, not after the uid of its mirror pod.
 fn config_hash(metadata: &Metadata) -> Option<&str> {
-    metadata.annotations.get(CONFIG_HASH).map(String::as_str)
+    let hash = metadata.annotations.get(key::CONFIG_HASH).map(String::as_str);
+    hash.filter(|hash| hash.len() <= LONGEST_HASH)
 }
 
 impl IndexedPod {
     fn new(pod: &Pod) -> Self {
-        let vm = vm_of(pod).map(Arc::new);
+        let (vm, mut rejected_names) = match vm_of(pod) {
+            Ok(vm) => (vm.map(Arc::new), 0),
+            Err(NotAName) => (None, 1),
+        };
         let whole = Workload {
             namespace: pod.metadata.namespace.as_str().into(),
             pod: pod.metadata.name.as_str().into(),
@@ -125,17 +123,19 @@ impl IndexedPod {
         };
         let containers = pod.status.containers().filter_map(|status| {
             let (runtime, id) = status.container_id.split_once("://")?;
+            let is_image = status.image.len() <= LONGEST_IMAGE;
+            rejected_names += usize::from(!is_image);
             let workload = Workload {
                 container: status.name.as_str().into(),
                 name: runtime_name(runtime, id, status, &pod.metadata),
-                image: status.image.as_str().into(),
+                image: if is_image { status.image.as_str().into() } else { Box::default() },
                 cpu_request: pod.spec.cpu_request(&status.name),
                 ..whole.clone()
             };
             Some((id.into(), Arc::new(workload)))
         });
         let containers = containers.collect();
-        Self { pod: Arc::new(whole), containers }
+        Self { pod: Arc::new(whole), containers, rejected_names }
     }
 }
 
@@ -156,26 +156,45 @@ fn runtime_name(
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 
-fn vm_of(pod: &Pod) -> Option<Vm> {
+/// The name of a VM that no VM can have.
+struct NotAName;
+
+fn vm_of(pod: &Pod) -> Result<Option<Vm>, NotAName> {
     let Metadata { labels, annotations, .. } = &pod.metadata;
-    if labels.get(kubevirt::KIND).map(String::as_str) != Some(kubevirt::LAUNCHER) {
-        return None;
+    if labels.get(key::KIND).map(String::as_str) != Some(LAUNCHER) {
+        return Ok(None);
     }
-    let name = annotations.get(kubevirt::DOMAIN)?;
-    Some(Vm {
+    let Some(name) = annotations.get(key::DOMAIN) else { return Ok(None) };
+    if !is_subdomain(name) {
+        return Err(NotAName);
+    }
+    Ok(Some(Vm {
         name: name.as_str().into(),
-        uid: labels.get(kubevirt::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
-        awaits_handover: labels.contains_key(kubevirt::MIGRATION) && !has_arrived(pod),
-    })
+        uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
+        awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
+    }))
+}
+
+/// Whether this is a DNS subdomain (RFC 1123), as names of objects are. Any user who may create pods
+/// can write another name into the annotation.
+fn is_subdomain(name: &str) -> bool {
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(|&byte| is_alphanumeric(byte))
+            && bytes.last().is_some_and(|&byte| is_alphanumeric(byte))
+            && bytes.iter().all(|&byte| is_alphanumeric(byte) || byte == b'-')
+    };
+    name.len() <= LONGEST_NAME && name.split('.').all(is_part)
 }
 
 /// Whether the VM has arrived in the target of its migration. A VM that arrives without running is
 /// handed over, but its target never gets the annotation.
 fn has_arrived(pod: &Pod) -> bool {
     let Metadata { labels, annotations, .. } = &pod.metadata;
-    let is_here = labels.get(kubevirt::NODE_NAME) == Some(&pod.spec.node_name);
-    annotations.contains_key(kubevirt::TARGET_READY)
-        || is_here && !annotations.contains_key(kubevirt::FROM_OTHER_CLUSTER)
+    let is_here = labels.get(key::NODE_NAME) == Some(&pod.spec.node_name);
+    annotations.contains_key(key::TARGET_READY)
+        || is_here && !annotations.contains_key(key::FROM_OTHER_CLUSTER)
 }
 
 #[cfg(test)]

@@ -173,3 +173,42 @@ fn a_new_list_removes_missing_pods_and_keeps_unchanged_allocations() {
     index.delete(&pod(&restarted));
     assert!(index.is_empty());
 }
+
+#[test]
+fn names_that_no_object_can_have_are_counted_and_not_exported() {
+    let longest = format!("{}.{}", "a".repeat(126), "b".repeat(126));
+    let too_long = "a".repeat(250_000);
+    let named = |name: &str| {
+        let mut value = launcher("containerd");
+        value["metadata"]["annotations"]["kubevirt.io/domain"] = json!(name);
+        let index = index_of(&value);
+        let compute = in_pod(&index, "/cri-containerd-<compute>.scope").unwrap();
+        (compute.vm.as_ref().map(|vm| vm.name.to_string()), index.rejected_names())
+    };
+    for good in ["a", "0.a-b.c", longest.as_str()] {
+        assert_eq!(named(good), (Some(good.to_owned()), 0));
+    }
+    let longer = format!("{longest}c");
+    for bad in ["", "A", "a.", "-a", "a-", "a b", "a\nb", "ä", "a..b", &longer, &too_long] {
+        assert_eq!(named(bad), (None, 1), "{:.20}", bad);
+    }
+}
+
+#[test]
+fn an_image_that_is_too_long_is_counted_and_not_exported() {
+    for (length, expected) in [(512, 0), (513, 1), (1_000_000, 1)] {
+        let mut value = launcher("containerd");
+        value["status"]["containerStatuses"][0]["image"] = json!("i".repeat(length));
+        let index = index_of(&value);
+        let compute = in_pod(&index, "/cri-containerd-<compute>.scope").unwrap();
+        assert_eq!((compute.image.is_empty(), index.rejected_names()), (expected == 1, expected));
+    }
+}
+
+#[test]
+fn a_static_pods_hash_that_no_kubelet_makes_is_no_name() {
+    let mut value = launcher("cri-o");
+    value["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!("f".repeat(10_000));
+    let compute = in_pod(&index_of(&value), "/crio-<compute>.scope").unwrap();
+    assert!(compute.name.ends_with(&format!("_{UID}_0")), "{:.99}", compute.name);
+}
