@@ -14,8 +14,11 @@ const UNANSWERED_FOR: Duration = Duration::from_secs(2);
 /// How long a token, and the address that it came from, count as known after a good review.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Reviews from unknown addresses, all together: this many at once, then one after each interval.
-const BURST: u32 = 10;
-const INTERVAL: Duration = Duration::from_secs(1);
+const ALL_UNKNOWN: Rate = Rate { burst: 10, interval: Duration::from_secs(1) };
+/// Reviews from one of them, so that it takes 20 addresses to use up what they share.
+const ONE_UNKNOWN: Rate = Rate { burst: 3, interval: Duration::from_secs(20) };
+/// Unknown addresses that are counted.
+const MAX_SENDERS: usize = 1024;
 /// Reviews for one address within [`REFUSED_FOR`] that didn't lead to access.
 const MAX_REFUSED_PER_ADDRESS: usize = 5;
 /// Unknown addresses alone can't fill it: they cause at most 20 reviews in [`REFUSED_FOR`].
@@ -74,6 +77,7 @@ pub enum Lookup {
 pub struct TokenCache {
     entries: HashMap<TokenKey, Entry>,
     unknown: RateLimit,
+    senders: HashMap<IpAddr, RateLimit>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +126,18 @@ impl TokenCache {
         if refused.count() >= MAX_REFUSED_PER_ADDRESS {
             return false;
         }
-        of_address().any(|entry| entry.is_known(now)) || self.unknown.take(now)
+        of_address().any(|entry| entry.is_known(now))
+            || self.sender_may_review(address, now) && self.unknown.take(ALL_UNKNOWN, now)
+    }
+
+    fn sender_may_review(&mut self, address: IpAddr, now: Instant) -> bool {
+        if self.senders.len() >= MAX_SENDERS && !self.senders.contains_key(&address) {
+            self.senders.retain(|_, sender| !sender.is_whole(now));
+            if self.senders.len() >= MAX_SENDERS {
+                return false;
+            }
+        }
+        self.senders.entry(address).or_default().take(ONE_UNKNOWN, now)
     }
 
     /// Stores the decision about a token that [`TokenCache::look_up`] had reviewed.
@@ -148,7 +163,14 @@ impl TokenCache {
     }
 }
 
-/// [`BURST`] at once, then one after each [`INTERVAL`].
+/// So many at once, then one after each interval.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: u32,
+    interval: Duration,
+}
+
+/// How much of a [`Rate`] is used.
 #[derive(Debug, Default)]
 struct RateLimit {
     /// When the whole burst is available again.
@@ -156,9 +178,13 @@ struct RateLimit {
 }
 
 impl RateLimit {
-    fn take(&mut self, now: Instant) -> bool {
-        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + INTERVAL;
-        let is_available = whole_at.saturating_duration_since(now) <= INTERVAL * BURST;
+    fn is_whole(&self, now: Instant) -> bool {
+        self.whole_at.is_none_or(|at| at <= now)
+    }
+
+    fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + rate.interval;
+        let is_available = whole_at.saturating_duration_since(now) <= rate.interval * rate.burst;
         if is_available {
             self.whole_at = Some(whole_at);
         }
@@ -211,7 +237,7 @@ mod tests {
 
     /// Uses up what unknown addresses share.
     fn exhaust(cache: &mut TokenCache, now: Instant) {
-        while cache.unknown.take(now) {}
+        while cache.unknown.take(ALL_UNKNOWN, now) {}
     }
 
     #[test]
@@ -245,7 +271,7 @@ mod tests {
     #[test]
     fn unknown_tokens_cause_a_bounded_number_of_reviews() {
         let start = clock::now().at;
-        for (addresses, expected) in [(1, 28..=32), (10_000, 60..=70)] {
+        for (addresses, expected) in [(1, 5..=6), (10, 28..=42), (10_000, 45..=70)] {
             let mut cache = TokenCache::default();
             let mut reviews = 0;
             // A thousand tokens a second for a minute.
@@ -259,7 +285,7 @@ mod tests {
                 }
             }
             assert!(expected.contains(&reviews), "{reviews} from {addresses} addresses");
-            assert!(cache.entries.len() <= MAX_ENTRIES);
+            assert!(cache.entries.len() <= MAX_ENTRIES && cache.senders.len() <= MAX_SENDERS);
         }
     }
 
@@ -291,6 +317,23 @@ mod tests {
         }
         let now = start + seconds(60);
         assert_eq!(send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now), Decision::Allowed);
+    }
+
+    #[test]
+    fn ten_addresses_that_send_garbage_lock_no_new_client_out() {
+        let start = clock::now().at;
+        let mut cache = TokenCache::default();
+        // A hundred tokens a second, and every other second a new client with a good token.
+        for number in 0..6_000 {
+            let now = start + Duration::from_millis(number * 10);
+            let number = usize::try_from(number).unwrap();
+            let garbage = 1_000 + number;
+            send(&mut cache, garbage, other(number % 10), Decision::Unauthenticated, now);
+            if number >= 3_000 && number % 200 == 0 {
+                let decision = send(&mut cache, number, other(number), Decision::Allowed, now);
+                assert_eq!(decision, Decision::Allowed, "{number}");
+            }
+        }
     }
 
     #[test]
