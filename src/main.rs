@@ -5,14 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use psi_agent::cluster::{ApiClient, block_on};
-use psi_agent::config::{Command, CommandLine, Config, LogConfig, LogFormat};
-use psi_agent::{agent, bridge, check, clock, nodes, once, reap, top};
-use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry;
-use tracing_subscriber::util::SubscriberInitExt;
+use psi_agent::config::{Command, CommandLine, Config};
+use psi_agent::{agent, bridge, check, clock, log, nodes, once, reap, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
@@ -37,9 +31,8 @@ fn main() -> ExitCode {
         }
     };
     // On the terminal that the table is on, a log would be written over it.
-    if config.command != Command::Top || !stderr().is_terminal() {
-        start_logging(config.log);
-    }
+    let is_shown = config.command != Command::Top || !stderr().is_terminal();
+    let log = is_shown.then(|| log::start(config.log));
     let outcome = match &config.command {
         Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
@@ -55,6 +48,8 @@ fn main() -> ExitCode {
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
     };
+    // The error comes after what was logged.
+    drop(log);
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(stderr(), "psi-agent: {error:#}");
         ExitCode::FAILURE
@@ -79,17 +74,4 @@ fn one_line(error: &clap::Error) -> String {
     let what = what.split("\n\nFor more information").next().unwrap_or_default();
     let words: Vec<&str> = what.trim_start_matches("error:").split_whitespace().collect();
     format!("{}; try --help", words.join(" "))
-}
-
-fn start_logging(config: LogConfig) {
-    let terminal = stderr().is_terminal();
-    let log = fmt::layer().with_writer(stderr).with_target(false).with_ansi(terminal);
-    // Libraries log each failed request, the agent logs an error once.
-    let quiet =
-        Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
-    match config.format {
-        LogFormat::Auto if terminal => registry().with(log.with_filter(quiet)).init(),
-        LogFormat::Text => registry().with(log.with_filter(quiet)).init(),
-        LogFormat::Auto | LogFormat::Json => registry().with(log.json().with_filter(quiet)).init(),
-    }
 }

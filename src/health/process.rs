@@ -1,6 +1,8 @@
 //! The metrics `process_*` and `psi_agent_build_info`.
 
-use prometheus::{Counter, Gauge, IntGauge, Opts, Registry};
+use std::sync::OnceLock;
+
+use prometheus::{Counter, Gauge, IntCounter, IntGauge, Opts, Registry};
 
 use super::registry::registered;
 use crate::kernel::own_process::OwnProcess;
@@ -28,9 +30,18 @@ const GAUGES: [(&str, &str, Value); 6] = [
     ),
 ];
 
+/// How many lines the log of this process dropped so far. A process has one log, or none.
+static DROPPED_LINES: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
+
+/// Counts the lines that the log drops from now on.
+pub(crate) fn count_dropped_lines(dropped: impl Fn() -> usize + Send + Sync + 'static) {
+    DROPPED_LINES.get_or_init(|| Box::new(dropped));
+}
+
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     cpu_seconds: Counter,
+    dropped_lines: IntCounter,
     gauges: Vec<(Gauge, Value)>,
 }
 
@@ -41,11 +52,19 @@ impl ProcessMetrics {
         let gauges = GAUGES.iter().map(|&(name, help, value)| {
             Ok((registered(registry, Gauge::new(name, help)?)?, value))
         });
-        Ok(Self { cpu_seconds, gauges: gauges.collect::<prometheus::Result<_>>()? })
+        let dropped_lines = IntCounter::new(
+            "psi_agent_log_lines_dropped_total",
+            "Lines of the log that were dropped, since stderr took no more.",
+        )?;
+        let dropped_lines = registered(registry, dropped_lines)?;
+        Ok(Self { cpu_seconds, dropped_lines, gauges: gauges.collect::<prometheus::Result<_>>()? })
     }
 
     /// Reads the process anew, if its files can be read.
     pub(super) fn update(&self) {
+        let dropped = DROPPED_LINES.get().map_or(0, |dropped| dropped());
+        let dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
+        self.dropped_lines.inc_by(dropped.saturating_sub(self.dropped_lines.get()));
         let Ok(process) = OwnProcess::read() else { return };
         self.cpu_seconds.inc_by((process.cpu_seconds - self.cpu_seconds.get()).max(0.0));
         for (gauge, value) in &self.gauges {
