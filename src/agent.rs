@@ -18,6 +18,7 @@ use crate::pod_source;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::score::Scorer;
 use crate::serve::connections::{Server, stop_signal};
+use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use ticks::Ticks;
 
@@ -32,24 +33,33 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let (server, service, ticks) = tokio::select! {
+    let Started { server, probes, service, ticks } = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
     tokio::select! {
         // The log says that the agent listens before it says what it reads.
         biased;
-        () = server.serve(service, stop) => {
+        () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
+        () = serve_probes(probes, service) => Ok(()),
         ended = ticks.follow() => ended,
     }
 }
 
+struct Started {
+    server: Server,
+    /// `None` if probes have no address of their own.
+    probes: Option<Server>,
+    service: Arc<AgentService>,
+    ticks: Ticks,
+}
+
 /// Starts everything. Nothing here waits for the kernel or for the API server: requests are
 /// answered before there is a sample.
-async fn start(config: &Config) -> anyhow::Result<(Server, AgentService, Ticks)> {
+async fn start(config: &Config) -> anyhow::Result<Started> {
     let host = Host::open(config)?;
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
@@ -60,6 +70,7 @@ async fn start(config: &Config) -> anyhow::Result<(Server, AgentService, Ticks)>
     let certificate = config.access.certificate.as_ref();
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
+    let probes = Server::listen_for_probes(config.probe_address).await?;
     let node = pod_source::connect(&config.pods).await?;
     let authenticator = access::authenticator(config, node.as_ref(), &health)?;
     let pods = pod_source::follow(&config.pods, node.clone(), &health)?;
@@ -86,7 +97,7 @@ async fn start(config: &Config) -> anyhow::Result<(Server, AgentService, Ticks)>
         rules: config.access.rules(),
         authenticator,
     };
-    Ok((server, service, ticks))
+    Ok(Started { server, probes, service: Arc::new(service), ticks })
 }
 
 /// An agent that ended here would be restarted for ever.

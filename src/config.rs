@@ -52,6 +52,8 @@ pub struct Config {
     pub command: Command,
     /// Address to listen on; for `top`, the agent's.
     pub listen_address: SocketAddr,
+    /// Address of a server for probes alone; `None` if the HTTP server is probed.
+    pub probe_address: Option<SocketAddr>,
     pub access: Access,
     pub proc_root: PathBuf,
     /// Source of CPU wait time; `None` is `auto`.
@@ -117,6 +119,7 @@ impl TryFrom<CommandLine> for Config {
             prefix: flags.prefix,
             listen_address: flags.listen_address.unwrap_or_else(|| command.default_address()),
             command,
+            probe_address: flags.probe_address,
             access,
             proc_root: flags.proc_root,
             cpu_source: flags.cpu_source.into(),

@@ -16,6 +16,7 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::sample::{NodeSample, PassReport, ScrapeSample, TickSample};
 pub use access::{Certificates, Reviews};
 use error_log::ErrorLog;
+use matching::MatchingMetrics;
 use process::{ProcessMetrics, register_build_info};
 pub use publishes::Publishes;
 use registry::{counters, locked, registered, signed};
@@ -24,7 +25,8 @@ pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 mod access;
 pub mod bridge;
 mod error_log;
-mod process;
+mod matching;
+pub(crate) mod process;
 mod publishes;
 mod registry;
 mod view;
@@ -36,9 +38,7 @@ const READ_ERRORS: (&str, &str) =
 pub struct Health {
     registry: Registry,
     cgroups: IntGauge,
-    pods: IntGauge,
-    pods_without_cgroup: IntGauge,
-    cgroups_without_pod: IntGauge,
+    matching: MatchingMetrics,
     pod_errors: IntCounter,
     last_errors: Mutex<LastErrors>,
     pub publishes: Publishes,
@@ -85,15 +85,7 @@ impl Health {
                 "Failures to list or watch pods, or to read them from a file.",
             )?,
             last_errors: Mutex::default(),
-            pods: gauge("psi_agent_pods", "Pods of this node in the latest list.")?,
-            pods_without_cgroup: gauge(
-                "psi_agent_pods_without_cgroup",
-                "Pods of this node without a cgroup: not started yet, or ended.",
-            )?,
-            cgroups_without_pod: gauge(
-                "psi_agent_cgroups_without_pod",
-                "Cgroups without a listed pod, which have no series: pause containers and new pods.",
-            )?,
+            matching: MatchingMetrics::new(&registry)?,
             publishes: Publishes::new(&registry)?,
             reviews: Reviews::new(&registry)?,
             certificates: Certificates::new(&registry)?,
@@ -145,9 +137,7 @@ impl Health {
     fn observe(&self, report: &PassReport, node: &NodeSample, moment: Moment) {
         self.cgroups.set(signed(report.in_scope));
         if let Some(matching) = report.matching {
-            self.pods.set(signed(matching.pods));
-            self.pods_without_cgroup.set(signed(matching.pods_without_cgroup));
-            self.cgroups_without_pod.set(signed(matching.cgroups_without_pod));
+            self.matching.observe(matching);
         }
         self.watches.set(signed(report.tree.watches));
         self.unwatched.set(signed(report.tree.unwatched));

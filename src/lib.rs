@@ -18,6 +18,7 @@ pub mod health;
 pub mod host;
 pub mod identity;
 pub mod kernel;
+pub mod log;
 pub mod nodes;
 pub mod once;
 pub mod pod_source;

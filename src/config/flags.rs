@@ -40,6 +40,11 @@ pub(super) struct Flags {
     #[arg(long, global = true, env = "PSI_AGENT_LISTEN_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(super) listen_address: Option<SocketAddr>,
 
+    /// Address of a second HTTP server, for /livez and /readyz alone, without TLS: clients of the first
+    /// cannot delay probes there
+    #[arg(long, global = true, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
+    pub(super) probe_address: Option<SocketAddr>,
+
     /// TLS certificate chain (PEM), reloaded when it changes
     #[arg(long, global = true, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
     pub(super) tls_cert_file: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
@@ -23,6 +23,7 @@ use crate::serve::body::{
 };
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
+use crate::serve::probes::{LIVEZ, Probed, READYZ};
 use crate::serve::token_cache::Decision;
 use crate::snapshot::{AgentView, Snapshot};
 
@@ -50,7 +51,8 @@ impl AgentService {
         request: &Request<Incoming>,
         peer: Peer,
     ) -> Result<(), Response<Body>> {
-        let path = match self.rules.requirement(peer, request.uri().path()) {
+        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
+        let path = match self.rules.requirement(peer, request.uri().path(), host) {
             Requirement::Nothing => return Ok(()),
             Requirement::Refused(refusal) => return Err(refused(refusal)),
             Requirement::Token(path) => path,
@@ -90,8 +92,8 @@ impl AgentService {
         match request.uri().path() {
             "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),
             "/snapshot.json" => self.snapshot().await.unwrap_or_else(|unavailable| unavailable),
-            "/livez" => self.livez(),
-            "/readyz" => self.readyz(),
+            LIVEZ => self.livez(),
+            READYZ => self.readyz(),
             "/" => page(),
             _ => text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"),
         }
@@ -146,7 +148,9 @@ impl AgentService {
         }
         Ok(refreshed)
     }
+}
 
+impl Probed for AgentService {
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.started_at, |tick| tick.sample.moment.at);
@@ -199,6 +203,10 @@ fn refused(refusal: Refusal) -> Response<Body> {
             StatusCode::FORBIDDEN,
             "The page is served to this host only. In a cluster, use kubectl port-forward to this \
              pod, or run the agent with --page=anywhere.\n",
+        ),
+        Refusal::ForeignHost => text(
+            StatusCode::FORBIDDEN,
+            "On loopback, the page is served for localhost and IP addresses only, not for other names.\n",
         ),
         Refusal::PageIsOff => text(StatusCode::FORBIDDEN, "The page is off: see --page.\n"),
     }

@@ -56,10 +56,13 @@ pub enum Refusal {
     NotEncrypted,
     PageIsLocal,
     PageIsOff,
+    /// The page of a loopback address under a name that any website can have resolve to it.
+    ForeignHost,
 }
 
 impl AccessRules {
-    pub fn requirement(&self, peer: Peer, path: &str) -> Requirement {
+    /// What a request of this peer for this path needs; `host` is its header `Host`.
+    pub fn requirement(&self, peer: Peer, path: &str, host: Option<&str>) -> Requirement {
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
         // The metrics do: a client that sends its token in clear here would do so elsewhere too.
@@ -71,7 +74,10 @@ impl AccessRules {
             (None, _) => Requirement::Nothing,
             (Some(METRICS), _) => self.token(METRICS),
             (Some(_), Page::Off) => Requirement::Refused(Refusal::PageIsOff),
-            (Some(_), _) if peer.is_local() => Requirement::Nothing,
+            (Some(_), _) if peer.is_local() => match host {
+                Some(host) if !is_own_name(host) => Requirement::Refused(Refusal::ForeignHost),
+                _ => Requirement::Nothing,
+            },
             (Some(_), Page::Loopback) => Requirement::Refused(Refusal::PageIsLocal),
             (Some(path), Page::Anywhere) => self.token(path),
         }
@@ -80,6 +86,18 @@ impl AccessRules {
     fn token(&self, path: &'static str) -> Requirement {
         if self.tokens { Requirement::Token(path) } else { Requirement::Nothing }
     }
+}
+
+/// Whether a header `Host` is an IP address or `localhost`, and not a name that a website chose.
+fn is_own_name(host: &str) -> bool {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    name.eq_ignore_ascii_case("localhost") || is_address(address) || is_address(host)
 }
 
 /// The token in the value of an `Authorization` header; `None` for other schemes.
@@ -107,7 +125,9 @@ mod tests {
 
     /// What each of [`PATHS`] needs.
     fn needed(rules: AccessRules, address: &str, is_encrypted: bool) -> [Requirement; 5] {
-        PATHS.map(|path| rules.requirement(peer(address, is_encrypted), path))
+        PATHS.map(|path| {
+            rules.requirement(peer(address, is_encrypted), path, Some("localhost:9942"))
+        })
     }
 
     #[test]
@@ -150,6 +170,25 @@ mod tests {
         let local = refused(Refusal::PageIsLocal);
         let closed = AccessRules { page: Page::Loopback, ..rules };
         assert_eq!(needed(closed, "10.0.0.7", true), [local, local, metrics, FREE, FREE]);
+    }
+
+    #[test]
+    fn a_page_on_loopback_is_refused_under_a_foreign_name() {
+        let rules = AccessRules::default();
+        let needed = |path, host| rules.requirement(peer("127.0.0.1", false), path, host);
+        for own in ["localhost", "LOCALHOST:9942", "127.0.0.1", "127.0.0.1:80", "[::1]:9942", "::1"]
+        {
+            assert_eq!(needed("/", Some(own)), FREE, "{own}");
+        }
+        for foreign in
+            ["evil.example", "evil.example:9942", "localhost.evil.example", "", ":", "127.0.0.1.x"]
+        {
+            for path in ["/", "/snapshot.json"] {
+                assert_eq!(needed(path, Some(foreign)), refused(Refusal::ForeignHost), "{foreign}");
+            }
+            assert_eq!(needed("/metrics", Some(foreign)), FREE, "Prometheus may use any name");
+        }
+        assert_eq!(needed("/", None), FREE, "no browser");
     }
 
     #[test]

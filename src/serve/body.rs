@@ -1,6 +1,5 @@
 //! Response bodies: in one piece, or produced chunk by chunk as the client reads.
 
-use std::fmt::Debug;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,7 +16,7 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
 }
 
 pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body(Rest::Whole(body)));
+    let mut response = Response::new(Body::new(Rest::Whole(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -32,7 +31,7 @@ pub(crate) fn chunked(
     gzip: bool,
 ) -> Response<Body> {
     let gzip_stream = gzip.then(Gzip::default);
-    let mut response = Response::new(Body(Rest::Chunks(Box::new(chunks), gzip_stream)));
+    let mut response = Response::new(Body::new(Rest::Chunks(Box::new(chunks), gzip_stream)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -61,17 +60,23 @@ pub(crate) fn not_encrypted() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, "This is an HTTPS server: use https://.\n")
 }
 
+/// Bytes of a body that are handed over at once: hyper takes the next ones when these are written, so
+/// that a body lasts until a client has read nearly all of it.
+const PIECE: usize = 16 * 1024;
+
 /// Text that is rendered as it is sent.
-pub(crate) trait Chunks: Debug + Send {
+pub(crate) trait Chunks: Send {
     /// Appends the next chunk to `text`; `false` when it was the last.
     fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool;
 }
 
-#[derive(Debug)]
-pub(crate) struct Body(Rest);
+pub(crate) struct Body {
+    rest: Rest,
+    /// Dropped with the body: once it is written, or its connection has failed.
+    held: Vec<Box<dyn Send>>,
+}
 
 /// The part of a body that hyper has not taken yet.
-#[derive(Debug)]
 enum Rest {
     Whole(Bytes),
     Chunks(Box<dyn Chunks>, Option<Gzip>),
@@ -79,10 +84,24 @@ enum Rest {
 }
 
 impl Body {
+    fn new(rest: Rest) -> Self {
+        Self { rest, held: Vec::new() }
+    }
+
+    /// Keeps a value until the body is written.
+    pub(crate) fn hold(&mut self, value: impl Send + 'static) {
+        self.held.push(Box::new(value));
+    }
+
     fn next(&mut self) -> std::io::Result<Option<Bytes>> {
-        match std::mem::replace(&mut self.0, Rest::Nothing) {
+        match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Nothing => Ok(None),
-            Rest::Whole(bytes) => Ok(Some(bytes)),
+            Rest::Whole(mut bytes) => {
+                if bytes.len() > PIECE {
+                    self.rest = Rest::Whole(bytes.split_off(PIECE));
+                }
+                Ok(Some(bytes))
+            }
             Rest::Chunks(mut chunks, mut gzip) => {
                 let mut bytes = Vec::new();
                 let more = chunks.next_chunk(&mut bytes);
@@ -90,7 +109,7 @@ impl Body {
                     bytes = gzip.compress(&bytes)?;
                 }
                 if more {
-                    self.0 = Rest::Chunks(chunks, gzip);
+                    self.rest = Rest::Chunks(chunks, gzip);
                 } else if let Some(gzip) = gzip {
                     bytes.append(&mut gzip.finish()?);
                 }
@@ -112,12 +131,12 @@ impl hyper::body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.0, Rest::Nothing)
+        matches!(self.rest, Rest::Nothing)
     }
 
     fn size_hint(&self) -> SizeHint {
         let exact = |length| SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX));
-        match &self.0 {
+        match &self.rest {
             Rest::Nothing => exact(0),
             Rest::Whole(bytes) => exact(bytes.len()),
             Rest::Chunks(..) => SizeHint::default(),

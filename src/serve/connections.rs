@@ -1,5 +1,5 @@
 //! Accepts connections and serves HTTP/1.1 on them, with TLS or without. Their number is limited,
-//! and so is the time in which a client makes no progress.
+//! and so are their buffers and the time in which a client makes no progress.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,26 +14,34 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
 use super::authorization::Peer;
 use super::body::Body;
+use super::places::Places;
 use super::tls::Tls;
+use crate::clock;
 
-/// Prometheus, probes and a few browsers need less.
-const MAX_CONNECTIONS: u32 = 64;
+/// Bytes that the kernel buffers of a connection in each direction. It doubles this for its own needs,
+/// and counts it to the agent's memory limit.
+const SOCKET_BUFFER: u32 = 64 * 1024;
+/// Connections that wait in the kernel to be accepted.
+const BACKLOG: u32 = 128;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the first request of a connection. At the connection limit, connections without a
-/// request in progress are closed this often.
+/// Time for the first request of a connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two requests of a connection: longer than a usual scrape interval.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a client that reads a response accepts at least one byte.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time in which a connection that gives up its place can send what is left of its last response.
+const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time between two attempts to accept while that fails: most often EMFILE, which doesn't go away at once.
+const ACCEPT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for responses in progress when the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a TLS handshake, with which no HTTP request begins.
@@ -48,9 +56,10 @@ pub(crate) trait Service: Send + Sync + 'static {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another --listen-address")]
+#[error("cannot listen on {address}: choose another {flag}")]
 pub struct ListenError {
     address: SocketAddr,
+    flag: &'static str,
     source: std::io::Error,
 }
 
@@ -67,56 +76,87 @@ impl Server {
     /// Listens on this address. With `tls`, plain HTTP is accepted too; the service's rules decide
     /// what is served over it. On a host without IPv6, all addresses are those of IPv4.
     pub async fn listen(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ListenError> {
+        Self::listen_as("--listen-address", address, tls).await
+    }
+
+    /// A server for probes alone, without TLS; `None` without an address.
+    pub async fn listen_for_probes(
+        address: Option<SocketAddr>,
+    ) -> Result<Option<Self>, ListenError> {
+        let Some(address) = address else { return Ok(None) };
+        Self::listen_as("--probe-address", address, None).await.map(Some)
+    }
+
+    async fn listen_as(
+        flag: &'static str,
+        address: SocketAddr,
+        tls: Option<Tls>,
+    ) -> Result<Self, ListenError> {
         let listening = async {
-            let listener = bind_any(address, TcpListener::bind).await?;
+            let listener = bind_any(address, bind).await?;
             let address = listener.local_addr()?;
             Ok((listener, address))
         };
         let (listener, address) =
-            listening.await.map_err(|source| ListenError { address, source })?;
+            listening.await.map_err(|source| ListenError { address, flag, source })?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         Ok(Self { listener, tls, address, url: format!("{scheme}://{address}/") })
     }
 
     /// Serves until `stop` completes, then lets responses in progress finish.
-    pub(crate) async fn serve(self, service: impl Service, stop: impl Future<Output = ()>) {
+    pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, tls, address, .. } = self;
         tracing::info!(%address, "Listening");
         let (stop_connections, stopping) = watch::channel(false);
-        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
-        let shared = Arc::new(Shared { service, tls, free: Arc::clone(&free), stopping });
+        let (places, mut left) = watch::channel(Places::default());
+        let shared = Arc::new(Shared { service, tls, places, stopping });
         let mut stop = pin!(stop);
+        let mut is_failing = false;
         loop {
-            // At the limit, further connections stay in the kernel's queue.
+            // While all places are taken by responses in progress, further connections stay in the
+            // kernel's queue.
             let accepting = async {
-                let place = Arc::clone(&free).acquire_owned().await;
-                (place, listener.accept().await)
+                // The sender is in `shared`, so this waits for room.
+                let _ = left.wait_for(Places::have_room).await;
+                listener.accept().await
             };
-            let (place, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
                 accepted = accepting => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let shared = Arc::clone(&shared);
-                    tokio::spawn(async move {
-                        shared.serve_connection(stream, peer.ip()).await;
-                        drop(place);
-                    });
+                    is_failing = false;
+                    if let Some(held) = shared.take_place(peer.ip().to_canonical()) {
+                        tokio::spawn(Arc::clone(&shared).serve_connection(stream, peer.ip(), held));
+                    } else {
+                        tracing::debug!(%peer, "Too many connections of this address");
+                    }
                 }
                 Err(error) => {
-                    // Most often EMFILE, which doesn't go away at once.
-                    tracing::warn!(%error, "Cannot accept a connection");
-                    sleep(Duration::from_millis(100)).await;
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(%error, "Cannot accept connections; trying again each second");
+                    }
+                    sleep(ACCEPT_INTERVAL).await;
                 }
             }
         }
         drop(listener);
         stop_connections.send_replace(true);
-        if timeout(DRAIN_TIMEOUT, free.acquire_many(MAX_CONNECTIONS)).await.is_err() {
+        if timeout(DRAIN_TIMEOUT, left.wait_for(Places::are_free)).await.is_err() {
             tracing::info!("Responses in progress were cut off");
         }
     }
+}
+
+/// Connections inherit the sizes of the buffers.
+async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn bind_any<L, F: Future<Output = std::io::Result<L>>>(
@@ -143,10 +183,46 @@ pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 struct Shared<S> {
-    service: S,
+    service: Arc<S>,
     tls: Option<Tls>,
-    free: Arc<Semaphore>,
+    places: watch::Sender<Places>,
     stopping: watch::Receiver<bool>,
+}
+
+/// A connection's place; it is left with the value.
+struct Held {
+    places: watch::Sender<Places>,
+    id: u64,
+    /// Completes when another connection gets the place.
+    closing: oneshot::Receiver<()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.places.send_modify(|places| places.leave(self.id));
+    }
+}
+
+/// A request in progress; it ends with the value, which its response's body holds.
+struct InProgress {
+    places: watch::Sender<Places>,
+    id: u64,
+}
+
+impl InProgress {
+    fn begin(places: &watch::Sender<Places>, id: u64) -> Self {
+        places.send_if_modified(|places| {
+            places.begin_request(id);
+            false
+        });
+        Self { places: places.clone(), id }
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.places.send_modify(|places| places.end_request(self.id, clock::now().at));
+    }
 }
 
 /// A connection after its first bytes.
@@ -156,16 +232,29 @@ enum Stream {
 }
 
 impl<S: Service> Shared<S> {
-    async fn serve_connection(self: Arc<Self>, stream: TcpStream, address: IpAddr) {
+    fn take_place(&self, peer: IpAddr) -> Option<Held> {
+        let mut taken = None;
+        self.places.send_if_modified(|places| {
+            taken = places.take(peer, clock::now().at);
+            false
+        });
+        let (id, closing) = taken?;
+        Some(Held { places: self.places.clone(), id, closing })
+    }
+
+    async fn serve_connection(self: Arc<Self>, stream: TcpStream, address: IpAddr, mut held: Held) {
         let mut stopping = self.stopping.clone();
         let stream = tokio::select! {
             _ = stopping.wait_for(|stopping| *stopping) => return,
+            _ = &mut held.closing => return,
             stream = timeout(HANDSHAKE_TIMEOUT, self.handshake(stream)) => stream,
         };
         match stream {
-            Ok(Ok(Stream::Tls(stream))) => self.serve_http(*stream, Peer::new(address, true)).await,
+            Ok(Ok(Stream::Tls(stream))) => {
+                self.serve_http(*stream, Peer::new(address, true), held).await
+            }
             Ok(Ok(Stream::Plain(stream))) => {
-                self.serve_http(stream, Peer::new(address, false)).await;
+                self.serve_http(stream, Peer::new(address, false), held).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
             Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
@@ -187,12 +276,19 @@ impl<S: Service> Shared<S> {
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
+        mut held: Held,
     ) {
         let has_request = AtomicBool::new(false);
+        let id = held.id;
         let respond = service_fn(|request: Request<Incoming>| {
             has_request.store(true, Ordering::Relaxed);
             let shared = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(shared.service.respond(request, peer).await) }
+            let in_progress = InProgress::begin(&self.places, id);
+            async move {
+                let mut response = shared.service.respond(request, peer).await;
+                response.body_mut().hold(in_progress);
+                Ok::<_, Infallible>(response)
+            }
         });
         let mut connection = pin!(
             hyper::server::conn::http1::Builder::new()
@@ -205,6 +301,7 @@ impl<S: Service> Shared<S> {
         let mut is_closing = false;
         loop {
             tokio::select! {
+                _ = &mut held.closing => break,
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, address = %peer.address, "Connection failed");
@@ -212,8 +309,8 @@ impl<S: Service> Shared<S> {
                     return;
                 }
                 _ = stopping.wait_for(|stopping| *stopping), if !is_closing => is_closing = true,
-                () = sleep(REQUEST_TIMEOUT), if !is_closing => {
-                    is_closing = self.free.available_permits() == 0;
+                () = sleep(REQUEST_TIMEOUT), if !has_request.load(Ordering::Relaxed) => {
+                    // The first request may have come in the meantime.
                     if !has_request.load(Ordering::Relaxed) {
                         tracing::debug!(address = %peer.address, "No request in time");
                         return;
@@ -226,6 +323,11 @@ impl<S: Service> Shared<S> {
             if is_closing {
                 connection.as_mut().graceful_shutdown();
             }
+        }
+        if has_request.load(Ordering::Relaxed) {
+            connection.as_mut().graceful_shutdown();
+            // It was idle, so at most the end of a response is lost.
+            let _ = timeout(EVICTION_TIMEOUT, connection).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::serve::body;
 
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 struct Zeros(usize);
 
@@ -20,7 +20,7 @@ impl Service for Zeros {
 
 struct Scene {
     client: DuplexStream,
-    free: Arc<Semaphore>,
+    places: watch::Sender<Places>,
     stop: watch::Sender<bool>,
 }
 
@@ -30,12 +30,13 @@ impl Scene {
     fn connect(length: usize) -> Self {
         let (client, server) = duplex(1024);
         let (stop, stopping) = watch::channel(false);
-        let free = Arc::new(Semaphore::new(1));
-        let shared =
-            Shared { service: Zeros(length), tls: None, free: Arc::clone(&free), stopping };
+        let (places, _) = watch::channel(Places::default());
+        let service = Arc::new(Zeros(length));
+        let shared = Arc::new(Shared { service, tls: None, places: places.clone(), stopping });
         let peer = Peer::new(Ipv4Addr::LOCALHOST.into(), false);
-        tokio::spawn(Arc::new(shared).serve_http(WriteTimeout::new(server), peer));
-        Self { client, free, stop }
+        let held = shared.take_place(peer.address).unwrap();
+        tokio::spawn(shared.serve_http(WriteTimeout::new(server), peer, held));
+        Self { client, places, stop }
     }
 
     async fn request(&mut self) {
@@ -73,12 +74,44 @@ async fn a_client_that_sends_no_request_is_closed() {
     }
 }
 
+/// Takes places for other connections of the same peer, until one more than it may have.
+fn fill(scene: &Scene) {
+    scene.places.send_modify(|places| {
+        for _ in 0..16 {
+            let (id, _) = places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).unwrap();
+            places.begin_request(id);
+        }
+    });
+}
+
 #[tokio::test(start_paused = true)]
-async fn at_the_connection_limit_idle_connections_are_closed() {
-    let mut scene = Scene::connect(10);
-    scene.request().await;
-    let _place = Arc::clone(&scene.free).acquire_owned().await.unwrap();
-    assert_eq!(scene.rest().await, (0, 10));
+async fn an_idle_connection_gives_its_place_up_at_once() {
+    for requests in 0..2 {
+        let mut scene = Scene::connect(10);
+        for _ in 0..requests {
+            scene.request().await;
+        }
+        fill(&scene);
+        assert_eq!(scene.rest().await, (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_with_a_response_in_progress_keeps_its_place() {
+    let mut scene = Scene::connect(100 * 1024);
+    scene.client.write_all(REQUEST).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    scene.places.send_modify(|places| {
+        for _ in 0..15 {
+            let (id, _) = places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).unwrap();
+            places.begin_request(id);
+        }
+        assert!(places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).is_none());
+    });
+    let mut received = 0;
+    while received < 100 * 1024 {
+        received += scene.client.read(&mut [0; 1024]).await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

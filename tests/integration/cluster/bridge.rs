@@ -122,7 +122,7 @@ impl Scene {
 /// Sends a body as curl does.
 fn post(bridge: &Agent, path: &str, body: &str) -> Answer {
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n");
     exchange(bridge, &format!("{head}Connection: close\r\n\r\n{body}"))
 }
 
@@ -147,14 +147,15 @@ fn the_bridge_serves_every_node_in_three_forms() {
     let nodes = ["ahead", "calm", "hot", "odd", "other", "silent", "stale"];
     let scene = Scene::start("bridge", &nodes);
     wait_for("the Nodes are listed", MINUTE, || {
-        (scene.bridge.request("GET /readyz HTTP/1.1\r\nHost: test\r\n").status == 200).then_some(())
+        (scene.bridge.request("GET /readyz HTTP/1.1\r\nHost: localhost\r\n").status == 200)
+            .then_some(())
     });
     let (status, why) = scene.query().unwrap_err();
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("the slow score of no Node is known"), "{why}");
     let pod = r#"{"Pod":{},"Nodes":null,"NodeNames":["calm","hot","silent","elsewhere"]}"#;
     assert_eq!(post(&scene.bridge, "/prioritize", pod).status, 503);
-    let empty = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
+    let empty = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: localhost\r\n"));
     assert_eq!(empty["data"]["NodeMetricsMap"], json!({}));
 
     scene.write("calm", 0, A_WHILE);
@@ -185,9 +186,10 @@ fn the_bridge_serves_every_node_in_three_forms() {
     let scores = answered(&post(&scene.bridge, "/prioritize", pod));
     let expected = [("calm", 10), ("hot", 4), ("silent", 7), ("elsewhere", 7)];
     assert_eq!(scores, json!(expected.map(|(host, score)| json!({"Host": host, "Score": score}))));
-    let document = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: test\r\n"));
+    let document = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: localhost\r\n"));
     assert_eq!(document["data"]["NodeMetricsMap"].as_object().unwrap().len(), nodes.len());
-    let hot = answered(&scene.bridge.request("GET /watcher?host=hot HTTP/1.1\r\nHost: test\r\n"));
+    let hot =
+        answered(&scene.bridge.request("GET /watcher?host=hot HTTP/1.1\r\nHost: localhost\r\n"));
     let metrics = &hot["data"]["NodeMetricsMap"]["hot"]["metrics"];
     assert_eq!((&metrics[0]["type"], &metrics[0]["value"]), (&json!("CPU"), &json!(60.0)));
 
@@ -215,7 +217,8 @@ fn check_changes(scene: &Scene, of_others: &[(&str, f64)]) {
 
 /// Each gets a response with the reason, in time.
 fn check_careless_clients(bridge: &Agent) {
-    let status = |head: &str| bridge.request(&format!("{head} HTTP/1.1\r\nHost: test\r\n")).status;
+    let status =
+        |head: &str| bridge.request(&format!("{head} HTTP/1.1\r\nHost: localhost\r\n")).status;
     assert_eq!(status("GET /api/v1/query?query=slow-score"), 200);
     for (head, expected) in [
         ("GET /api/v1/query", 400),
@@ -241,14 +244,14 @@ fn check_careless_clients(bridge: &Agent) {
     assert!(status == 400 && why.contains("neither NodeNames"), "{status} {why}");
     let (status, why) = refused("/api/v1/query", &"x".repeat(65 * 1024));
     assert!(status == 413 && why.contains("longer than 65536 bytes"), "{status} {why}");
-    let slow = "POST /prioritize HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\n{";
+    let slow = "POST /prioritize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
     let answer = exchange(bridge, &slow.replace("Host", "Connection: close\r\nHost"));
     assert!(answer.status == 408 && answer.text().contains("within 3 s"), "{}", answer.text());
 }
 
 /// Peers that send bodies slowly don't delay an extender, whose `httpTimeout` may be 300 ms.
 fn check_slow_bodies(bridge: &Agent) {
-    let head = "POST /prioritize HTTP/1.1\r\nHost: test\r\nContent-Length: 4000000\r\n\r\n{";
+    let head = "POST /prioritize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n{";
     let slow: Vec<TcpStream> = (0..8)
         .map(|_| {
             let mut stream = TcpStream::connect(&bridge.address).unwrap();

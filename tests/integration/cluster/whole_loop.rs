@@ -239,7 +239,7 @@ fn start_bridge(kubevirt: &KubeVirt) -> Agent {
 
 /// Of how many nodes the bridge knows a slow score.
 fn nodes_of(bridge: &Agent) -> usize {
-    let head = "GET /api/v1/query?query=slow-score HTTP/1.1\r\nHost: test\r\n";
+    let head = "GET /api/v1/query?query=slow-score HTTP/1.1\r\nHost: localhost\r\n";
     let answer: Value = serde_json::from_slice(&bridge.request(head).body).unwrap();
     answer["data"]["result"].as_array().map_or(0, Vec::len)
 }

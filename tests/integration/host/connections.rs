@@ -14,7 +14,6 @@ fn connections_without_a_request_are_closed() {
         (0..64).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
     let mut slow = TcpStream::connect(&agent.address).unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: t").unwrap();
-    // At the connection limit, this waits until the first of them is closed.
     assert_eq!(agent.get("/livez"), "ok\n");
     for mut stream in idle {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -18,7 +18,7 @@ fn start(more: &[String]) -> Agent {
 }
 
 fn plain(agent: &Agent, path: &str) -> (u16, String) {
-    let answer = agent.request(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n"));
+    let answer = agent.request(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n"));
     (answer.status, answer.text())
 }
 
@@ -81,7 +81,7 @@ fn a_certificate_changes_under_load_and_a_broken_one_changes_nothing() {
     let client = secret.client();
     let first = secret.certificate();
     let served = || {
-        let head = "GET /metrics HTTP/1.1\r\nHost: test\r\n";
+        let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n";
         let (answer, certificate) = client.get(&agent.address, head).expect("a scrape");
         assert_eq!(answer.status, 200);
         certificate

@@ -34,7 +34,7 @@ fn without_an_api_server_the_agent_serves_and_reports_what_it_waits_for() {
         "--cgroup-root",
         root,
     ]);
-    let waiting = agent.request("GET /readyz HTTP/1.1\r\nHost: test\r\n");
+    let waiting = agent.request("GET /readyz HTTP/1.1\r\nHost: localhost\r\n");
     assert_eq!((waiting.status, waiting.text().as_str()), (503, "waiting for the list of pods\n"));
     assert_eq!(agent.get("/livez"), "ok\n");
     let text = agent.get("/metrics");

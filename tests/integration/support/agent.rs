@@ -68,7 +68,7 @@ impl Agent {
 
     /// The body of `GET path`, which must answer 200.
     pub(crate) fn get(&self, path: &str) -> String {
-        let answer = self.request(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n"));
+        let answer = self.request(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n"));
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.text()
     }
@@ -76,6 +76,14 @@ impl Agent {
     /// Sends request lines and headers as they are (each ended by CRLF), asking for no keep-alive.
     pub(crate) fn request(&self, head: &str) -> Answer {
         get_from(&self.address, head).expect("the agent answers")
+    }
+
+    /// The most memory that it had at once, in bytes.
+    pub(crate) fn peak_memory(&self) -> f64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
     }
 
     /// Sends a signal by its name, such as `TERM`.

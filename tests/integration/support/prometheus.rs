@@ -89,7 +89,7 @@ impl Prometheus {
     }
 
     fn get(&self, path: &str) -> Option<Answer> {
-        get_from(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n")).ok()
+        get_from(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n")).ok()
     }
 
     /// All that answers a query, at this moment or, with `&start=…&end=…&step=…`, over time.

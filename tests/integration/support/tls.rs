@@ -148,7 +148,8 @@ impl Client {
     /// The same for a path, with a token or without.
     pub(crate) fn ask(&self, address: &str, path: &str, token: Option<&str>) -> Answer {
         let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
-        let head = format!("GET {path} HTTP/1.1\r\nHost: test\r\n{}", token.unwrap_or_default());
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{}", token.unwrap_or_default());
         self.get(address, &head).expect("the agent answers").0
     }
 }
