@@ -130,8 +130,8 @@ fn start_agent(cluster: &Cluster, node: &StagedNode, address: &str) -> Agent {
     let container = &pod["spec"]["containers"][0];
     let port = &container["ports"][0]["containerPort"];
     let arguments = container["args"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
-    // Those two are of the pod's own network and mounts.
-    let elsewhere = ["--listen-address=", "--cgroup-root="];
+    // These are of the pod's own network and mounts.
+    let elsewhere = ["--listen-address=", "--probe-address=", "--cgroup-root="];
     let arguments = arguments.filter(|it| !elsewhere.iter().any(|flag| it.starts_with(flag)));
     let arguments: Vec<&str> = arguments.collect();
     let agent = node.start_agent_at(&format!("{address}:{port}"), cluster, name, &arguments);

@@ -291,8 +291,8 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
 fn a_name_is_text_and_an_error_is_shown() {
     let mut scene = Scene::open("page-names");
     let hostile = "<img src=x onerror=\"document.title='taken'\">";
-    scene.node.tell(&[hostile, "<script>document.title='taken'</script>", "cache", "batch"]);
-    let has_text = format!("byId('vms').innerText.includes({})", json!(format!("shop/{hostile}")));
+    scene.node.tell_in(hostile, &["web", "db", "cache", "batch"]);
+    let has_text = format!("byId('vms').innerText.includes({})", json!(format!("{hostile}/web")));
     scene.browser.wait_until(&has_text);
     assert_eq!(scene.browser.value("document.querySelectorAll('td *, th *, img').length"), 0);
     assert_eq!(scene.browser.value("document.title"), "psi-agent");
