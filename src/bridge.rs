@@ -51,7 +51,8 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
     let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&health));
     let service = Arc::new(service);
-    let watching = api.watch_nodes(node_selector, |event| apply(event, &table, &health));
+    let watching =
+        api.watch_nodes(&config.prefix, node_selector, |event| apply(event, &table, &health));
     tokio::select! {
         () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");

@@ -27,6 +27,9 @@ const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
 /// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
 const PAGE: u32 = 50;
 
+/// Nodes in one answer of metadata alone.
+const METADATA_PAGE: u32 = 100;
+
 const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// The part of a Node that concerns the agent.
@@ -120,25 +123,30 @@ impl ApiClient {
         }
     }
 
-    /// Watches the metadata of Nodes with these labels. Ends only when the API server refuses the
-    /// selector.
+    /// Watches the prefix' annotations of Nodes with these labels. Ends only when the API server refuses
+    /// the selector.
     pub async fn watch_nodes(
         &self,
+        prefix: &Prefix,
         selector: &str,
         mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
     ) -> Result<(), NotASelector> {
+        // Metadata alone: whole Nodes would be ten times as long.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
-        let config = watcher::Config::default().labels(selector);
-        let mut events = std::pin::pin!(watch(api, config));
+        let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
+        let own = |mut node: PartialObjectMeta<Node>| {
+            let mut annotations = node.metadata.annotations.take().unwrap_or_default();
+            annotations.retain(|key, _| prefix.owns(key));
+            (node.name_any(), annotations)
+        };
+        let mut events = std::pin::pin!(watch(watcher(api, config), own));
         while let Some(event) = events.next().await {
             if let WatchEvent::Failed(error) = &event
                 && let Some(message) = refused_selector(error)
             {
                 return Err(NotASelector { selector: selector.to_owned(), message });
             }
-            on_event(event.map(|mut node| {
-                (node.name_any(), node.metadata.annotations.take().unwrap_or_default())
-            }));
+            on_event(event);
         }
         Ok(())
     }

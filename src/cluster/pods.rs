@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::Api;
-use kube::runtime::watcher::{Config, Error};
+use kube::runtime::watcher::{Config, Error, watcher};
 use serde::Deserialize;
 
 use super::client::OwnNode;
@@ -77,7 +77,7 @@ impl OwnNode {
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
         let config = Config::default().fields(&selector).page_size(PAGE);
         let api = Api::<WatchedPod>::all(self.api.client.clone());
-        watch(api, config).map(|event| event.map(|watched| watched.pod))
+        watch(watcher(api, config), |watched| watched.pod)
     }
 
     pub async fn list_pods(&self) -> Result<Vec<Pod>, Error> {
