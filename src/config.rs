@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -15,7 +16,7 @@ use crate::sample::{CpuSource, Groups};
 pub use access::{Access, Auth};
 pub use bridge::Bridge;
 pub use cluster::{PodSource, Publish, Scope};
-pub use command::{Command, ReapFlags};
+pub use command::{Command, NodesFlags, ReapFlags};
 pub use error::ConfigError;
 use flags::Flags;
 pub use flags::{LogConfig, LogFormat};
@@ -71,6 +72,8 @@ pub struct Config {
     pub thresholds: Thresholds,
     /// Where the score goes, besides the metrics.
     pub publish: Publish,
+    /// Time after which unchanged values on the Node are renewed.
+    pub heartbeat_interval: Duration,
     /// Label and taints, beside the annotations.
     pub outputs: Outputs,
     pub log: LogConfig,
@@ -99,7 +102,7 @@ impl TryFrom<CommandLine> for Config {
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let command = command.unwrap_or(Command::Run);
         let pods = match &command {
-            Command::Nodes | Command::Reap(_) | Command::Bridge(_) => PodSource::Standalone,
+            Command::Nodes(_) | Command::Reap(_) | Command::Bridge(_) => PodSource::Standalone,
             Command::Run | Command::Once | Command::Top | Command::Check => PodSource::new(
                 flags.pods_file,
                 flags.kubeconfig.clone(),
@@ -129,6 +132,7 @@ impl TryFrom<CommandLine> for Config {
             counted: flags.score_resources,
             thresholds: flags.levels,
             publish,
+            heartbeat_interval: flags.heartbeat_interval,
             outputs: Outputs { label: flags.label, taints },
             log: flags.log,
         })

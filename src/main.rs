@@ -38,9 +38,10 @@ fn main() -> ExitCode {
         Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
         Command::Check => check::check(&config, &mut stdout().lock()),
-        Command::Nodes => with_api(&config, async |api| {
+        Command::Nodes(flags) => with_api(&config, async |api| {
             let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
-            nodes::nodes(&api, &config.prefix, now, width, &mut stdout().lock()).await
+            let (prefix, stale_after) = (&config.prefix, flags.stale_after);
+            nodes::nodes(&api, prefix, now, stale_after, width, &mut stdout().lock()).await
         }),
         Command::Reap(flags) => with_api(&config, async |api| {
             let (now, keys) = (clock::now().timestamp(), flags.selection());

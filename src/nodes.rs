@@ -8,7 +8,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 
 use crate::cluster::{ApiClient, NodeKeys};
-use crate::contract::{Freshness, NodePressure, Prefix, STALE_AFTER};
+use crate::contract::{Freshness, NodePressure, Prefix};
 
 /// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
 /// Malformed annotations are listed below the table.
@@ -16,6 +16,7 @@ pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,
     now: Timestamp,
+    stale_after: Duration,
     width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
@@ -23,7 +24,7 @@ pub async fn nodes(
     let row = |node: &NodeKeys| {
         let metadata = &node.metadata;
         let pressure = NodePressure::from_annotations(prefix, &metadata.annotations);
-        Row::of(&metadata.name, pressure, now)
+        Row::of(&metadata.name, pressure, now, stale_after)
     };
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
@@ -59,12 +60,13 @@ impl Row {
         name: &str,
         pressure: Result<Option<NodePressure>, E>,
         now: Timestamp,
+        stale_after: Duration,
     ) -> Self {
         let cell = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
         let (score, [cpu, memory, io], basis, age, error) = match pressure {
             Ok(Some(pressure)) => {
                 let each = [pressure.cpu, pressure.memory, pressure.io].map(cell);
-                let age = match pressure.freshness(now, STALE_AFTER) {
+                let age = match pressure.freshness(now, stale_after) {
                     Freshness::Fresh { age } => short(age),
                     Freshness::Stale { age } => format!("{} (stale)", short(age)),
                     Freshness::Future => "in the future".into(),
@@ -130,6 +132,7 @@ fn short(age: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::STALE_AFTER;
 
     fn lines(width: Option<usize>) -> Vec<String> {
         let annotations = [
@@ -141,9 +144,9 @@ mod tests {
         let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
         let rows = [
-            Row::of("worker-1", pressure, now),
-            Row::of("worker-2", Ok::<_, String>(None), now),
-            Row::of("worker-3", Err("not a date"), now),
+            Row::of("worker-1", pressure, now, STALE_AFTER),
+            Row::of("worker-2", Ok::<_, String>(None), now, STALE_AFTER),
+            Row::of("worker-3", Err("not a date"), now, STALE_AFTER),
         ];
         table(&rows, width).lines().map(str::to_owned).collect()
     }

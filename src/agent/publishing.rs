@@ -29,6 +29,7 @@ pub(super) fn start(
     adopt: oneshot::Sender<NodePressure>,
     health: &Arc<Health>,
 ) {
+    health.publishes.set_heartbeat(config.heartbeat_interval);
     health.publishes.set_mode(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
@@ -47,6 +48,7 @@ pub(super) fn start(
         thresholds: config.thresholds,
         counted: config.counted.clone(),
         outputs: config.outputs.clone(),
+        heartbeat: config.heartbeat_interval,
         node,
         dry_run: config.publish == Publish::DryRun,
         random,

@@ -24,7 +24,7 @@ pub struct Bridge {
     )]
     pub node_selector: String,
 
-    /// Age from which a value is ignored; agents renew theirs every five minutes
+    /// Age from which a value is ignored: twice the agents' --heartbeat-interval
     #[arg(
         long,
         env = "PSI_AGENT_STALE_AFTER",

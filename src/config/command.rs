@@ -29,7 +29,7 @@ pub enum Command {
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
     Check,
     /// List the cluster's nodes by their published scores, with the age of each
-    Nodes,
+    Nodes(NodesFlags),
     /// Remove stale published scores from Nodes
     Reap(ReapFlags),
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
@@ -39,6 +39,20 @@ pub enum Command {
     /// the descheduler. GET /watcher responds as a load-watcher does, for Trimaran. POST /prioritize is
     /// an extender of kube-scheduler. A Node without a fresh score gets the average of the others.
     Bridge(Bridge),
+}
+
+/// The flags of `nodes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub struct NodesFlags {
+    /// Age from which a score is marked as stale: twice the agents' --heartbeat-interval
+    #[arg(
+        long,
+        env = "PSI_AGENT_STALE_AFTER",
+        value_name = "AGE",
+        value_parser = parse_age,
+        default_value = "10m"
+    )]
+    pub stale_after: Duration,
 }
 
 /// The flags of `reap`.

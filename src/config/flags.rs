@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::access::Auth;
+use super::bridge::parse_age;
 use super::cluster::{CgroupLevel, Publish, Scope};
 use crate::contract::{Level, Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
@@ -30,6 +32,20 @@ fn page_word(page: Page) -> &'static str {
         Page::Loopback => "loopback",
         Page::Anywhere => "anywhere",
         Page::Off => "off",
+    }
+}
+
+/// The shortest and the longest heartbeat interval. The longer it is, the longer the value of an agent
+/// that has ended counts as fresh.
+const HEARTBEATS: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(1_800)];
+
+fn parse_heartbeat(text: &str) -> Result<Duration, String> {
+    let interval = parse_age(text)?;
+    let [shortest, longest] = HEARTBEATS;
+    if (shortest..=longest).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("a heartbeat interval is 5m to 30m".into())
     }
 }
 
@@ -130,6 +146,12 @@ pub(super) struct Flags {
     /// Publication of the score on this Node [default: on in a cluster, else dry-run]
     #[arg(long, global = true, env = "PSI_AGENT_PUBLISH", value_enum)]
     pub(super) publish: Option<Publish>,
+
+    /// Time after which an unchanged value on the Node is renewed, 5m to 30m; readers take a value for
+    /// stale when it is twice as old
+    #[arg(long, global = true, env = "PSI_AGENT_HEARTBEAT_INTERVAL", value_name = "TIME",
+          value_parser = parse_heartbeat, default_value = "5m")]
+    pub(super) heartbeat_interval: Duration,
 
     /// Label PREFIX/pressure with the level, beside the annotations
     #[arg(long, global = true, env = "PSI_AGENT_LABEL")]

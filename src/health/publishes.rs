@@ -1,6 +1,7 @@
 //! Metrics and log messages of publishing the score on the Node.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use prometheus::{Gauge, IntCounterVec, Registry};
 
@@ -17,6 +18,7 @@ pub struct Publishes {
     results: IntCounterVec,
     last: Gauge,
     unrestricted: Gauge,
+    heartbeat: Gauge,
     state: Mutex<State>,
 }
 
@@ -41,12 +43,21 @@ impl Publishes {
             "psi_agent_writes_unrestricted",
             "Whether the API server let a dry run of the agent change a key of others (1) or not (0).",
         )?;
+        let heartbeat = Gauge::new(
+            "psi_agent_heartbeat_interval_seconds",
+            "Time after which the agent renews an unchanged value on the Node, in seconds.",
+        )?;
         Ok(Self {
             results,
             last: registered(registry, last)?,
             unrestricted: registered(registry, unrestricted)?,
+            heartbeat: registered(registry, heartbeat)?,
             state: Mutex::default(),
         })
+    }
+
+    pub fn set_heartbeat(&self, interval: Duration) {
+        self.heartbeat.set(interval.as_secs_f64());
     }
 
     pub fn set_mode(&self, mode: &'static str) {

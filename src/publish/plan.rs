@@ -12,16 +12,16 @@ use crate::score::{NodeScore, PerResource, Resource};
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Time between heartbeats, which renew the date of unchanged values.
-const HEARTBEAT: Duration = Duration::from_secs(300);
 const MOST_CHANGES: usize = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
 const ZERO_BELOW: f64 = STEP / 2.0;
 /// Time before the second try; it doubles with each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Longest time between tries while the API server is unavailable.
-const LAST_RETRY: Duration = Duration::from_secs(60);
+/// Longest time between tries while the API server is unavailable. All agents of a cluster try again
+/// at this pace, so it bounds what the API server gets when it comes back: in a cluster with heartbeats
+/// every 5 min, less than three times as many writes as usual.
+const LAST_RETRY: Duration = Duration::from_secs(180);
 /// Longest time between tries while the API server refuses the write.
 const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest time that the API server may ask to wait.
@@ -49,6 +49,8 @@ pub struct Plan {
     levels: LevelTracker,
     counted: Vec<Resource>,
     level_shows: bool,
+    /// Time between heartbeats, which renew the date of unchanged values.
+    heartbeat: Duration,
     last: Option<(PublishedScore, Instant)>,
     heartbeat_due: Option<Instant>,
     changes: VecDeque<Instant>,
@@ -57,13 +59,20 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan with nothing written yet. `counted` are the resources that make up the score, and
-    /// `level_shows` whether any output shows the level.
-    pub fn new(thresholds: Thresholds, counted: Vec<Resource>, level_shows: bool) -> Self {
+    /// A plan with nothing written yet. `counted` are the resources that make up the score,
+    /// `level_shows` is whether any output shows the level, and unchanged values are renewed after each
+    /// `heartbeat`.
+    pub fn new(
+        thresholds: Thresholds,
+        counted: Vec<Resource>,
+        level_shows: bool,
+        heartbeat: Duration,
+    ) -> Self {
         Self {
             levels: LevelTracker::new(thresholds),
             counted,
             level_shows,
+            heartbeat,
             last: None,
             heartbeat_due: None,
             changes: VecDeque::new(),
@@ -86,7 +95,7 @@ impl Plan {
         let written_at = now.checked_sub(age).unwrap_or(now);
         self.last = Some((PublishedScore { score, each, level, observed_at_ms: 0 }, written_at));
         self.changes.push_back(written_at);
-        self.heartbeat_due = Some(written_at + HEARTBEAT);
+        self.heartbeat_due = Some(written_at + self.heartbeat);
     }
 
     /// Continues from the level alone: it holds until the agent's own scores have been beyond it
@@ -158,11 +167,12 @@ impl Plan {
     ) {
         self.recovered();
         self.last = Some((published, now));
-        let due = *self.heartbeat_due.get_or_insert(now + HEARTBEAT.mul_f64(random));
+        let due = *self.heartbeat_due.get_or_insert(now + self.heartbeat.mul_f64(random));
         if due <= now {
-            let behind = now.saturating_duration_since(due).as_secs() / HEARTBEAT.as_secs();
+            let behind =
+                now.saturating_duration_since(due).as_secs() / self.heartbeat.as_secs().max(1);
             let periods = u32::try_from(behind + 1).unwrap_or(u32::MAX);
-            self.heartbeat_due = Some(due + HEARTBEAT.saturating_mul(periods));
+            self.heartbeat_due = Some(due + self.heartbeat.saturating_mul(periods));
         }
         if reason != WriteReason::Heartbeat {
             self.changes.push_back(now);

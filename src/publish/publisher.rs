@@ -15,14 +15,14 @@ use crate::cluster::{NodeKeys, OwnNode};
 use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
-/// The age up to which an earlier agent's value is adopted.
-const ADOPTED_UNTIL: Duration = Duration::from_secs(600);
-
 pub struct Settings {
     pub prefix: Prefix,
     pub thresholds: Thresholds,
     pub counted: Vec<Resource>,
     pub outputs: Outputs,
+    /// Time after which unchanged values are renewed. Values are stale, and not adopted from an earlier
+    /// agent, when they are twice as old.
+    pub heartbeat: Duration,
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
     pub dry_run: bool,
@@ -72,8 +72,8 @@ pub async fn publish(
 
 impl Publisher {
     pub fn new(settings: Settings) -> Self {
-        let Settings { thresholds, counted, outputs, node, .. } = &settings;
-        let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level());
+        let Settings { thresholds, counted, outputs, heartbeat, node, .. } = &settings;
+        let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level(), *heartbeat);
         Self { has_read_node: node.is_none(), settings, plan }
     }
 
@@ -109,7 +109,7 @@ impl Publisher {
         let prefix = &self.settings.prefix;
         let found = NodePressure::from_annotations(prefix, &keys.metadata.annotations);
         let Ok(Some(found)) = found else { return };
-        let age = found.freshness(score.moment.timestamp(), ADOPTED_UNTIL);
+        let age = found.freshness(score.moment.timestamp(), self.settings.heartbeat * 2);
         let Freshness::Fresh { age } = age else { return };
         let level = Level::from_labels(prefix, &keys.metadata.labels);
         let level = level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()));

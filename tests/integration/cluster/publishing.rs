@@ -37,7 +37,8 @@ fn everything() -> Outputs {
 fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
     let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
     let counted = vec![Resource::Cpu, Resource::Memory];
-    Settings { prefix, thresholds, counted, outputs, node, dry_run, random: || 0.5 }
+    let heartbeat = Duration::from_secs(300);
+    Settings { prefix, thresholds, counted, outputs, heartbeat, node, dry_run, random: || 0.5 }
 }
 
 /// A pod on a Node, which the account's token is bound to.
