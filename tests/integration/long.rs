@@ -1,3 +1,4 @@
 //! Tests that take long or want the machine to themselves: `tests/run --all`.
 
 mod cost;
+mod scale;

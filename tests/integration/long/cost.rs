@@ -14,6 +14,7 @@ use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
 use crate::support::exposition::parse;
 use crate::support::host_proc::HostProc;
+use crate::support::node_exporter::start_node_exporter;
 use crate::support::staged_node::{container_id, launcher};
 use crate::support::stolen_time::Yardstick;
 use crate::support::virtual_machine::static_binary;
@@ -28,8 +29,8 @@ const CPU_REQUEST_MS_A_MINUTE: f64 = 600.0;
 const MEMORY_REQUEST: f64 = 32.0 * 1024.0 * 1024.0;
 
 /// The VMs' cgroups, and what the API server would say of them.
-fn make_pods(own: &OwnCgroup) -> Value {
-    let pods = (0..PODS).map(|vm| {
+fn make_pods(own: &OwnCgroup, count: u32) -> Value {
+    let pods = (0..count).map(|vm| {
         let mut pod = launcher(&format!("vm-{vm}"), "node-a");
         pod["metadata"]["uid"] = json!(format!("{vm:08x}-0000-0000-0000-000000000000"));
         let statuses = ["compute", "guest-console-log"].iter().zip(0..).map(|(name, number)| {
@@ -130,7 +131,7 @@ fn the_agent_costs_a_small_share_of_cadvisor() {
     let _alone = BusyCpu::take();
     let own = OwnCgroup::new("share");
     let pods = std::env::temp_dir().join(format!("psi-agent-{}-share.json", std::process::id()));
-    fs::write(&pods, make_pods(&own).to_string()).unwrap();
+    fs::write(&pods, make_pods(&own, PODS).to_string()).unwrap();
     let proc = HostProc::new("share");
     let procs = (0..PODS).map(|vm| own.path.join(cgroup_of(vm, 0)).join("cgroup.procs"));
     let mut vms = Command::new("python3")
@@ -151,13 +152,14 @@ fn the_agent_costs_a_small_share_of_cadvisor() {
     let cadvisor = start_cadvisor(&own.id);
     let servers = [
         ("cAdvisor", cadvisor, 1.0),
+        ("node_exporter, without cgroups", start_node_exporter(), 1.0),
         ("families pressure", start("psi", &pressure), PRESSURE_SHARE),
         ("the same, 2,000 vCPU threads", start("run-delay", &pressure), RUN_DELAY_SHARE),
         ("all families", start("psi", &["--scope", "all"]), ALL_FAMILIES_SHARE),
     ];
     // All of them list everything at their start.
     std::thread::sleep(MINUTE);
-    let threads = servers[2].1.get("/metrics");
+    let threads = servers[3].1.get("/metrics");
     let hidden = parse(&threads).into_iter().find(|one| one.name == "psi_agent_hidden_containers");
     assert_eq!(hidden.unwrap().value, 0.0, "threads that are not read would cost nothing");
     let before = servers.each_ref().map(|(_, server, _)| consumption(server).0);
@@ -167,13 +169,15 @@ fn the_agent_costs_a_small_share_of_cadvisor() {
     }
     let after = servers.each_ref().map(|(_, server, _)| consumption(server));
     let (theirs, mut failures) = (after[0].0 - before[0], Vec::new());
-    for (((what, _, budget), (ms, resident)), before) in servers.iter().zip(after).zip(before) {
+    for (((what, server, budget), (ms, resident)), before) in servers.iter().zip(after).zip(before)
+    {
         let share = (ms - before) / theirs;
         let mebibytes = resident / 1024.0 / 1024.0;
         let of_cadvisor = 1.0 / share;
+        let lines = server.get("/metrics").lines().filter(|line| !line.starts_with('#')).count();
         println!(
             "{what}: {:.0} ms of CPU a minute, 1/{of_cadvisor:.1} of cAdvisor's (at most 1/{:.0}), \
-             {mebibytes:.1} MiB",
+             {mebibytes:.1} MiB, {lines} series",
             (ms - before) / 2.0,
             1.0 / budget
         );
@@ -191,7 +195,7 @@ fn five_hundred_pods_cost_less_than_what_is_requested() {
     let cpu = BusyCpu::take();
     let mut own = OwnCgroup::new("cost");
     let pods = std::env::temp_dir().join(format!("psi-agent-{}-cost.json", std::process::id()));
-    fs::write(&pods, make_pods(&own).to_string()).unwrap();
+    fs::write(&pods, make_pods(&own, PODS).to_string()).unwrap();
     // The host's whole tree: of a part of it the agent would not look at all that run there.
     let proc = HostProc::new("cost");
     let flags = ["--families", "pressure", "--proc-root", proc.0.to_str().unwrap()];
@@ -206,4 +210,67 @@ fn five_hundred_pods_cost_less_than_what_is_requested() {
     measure(&agent, "two VMs wait for one CPU");
     drop(agent);
     fs::remove_file(&pods).unwrap();
+}
+
+/// System calls of a process in a minute with four scrapes, in all its threads.
+fn system_calls(agent: &Agent) -> u64 {
+    let counts = std::env::temp_dir().join(format!("psi-agent-{}-calls", std::process::id()));
+    let mut strace = Command::new("strace")
+        .args(["-f", "-c", "-U", "calls,name", "-o", counts.to_str().unwrap()])
+        .args(["-p", &agent.child.id().to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("this test needs strace");
+    let start = Instant::now();
+    while start.elapsed() < MINUTE {
+        std::thread::sleep(SCRAPE_EVERY);
+        agent.get("/metrics");
+    }
+    let pid = strace.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    strace.wait().unwrap();
+    let text = fs::read_to_string(&counts).unwrap();
+    fs::remove_file(&counts).unwrap();
+    let total = text.lines().find(|line| line.trim_end().ends_with("total"));
+    let total = total.unwrap_or_else(|| panic!("{text}")).split_whitespace().next().unwrap();
+    total.parse().unwrap()
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, strace and the static binary; takes 12 min"]
+fn cost_grows_with_the_number_of_cgroups_and_not_faster() {
+    let _alone = BusyCpu::take();
+    let mut costs = Vec::new();
+    for pods in [33, 133, 533, 2_133] {
+        let own = OwnCgroup::new(&format!("growth-{pods}"));
+        let file =
+            std::env::temp_dir().join(format!("psi-agent-{}-{pods}.json", std::process::id()));
+        fs::write(&file, make_pods(&own, pods).to_string()).unwrap();
+        let proc = HostProc::new(&format!("growth-{pods}"));
+        let flags = ["--families", "pressure", "--proc-root", proc.0.to_str().unwrap()];
+        let flags = [&flags[..], &["--pods-file", file.to_str().unwrap()]].concat();
+        let agent = Agent::start_by(Command::new(static_binary()), &flags);
+        std::thread::sleep(MINUTE / 2);
+        let before = consumption(&agent).0;
+        let start = Instant::now();
+        while start.elapsed() < MINUTE {
+            std::thread::sleep(SCRAPE_EVERY);
+            agent.get("/metrics");
+        }
+        let (after, resident) = consumption(&agent);
+        let ms = (after - before) * MINUTE.as_secs_f64() / start.elapsed().as_secs_f64();
+        let cgroups = pods * 3;
+        let calls = system_calls(&agent);
+        println!(
+            "{cgroups} cgroups: {ms:.0} ms of CPU a minute, {:.1} MiB, {calls} system calls a minute",
+            resident / 1024.0 / 1024.0
+        );
+        costs.push((f64::from(cgroups), calls as f64));
+        fs::remove_file(&file).unwrap();
+    }
+    // CPU time is what the machine makes of them. Four times as many cgroups, four times as many calls.
+    for pair in costs.windows(2) {
+        let ((cgroups, calls), (more_cgroups, more_calls)) = (pair[0], pair[1]);
+        assert!(more_calls / calls < 1.2 * more_cgroups / cgroups, "{costs:?}");
+    }
 }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::agent::get_from;
+use super::exposition::parse;
 use super::{cache_dir, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
@@ -126,6 +128,14 @@ impl Cluster {
         wait_for("the API server is ready", Duration::from_secs(90), || {
             self.kubectl_output(&["get", "--raw", "/readyz"], "").filter(|answer| answer == "ok")
         });
+    }
+
+    /// A number of etcd's own, summed over its labels.
+    pub(crate) fn etcd_metric(&self, name: &str) -> f64 {
+        let address = format!("127.0.0.1:{}", self.etcd_port);
+        let metrics = get_from(&address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n").unwrap();
+        let series = parse(&metrics.text()).into_iter();
+        series.filter(|series| series.name == name).map(|series| series.value).sum()
     }
 
     /// Ends the API server at once, as a crash would.

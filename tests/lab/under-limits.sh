@@ -1,0 +1,68 @@
+# The agent and the bridge in cgroups with the memory limits of their manifests, beside clients that keep
+# connections, don't read, and send too much. Each client has an address of its own: a connection to an
+# IPv6 address of this host comes from the same address. Run by init.
+
+limit=67108864
+ip link set lo up
+for client in $(seq 12); do ip addr add "fd00::$client/128" dev lo; done
+for number in $(seq 1000); do mkdir "$cgroup/service-$number.service"; done
+
+# start NAME COMMAND…: runs a command within a memory limit.
+start() {
+    own=$cgroup/$1
+    shift
+    mkdir "$own"
+    echo "$limit" >"$own/memory.max"
+    sh -c "echo 0 >$own/cgroup.procs && exec $*" 2>"/tmp/$(basename "$own").log" &
+}
+start agent psi-agent --listen-address='[::]:9942' --probe-address='[::]:9944' --scope=all
+cat >/tmp/kubeconfig <<'END'
+{"apiVersion": "v1", "kind": "Config", "current-context": "none",
+ "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+ "users": [{"name": "none", "user": {}}],
+ "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}]}
+END
+start bridge psi-agent bridge --listen-address='[::]:9943' --probe-address='[::]:9945' \
+    --kubeconfig=/tmp/kubeconfig
+until wget -q -O /dev/null http://127.0.0.1:9944/readyz && wget -q -O /dev/null http://127.0.0.1:9945/livez; do
+    sleep 1
+done
+section metrics sh -c 'wget -q -O - http://127.0.0.1:9942/metrics | wc -c'
+
+# Clients that send nothing.
+for number in $(seq 200); do
+    sleep 100000 | nc "fd00::$((number % 12 + 1))" 9942 >/dev/null 2>&1 &
+done
+# Clients that ask and don't read: what nc receives fills the pipe behind it.
+for number in $(seq 120); do
+    { printf 'GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'; sleep 100000; } |
+        nc "fd00::$((number % 12 + 1))" 9942 2>/dev/null | sleep 100000 &
+done
+# A million names for the bridge, from every client.
+{
+    printf 'POST /prioritize HTTP/1.1\r\nHost: a\r\nContent-Length: 4000020\r\n\r\n{"NodeNames":["'
+    dd if=/dev/zero bs=4000 count=1000 2>/dev/null | sed 's/\x00\x00\x00\x00/a","/g'
+    printf 'a"]}  '
+} >/tmp/names
+for client in $(seq 12); do
+    sh -c "cat /tmp/names; sleep 100000" | nc "fd00::$client" 9943 >/tmp/answer.$client 2>/dev/null &
+done
+
+# probed PORT: how many of 30 probes, one each 2 s, are answered within a second.
+probed() {
+    answered=0
+    for probe in $(seq 30); do
+        if wget -q -T 1 -O /dev/null "http://127.0.0.1:$1/livez"; then answered=$((answered + 1)); fi
+        sleep 2
+    done
+    echo "$answered"
+}
+section agent.probed probed 9944
+section bridge.probed probed 9945
+section bridge.answers sh -c 'cat /tmp/answer.* | grep -c "at most 20000"'
+for name in agent bridge; do
+    section "$name.events" cat "$cgroup/$name/memory.events"
+    section "$name.peak" cat "$cgroup/$name/memory.peak"
+    section "$name.sock" grep -w sock "$cgroup/$name/memory.stat"
+    section "$name.processes" cat "$cgroup/$name/cgroup.procs"
+done
