@@ -10,6 +10,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
 use super::page::PAGE;
+use super::score_series::is_stale;
 use super::scrape::Scrapes;
 use crate::clock;
 use crate::health::Health;
@@ -31,7 +32,6 @@ use crate::snapshot::{AgentView, Snapshot};
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
-
 pub(crate) struct AgentService {
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
@@ -102,7 +102,7 @@ impl AgentService {
     async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
         let sample = self.sample(Detail::Exported).await?.sample;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
-        let score = self.scores.borrow().clone();
+        let score = self.score_at(sample.moment.at);
         let scrape = self.scrapes.begin(sample, score.as_deref(), &self.health);
         let format = "text/plain; version=0.0.4; charset=utf-8";
         Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
@@ -110,7 +110,7 @@ impl AgentService {
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
-        let score = self.scores.borrow().clone();
+        let score = self.score_at(sample.moment.at);
         let snapshot =
             Snapshot::new(&sample, rates.as_deref(), score.as_deref(), Some(self.agent()));
         let json = serde_json::to_vec(&snapshot).map_err(|error| {
@@ -118,6 +118,12 @@ impl AgentService {
             text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
         })?;
         Ok(whole(StatusCode::OK, "application/json", json.into()))
+    }
+
+    /// The latest score, unless it is stale.
+    fn score_at(&self, now: Instant) -> Option<Arc<NodeScore>> {
+        let score = self.scores.borrow().clone();
+        score.filter(|score| !is_stale(score, now))
     }
 
     fn agent(&self) -> AgentView {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use super::families::Kind;
 use super::series::push_label;
@@ -12,6 +13,14 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
 use crate::sample::CpuSource;
 use crate::score::{ContainerScore, NodeScore, Waited};
+
+/// Age from which a score is stale: the agent was stopped since.
+const STALE: Duration = Duration::from_secs(60);
+
+/// Whether a score is too old to be exported, as it is between the end of a stop and the next tick.
+pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
+    now.saturating_duration_since(score.moment.at) >= STALE
+}
 
 /// Appends the series of the CPU source, which exists before the first score, and of the score.
 pub fn write_score(text: &mut String, source: CpuSource, score: Option<&NodeScore>) {
@@ -200,9 +209,8 @@ mod tests {
         }
     }
 
-    fn score(members: Vec<ContainerScore>) -> String {
-        let mut text = String::new();
-        let score = NodeScore {
+    fn node_score(members: Vec<ContainerScore>) -> NodeScore {
+        NodeScore {
             moment: clock::now(),
             basis: Basis::RunDelay(2),
             score: Ratio::of(0.3, 1.0),
@@ -214,9 +222,20 @@ mod tests {
             waiting_vms: members.len(),
             cpu_ready: None,
             containers: members,
-        };
-        write_score(&mut text, CpuSource::RunDelay, Some(&score));
+        }
+    }
+
+    fn score(members: Vec<ContainerScore>) -> String {
+        let mut text = String::new();
+        write_score(&mut text, CpuSource::RunDelay, Some(&node_score(members)));
         text
+    }
+
+    #[test]
+    fn a_score_from_before_a_stop_of_a_minute_is_stale() {
+        let score = node_score(Vec::new());
+        let stale = |age| is_stale(&score, score.moment.at + Duration::from_secs(age));
+        assert_eq!([0, 59, 60, 3600].map(stale), [false, false, true, true]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ const TIME_CONSTANT: Duration = Duration::from_secs(30);
 /// Less weight than this, which 30 s have, is too little to rest a score on.
 const SETTLED: f64 = 0.632;
 
-/// For so long a value that cannot be read keeps its last one.
+/// For so long a value that cannot be read keeps its last one; a longer window is of the past.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// A smoothed value. What there was before the first window has no weight in it.
@@ -24,9 +24,10 @@ pub(super) struct Smoothed {
 }
 
 impl Smoothed {
-    /// Takes in the value of a window; `None` where it could not be read.
+    /// Takes in the value of a window; `None` where it could not be read. Time without ticks, in which
+    /// the agent was stopped, is not read either.
     pub(super) fn advance(&mut self, value: Option<f64>, window: Duration) {
-        let Some(value) = value else {
+        let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
             if self.absent > HELD_FOR {
                 *self = Self::default();
@@ -79,9 +80,10 @@ mod tests {
     fn a_change_comes_through_by_63_percent_in_the_time_constant() {
         assert_eq!(Smoothed::default().now(), None);
         assert!((now(after(&[(0.4, 5)])) - 0.4).abs() < 1e-12, "the first window stands alone");
-        let whole = now(after(&[(0.0, 100_000), (1.0, 30)]));
+        let calm = [(0.0, 60); 20];
+        let whole = now(after(&[&calm[..], &[(1.0, 30)]].concat()));
         assert!((whole - 0.632).abs() < 0.001, "{whole}");
-        let in_steps = now(after(&[(0.0, 100_000), (1.0, 5), (1.0, 13), (1.0, 12)]));
+        let in_steps = now(after(&[&calm[..], &[(1.0, 5), (1.0, 13), (1.0, 12)]].concat()));
         assert!((whole - in_steps).abs() < 1e-9);
     }
 

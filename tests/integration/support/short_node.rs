@@ -37,14 +37,30 @@ impl ShortNode {
 
     /// The next tick's score, after the VM had to wait for `contention` of what it wanted.
     pub(crate) fn tick(&mut self, contention: f64) -> NodeScore {
-        self.passed += TICK;
+        self.tick_after(TICK, contention)
+    }
+
+    /// The same at a tick that comes so long after the one before.
+    pub(crate) fn tick_after(&mut self, window: Duration, contention: f64) -> NodeScore {
+        self.passed += window;
         let unix_ms = self.start.unix_ms + u64::try_from(self.passed.as_millis()).unwrap();
         let moment = Moment { at: self.now(), unix_ms };
-        self.scorer.advance(moment, &rates(contention))
+        self.scorer.advance(moment, &rates(window, contention))
     }
 
     pub(crate) fn now(&self) -> Instant {
         self.start.at + self.passed
+    }
+
+    /// Sets the wall clock forward by so many seconds, or back. The monotonic clock goes on.
+    pub(crate) fn set_wall_clock(&mut self, by_seconds: i64) {
+        self.start.unix_ms = self.start.unix_ms.saturating_add_signed(by_seconds * 1000);
+    }
+
+    /// The time on its wall clock.
+    pub(crate) fn wall_clock(&self) -> jiff::Timestamp {
+        let unix_ms = self.start.unix_ms + u64::try_from(self.passed.as_millis()).unwrap();
+        Moment { at: self.now(), unix_ms }.timestamp()
     }
 
     /// Time passes in which nobody looks.
@@ -66,7 +82,7 @@ fn new_scorer() -> Scorer {
     Scorer::new(vec![Resource::Cpu, Resource::Memory])
 }
 
-fn rates(contention: f64) -> TickRates {
+fn rates(window: Duration, contention: f64) -> TickRates {
     let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
     let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
     let path = format!("/kubepods/pod1/{:064x}", 1);
@@ -86,7 +102,7 @@ fn rates(contention: f64) -> TickRates {
         io: IoRates { has_max: Some(false), ..IoRates::default() },
     };
     TickRates {
-        node: NodeRates { window: TICK, pressure, ..NodeRates::default() },
+        node: NodeRates { window, pressure, ..NodeRates::default() },
         cpus: Some(4),
         run_delay: None,
         memory_utilization: None,
