@@ -1,9 +1,14 @@
 //! The client and its connection. Calls are in the files of what they are about.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+/// Time without a byte from the API server after which a connection is given up. It ends a list that is
+/// never answered. Watches are quiet for at most 290 s, since they end then.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How the agent reaches the API server, and the name of its Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +55,7 @@ impl ApiClient {
             Some(path) => from_kubeconfig(path).await?,
             None => Config::infer().await?,
         };
-        Client::try_from(config).map(Self::new).map_err(ClusterError::Client)
+        client(config).map(Self::new)
     }
 }
 
@@ -69,9 +74,14 @@ impl OwnNode {
         };
         // The agent has its own rules for retries: see publish/plan.rs.
         config.default_retry = false;
-        let client = Client::try_from(config).map_err(ClusterError::Client)?;
-        Ok(Self { api: ApiClient::new(client), name: cluster.node_name.clone() })
+        Ok(Self { api: ApiClient::new(client(config)?), name: cluster.node_name.clone() })
     }
+}
+
+fn client(mut config: Config) -> Result<Client, ClusterError> {
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    Client::try_from(config).map_err(ClusterError::Client)
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {

@@ -17,5 +17,6 @@ pub(crate) mod policies;
 mod rules;
 mod run_delay;
 mod sampling;
+mod silent_api_server;
 mod snippets;
 pub(crate) mod top;
