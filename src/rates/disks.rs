@@ -47,11 +47,15 @@ pub(super) fn disk_rates(
     earlier: &TickSample,
     later: &TickSample,
 ) -> Option<BTreeMap<Device, DiskRates>> {
-    let (before, after) = (earlier.disks.as_ref()?, later.disks.as_ref()?);
+    // A file without a row could not be read.
+    let disks = [earlier, later].map(|sample| sample.disks.as_ref());
+    let [Some(before), Some(after)] = disks.map(|disks| disks.filter(|all| !all.is_empty())) else {
+        return None;
+    };
     let more = |(device, after): (&Device, &DiskCounters)| {
-        // A device that was not there before started from nothing.
-        let before = before.get(device).copied().unwrap_or_default();
-        let more = |of: fn(&DiskCounters) -> u64| increase(of(&before), of(after));
+        // A device may be missing in the earlier sample because its row could not be read.
+        let before = before.get(device)?;
+        let more = |of: fn(&DiskCounters) -> u64| increase(of(before), of(after));
         let operations = |completed, merged| {
             let completed = more(completed)?;
             Some(Operations { completed, requested: completed + more(merged)? })

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod bad_api_server;
+mod broken_files;
 mod catalogue;
 mod choices;
 pub(crate) mod cli;
