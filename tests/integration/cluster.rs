@@ -1,6 +1,7 @@
 //! Tests with a real control plane and other programs that are built from Go, and of the shipped
 //! binary. `tests/run --cluster` builds what they need.
 
+mod api_faults;
 mod bridge;
 mod cadvisor;
 mod closed_doors;

@@ -15,6 +15,7 @@ mod node_metadata;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;
+mod reliability;
 mod rules;
 mod run_delay;
 mod sampling;

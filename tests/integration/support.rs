@@ -18,6 +18,7 @@ pub(crate) mod node_exporter;
 pub(crate) mod node_metadata;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
+pub(crate) mod proxy;
 pub(crate) mod real_node;
 pub(crate) mod recorded_case;
 pub(crate) mod replayed_node;

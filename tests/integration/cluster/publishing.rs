@@ -2,7 +2,7 @@
 //! fast as the publisher takes them. The writes are read from the API server's audit log.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,17 +24,17 @@ use crate::support::agent::BINARY;
 use crate::support::cluster::{Audited, Cluster};
 use crate::support::short_node::ShortNode;
 
-const NODE: &str = "node-a";
-const MINUTE: u64 = 60;
+pub(super) const NODE: &str = "node-a";
+pub(super) const MINUTE: u64 = 60;
 
-const MEDIUM: &str = "psi-agent.io/pressure-medium";
-const HIGH: &str = "psi-agent.io/pressure-high";
+pub(super) const MEDIUM: &str = "psi-agent.io/pressure-medium";
+pub(super) const HIGH: &str = "psi-agent.io/pressure-high";
 
-fn everything() -> Outputs {
+pub(super) fn everything() -> Outputs {
     Outputs { label: true, taints: BTreeSet::from([Level::Medium, Level::High]) }
 }
 
-fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
+pub(super) fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
     let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
     let counted = vec![Resource::Cpu, Resource::Memory];
     let heartbeat = Duration::from_secs(300);
@@ -54,19 +54,22 @@ fn pod_of(account: &str, node: &str) -> Value {
 }
 
 /// A cluster with the project's own rights in it, two Nodes, and a node that gets short.
-struct Scene {
-    cluster: Cluster,
-    kubeconfig: PathBuf,
-    own_node: OwnNode,
-    node: ShortNode,
-    publisher: Publisher,
+pub(super) struct Scene {
+    pub(super) cluster: Cluster,
+    pub(super) kubeconfig: PathBuf,
+    pub(super) own_node: OwnNode,
+    pub(super) node: ShortNode,
+    pub(super) publisher: Publisher,
     /// The reports, one word each.
-    reports: Vec<&'static str>,
+    pub(super) reports: Vec<&'static str>,
 }
 
 impl Scene {
-    async fn start(name: &str) -> Self {
-        let cluster = Cluster::start(name);
+    pub(super) async fn start(name: &str) -> Self {
+        Self::start_on(Cluster::start(name)).await
+    }
+
+    pub(super) async fn start_on(cluster: Cluster) -> Self {
         cluster.apply_folder("daemonset/base");
         cluster.add_node(NODE);
         cluster.add_node("node-b");
@@ -85,7 +88,7 @@ impl Scene {
     }
 
     /// A new agent takes the place of the one before it.
-    fn restart(&mut self, outputs: Outputs, dry_run: bool) {
+    pub(super) fn restart(&mut self, outputs: Outputs, dry_run: bool) {
         let node = Some(self.own_node.clone());
         self.publisher = Publisher::new(settings(node, outputs, dry_run));
         self.node.restart();
@@ -93,7 +96,7 @@ impl Scene {
     }
 
     /// Lets so many seconds pass; the writes of the agent in them.
-    async fn pass(&mut self, seconds: u64, contention: f64) -> Vec<Audited> {
+    pub(super) async fn pass(&mut self, seconds: u64, contention: f64) -> Vec<Audited> {
         let before = self.writes().len();
         for _ in 0..seconds / 5 {
             let score = self.node.tick(contention);
@@ -120,20 +123,28 @@ impl Scene {
         self.writes().split_off(before)
     }
 
-    fn writes(&self) -> Vec<Audited> {
+    pub(super) fn writes(&self) -> Vec<Audited> {
         self.cluster.audited().into_iter().filter(|event| event.verb == "patch").collect()
     }
 
-    fn api_node(&self) -> Value {
+    pub(super) fn api_node(&self) -> Value {
         self.cluster.get(&["node", NODE])
     }
 
-    fn own_taints(&self) -> Vec<String> {
+    pub(super) fn own_taints(&self) -> Vec<String> {
         let node = self.api_node();
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
         let keys = taints.iter().map(|taint| taint["key"].as_str().unwrap().to_owned());
         keys.filter(|key| key.starts_with("psi-agent.io/")).collect()
     }
+}
+
+/// A client of whoever the kubeconfig says, to be put behind another service.
+pub(super) async fn client(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    Client::try_from(config).unwrap()
 }
 
 fn annotation(write: &Audited, key: Key) -> &str {
@@ -336,10 +347,7 @@ async fn a_concurrent_write_of_another_client_survives() {
     let mut scene = Scene::start("conflict").await;
     scene.pass(MINUTE / 2, 0.0).await;
     // Between the agent's read of its Node and its write, an administrator taints it, once.
-    let kubeconfig = Kubeconfig::read_from(&scene.kubeconfig).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    let real = Client::try_from(config).unwrap();
+    let real = client(&scene.kubeconfig).await;
     let cluster = Arc::new(scene.cluster);
     let intruded = Arc::new(AtomicBool::new(false));
     let (meddling, done) = (Arc::clone(&cluster), Arc::clone(&intruded));

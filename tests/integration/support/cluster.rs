@@ -48,12 +48,18 @@ enum Extent {
 impl Cluster {
     /// An API server alone.
     pub(crate) fn start(name: &str) -> Self {
-        Self::start_to(name, Extent::ApiServer)
+        Self::start_to(name, Extent::ApiServer, &[])
+    }
+
+    /// An API server whose etcd stores no more than so many bytes.
+    pub(crate) fn start_with_quota(name: &str, bytes: u32) -> Self {
+        let quota = format!("--quota-backend-bytes={bytes}");
+        Self::start_to(name, Extent::ApiServer, &[&quota])
     }
 
     /// With controllers and a scheduler that has no configuration.
     pub(crate) fn start_whole(name: &str) -> Self {
-        let mut cluster = Self::start_to(name, Extent::Whole);
+        let mut cluster = Self::start_to(name, Extent::Whole, &[]);
         for (program, more) in [
             ("kube-scheduler", &[][..]),
             (
@@ -95,7 +101,7 @@ impl Cluster {
         })
     }
 
-    fn start_to(name: &str, extent: Extent) -> Self {
+    fn start_to(name: &str, extent: Extent, etcd_flags: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         make_keys(&folder);
@@ -112,6 +118,7 @@ impl Cluster {
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
             .arg(format!("--initial-cluster=default={peer}"))
+            .args(etcd_flags)
             .stdout(Stdio::null())
             .stderr(fs::File::create(folder.join("etcd.log")).unwrap())
             .spawn()
@@ -149,6 +156,14 @@ impl Cluster {
         let Self { folder, programs, etcd_port, port, extent, .. } = self;
         self.api_server = start_api_server(folder, programs, *etcd_port, *port, *extent);
         self.wait_until_ready();
+    }
+
+    /// A request to etcd's own interface.
+    pub(crate) fn etcd(&self, path: &str, body: &Value) -> Value {
+        let url = format!("http://127.0.0.1:{}{path}", self.etcd_port);
+        let output = Command::new("curl").args(["-sS", "-d", &body.to_string(), &url]).output();
+        let output = output.expect("this test needs curl").stdout;
+        serde_json::from_slice(&output).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     /// Makes the objects, or brings them to this state.

@@ -63,7 +63,12 @@ impl StagedNode {
 
     /// Starts the agent of this node as whoever the kubeconfig says.
     pub(crate) fn start_agent_with(&self, kubeconfig: &Path) -> Agent {
-        self.start(self.name, kubeconfig, &[])
+        self.start_agent_by(kubeconfig, &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn start_agent_by(&self, kubeconfig: &Path, more: &[&str]) -> Agent {
+        self.start(self.name, kubeconfig, more)
     }
 
     /// The same as [`Self::start_agent`], listening at this address.

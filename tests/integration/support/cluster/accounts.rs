@@ -60,10 +60,15 @@ impl Cluster {
 
     /// A kubeconfig for whoever is told apart by this.
     pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
+        self.write_kubeconfig_by(self.port, name, user)
+    }
+
+    /// The same, with another port of loopback that leads to the API server.
+    pub(crate) fn write_kubeconfig_by(&self, port: u16, name: &str, user: &Value) -> PathBuf {
         let path = self.kubeconfig(name);
         let authority = self.folder.join("certificates/apiserver.crt");
         let server = json!({
-            "server": format!("https://127.0.0.1:{}", self.port),
+            "server": format!("https://127.0.0.1:{port}"),
             "certificate-authority": authority,
         });
         fs::write(&path, kubeconfig_of(&server, user).to_string()).unwrap();
