@@ -5,7 +5,7 @@
 limit=67108864
 ip link set lo up
 for client in $(seq 12); do ip addr add "fd00::$client/128" dev lo; done
-for number in $(seq 1000); do mkdir "$cgroup/service-$number.service"; done
+for number in $(seq 400); do mkdir "$cgroup/service-$number.service"; done
 
 # start NAME COMMAND…: runs a command within a memory limit.
 start() {
@@ -30,28 +30,28 @@ done
 section metrics sh -c 'wget -q -O - http://127.0.0.1:9942/metrics | wc -c'
 
 # Clients that send nothing.
-for number in $(seq 200); do
+for number in $(seq 80); do
     sleep 100000 | nc "fd00::$((number % 12 + 1))" 9942 >/dev/null 2>&1 &
 done
 # Clients that ask and don't read: what nc receives fills the pipe behind it.
-for number in $(seq 120); do
+for number in $(seq 60); do
     { printf 'GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'; sleep 100000; } |
         nc "fd00::$((number % 12 + 1))" 9942 2>/dev/null | sleep 100000 &
 done
-# A million names for the bridge, from every client.
+# A million names for the bridge, from more clients than it answers at a time.
 {
     printf 'POST /prioritize HTTP/1.1\r\nHost: a\r\nContent-Length: 4000020\r\n\r\n{"NodeNames":["'
     dd if=/dev/zero bs=4000 count=1000 2>/dev/null | sed 's/\x00\x00\x00\x00/a","/g'
     printf 'a"]}  '
 } >/tmp/names
-for client in $(seq 12); do
+for client in $(seq 5); do
     sh -c "cat /tmp/names; sleep 100000" | nc "fd00::$client" 9943 >/tmp/answer.$client 2>/dev/null &
 done
 
-# probed PORT: how many of 30 probes, one each 2 s, are answered within a second.
+# probed PORT: how many of ten probes, one each 2 s, are answered within a second.
 probed() {
     answered=0
-    for probe in $(seq 30); do
+    for probe in $(seq 10); do
         if wget -q -T 1 -O /dev/null "http://127.0.0.1:$1/livez"; then answered=$((answered + 1)); fi
         sleep 2
     done

@@ -64,7 +64,7 @@ fn within_their_memory_limits_agent_and_bridge_survive_hostile_clients() {
     }
     let guest = boot(&static_binary(), "under-limits", 1);
     let number = |section: &str| guest.text(section, 0).trim().parse::<u64>().unwrap();
-    assert!(number("metrics") > 500_000, "{}", number("metrics"));
+    assert!(number("metrics") > 200_000, "{}", number("metrics"));
     for name in ["agent", "bridge"] {
         let (peak, events) =
             (number(&format!("{name}.peak")), guest.text(&format!("{name}.events"), 0));
@@ -74,7 +74,7 @@ fn within_their_memory_limits_agent_and_bridge_survive_hostile_clients() {
             guest.text(&format!("{name}.sock"), 0).trim()
         );
         assert!(peak < MEMORY_LIMIT && events.contains("oom_kill 0"), "{name}: {peak}, {events}");
-        assert_eq!(number(&format!("{name}.probed")), 30, "{name}");
+        assert_eq!(number(&format!("{name}.probed")), 10, "{name}");
         assert_eq!(guest.text(&format!("{name}.processes"), 0).lines().count(), 1, "{name} ended");
     }
     assert!(number("bridge.answers") > 0);
