@@ -12,6 +12,7 @@ use crate::score::{NodeScore, PerResource, Resource};
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Changes in an hour. Beyond that, heartbeats alone write the values.
 const MOST_CHANGES: usize = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
@@ -32,7 +33,7 @@ pub enum WriteReason {
     Change,
     /// The level differs from the published one; the values stay as they are.
     Level,
-    /// The date is to be renewed; the values stay as they are.
+    /// The date is to be renewed; the values stay as they are, unless the hour's changes are used up.
     Heartbeat,
 }
 
@@ -114,6 +115,8 @@ impl Plan {
         let published = PublishedScore::of(score, level)?;
         let reason = self.reason_to_write(now, score, level)?;
         let published = match (&self.last, reason) {
+            // A heartbeat dates its values: where changes are used up, it writes those of now.
+            (Some((last, _)), WriteReason::Heartbeat) if values_differ(last, score) => published,
             (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
                 PublishedScore { score: last.score, each: last.each, ..published }
             }
