@@ -53,6 +53,9 @@ const GAP: usize = 2;
 /// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
 
+/// Longer names are cut even if the output is no terminal: a width of more than 65,535 is a panic.
+const MAX_NAME: usize = 10_000;
+
 /// Rows of a terminal from which the legend is shown.
 const ROWS_WITH_LEGEND: usize = 16;
 
@@ -214,7 +217,7 @@ fn lay_out<const N: usize>(
         }
         widths.push(width);
     }
-    let name_width = longest.min(left);
+    let name_width = longest.min(left).min(MAX_NAME);
     let line = |name: &str, cells: &[String]| {
         let mut line = format!("{:name_width$}", shorten(name, name_width));
         for (cell, &width) in cells.iter().zip(&widths) {

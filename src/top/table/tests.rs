@@ -194,3 +194,11 @@ fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
     let row: Vec<&str> = lines[6].split_whitespace().collect();
     assert_eq!(row[..3], ["shop/a", "?", "50%"]);
 }
+
+#[test]
+fn a_name_of_any_length_is_shown() {
+    let long = "x".repeat(70_000);
+    let shown = lines(&frame(&[cgroup(&format!("/{long}"), &json!({}))]), Size::UNBOUNDED);
+    let row = shown.iter().find(|line| line.starts_with("/xxx")).unwrap();
+    assert!(row.len() < 70_000 && row.contains("xx..xx"), "{}", row.len());
+}
