@@ -4,7 +4,7 @@
 mod document;
 pub mod prioritize;
 pub mod query;
-mod service;
+pub mod service;
 pub mod table;
 pub mod watcher;
 pub mod window;

@@ -19,6 +19,7 @@ use crate::sampler::TICK_INTERVAL;
 use screen::Screen;
 use source::{FETCH_INTERVAL, Source};
 use table::{Frame, Size, lines};
+use view::View;
 
 /// Shows the node until the user quits; prints one table if stdout is not a terminal.
 pub fn top(config: &Config) -> anyhow::Result<()> {
@@ -27,6 +28,19 @@ pub fn top(config: &Config) -> anyhow::Result<()> {
     } else {
         block_on(piped(config, FETCH_INTERVAL))
     }
+}
+
+/// The lines that a terminal of this size shows of the later of two snapshots, which any server can
+/// have sent.
+pub fn lines_of(
+    [before, latest]: [&[u8]; 2],
+    columns: usize,
+    rows: usize,
+) -> Result<Vec<String>, serde_json::Error> {
+    let (before, mut view) = (View::parse(before)?, View::parse(latest)?);
+    view.compute_cpu_use(&before);
+    let source = format!("agent {}", view.version);
+    Ok(lines(&Frame { source, view, error: None }, Size { columns, rows }))
 }
 
 /// Prints the second of two frames, since rates need two. A closed pipe is no error.

@@ -40,7 +40,7 @@ const MAX_LARGE_BODIES: usize = 4;
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-pub(super) struct BridgeService {
+pub struct BridgeService {
     table: watch::Receiver<Table>,
     rules: AccessRules,
     health: Arc<BridgeHealth>,
@@ -55,7 +55,7 @@ pub(super) struct BridgeService {
 type Formed<T = Document> = Result<T, (StatusCode, Value)>;
 
 impl BridgeService {
-    pub(super) fn new(
+    pub fn new(
         table: watch::Receiver<Table>,
         rules: AccessRules,
         health: Arc<BridgeHealth>,

@@ -70,7 +70,7 @@ pub(crate) trait Chunks: Send {
     fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool;
 }
 
-pub(crate) struct Body {
+pub struct Body {
     rest: Rest,
     /// Dropped with the body: once it is written, or its connection has failed.
     held: Vec<Box<dyn Send>>,

@@ -47,7 +47,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a TLS handshake, with which no HTTP request begins.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-pub(crate) trait Service: Send + Sync + 'static {
+pub trait Service: Send + Sync + 'static {
     fn respond(
         &self,
         request: Request<Incoming>,

@@ -1,7 +1,9 @@
-//! Fuzz targets: all parsers of kernel files and cgroup paths, and of a request header. The
-//! environment variable `PSI_AGENT_FUZZ_TARGET` selects one; without it, the names are printed. `run`
-//! builds this and runs all targets.
+//! Fuzz targets: all parsers of kernel files and cgroup paths, and of what other programs send (in
+//! `network.rs`). The environment variable `PSI_AGENT_FUZZ_TARGET` selects one; without it, the names
+//! are printed. `run` builds this and runs all targets.
 #![no_main]
+
+mod network;
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -36,8 +38,9 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 28] = targets! {
+static TARGETS: [(&str, Parse); 39] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
+    authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     controllers: parse_controllers,
     cpu_count: parse_cpu_count,
@@ -46,6 +49,9 @@ static TARGETS: [(&str, Parse); 28] = targets! {
     cpu_stat_local: parse_cpu_stat_local,
     device_names: parse_device_names,
     disk_counters: parse_disk_counters,
+    extender_arguments: network::extender_arguments,
+    host: network::host,
+    http_request: network::http_request,
     io_max: parse_io_max,
     io_stat: parse_io_stat,
     limit: parse_limit,
@@ -53,18 +59,25 @@ static TARGETS: [(&str, Parse); 28] = targets! {
     memory_events: parse_memory_events,
     memory_stat: parse_memory_stat,
     mountinfo: cgroup2_of,
+    node: network::node,
+    node_annotations: network::node_annotations,
     number: parse_number,
+    pods: network::pods,
     populated: parse_populated,
     pressure: parse_pressure,
     proc_stat: parse_proc_stat,
     process_cgroup: |bytes| parse_cgroup_path(bytes).map(drop),
-    processes: count_processes,
-    schedstat: parse_schedstat,
-    task_schedstat: parse_task_schedstat,
     process_status: counts_two_pids,
+    processes: count_processes,
+    query_form: network::query_form,
+    reviews: network::reviews,
+    schedstat: parse_schedstat,
+    snapshot: network::snapshot,
+    task_schedstat: parse_task_schedstat,
     task_stat: parse_is_runnable,
     thread_name: is_vcpu,
     vmstat: parse_vmstat,
+    watcher_query: network::watcher_query,
 };
 
 static CHOSEN: LazyLock<Parse> = LazyLock::new(|| {

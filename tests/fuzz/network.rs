@@ -1,0 +1,453 @@
+//! Fuzz targets for what other programs send: HTTP requests, objects and reviews of the API server,
+//! and snapshots. Each target also checks what must hold for every input.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HOST};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use jiff::Timestamp;
+use kube::Client;
+use psi_agent::bridge::prioritize::candidates;
+use psi_agent::bridge::query;
+use psi_agent::bridge::service::BridgeService;
+use psi_agent::bridge::table::{Standing, Table};
+use psi_agent::bridge::watcher::Hosts;
+use psi_agent::bridge::window::Reach;
+use psi_agent::cgroup_path::Place;
+use psi_agent::cluster::{ApiClient, NodeKeys, Review};
+use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
+use psi_agent::health::bridge::BridgeHealth;
+use psi_agent::identity::pod::Pod;
+use psi_agent::identity::pod_index::PodIndex;
+use psi_agent::publish::PublishedScore;
+use psi_agent::publish::node_patch::{Outputs, node_patch};
+use psi_agent::score::PerResource;
+use psi_agent::serve::authorization::{
+    AccessRules, METRICS, PAGE, Page, Peer, Requirement, SNAPSHOT, bearer_token,
+};
+use psi_agent::serve::compression::accepts_gzip;
+use psi_agent::serve::connections::Service;
+use psi_agent::top;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+static START: LazyLock<Timestamp> = LazyLock::new(|| NOW.parse().expect("a time"));
+
+type Annotations = BTreeMap<String, String>;
+
+thread_local! {
+    static EVENT_LOOP: tokio::runtime::Runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("an event loop");
+    static BRIDGE: BridgeService = bridge();
+    static REVIEWS: (ApiClient, Arc<Mutex<Vec<(u16, Vec<u8>)>>>) = reviewer();
+}
+
+/// A bridge that knows the scores of two Nodes, and another Node without one.
+fn bridge() -> BridgeService {
+    let day = Duration::from_secs(86_400);
+    let now = Timestamp::now();
+    let reach = Reach { window: Duration::from_secs(1), stale_after: day };
+    let mut table = Table::new(Prefix::default(), reach);
+    let observed_at = now - Duration::from_secs(60);
+    let node = |name: &str, score: &str| {
+        let annotations = [
+            ("score", score),
+            ("cpu", score),
+            ("memory", "0"),
+            ("observed-at", &observed_at.to_string()),
+            ("basis", "run-delay/5"),
+        ];
+        let annotations =
+            annotations.map(|(key, value)| (format!("psi-agent.io/{key}"), value.to_owned()));
+        (name.to_owned(), Annotations::from(annotations))
+    };
+    let silent = ("silent".to_owned(), Annotations::new());
+    table.replace(vec![node("hot", "60"), node("calm", "0"), silent], now);
+    let (_, tables) = watch::channel(table);
+    let health = BridgeHealth::new(&Standing::ALL.map(Standing::word)).expect("metrics");
+    BridgeService::new(tables, AccessRules::default(), Arc::new(health))
+}
+
+/// The two ends of a connection: all of a client's bytes, and what the server writes.
+struct Connection<'a> {
+    received: &'a [u8],
+    sent: &'a RefCell<Vec<u8>>,
+}
+
+impl Read for Connection<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        mut buffer: ReadBufCursor<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let length = buffer.remaining().min(self.received.len());
+        let (now, later) = self.received.split_at(length);
+        buffer.put_slice(now);
+        self.received = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Connection<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        self.sent.borrow_mut().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A connection's bytes: hyper parses them, the agent's access rules decide on each request, and the
+/// bridge responds.
+pub(super) fn http_request(bytes: &[u8]) {
+    let sent = RefCell::new(Vec::new());
+    let peer = Peer::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), false);
+    BRIDGE.with(|bridge| {
+        let respond = service_fn(|request: Request<Incoming>| async move {
+            check_access_rules(&request);
+            let response = bridge.respond(request, peer).await;
+            let status = response.status().as_u16();
+            assert!([200, 400, 404, 405, 408, 413].contains(&status), "{status}");
+            Ok::<_, Infallible>(response)
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .header_read_timeout(None)
+            .max_buf_size(32 * 1024)
+            .serve_connection(Connection { received: bytes, sent: &sent }, respond);
+        // An error is a malformed request.
+        let _ = EVENT_LOOP.with(|event_loop| event_loop.block_on(connection));
+    });
+    let sent = sent.into_inner();
+    assert!(sent.is_empty() || sent.starts_with(b"HTTP/1."), "{}", sent.escape_ascii());
+}
+
+/// What the agent decides about a request, under several rules and for several peers.
+fn check_access_rules(request: &Request<Incoming>) {
+    let header = |name| request.headers().get(name).map(|it| it.to_str().unwrap_or_default());
+    let (path, host) = (request.uri().path(), header(HOST));
+    let is_page = [PAGE, SNAPSHOT].contains(&path);
+    for page in [Page::Loopback, Page::Anywhere, Page::Off] {
+        for (tls, tokens) in [(false, false), (true, false), (true, true)] {
+            for (address, is_encrypted) in
+                [([127, 0, 0, 1], false), ([10, 0, 0, 7], false), ([10, 0, 0, 7], true)]
+            {
+                let rules = AccessRules { tls, tokens, page };
+                let peer = Peer::new(IpAddr::from(address), is_encrypted);
+                let (is_local, is_free) = (
+                    peer.address.is_loopback(),
+                    rules.requirement(peer, path, host) == Requirement::Nothing,
+                );
+                assert!(!is_free || !tokens || path != METRICS, "metrics without a token");
+                assert!(!is_free || !is_page || page != Page::Off, "the page is off");
+                assert!(!is_free || is_local || !tls || is_encrypted, "plain HTTP");
+                if is_free && is_page && is_local {
+                    assert!(host.is_none_or(is_no_name), "{host:?} may be any website");
+                }
+                if is_free && is_page && !is_local {
+                    assert!(page == Page::Anywhere && !tokens, "the page of another host");
+                }
+            }
+        }
+    }
+    if let Some(token) = header(AUTHORIZATION).and_then(bearer_token) {
+        check_token(header(AUTHORIZATION).unwrap_or_default(), token);
+    }
+    if let Some(accepted) = header(ACCEPT_ENCODING).filter(|header| accepts_gzip(header)) {
+        let accepted = accepted.to_ascii_lowercase();
+        assert!(accepted.contains("gzip") || accepted.contains('*'), "{accepted}");
+    }
+}
+
+/// Whether a header `Host` is `localhost` or consists of what IP addresses and ports consist of.
+fn is_no_name(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let rest = host.strip_prefix("localhost").unwrap_or(&host);
+    rest.bytes().all(|byte| byte.is_ascii_hexdigit() || b".:[]".contains(&byte))
+}
+
+fn check_token(header: &str, token: &str) {
+    assert!(!token.is_empty() && header.trim().ends_with(token), "{header:?}");
+    assert!(token.bytes().all(|byte| byte.is_ascii_graphic()), "{token:?}");
+}
+
+/// The value of a header `Authorization`.
+pub(super) fn authorization(bytes: &[u8]) {
+    let header = String::from_utf8_lossy(bytes);
+    if let Some(token) = bearer_token(&header) {
+        check_token(&header, token);
+    }
+}
+
+/// The value of a header `Host`, on loopback.
+pub(super) fn host(bytes: &[u8]) {
+    let host = String::from_utf8_lossy(bytes);
+    let peer = Peer::new(IpAddr::V4(Ipv4Addr::LOCALHOST), false);
+    let requirement = AccessRules::default().requirement(peer, PAGE, Some(&host));
+    assert!(requirement != Requirement::Nothing || is_no_name(&host), "{host:?}");
+}
+
+/// The body that a scheduler sends to its extender.
+pub(super) fn extender_arguments(bytes: &[u8]) {
+    match candidates(bytes) {
+        Ok(names) => assert!(names.len() <= 20_000, "{}", names.len()),
+        Err(error) => check_message(&error.to_string()),
+    }
+}
+
+/// A form that a descheduler sends as body or as query.
+pub(super) fn query_form(bytes: &[u8]) {
+    match query::check(bytes, *START) {
+        Ok(()) => {
+            let is_query = |(key, value): &(_, std::borrow::Cow<'_, str>)| {
+                key == "query"
+                    && ["slow-score", "instance:psi_agent_node_score:avg10m_neutral"]
+                        .contains(&value.trim())
+            };
+            assert!(form_urlencoded::parse(bytes).any(|pair| is_query(&pair)));
+        }
+        Err(error) => check_message(&error.to_string()),
+    }
+}
+
+/// The query of a request to load-watcher's path.
+pub(super) fn watcher_query(bytes: &[u8]) {
+    let query = String::from_utf8_lossy(bytes);
+    if let Hosts::One(host) = Hosts::of(Some(&query)) {
+        assert!(!host.is_empty());
+    }
+}
+
+/// An error becomes part of a response and of log messages: one line, without control characters.
+fn check_message(message: &str) {
+    assert!(!message.chars().any(char::is_control), "{message:?}");
+}
+
+/// A client of an API server that responds with what is in the list, from its end.
+fn reviewer() -> (ApiClient, Arc<Mutex<Vec<(u16, Vec<u8>)>>>) {
+    let responses = Arc::<Mutex<Vec<(u16, Vec<u8>)>>>::default();
+    let left = Arc::clone(&responses);
+    let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+        let next = left.lock().ok().and_then(|mut left| left.pop());
+        async move {
+            let (status, body) = next.ok_or_else(|| std::io::Error::other("no more responses"))?;
+            let mut response = Response::new(Full::new(Bytes::from(body)).boxed());
+            *response.status_mut() = status.try_into().unwrap_or_default();
+            Ok::<_, std::io::Error>(response)
+        }
+    });
+    let client = EVENT_LOOP
+        .with(|event_loop| event_loop.block_on(async { Client::new(service, "default") }));
+    (ApiClient::new(client), responses)
+}
+
+/// Responses of the API server to a TokenReview and a SubjectAccessReview: one in each line, a status
+/// code and a body.
+pub(super) fn reviews(bytes: &[u8]) {
+    let lines: Vec<(u16, Vec<u8>)> = bytes
+        .splitn(2, |byte| *byte == b'\n')
+        .map(|line| {
+            let (status, body) = line.split_at_checked(3).unwrap_or((b"", line));
+            let status = std::str::from_utf8(status).ok().and_then(|status| status.parse().ok());
+            (status.filter(|status| (200..600).contains(status)).unwrap_or(201), body.to_vec())
+        })
+        .collect();
+    let decided = REVIEWS.with(|(api, responses)| {
+        *responses.lock().expect("no panic") = lines.iter().rev().cloned().collect();
+        EVENT_LOOP.with(|event_loop| event_loop.block_on(api.review("token", METRICS)))
+    });
+    if decided == Ok(Review::Allowed) {
+        let [token, access] = &lines[..] else { panic!("access without two responses") };
+        let status = |(code, body): &(u16, Vec<u8>)| -> Result<Value, serde_json::Error> {
+            assert!((200..300).contains(code), "access after {code}");
+            serde_json::from_slice(body)
+        };
+        // What is skipped may be no valid text.
+        let (Ok(token), Ok(access)) = (status(token), status(access)) else { return };
+        // serde also takes an array for a struct, with its fields in order.
+        if token.is_object() && token["status"].is_object() {
+            assert_eq!(token["status"]["authenticated"], true);
+        }
+        if access.is_object() && access["status"].is_object() {
+            assert_eq!(access["status"]["allowed"], true);
+            assert_ne!(access["status"]["denied"], true);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    items: Vec<Pod>,
+}
+
+/// A list of pods, then the lookup of each, then the deletion of the first.
+pub(super) fn pods(bytes: &[u8]) {
+    let Ok(PodList { items }) = serde_json::from_slice(bytes) else { return };
+    let mut index = PodIndex::of(&items);
+    assert!(index.is_listed() && index.len() <= items.len());
+    let latest: BTreeMap<&str, &Pod> =
+        items.iter().map(|pod| (pod.metadata.uid.as_str(), pod)).collect();
+    for (uid, pod) in &latest {
+        check_lookups(&index, uid, pod);
+    }
+    if let Some(first) = items.first() {
+        let before = index.len();
+        index.delete(first);
+        assert_eq!(index.len(), before - 1);
+        index.apply(first);
+        assert_eq!(index.len(), before);
+    }
+}
+
+/// The pod and its containers by the paths of their cgroups: it is found by its uid whatever other
+/// pods are annotated with, and no name of it that is exported is too long.
+fn check_lookups(index: &PodIndex, uid: &str, pod: &Pod) {
+    let slice = format!(
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+        uid.replace('-', "_")
+    );
+    let containers = pod.status.containers().filter_map(|status| {
+        let (_, id) = status.container_id.split_once("://")?;
+        Some(format!("{slice}/cri-containerd-{id}.scope"))
+    });
+    for path in [slice.clone()].into_iter().chain(containers) {
+        let Place::Pod(place) = Place::of_path(&path) else { continue };
+        let Some(workload) = index.workload(&place) else { continue };
+        assert!(workload.image.len() <= 512, "{}", workload.image);
+        if place.uid.as_str() == uid {
+            assert_eq!(*workload.namespace, *pod.metadata.namespace);
+            assert_eq!(*workload.pod, *pod.metadata.name);
+        }
+        if let Some(vm) = &workload.vm {
+            let is_expected = |byte: u8| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
+            };
+            assert!((1..=253).contains(&vm.name.len()) && vm.name.bytes().all(is_expected));
+        }
+    }
+}
+
+/// A Node, and the patches that remove or set its keys.
+pub(super) fn node(bytes: &[u8]) {
+    let Ok(node) = serde_json::from_slice::<NodeKeys>(bytes) else { return };
+    let prefix = Prefix::default();
+    let is_own = |taint: &&Value| prefix.owns(taint["key"].as_str().unwrap_or_default());
+
+    let patch = node.clearing_patch(&prefix);
+    for (kind, keys) in
+        [("annotations", &node.metadata.annotations), ("labels", &node.metadata.labels)]
+    {
+        let removed = patch["metadata"][kind].as_object().expect("a map");
+        let own: BTreeSet<&String> = keys.keys().filter(|key| prefix.owns(key)).collect();
+        assert_eq!(removed.keys().collect::<BTreeSet<_>>(), own);
+        assert!(removed.values().all(Value::is_null));
+    }
+    let foreign: Vec<&Value> = node.taints().iter().filter(|taint| !is_own(taint)).collect();
+    match patch.get("spec") {
+        Some(spec) => {
+            assert_eq!(spec["taints"].as_array().map(|it| it.iter().collect()), Some(foreign))
+        }
+        None => assert_eq!(foreign.len(), node.taints().len()),
+    }
+
+    let published = PublishedScore {
+        score: 40,
+        each: PerResource { cpu: Some(40), memory: None, io: Some(0) },
+        level: Level::High,
+        observed_at_ms: 1_767_323_045_678,
+    };
+    let keys = Key::TAINTS.map(|key| key.of(&prefix));
+    let is_ours = |taint: &&Value| keys.iter().any(|key| taint["key"] == **key);
+    for (label, taints) in
+        [(false, &[][..]), (true, &[Level::High]), (true, &[Level::Medium, Level::High])]
+    {
+        let outputs = Outputs { label, taints: taints.iter().copied().collect() };
+        let patch = node_patch(&prefix, &node, &published, Basis::RunDelay(5), &outputs);
+        let metadata = &patch["metadata"];
+        for kind in ["annotations", "labels"] {
+            let written = metadata[kind].as_object();
+            assert!(written.into_iter().flatten().all(|(key, _)| prefix.owns(key)), "{patch}");
+        }
+        let Some(spec) = patch.get("spec") else { continue };
+        let written = spec["taints"].as_array().expect("a list");
+        let others = |list: &[Value]| -> Vec<Value> {
+            list.iter().filter(|taint| !is_ours(taint)).cloned().collect()
+        };
+        assert_eq!(others(written), others(node.taints()));
+        assert_eq!(written.iter().filter(is_ours).count(), taints.len());
+    }
+}
+
+/// Annotations of Nodes, one Node and one minute in each line: parsed, and averaged by the bridge.
+pub(super) fn node_annotations(bytes: &[u8]) {
+    let minute = Duration::from_secs(60);
+    let reach = Reach { window: 10 * minute, stale_after: 10 * minute };
+    let mut table = Table::new(Prefix::default(), reach);
+    let mut now = *START;
+    for (number, line) in bytes.split(|byte| *byte == b'\n').take(64).enumerate() {
+        let Ok(annotations) = serde_json::from_slice::<Annotations>(line) else { continue };
+        let parsed = NodePressure::from_annotations(&Prefix::default(), &annotations);
+        if let Ok(Some(NodePressure { score, cpu, memory, io, basis, .. })) = &parsed {
+            let known = [Some(*score), *cpu, *memory, *io];
+            assert!(known.into_iter().flatten().all(|points| points <= 100), "{known:?}");
+            assert_eq!(basis.to_string().parse(), Ok(*basis));
+        }
+        if let Ok(Some(pressure)) = &parsed {
+            for now in [Timestamp::MIN, now, Timestamp::MAX] {
+                let _ = pressure.freshness(now, minute);
+            }
+        }
+        if let Err(error) = &parsed {
+            check_message(&error.to_string());
+        }
+        table.apply(["a", "b"][number % 2].to_owned(), &annotations, now);
+        now += minute;
+    }
+    let Some(views) = table.views(now) else { return };
+    let known = views.nodes.iter().filter_map(|(_, view)| view.slow).chain(views.neutral);
+    for slow in known {
+        for slow in [Some(slow.score), slow.cpu, slow.memory].into_iter().flatten() {
+            assert!((0.0..=100.0).contains(&slow.mean), "{}", slow.mean);
+            assert!((0.0..=100.0).contains(&slow.deviation), "{}", slow.deviation);
+        }
+    }
+}
+
+/// One snapshot, or two separated by a zero byte, that `top` shows.
+pub(super) fn snapshot(bytes: &[u8]) {
+    let mut parts = bytes.splitn(2, |byte| *byte == 0);
+    let first = parts.next().unwrap_or_default();
+    let snapshots = [first, parts.next().unwrap_or(first)];
+    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (usize::MAX, usize::MAX)] {
+        let Ok(lines) = top::lines_of(snapshots, columns, rows) else { return };
+        assert!(lines.len() <= rows, "{} lines", lines.len());
+        for line in lines {
+            assert!(line.len() <= columns, "{} columns: {line}", line.len());
+            assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line:?}");
+        }
+    }
+}
