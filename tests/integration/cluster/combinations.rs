@@ -20,14 +20,22 @@ pub(crate) fn components() -> Vec<String> {
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
     // What closes the doors also changes what others bring.
     names.sort_by_key(|name| (name == "auth", name.clone()));
-    let known =
-        ["bridge", "label", "monitoring", "openshift", "taints", "without-host-proc", "auth"];
+    let known = [
+        "bridge",
+        "label",
+        "monitoring",
+        "openshift",
+        "restricted",
+        "taints",
+        "without-host-proc",
+        "auth",
+    ];
     assert_eq!(names, known, "the tests of all combinations count on them");
     names
 }
 
 /// Of these one other component at most changes something.
-const APART: [&str; 2] = ["bridge", "without-host-proc"];
+const APART: [&str; 3] = ["bridge", "without-host-proc", "restricted"];
 
 /// Every combination of them, also none. Each that stands apart is in every second one, so that it
 /// is there and is not there whatever the others are, and whether or not the other one is.
@@ -40,6 +48,9 @@ fn combinations(names: &[String]) -> Vec<Vec<&str>> {
     }
     for names in &mut all {
         let others = names.len();
+        if others % 4 < 2 {
+            names.insert(0, APART[2]);
+        }
         if [1, 2].contains(&(others % 4)) {
             names.insert(0, APART[1]);
         }
@@ -88,10 +99,12 @@ fn check_combination(cluster: &Cluster, components: &[&str], before: &BTreeSet<S
     assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{components:?}: {again}");
     let daemonset = cluster.get(&["daemonset", "psi-agent", "-n", "psi-agent"]);
     check_arguments(&daemonset["spec"]["template"]["spec"]["containers"][0]);
-    let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", "psi-agent"]);
+    let is_apart = components.contains(&"restricted");
+    let namespace = if is_apart { "psi-agent-restricted" } else { "psi-agent" };
+    let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", namespace]);
     check_arguments(&job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]);
     if components.contains(&"bridge") {
-        let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", "psi-agent"]);
+        let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", namespace]);
         check_arguments(&bridge["spec"]["template"]["spec"]["containers"][0]);
     }
     let made = everything(cluster).difference(before).count();

@@ -1,12 +1,14 @@
 //! The manifests on a real API server, with the controllers that make pods of them.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::Cluster;
+use crate::support::folder::Folder;
 use crate::support::wait_for;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -143,4 +145,48 @@ fn closed_doors_fit_the_binary_and_the_api_server_and_each_other() {
     let service = cluster.get(&["service", "psi-agent", "-n", "psi-agent"]);
     let annotation = "service.beta.openshift.io/serving-cert-secret-name";
     assert_eq!(service["metadata"]["annotations"][annotation], secret["secretName"]);
+}
+
+#[test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn reap_and_the_bridge_satisfy_the_level_restricted_and_the_agent_does_not() {
+    const RESTRICTED: &str = "psi-agent-restricted";
+    let cluster = Cluster::start("restricted");
+    let rendered = cluster.render_with(&["bridge", "restricted"]);
+    cluster.kubectl(&["apply", "--validate=strict", "-f", "-"], &rendered);
+    let label = "pod-security.kubernetes.io/enforce";
+    let level =
+        |namespace| cluster.get(&["namespace", namespace])["metadata"]["labels"][label].clone();
+    assert_eq!((level(RESTRICTED), level("psi-agent")), ("restricted".into(), "privileged".into()));
+
+    let folder = Folder::new("restricted");
+    let create = |name: &str, template: &Value, namespace: &str| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+            "metadata": {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}});
+        fs::write(folder.join(name), pod.to_string()).unwrap();
+        let file = folder.path(name);
+        let create = ["create", "--dry-run=server", "-f", &file];
+        let output = cluster.kubectl_as(&cluster.admin_kubeconfig(), &create);
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", RESTRICTED]);
+    let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", RESTRICTED]);
+    for (name, template) in [
+        ("reap", &job["spec"]["jobTemplate"]["spec"]["template"]),
+        ("bridge", &bridge["spec"]["template"]),
+    ] {
+        assert_eq!(create(name, template, RESTRICTED), (true, String::new()), "{name}");
+    }
+    let agent = &cluster.get(&["daemonset", "psi-agent", "-n", "psi-agent"])["spec"]["template"];
+    let (is_created, error) = create("agent", agent, RESTRICTED);
+    assert!(!is_created && error.contains("violates PodSecurity \"restricted"), "{error}");
+    assert_eq!(create("agent", agent, "psi-agent"), (true, String::new()));
+
+    // Both accounts have moved too, and so have the objects that grant them rights.
+    for name in ["psi-agent-reap", "psi-agent-bridge"] {
+        let binding = cluster.get(&["clusterrolebinding", name]);
+        assert_eq!(binding["subjects"][0]["namespace"], RESTRICTED, "{name}");
+        cluster.get(&["serviceaccount", name, "-n", RESTRICTED]);
+        cluster.get(&["networkpolicy", name, "-n", RESTRICTED]);
+    }
 }
