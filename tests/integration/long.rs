@@ -1,4 +1,5 @@
 //! Tests that take long or want the machine to themselves: `tests/run --all`.
 
 mod cost;
+mod limits;
 mod scale;
