@@ -114,8 +114,9 @@ impl Agent {
     fn request(&self) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(self.address)
             .with_context(|| format!("the agent does not answer: {}", text(&self.log)))?;
-        stream
-            .write_all(b"GET /snapshot.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(
+            b"GET /snapshot.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let Some((head, body)) = answer.split_once("\r\n\r\n") else {
