@@ -18,15 +18,19 @@ start() {
 start agent psi-agent --listen-address='[::]:9942' --probe-address='[::]:9944' --scope=all
 cat >/tmp/kubeconfig <<'END'
 {"apiVersion": "v1", "kind": "Config", "current-context": "none",
- "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+ "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1", "insecure-skip-tls-verify": true}}],
  "users": [{"name": "none", "user": {}}],
  "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}]}
 END
 start bridge psi-agent bridge --listen-address='[::]:9943' --probe-address='[::]:9945' \
     --kubeconfig=/tmp/kubeconfig
-until wget -q -O /dev/null http://127.0.0.1:9944/readyz && wget -q -O /dev/null http://127.0.0.1:9945/livez; do
+for try in $(seq 60); do
+    if wget -q -O /dev/null http://127.0.0.1:9944/readyz && wget -q -O /dev/null http://127.0.0.1:9945/livez; then
+        break
+    fi
     sleep 1
 done
+section logs cat /tmp/agent.log /tmp/bridge.log
 section metrics sh -c 'wget -q -O - http://127.0.0.1:9942/metrics | wc -c'
 
 # Clients that send nothing.
@@ -48,11 +52,11 @@ for client in $(seq 5); do
     sh -c "cat /tmp/names; sleep 100000" | nc "fd00::$client" 9943 >/tmp/answer.$client 2>/dev/null &
 done
 
-# probed PORT: how many of ten probes, one each 2 s, are answered within a second.
+# probed PORT: how many of ten probes, one each 2 s, are answered within the 5 s of the manifests.
 probed() {
     answered=0
     for probe in $(seq 10); do
-        if wget -q -T 1 -O /dev/null "http://127.0.0.1:$1/livez"; then answered=$((answered + 1)); fi
+        if timeout 5 wget -q -O /dev/null "http://127.0.0.1:$1/livez"; then answered=$((answered + 1)); fi
         sleep 2
     done
     echo "$answered"
@@ -60,9 +64,10 @@ probed() {
 section agent.probed probed 9944
 section bridge.probed probed 9945
 section bridge.answers sh -c 'cat /tmp/answer.* | grep -c "at most 20000"'
-for name in agent bridge; do
-    section "$name.events" cat "$cgroup/$name/memory.events"
-    section "$name.peak" cat "$cgroup/$name/memory.peak"
-    section "$name.sock" grep -w sock "$cgroup/$name/memory.stat"
-    section "$name.processes" cat "$cgroup/$name/cgroup.procs"
+# `section` has a variable `name`.
+for program in agent bridge; do
+    section "$program.events" cat "$cgroup/$program/memory.events"
+    section "$program.peak" cat "$cgroup/$program/memory.peak"
+    section "$program.sock" grep -w sock "$cgroup/$program/memory.stat"
+    section "$program.processes" cat "$cgroup/$program/cgroup.procs"
 done

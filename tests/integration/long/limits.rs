@@ -15,6 +15,7 @@ fn within_their_memory_limits_agent_and_bridge_survive_hostile_clients() {
         assert!(manifest.contains("          limits:\n            memory: 64Mi\n"), "{manifest}");
     }
     let guest = boot(&static_binary(), "under-limits", 1);
+    println!("{}", guest.text("logs", 0));
     let number = |section: &str| guest.text(section, 0).trim().parse::<u64>().unwrap();
     assert!(number("metrics") > 200_000, "{}", number("metrics"));
     for name in ["agent", "bridge"] {
