@@ -16,9 +16,11 @@ start() {
     sh -c "echo 0 >$own/cgroup.procs && exec $*" 2>"/tmp/$(basename "$own").log" &
 }
 start agent psi-agent --listen-address='[::]:9942' --probe-address='[::]:9944' --scope=all
-cat >/tmp/kubeconfig <<'END'
+# Nothing listens there. Without any authority, no client can be made.
+authority=LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJkVENDQVJ1Z0F3SUJBZ0lVREdIWkdnK1kyOEtueWNLSElZTnlpN3BTamdBd0NnWUlLb1pJemowRUF3SXcKRHpFTk1Bc0dBMVVFQXd3RWJtOXVaVEFnRncweU5qRXhNak15TVRFd01UWmFHQTh5TVRJMk1UQXpNREl4TVRBeApObG93RHpFTk1Bc0dBMVVFQXd3RWJtOXVaVEJaTUJNR0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSEEwSUFCRTJOClpjVjc5bkR6cUdzODJhdFY2a0J0Kzk1SWk0c2VKSU1lNTlDTXJGUEswLzZZOGxKNFIrcXlEYXh2K2tCbHgyQzQKcWpPS094YnQ0MTZJRjlrR0JLQ2pVekJSTUIwR0ExVWREZ1FXQkJTaDhzRTZabE9lSjk2YVpPUHU0aTZTckp2RwpPVEFmQmdOVkhTTUVHREFXZ0JTaDhzRTZabE9lSjk2YVpPUHU0aTZTckp2R09UQVBCZ05WSFJNQkFmOEVCVEFECkFRSC9NQW9HQ0NxR1NNNDlCQU1DQTBnQU1FVUNJUUQ1T05wOG5GYTBpQ1Y5ZkFsUW1aNERueGVwTHppSUNjWkoKUmpYWk1EU2VJd0lnUERTS05iR3E4TTk3Qm8zY2pXak9HOFJoWmc3V0JUZFZzWXVCc2ZTeElJcz0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=
+cat >/tmp/kubeconfig <<END
 {"apiVersion": "v1", "kind": "Config", "current-context": "none",
- "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1", "insecure-skip-tls-verify": true}}],
+ "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1", "certificate-authority-data": "$authority"}}],
  "users": [{"name": "none", "user": {}}],
  "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}]}
 END
