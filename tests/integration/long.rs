@@ -2,4 +2,5 @@
 
 mod cost;
 mod limits;
+mod many_cgroups;
 mod scale;
