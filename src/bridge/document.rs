@@ -1,5 +1,5 @@
-//! A JSON document with one entry for each Node, written as it is sent: about 15,000 Nodes it has
-//! several MB. Pure.
+//! A JSON document with one entry for each Node. It is produced in chunks as the client reads, since
+//! it has several MB with 15,000 Nodes. Pure.
 
 use crate::serve::body::Chunks;
 

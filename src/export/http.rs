@@ -32,6 +32,7 @@ use crate::snapshot::{AgentView, Snapshot};
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
+
 pub(crate) struct AgentService {
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,

@@ -23,7 +23,7 @@ struct Place {
     peer: IpAddr,
     /// Since when the connection has no request in progress.
     idle_since: Option<Instant>,
-    /// Dropped with the place, which tells the connection to close.
+    /// Dropped with the place, which closes the connection.
     _close: oneshot::Sender<()>,
 }
 

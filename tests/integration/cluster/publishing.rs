@@ -139,7 +139,7 @@ impl Scene {
     }
 }
 
-/// A client of whoever the kubeconfig says, to be put behind another service.
+/// A client with the credentials of a kubeconfig, for use behind another service.
 pub(super) async fn client(kubeconfig: &Path) -> Client {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
