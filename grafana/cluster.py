@@ -82,7 +82,7 @@ def _now(made: dashboard.Dashboard) -> None:
     made.with_panel(stat(
         "VMs with contention",
         "Number of VMs whose CPU ready or memory contention is 5 % or more.",
-        [Query(f"sum(psi_agent_node_vmis_held_back{{{OWN}}})", "VMs")],
+        [Query(f"sum(psi_agent_node_vmis_contended{{{OWN}}})", "VMs")],
         steps=[(None, GREEN), (1, YELLOW)],
         width=7,
     ))
@@ -200,7 +200,7 @@ def _vms(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "VMs with contention, by node",
         "Number of VMs of each node whose CPU ready or memory contention is 5 % or more.",
-        [Query(by_node(f"psi_agent_node_vmis_held_back{{{OWN}}}"), "{{instance}}")],
+        [Query(by_node(f"psi_agent_node_vmis_contended{{{OWN}}}"), "{{instance}}")],
         unit="suffix: VMs", width=8,
     ))
 

@@ -57,7 +57,7 @@ pub struct NodeView {
     /// The same in the last tick, not smoothed.
     pub latest: PerResource<Option<Ratio>>,
     /// VMs whose CPU ready or memory contention is 5 % or more.
-    pub held_back: usize,
+    pub vms_contended: usize,
     /// Shares of the window in which tasks waited (PSI).
     pub pressure: PressureRates,
     /// Share of the CPUs' time in use.
@@ -215,7 +215,7 @@ impl<'a> Snapshot<'a> {
                 score: score.and_then(|score| score.score),
                 contention: score.map(|score| score.contention).unwrap_or_default(),
                 latest: score.map(|score| score.latest).unwrap_or_default(),
-                held_back: score.map_or(0, |score| score.waiting_vms),
+                vms_contended: score.map_or(0, |score| score.waiting_vms),
                 pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default(),
                 utilization: rates.and_then(|rates| rates.node.utilization),
                 steal: rates.and_then(|rates| rates.node.steal),

@@ -54,7 +54,7 @@ fn write_node(text: &mut String, score: &NodeScore) {
     gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.steal));
     let help = "Number of VMs whose CPU ready or memory contention is 5 % or more.";
     let waiting_vms = u32::try_from(score.waiting_vms).ok().map(f64::from);
-    gauge(text, "psi_agent_node_vmis_held_back", help).write(&[], waiting_vms);
+    gauge(text, "psi_agent_node_vmis_contended", help).write(&[], waiting_vms);
     let help = "Source and version of the estimator as the label basis; always 1. Scores of \
                 different bases are not comparable.";
     let basis = label("basis", &score.basis.to_string());
@@ -243,7 +243,7 @@ mod tests {
         let text = score(Vec::new());
         assert!(text.contains("\npsi_agent_node_score 0.3\n"), "{text}");
         assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
-        assert!(text.contains("\npsi_agent_node_vmis_held_back 0\n"));
+        assert!(text.contains("\npsi_agent_node_vmis_contended 0\n"));
         for absent in ["steal_ratio", "resource=\"memory\"", "vmi_", "NaN"] {
             assert!(!text.contains(absent), "{absent}: {text}");
         }

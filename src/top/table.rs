@@ -112,7 +112,7 @@ fn node_fields(node: &Node) -> Vec<String> {
     let points = node.score.map_or("-".into(), |score| format!("{:.0}", score * 100.0));
     vec![
         format!("node score {points}"),
-        format!("VMs contended {}", node.held_back),
+        format!("VMs contended {}", node.vms_contended),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
     ]

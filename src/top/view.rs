@@ -37,7 +37,7 @@ pub(super) struct Problem {
 pub(super) struct Node {
     pub(super) score: Option<f64>,
     pub(super) contention: PerResource<Option<f64>>,
-    pub(super) held_back: u64,
+    pub(super) vms_contended: u64,
     #[serde(default)]
     pub(super) pressure: PerResource<Pressure>,
     pub(super) utilization: Option<f64>,
@@ -168,7 +168,7 @@ mod tests {
                 "pressure": {"cpu": {}, "memory": {}, "io": {}}})
         });
         let json = serde_json::json!({"version": "9", "observed_at_ms": at_ms,
-            "node": {"contention": {}, "held_back": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
+            "node": {"contention": {}, "vms_contended": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
         View::parse(json.to_string().as_bytes()).unwrap()
     }
 

@@ -2,9 +2,9 @@
 //! binary. `tests/run --cluster` builds what they need.
 
 mod api_faults;
+mod authentication;
 mod bridge;
 mod cadvisor;
-mod closed_doors;
 mod combinations;
 mod dashboards;
 mod default_scheduler;

@@ -160,7 +160,7 @@ function showNode({ node, version, cgroups }, vms, kind) {
   byId("about").textContent = `Version ${version}. ${cgroups.length} cgroups.`;
   byId("score").textContent = known(node.score) ? (node.score * 100).toFixed(0) : "–";
   const byOwn = vms.filter((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
-  byId("counts").textContent = `${vms.length} ${kind}: ${node.held_back} contended, ${byOwn.length} slowed by own limits`;
+  byId("counts").textContent = `${vms.length} ${kind}: ${node.vms_contended} contended, ${byOwn.length} slowed by own limits`;
   byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
   tile("cpu", "CPU", node);

@@ -25,7 +25,7 @@ fn vm(name: &str, contention: f64) -> Value {
 fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
-        "held_back": 1, "utilization": 0.81, "steal": null});
+        "vms_contended": 1, "utilization": 0.81, "steal": null});
     let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
     Frame {
         source: "agent 9.9 at 127.0.0.1:1".into(),

@@ -97,8 +97,8 @@ fn components_add_what_they_say() {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-fn closed_doors_fit_the_binary_and_the_api_server_and_each_other() {
-    let cluster = Cluster::start("doors-manifests");
+fn authentication_fits_the_binary_and_the_api_server_and_each_other() {
+    let cluster = Cluster::start("authentication-manifests");
     let rendered = cluster.render_with(&["auth"]);
     assert!(!rendered.contains("kind: PodMonitor"), "{rendered}");
     let apply = ["apply", "--validate=strict", "-f", "-"];
