@@ -4,3 +4,4 @@ mod cost;
 mod limits;
 mod many_cgroups;
 mod scale;
+mod soak;
