@@ -1,5 +1,5 @@
-# The agent and the bridge in cgroups with the memory limits of their manifests, beside clients that keep
-# connections, don't read, and send too much. Each client has an address of its own: a connection to an
+# The agent, the bridge and reap in cgroups with the memory limits of their manifests: the first two beside
+# clients that keep connections, don't read, and send too much, reap with 15,000 Nodes of 30 kB. Each client has an address of its own: a connection to an
 # IPv6 address of this host comes from the same address. Run by init.
 
 limit=67108864
@@ -73,3 +73,37 @@ for program in agent bridge; do
     section "$program.sock" grep -w sock "$cgroup/$program/memory.stat"
     section "$program.processes" cat "$cgroup/$program/cgroup.procs"
 done
+
+# An API server that lists Nodes by pages, each with a fresh value and 30 kB of others' contents.
+cat >/tmp/nodes.sh <<'END'
+now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+while read -r method url protocol; do
+    while read -r line && [ ${#line} -gt 1 ]; do :; done
+    first=${url##*continue=}
+    first=${first%%&*}
+    case "$first" in *[!0-9]*) first=0 ;; esac
+    awk -v first="$first" -v now="$now" 'BEGIN {
+        rest = "x"
+        while (length(rest) < 30000) rest = rest rest
+        rest = "\"others.example/config\":\"" rest "\""
+        next_page = first + 50 < 15000 ? first + 50 : ""
+        printf "{\"kind\":\"NodeList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"1\",\"continue\":\"%s\"},\"items\":[", next_page
+        for (node = first; node < first + 50; node++) {
+            printf "%s{\"metadata\":{\"name\":\"node-%d\",\"annotations\":{\"psi-agent.io/score\":\"15\",", (node > first ? "," : ""), node
+            printf "\"psi-agent.io/cpu\":\"15\",\"psi-agent.io/observed-at\":\"%s\",\"psi-agent.io/basis\":\"psi/9\",%s}}}", now, rest
+        }
+        print "]}"
+    }' >/tmp/page
+    printf 'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n' "$(wc -c </tmp/page)"
+    cat /tmp/page
+done
+END
+# The other two and their clients are no part of this, and cost time.
+for program in agent bridge; do echo 1 >"$cgroup/$program/cgroup.kill"; done
+nc -ll -p 8001 -e sh /tmp/nodes.sh 2>/tmp/nodes.log &
+sed 's#127.0.0.1:1"#127.0.0.1:8001"#' /tmp/kubeconfig >/tmp/kubeconfig-of-nodes
+mkdir "$cgroup/reap"
+echo "$limit" >"$cgroup/reap/memory.max"
+section reap sh -c "echo 0 >$cgroup/reap/cgroup.procs && exec psi-agent reap --older-than=15m --kubeconfig=/tmp/kubeconfig-of-nodes"
+section reap.events cat "$cgroup/reap/memory.events"
+section reap.peak cat "$cgroup/reap/memory.peak"
