@@ -5,15 +5,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, HOST};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use jiff::Timestamp;
@@ -42,6 +39,8 @@ use psi_agent::top;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::watch;
+
+use crate::connection::Connection;
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 static START: LazyLock<Timestamp> = LazyLock::new(|| NOW.parse().expect("a time"));
@@ -81,45 +80,6 @@ fn bridge() -> BridgeService {
     let (_, tables) = watch::channel(table);
     let health = BridgeHealth::new(&Standing::ALL.map(Standing::word)).expect("metrics");
     BridgeService::new(tables, AccessRules::default(), Arc::new(health))
-}
-
-/// The two ends of a connection: all of a client's bytes, and what the server writes.
-struct Connection<'a> {
-    received: &'a [u8],
-    sent: &'a RefCell<Vec<u8>>,
-}
-
-impl Read for Connection<'_> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        mut buffer: ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let length = buffer.remaining().min(self.received.len());
-        let (now, later) = self.received.split_at(length);
-        buffer.put_slice(now);
-        self.received = later;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Write for Connection<'_> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        self.sent.borrow_mut().extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
 }
 
 /// A connection's bytes: hyper parses them, the agent's access rules decide on each request, and the

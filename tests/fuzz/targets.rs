@@ -3,6 +3,7 @@
 //! are printed. `run` builds this and runs all targets.
 #![no_main]
 
+mod connection;
 mod network;
 
 use std::hint::black_box;
