@@ -46,7 +46,7 @@ pub(crate) fn cache_dir() -> PathBuf {
 /// What the `build` of a folder of tests made: it has the version of the module that it is made from.
 pub(crate) fn built(name: &str, go_mod: &str, module: &str) -> PathBuf {
     let required = go_mod.split(&format!("{module} v")).nth(1);
-    let version = required.and_then(|rest| rest.lines().next());
+    let version = required.and_then(|rest| rest.split_whitespace().next());
     let version = version.unwrap_or_else(|| panic!("no {module} in go.mod: {go_mod}"));
     cache_dir().join(format!("{name}-{version}"))
 }
