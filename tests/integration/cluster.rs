@@ -5,6 +5,7 @@ mod api_faults;
 mod authentication;
 mod bridge;
 mod cadvisor;
+mod chart;
 mod combinations;
 mod dashboards;
 mod default_scheduler;

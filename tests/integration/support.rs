@@ -10,6 +10,7 @@ pub(crate) mod descheduler;
 pub(crate) mod exposition;
 pub(crate) mod fake_node;
 pub(crate) mod folder;
+pub(crate) mod helm;
 pub(crate) mod host_proc;
 pub(crate) mod install_document;
 pub(crate) mod kubevirt;

@@ -1,0 +1,44 @@
+//! helm, and what it makes of the chart.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::built;
+
+/// Flags without which the chart renders nothing.
+pub(crate) const IMAGE: &str = "image.repository=psi-agent";
+
+fn chart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/chart")
+}
+
+pub(crate) fn program() -> PathBuf {
+    built("helm", include_str!("../../helm/go.mod"), "helm.sh/helm/v3").join("helm")
+}
+
+/// Runs `helm VERB psi-agent CHART` in a namespace, with these values. `lint` has no release's name,
+/// `uninstall` and `rollback` no chart.
+pub(crate) fn helm(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.arg(verb);
+    if verb != "lint" {
+        command.arg("psi-agent");
+    }
+    if !["uninstall", "rollback"].contains(&verb) {
+        command.arg(chart());
+    }
+    command.args(["--namespace", namespace]).args(more);
+    for value in values {
+        command.args(["--set", value]);
+    }
+    // Nothing of the user's own configuration.
+    command.env("HELM_CONFIG_HOME", "/nonexistent").env("HELM_DATA_HOME", "/nonexistent");
+    command.output().expect("helm starts: tests/helm/build makes it")
+}
+
+/// The output of a command that succeeds.
+pub(crate) fn helm_output(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> String {
+    let output = helm(verb, namespace, values, more);
+    assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
