@@ -34,7 +34,7 @@ mod support;
 
 const CGROUPS: u64 = 1667;
 const REPEATS: u32 = 20;
-/// Budget as a share of the crate's time: 0.3 ms on the machine of README.md, where it takes 7.9 ms.
+/// Budget as a share of the crate's time: 0.3 ms on the machine of benches/README.md, where it takes 7.9 ms.
 const SHARE: f64 = 0.3 / 7.9;
 
 fn main() -> ExitCode {
