@@ -10,12 +10,13 @@ pub(crate) mod cli;
 pub(crate) mod dashboards;
 mod golden;
 mod http;
+mod named_tests;
 mod names;
 mod node_metadata;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;
-mod reliability;
+
 mod rules;
 mod run_delay;
 mod sampling;
