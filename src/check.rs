@@ -320,7 +320,7 @@ fn cpu_source(
     }
 }
 
-/// The pods and the Node that the agent writes on; none of both where it runs stand-alone.
+/// The pods and the Node that the agent writes on; nothing where it runs stand-alone.
 fn api_server(config: &Config) -> Vec<Finding> {
     let findings = block_on(async {
         let node = connect(&config.pods).await;

@@ -43,7 +43,7 @@ pub async fn reap(
     {
         bail!(
             "{stale} of {scored} nodes with a value are stale: that looks like an outage of the \
-             agents or of the API server, so nothing was cleared; --force clears them all the same",
+             agents or of the API server, so nothing was cleared; to clear them anyway, set --force",
         );
     }
     let (mut cleared, mut failed) = (0, 0);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 /// Time without a byte from the API server after which a connection is given up. It ends a list that is
@@ -21,15 +21,15 @@ pub struct Cluster {
 /// No client can be made. An unreachable API server is none of these.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    #[error("cannot use the kubeconfig {path}: {source}")]
-    Kubeconfig { path: String, source: kube::config::KubeconfigError },
+    #[error("cannot use the kubeconfig {path}: {reason}")]
+    Kubeconfig { path: String, reason: String },
     #[error(
-        "cannot use the service account: {0}: name a --kubeconfig, or let the pod mount its token"
+        "cannot use the service account: {0}: set --kubeconfig, or let the pod mount its token"
     )]
-    ServiceAccount(#[from] kube::config::InClusterError),
+    ServiceAccount(String),
     /// Neither a kubeconfig in kubectl's places nor a service account.
-    #[error("no way to a cluster: {0}: name a --kubeconfig, or set KUBECONFIG")]
-    Nowhere(#[from] kube::config::InferConfigError),
+    #[error("no cluster: cannot use the default kubeconfig ({0}): set --kubeconfig or KUBECONFIG")]
+    NoCluster(String),
     /// The configuration makes no client, for example because of a bad certificate.
     #[error("cannot make a client for the API server: {0}")]
     Client(#[source] kube::Error),
@@ -53,7 +53,12 @@ impl ApiClient {
     pub async fn connect_as_kubectl(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
         let config = match kubeconfig {
             Some(path) => from_kubeconfig(path).await?,
-            None => Config::infer().await?,
+            None => match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+                Ok(config) => config,
+                Err(error) => {
+                    Config::incluster().map_err(|_| ClusterError::NoCluster(reason(&error)))?
+                }
+            },
         };
         client(config).map(Self::new)
     }
@@ -69,7 +74,8 @@ impl OwnNode {
     /// Makes the agent's client. Sends no request.
     pub async fn connect(cluster: &Cluster) -> Result<Self, ClusterError> {
         let mut config = match &cluster.kubeconfig {
-            None => Config::incluster()?,
+            None => Config::incluster()
+                .map_err(|error| ClusterError::ServiceAccount(error.to_string()))?,
             Some(path) => from_kubeconfig(path).await?,
         };
         // The agent has its own rules for retries: see publish/plan.rs.
@@ -84,8 +90,19 @@ fn client(mut config: Config) -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(ClusterError::Client)
 }
 
+/// One line: errors of the parser quote the file.
+fn reason(error: &KubeconfigError) -> String {
+    if let KubeconfigError::ReadConfig(error, _) = error {
+        return error.to_string();
+    }
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
 async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
-    let failed = |source| ClusterError::Kubeconfig { path: path.display().to_string(), source };
+    let failed = |error: KubeconfigError| ClusterError::Kubeconfig {
+        path: path.display().to_string(),
+        reason: reason(&error),
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
 }
