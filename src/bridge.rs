@@ -44,10 +44,10 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
     let probes = Server::listen_for_probes(config.probe_address).await?;
-    let Bridge { window, stale_after, node_selector } = settings;
+    let Bridge { window, stale, node_selector, .. } = settings;
     let url = &server.url;
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
-    let reach = Reach { window: *window, stale_after: *stale_after };
+    let reach = Reach { window: *window, stale_after: stale.stale_after };
     let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
     let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&health));
     let service = Arc::new(service);

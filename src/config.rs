@@ -1,11 +1,12 @@
 //! The command line and its environment variables, as a checked [`Config`]. No other module reads
 //! either.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 use crate::contract::{Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
@@ -15,11 +16,15 @@ use crate::publish::node_patch::Outputs;
 use crate::sample::{CpuSource, Groups};
 pub use access::{Access, Auth};
 pub use bridge::Bridge;
+use cluster::CgroupLevel;
 pub use cluster::{PodSource, Publish, Scope};
+use command::RunFlags;
 pub use command::{Command, NodesFlags, ReapFlags};
 pub use error::ConfigError;
-use flags::Flags;
+use flags::{ApiFlags, DEFAULT_ADDRESS, ScoreFlags, ServerFlags, SourceFlags};
 pub use flags::{LogConfig, LogFormat};
+pub use generated::{write_completions, write_manual};
+use values::HEARTBEATS;
 
 mod access;
 mod bridge;
@@ -27,27 +32,50 @@ mod cluster;
 mod command;
 mod error;
 mod flags;
+mod generated;
 #[cfg(test)]
 mod tests;
+mod values;
 
 /// The command line as typed.
 #[derive(Debug, Parser)]
 #[command(
     name = "psi-agent",
     version,
+    max_term_width = 100,
     about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its VMs.",
-    after_help = "Exit codes: 0 success; 1 this host does not meet a requirement, explained in one \
-                  line; 64 invalid command line.\n\
-                  The default command is run. Every flag has an environment variable."
+    after_help = "The default command is run: `psi-agent --scope all` is `psi-agent run --scope all`.\n\
+                  `psi-agent COMMAND -h` lists the flags of a command, `--help` explains them.\n\
+                  Flags have environment variables: PSI_AGENT_SCOPE for --scope, and so on.\n\n\
+                  Exit codes: 0 success; 1 this host does not meet a requirement, explained in one \
+                  line; 64 invalid command line."
 )]
 pub struct CommandLine {
     #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    flags: Flags,
+    command: Command,
 }
 
-/// The settings of one run of the program.
+impl CommandLine {
+    /// Parses the arguments, the first of which is the program's name. Without a command, they are
+    /// those of `run`.
+    pub fn parse_arguments(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Self, clap::Error> {
+        let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+        let own = ["-h", "--help", "-V", "--version"];
+        let first = arguments.get(1).and_then(|first| first.to_str());
+        if first.is_none_or(|first| first.starts_with('-') && !own.contains(&first)) {
+            arguments.insert(arguments.len().min(1), "run".into());
+        }
+        // The short help has no environment variables, so that most flags have a single line.
+        let is_short = arguments.iter().any(|argument| argument == "-h");
+        let command = Self::command()
+            .mut_subcommands(|command| command.mut_args(|argument| argument.hide_env(is_short)));
+        Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
+    }
+}
+
+/// The settings of one run of the program. Those that the command has no flags for are the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub command: Command,
@@ -80,6 +108,62 @@ pub struct Config {
 }
 
 impl Config {
+    fn new(command: Command, log: LogConfig) -> Self {
+        Self {
+            command,
+            listen_address: DEFAULT_ADDRESS,
+            probe_address: None,
+            access: Access::default(),
+            proc_root: "/proc".into(),
+            cpu_source: None,
+            cgroup_root: None,
+            pods: PodSource::Standalone,
+            kubeconfig: None,
+            prefix: Prefix::default(),
+            selection: Scope::All.selection(CgroupLevel::value_variants()),
+            families: FamilyGroup::value_variants().to_vec(),
+            counted: vec![Resource::Cpu, Resource::Memory],
+            thresholds: Thresholds::default(),
+            publish: Publish::DryRun,
+            heartbeat_interval: *HEARTBEATS.start(),
+            outputs: Outputs::default(),
+            log,
+        }
+    }
+
+    fn set_server(&mut self, flags: ServerFlags) -> Result<(), ConfigError> {
+        self.listen_address = flags.listen.listen_address;
+        self.probe_address = flags.probe_address;
+        self.access.certificate = flags.tls.certificate()?;
+        Ok(())
+    }
+
+    fn set_source(
+        &mut self,
+        flags: SourceFlags,
+        levels: &[CgroupLevel],
+    ) -> Result<(), ConfigError> {
+        // Every pod has this variable; Kubernetes' client libraries rely on it too.
+        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let kubeconfig = flags.kubeconfig.kubeconfig;
+        self.pods = PodSource::new(flags.pods_file, kubeconfig, flags.node_name, in_cluster)?;
+        self.selection = Scope::new(flags.scope, &self.pods)?.selection(levels);
+        self.proc_root = flags.proc_root;
+        self.cpu_source = flags.cpu_source.into();
+        self.cgroup_root = flags.cgroup_root;
+        Ok(())
+    }
+
+    fn set_score(&mut self, flags: ScoreFlags) {
+        self.counted = flags.score_resources;
+        self.thresholds = flags.levels;
+    }
+
+    fn set_api(&mut self, flags: ApiFlags) {
+        self.kubeconfig = flags.kubeconfig.kubeconfig;
+        self.prefix = flags.prefix.prefix;
+    }
+
     /// Groups of kernel files that the exported families need.
     pub fn groups(&self) -> Groups {
         let has = |group| self.families.contains(&group);
@@ -97,44 +181,48 @@ impl Config {
 impl TryFrom<CommandLine> for Config {
     type Error = ConfigError;
 
-    fn try_from(CommandLine { command, flags }: CommandLine) -> Result<Self, ConfigError> {
-        // Every pod has this variable; Kubernetes' client libraries rely on it too.
-        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let command = command.unwrap_or(Command::Run);
-        let pods = match &command {
-            Command::Nodes(_) | Command::Reap(_) | Command::Bridge(_) => PodSource::Standalone,
-            Command::Run | Command::Once | Command::Top | Command::Check => PodSource::new(
-                flags.pods_file,
-                flags.kubeconfig.clone(),
-                flags.node_name,
-                in_cluster,
-            )?,
-        };
-        let scope = Scope::new(flags.scope, &pods)?;
-        let publish = Publish::new(flags.publish, &pods, &command)?;
-        let access =
-            Access::new(flags.tls_cert_file, flags.tls_private_key_file, flags.auth, flags.page)?;
-        flags.auth.check(&pods, access.certificate.is_some(), &command)?;
-        let taints = flags.taint_levels.into_iter().collect();
-        Ok(Config {
-            pods,
-            kubeconfig: flags.kubeconfig,
-            prefix: flags.prefix,
-            listen_address: flags.listen_address.unwrap_or_else(|| command.default_address()),
-            command,
-            probe_address: flags.probe_address,
-            access,
-            proc_root: flags.proc_root,
-            cpu_source: flags.cpu_source.into(),
-            cgroup_root: flags.cgroup_root,
-            selection: scope.selection(&flags.cgroup_levels),
-            families: flags.families,
-            counted: flags.score_resources,
-            thresholds: flags.levels,
-            publish,
-            heartbeat_interval: flags.heartbeat_interval,
-            outputs: Outputs { label: flags.label, taints },
-            log: flags.log,
-        })
+    fn try_from(CommandLine { command }: CommandLine) -> Result<Self, ConfigError> {
+        let mut config = Config::new(command.clone(), command.log());
+        let all_levels = CgroupLevel::value_variants();
+        match command {
+            Command::Run(flags) => {
+                let RunFlags { access, publishing, export, .. } = *flags;
+                config.set_server(flags.server)?;
+                config.set_source(flags.source, &export.cgroup_levels)?;
+                config.families = export.families;
+                config.set_score(flags.score);
+                config.prefix = flags.prefix.prefix;
+                config.publish = Publish::new(flags.publish.publish, &config.pods);
+                config.publish.check(&config.pods)?;
+                config.heartbeat_interval = publishing.heartbeat_interval;
+                let taints = publishing.taint_levels.into_iter().collect();
+                config.outputs = Outputs { label: publishing.label, taints };
+                config.access = Access { auth: access.auth, page: access.page, ..config.access };
+                config.access.check(&config.pods)?;
+            }
+            Command::Once(flags) => {
+                config.set_source(flags.source, &flags.export.cgroup_levels)?;
+                config.families = flags.export.families;
+                config.set_score(flags.score);
+            }
+            Command::Top(flags) => {
+                config.listen_address = flags.listen.listen_address;
+                config.set_source(flags.source, all_levels)?;
+                config.set_score(flags.score);
+            }
+            Command::Check(flags) => {
+                config.access.certificate = flags.tls.certificate()?;
+                config.set_source(flags.source, all_levels)?;
+                config.publish = Publish::new(flags.publish.publish, &config.pods);
+            }
+            Command::Nodes(flags) => config.set_api(flags.api),
+            Command::Reap(flags) => config.set_api(flags.api),
+            Command::Bridge(flags) => {
+                config.set_server(flags.server)?;
+                config.set_api(flags.api);
+            }
+            Command::Completions { .. } | Command::Man { .. } => {}
+        }
+        Ok(config)
     }
 }

@@ -1,18 +1,20 @@
 //! Parses, runs, and turns the outcome into an exit code; nothing else.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Display, Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::Context;
+use clap::CommandFactory;
 use psi_agent::cluster::{ApiClient, block_on};
-use psi_agent::config::{Command, CommandLine, Config};
+use psi_agent::config::{Command, CommandLine, Config, write_completions, write_manual};
 use psi_agent::{agent, bridge, check, clock, log, nodes, once, reap, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let config = match CommandLine::try_parse() {
+    let config = match CommandLine::parse_arguments(std::env::args_os()) {
         Ok(command_line) => match Config::try_from(command_line) {
             Ok(config) => config,
             Err(error) => {
@@ -31,16 +33,16 @@ fn main() -> ExitCode {
         }
     };
     // On the terminal that the table is on, a log would be written over it.
-    let is_shown = config.command != Command::Top || !stderr().is_terminal();
+    let is_shown = !matches!(config.command, Command::Top(_)) || !stderr().is_terminal();
     let log = is_shown.then(|| log::start(config.log));
     let outcome = match &config.command {
-        Command::Run => agent::run(&config).map(|()| ExitCode::SUCCESS),
-        Command::Once => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
-        Command::Top => top::top(&config).map(|()| ExitCode::SUCCESS),
-        Command::Check => check::check(&config, &mut stdout().lock()),
+        Command::Run(_) => agent::run(&config).map(|()| ExitCode::SUCCESS),
+        Command::Once(_) => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Top(_) => top::top(&config).map(|()| ExitCode::SUCCESS),
+        Command::Check(_) => check::check(&config, &mut stdout().lock()),
         Command::Nodes(flags) => with_api(&config, async |api| {
             let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
-            let (prefix, stale_after) = (&config.prefix, flags.stale_after);
+            let (prefix, stale_after) = (&config.prefix, flags.stale.stale_after);
             nodes::nodes(&api, prefix, now, stale_after, width, &mut stdout().lock()).await
         }),
         Command::Reap(flags) => with_api(&config, async |api| {
@@ -48,6 +50,14 @@ fn main() -> ExitCode {
             reap::reap(&api, &config.prefix, keys, now, &mut stdout().lock()).await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => {
+            write_completions(CommandLine::command(), *shell, &mut stdout())
+                .context("cannot write the completions")
+                .map(|()| ExitCode::SUCCESS)
+        }
+        Command::Man { dir } => write_manual(CommandLine::command(), dir.as_deref(), &mut stdout())
+            .with_context(|| format!("cannot write the manual to {}", place(dir.as_ref())))
+            .map(|()| ExitCode::SUCCESS),
     };
     // The error comes after what was logged.
     drop(log);
@@ -66,6 +76,10 @@ fn with_api(
         command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()).await?).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn place(directory: Option<&PathBuf>) -> Display<'_> {
+    directory.map_or(Path::new("stdout"), PathBuf::as_path).display()
 }
 
 /// What is wrong, without the usage that clap shows below it.

@@ -1,43 +1,23 @@
-//! The flags about TLS and access.
-
-use std::path::PathBuf;
+//! Who may read what: TLS and authentication.
 
 use clap::ValueEnum;
 
 use super::cluster::PodSource;
-use super::command::Command;
 use super::error::ConfigError;
 use crate::serve::authorization::{AccessRules, Page};
 use crate::serve::tls::CertificateFiles;
 
 /// Authentication for the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Auth {
     /// No authentication
+    #[default]
     None,
-    /// A bearer token whose account may get /metrics, reviewed by the API server
+    /// A bearer token whose account may get /metrics
     Kubernetes,
 }
 
-impl Auth {
-    pub(super) fn check(
-        self,
-        pods: &PodSource,
-        has_tls: bool,
-        command: &Command,
-    ) -> Result<(), ConfigError> {
-        match (self, command) {
-            (Auth::Kubernetes, Command::Run) if !has_tls => Err(ConfigError::AuthWithoutTls),
-            (Auth::Kubernetes, Command::Run) if !matches!(pods, PodSource::Cluster(_)) => {
-                Err(ConfigError::AuthWithoutCluster)
-            }
-            (Auth::Kubernetes, Command::Bridge(_)) => Err(ConfigError::AuthOfTheBridge),
-            (Auth::Kubernetes | Auth::None, _) => Ok(()),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// The certificate; `None` for plain HTTP.
     pub certificate: Option<CertificateFiles>,
@@ -46,18 +26,16 @@ pub struct Access {
 }
 
 impl Access {
-    pub(super) fn new(
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        auth: Auth,
-        page: Page,
-    ) -> Result<Self, ConfigError> {
-        let certificate = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(ConfigError::HalfACertificate),
-        };
-        Ok(Self { certificate, auth, page })
+    pub(super) fn check(&self, pods: &PodSource) -> Result<(), ConfigError> {
+        match (self.auth, pods) {
+            (Auth::None, _) => Ok(()),
+            (Auth::Kubernetes, _) if self.certificate.is_none() => Err(ConfigError::AuthWithoutTls),
+            (Auth::Kubernetes, PodSource::Cluster(_)) => Ok(()),
+            (Auth::Kubernetes, PodSource::File(_)) => {
+                Err(ConfigError::WithPodsFile("--auth kubernetes"))
+            }
+            (Auth::Kubernetes, PodSource::Standalone) => Err(ConfigError::AuthWithoutCluster),
+        }
     }
 
     pub fn rules(&self) -> AccessRules {

@@ -1,53 +1,42 @@
-//! The bridge's own flags.
+//! The flags of `bridge`.
 
 use std::time::Duration;
 
 use clap::Args;
 
-/// The shortest and the longest window. A shorter one follows every burst; with a longer one, a
-/// node's score stays high for hours.
-const WINDOWS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3_600)];
+use super::flags::{ApiFlags, LogConfig, ServerFlags, StaleAfter};
+use super::values::parse_window;
 
 /// The bridge's own settings.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Args)]
+#[command(mut_arg("listen_address", |address| {
+    address.help("Address of the HTTP server").default_value("127.0.0.1:9943")
+}))]
 pub struct Bridge {
-    /// Window over which each node's score is averaged, 10s to 1h
-    #[arg(long, env = "PSI_AGENT_WINDOW", value_parser = parse_window, default_value = "10m")]
-    pub window: Duration,
+    #[command(flatten)]
+    pub(super) server: ServerFlags,
+
+    #[command(flatten)]
+    pub(super) api: ApiFlags,
 
     /// Label selector of Nodes, in kubectl's syntax; empty for all Nodes
     #[arg(
         long,
         env = "PSI_AGENT_NODE_SELECTOR",
         value_name = "SELECTOR",
-        default_value = "kubevirt.io/schedulable=true"
+        default_value = "kubevirt.io/schedulable=true",
+        help_heading = "Nodes"
     )]
     pub node_selector: String,
 
-    /// Age from which a value is ignored: twice the agents' --heartbeat-interval
-    #[arg(
-        long,
-        env = "PSI_AGENT_STALE_AFTER",
-        value_name = "AGE",
-        value_parser = parse_age,
-        default_value = "10m"
-    )]
-    pub stale_after: Duration,
-}
+    /// Window over which each node's score is averaged, 10s to 1h
+    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", value_parser = parse_window,
+          default_value = "10m", help_heading = "Nodes")]
+    pub window: Duration,
 
-fn parse_window(text: &str) -> Result<Duration, String> {
-    let window = parse_age(text)?;
-    let [shortest, longest] = WINDOWS;
-    if (shortest..=longest).contains(&window) {
-        Ok(window)
-    } else {
-        Err("a window is 10s to 1h long".into())
-    }
-}
+    #[command(flatten)]
+    pub stale: StaleAfter,
 
-/// `15m`, `1h30m`: positive.
-pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
-    let age = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    let age = Duration::try_from(age).ok().filter(|age| !age.is_zero());
-    age.ok_or_else(|| "an age must be positive".into())
+    #[command(flatten)]
+    pub(super) log: LogConfig,
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::command::Command;
 use super::error::ConfigError;
 use crate::cluster::Cluster;
 use crate::identity::selection::Selection;
@@ -95,18 +94,16 @@ pub enum Publish {
 }
 
 impl Publish {
-    pub(super) fn new(
-        typed: Option<Self>,
-        pods: &PodSource,
-        command: &Command,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn new(typed: Option<Self>, pods: &PodSource) -> Self {
         let in_cluster = matches!(pods, PodSource::Cluster(_));
-        match typed {
-            Some(Publish::On) if !in_cluster && *command == Command::Run => {
-                Err(ConfigError::PublishWithoutCluster)
-            }
-            Some(publish) => Ok(publish),
-            None => Ok(if in_cluster { Publish::On } else { Publish::DryRun }),
+        typed.unwrap_or(if in_cluster { Publish::On } else { Publish::DryRun })
+    }
+
+    pub(super) fn check(self, pods: &PodSource) -> Result<(), ConfigError> {
+        match (self, pods) {
+            (Publish::On, PodSource::Standalone) => Err(ConfigError::PublishWithoutCluster),
+            (Publish::On, PodSource::File(_)) => Err(ConfigError::WithPodsFile("--publish on")),
+            (Publish::On | Publish::DryRun | Publish::Off, _) => Ok(()),
         }
     }
 }

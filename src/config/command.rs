@@ -1,20 +1,26 @@
 //! The commands as typed, with their help.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use clap_complete::Shell;
 
-use super::bridge::{Bridge, parse_age};
+use super::bridge::Bridge;
+use super::flags::{
+    AccessFlags, ApiFlags, ExportFlags, ListenAddress, LogConfig, PrefixFlag, PublishFlag,
+    PublishingFlags, ScoreFlags, ServerFlags, SourceFlags, StaleAfter, TlsFlags,
+};
+use super::values::parse_duration;
 use crate::reap::Reap;
 
 /// A command, with its own flags.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Serve metrics until stopped (the default command)
-    Run,
+    /// Serve metrics and publish the score until stopped (the default command)
+    Run(Box<RunFlags>),
     /// Read twice, 2 s apart, print the metrics and exit
-    Once,
+    Once(OnceFlags),
     /// Show this node and its VMs by contention, live in a terminal
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
@@ -25,53 +31,126 @@ pub enum Command {
     /// share of time in which some task waited. LIMIT: part of CPU that the VM's own limit explains.
     /// NODE: CPU ready, the share of time that each of its CPUs waited because of the node. CPUS:
     /// CPUs used. A dash is an unknown value; most are unknown in the first table.
-    Top,
+    Top(TopFlags),
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
-    Check,
+    Check(CheckFlags),
     /// List the cluster's nodes by their published scores, with the age of each
     Nodes(NodesFlags),
     /// Remove stale published scores from Nodes
     Reap(ReapFlags),
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
     ///
-    /// GET and POST /api/v1/query respond to the queries slow-score and
-    /// instance:psi_agent_node_score:avg10m_neutral as a Prometheus does: each Node's slow score, for
-    /// the descheduler. GET /watcher responds as a load-watcher does, for Trimaran. POST /prioritize is
-    /// an extender of kube-scheduler. A Node without a fresh score gets the average of the others.
+    /// /api/v1/query responds to the descheduler as a Prometheus does, with the slow score of each Node.
+    /// /watcher responds to Trimaran as a load-watcher does. /prioritize is an extender of
+    /// kube-scheduler. A Node without a fresh score gets the average of the others.
     Bridge(Bridge),
+    /// Print the completion script of a shell
+    ///
+    /// For bash, in the current shell: source <(psi-agent completions bash)
+    Completions { shell: Shell },
+    /// Print the manual page, or write the pages of all commands to a directory
+    Man {
+        /// Existing directory for the pages, such as /usr/local/share/man/man1
+        dir: Option<PathBuf>,
+    },
+}
+
+/// The flags of `run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunFlags {
+    #[command(flatten)]
+    pub(super) server: ServerFlags,
+    #[command(flatten)]
+    pub(super) access: AccessFlags,
+    #[command(flatten)]
+    pub(super) source: SourceFlags,
+    #[command(flatten)]
+    pub(super) prefix: PrefixFlag,
+    #[command(flatten)]
+    pub(super) export: ExportFlags,
+    #[command(flatten)]
+    pub(super) score: ScoreFlags,
+    #[command(flatten)]
+    pub(super) publish: PublishFlag,
+    #[command(flatten)]
+    pub(super) publishing: PublishingFlags,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
+}
+
+/// The flags of `once`.
+#[derive(Debug, Clone, Args)]
+pub struct OnceFlags {
+    #[command(flatten)]
+    pub(super) source: SourceFlags,
+    #[command(flatten)]
+    pub(super) export: ExportFlags,
+    #[command(flatten)]
+    pub(super) score: ScoreFlags,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
+}
+
+/// The flags of `top`.
+#[derive(Debug, Clone, Args)]
+pub struct TopFlags {
+    #[command(flatten)]
+    pub(super) listen: ListenAddress,
+    #[command(flatten)]
+    pub(super) source: SourceFlags,
+    #[command(flatten)]
+    pub(super) score: ScoreFlags,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
+}
+
+/// The flags of `check`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckFlags {
+    #[command(flatten)]
+    pub(super) tls: TlsFlags,
+    #[command(flatten)]
+    pub(super) source: SourceFlags,
+    #[command(flatten)]
+    pub(super) publish: PublishFlag,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
 }
 
 /// The flags of `nodes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct NodesFlags {
-    /// Age from which a score is marked as stale: twice the agents' --heartbeat-interval
-    #[arg(
-        long,
-        env = "PSI_AGENT_STALE_AFTER",
-        value_name = "AGE",
-        value_parser = parse_age,
-        default_value = "10m"
-    )]
-    pub stale_after: Duration,
+    #[command(flatten)]
+    pub(super) api: ApiFlags,
+    #[command(flatten)]
+    pub stale: StaleAfter,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
 }
 
 /// The flags of `reap`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct ReapFlags {
+    #[command(flatten)]
+    pub(super) api: ApiFlags,
     /// Age from which a score is stale, such as 15m
-    #[arg(long, group = "what", value_name = "AGE", value_parser = parse_age)]
+    #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration,
+          help_heading = "Nodes")]
     older_than: Option<Duration>,
     /// All keys with the prefix, to uninstall
-    #[arg(long, group = "what")]
+    #[arg(long, group = "what", help_heading = "Nodes")]
     all: bool,
     /// Removal even if more than half of the nodes are stale, which suggests an outage
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
     force: bool,
+    #[command(flatten)]
+    pub(super) log: LogConfig,
 }
 
 impl ReapFlags {
-    pub fn selection(self) -> Reap {
+    /// The keys to remove.
+    pub fn selection(&self) -> Reap {
         match self.older_than {
             Some(age) => Reap::OlderThan { age, force: self.force },
             None => Reap::All,
@@ -80,8 +159,16 @@ impl ReapFlags {
 }
 
 impl Command {
-    pub(super) fn default_address(&self) -> SocketAddr {
-        let port = if matches!(self, Command::Bridge(_)) { 9943 } else { 9942 };
-        (Ipv4Addr::LOCALHOST, port).into()
+    pub(super) fn log(&self) -> LogConfig {
+        match self {
+            Command::Run(flags) => flags.log,
+            Command::Once(flags) => flags.log,
+            Command::Top(flags) => flags.log,
+            Command::Check(flags) => flags.log,
+            Command::Nodes(flags) => flags.log,
+            Command::Reap(flags) => flags.log,
+            Command::Bridge(flags) => flags.log,
+            Command::Completions { .. } | Command::Man { .. } => LogConfig::default(),
+        }
     }
 }

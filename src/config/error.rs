@@ -27,9 +27,6 @@ pub enum ConfigError {
          --tls-cert-file and --tls-private-key-file"
     )]
     AuthWithoutTls,
-    #[error(
-        "the bridge does not support --auth kubernetes, since schedulers send it no tokens: \
-         restrict access by its network policy"
-    )]
-    AuthOfTheBridge,
+    #[error("{0} needs the API server, which --pods-file replaces: omit one of them")]
+    WithPodsFile(&'static str),
 }

@@ -1,30 +1,93 @@
-//! The flags as typed, with their help. `config.rs` checks their combinations.
+//! The flags as typed, with their help, in groups of one subject. `config.rs` checks their combinations.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::access::Auth;
-use super::bridge::parse_age;
 use super::cluster::{CgroupLevel, Publish, Scope};
+use super::error::ConfigError;
+use super::values::{one_of, parse_duration, parse_heartbeat};
 use crate::contract::{Level, Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
 use crate::sample::CpuSource;
 use crate::serve::authorization::Page;
+use crate::serve::tls::CertificateFiles;
 
-/// One of `values`, typed as its `word`.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    values: &'static [T],
-    word: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(values.iter().map(move |&value| word(value))).try_map(move |typed| {
-        let mut values = values.iter().copied();
-        values.find(|&value| word(value) == typed).ok_or("not one of the possible values")
-    })
+pub(super) const DEFAULT_ADDRESS: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9942);
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(super) struct ListenAddress {
+    /// Address of the agent's HTTP server
+    #[arg(long, env = "PSI_AGENT_LISTEN_ADDRESS", value_name = "ADDRESS:PORT",
+          default_value_t = DEFAULT_ADDRESS)]
+    pub(super) listen_address: SocketAddr,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(super) struct TlsFlags {
+    /// TLS certificate chain (PEM), reloaded when it changes
+    ///
+    /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
+    /// need no certificate.
+    #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
+    pub(super) tls_cert_file: Option<PathBuf>,
+
+    /// Private key of the TLS certificate (PEM), reloaded when it changes
+    #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
+    pub(super) tls_private_key_file: Option<PathBuf>,
+}
+
+impl TlsFlags {
+    pub(super) fn certificate(self) -> Result<Option<CertificateFiles>, ConfigError> {
+        match (self.tls_cert_file, self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
+            (None, None) => Ok(None),
+            (Some(_), None) | (None, Some(_)) => Err(ConfigError::HalfACertificate),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(super) struct ServerFlags {
+    #[command(flatten)]
+    pub(super) listen: ListenAddress,
+
+    /// Address of a second HTTP server, for probes
+    ///
+    /// It serves /livez and /readyz alone, without TLS. Clients of the first server cannot delay probes
+    /// there.
+    #[arg(long, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
+    pub(super) probe_address: Option<SocketAddr>,
+
+    #[command(flatten)]
+    pub(super) tls: TlsFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(super) struct AccessFlags {
+    /// Authentication for /metrics
+    ///
+    /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
+    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None)]
+    pub(super) auth: Auth,
+
+    /// Clients that may open the page and /snapshot.json
+    ///
+    /// loopback: those on this host or in this pod, `kubectl port-forward` included. anywhere: all that
+    /// may read the metrics. off: none.
+    #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
+          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], page_word))]
+    pub(super) page: Page,
 }
 
 fn page_word(page: Page) -> &'static str {
@@ -35,135 +98,146 @@ fn page_word(page: Page) -> &'static str {
     }
 }
 
-/// The shortest and the longest heartbeat interval. The longer it is, the longer the value of an agent
-/// that has ended counts as fresh.
-const HEARTBEATS: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(1_800)];
-
-fn parse_heartbeat(text: &str) -> Result<Duration, String> {
-    let interval = parse_age(text)?;
-    let [shortest, longest] = HEARTBEATS;
-    if (shortest..=longest).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err("a heartbeat interval is 5m to 30m".into())
-    }
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct KubeconfigFlag {
+    /// Kubeconfig for access to the API server from outside a pod
+    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Flags {
-    /// Address of the HTTP server; for `top`, the address of the agent
-    /// [default: 127.0.0.1:9942, for the bridge 127.0.0.1:9943]
-    #[arg(long, global = true, env = "PSI_AGENT_LISTEN_ADDRESS", value_name = "ADDRESS:PORT")]
-    pub(super) listen_address: Option<SocketAddr>,
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct PrefixFlag {
+    /// Prefix of keys on Nodes, a DNS subdomain
+    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
+    pub(super) prefix: Prefix,
+}
 
-    /// Address of a second HTTP server, for /livez and /readyz alone, without TLS: clients of the first
-    /// cannot delay probes there
-    #[arg(long, global = true, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
-    pub(super) probe_address: Option<SocketAddr>,
+/// Flags of the commands that read Nodes.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ApiFlags {
+    #[command(flatten)]
+    pub(super) kubeconfig: KubeconfigFlag,
+    #[command(flatten)]
+    pub(super) prefix: PrefixFlag,
+}
 
-    /// TLS certificate chain (PEM), reloaded when it changes
-    #[arg(long, global = true, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
-    pub(super) tls_cert_file: Option<PathBuf>,
+#[derive(Debug, Clone, Copy, Args)]
+pub struct StaleAfter {
+    /// Age from which a score is stale: twice the agents' --heartbeat-interval
+    #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
+          value_parser = parse_duration, default_value = "10m", help_heading = "Nodes")]
+    pub stale_after: Duration,
+}
 
-    /// Private key of the TLS certificate (PEM)
-    #[arg(long, global = true, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
-    pub(super) tls_private_key_file: Option<PathBuf>,
+/// Flags of the commands that read this node.
+#[derive(Debug, Clone, Args)]
+pub(super) struct SourceFlags {
+    #[command(flatten)]
+    pub(super) kubeconfig: KubeconfigFlag,
 
-    /// Authentication for /metrics
-    #[arg(long, global = true, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None)]
-    pub(super) auth: Auth,
+    /// Name of this node in the cluster
+    #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster")]
+    pub(super) node_name: Option<String>,
 
-    /// Clients that may open the page and /snapshot.json: those on this host or in this pod
-    /// (includes `kubectl port-forward`), all that may read the metrics, or none
-    #[arg(long, global = true, env = "PSI_AGENT_PAGE", default_value = "loopback",
-          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], page_word))]
-    pub(super) page: Page,
+    /// File of pods in place of the API server
+    ///
+    /// The format is that of `kubectl get pods -o json`. The file is reloaded when it changes.
+    #[arg(long, env = "PSI_AGENT_PODS_FILE", value_name = "FILE", help_heading = "Cluster")]
+    pub(super) pods_file: Option<PathBuf>,
+
+    /// Cgroups to read [default: virt-launcher with a source of pods, else all]
+    #[arg(long, env = "PSI_AGENT_SCOPE", value_enum, help_heading = "Scope")]
+    pub(super) scope: Option<Scope>,
 
     /// The host's /proc
     #[arg(
         long,
-        global = true,
         env = "PSI_AGENT_PROC_ROOT",
         value_name = "DIR",
-        default_value = "/proc"
+        default_value = "/proc",
+        help_heading = "Kernel"
     )]
     pub(super) proc_root: PathBuf,
 
-    /// Source of CPU wait time, chosen once at start; run-delay requires a --proc-root that shows
-    /// all of the host's processes
-    #[arg(long, global = true, env = "PSI_AGENT_CPU_SOURCE", value_enum, default_value_t = TypedCpuSource::Auto)]
-    pub(super) cpu_source: TypedCpuSource,
-
     /// Root of the cgroup v2 hierarchy [default: the mount in /proc/self/mountinfo]
-    #[arg(long, global = true, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR")]
+    #[arg(long, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR", help_heading = "Kernel")]
     pub(super) cgroup_root: Option<PathBuf>,
 
-    /// Name of this node in the cluster
-    #[arg(long, global = true, env = "PSI_AGENT_NODE_NAME", value_name = "NAME")]
-    pub(super) node_name: Option<String>,
+    /// Source of CPU wait time, chosen once at start
+    ///
+    /// run-delay requires a --proc-root that shows all of the host's processes.
+    #[arg(long, env = "PSI_AGENT_CPU_SOURCE", value_enum, value_name = "SOURCE", default_value_t = TypedCpuSource::Auto,
+          help_heading = "Kernel")]
+    pub(super) cpu_source: TypedCpuSource,
+}
 
-    /// Kubeconfig for access to the API server from outside a pod
-    #[arg(long, global = true, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
-    pub(super) kubeconfig: Option<PathBuf>,
-
-    /// Prefix of keys on Nodes, a DNS subdomain
-    #[arg(long, global = true, env = "PSI_AGENT_PREFIX", default_value_t)]
-    pub(super) prefix: Prefix,
-
-    /// File of pods in place of the API server, in the format of `kubectl get pods -o json`
-    #[arg(long, global = true, env = "PSI_AGENT_PODS_FILE", value_name = "FILE")]
-    pub(super) pods_file: Option<PathBuf>,
-
-    /// Cgroups to read [default: virt-launcher with a source of pods, else all]
-    #[arg(long, global = true, env = "PSI_AGENT_SCOPE", value_enum)]
-    pub(super) scope: Option<Scope>,
-
-    /// Levels of cgroups in the scopes `pods` and `virt-launcher`
-    #[arg(long, global = true, env = "PSI_AGENT_CGROUP_LEVELS", value_enum, value_delimiter = ',',
-          default_values_t = CgroupLevel::value_variants().to_vec())]
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Scope")]
+pub(super) struct ExportFlags {
+    /// Levels of cgroups to export in the scopes pods and virt-launcher
+    #[arg(
+        long,
+        env = "PSI_AGENT_CGROUP_LEVELS",
+        value_enum,
+        value_name = "LEVELS",
+        value_delimiter = ',',
+        default_value = "root,pod,container"
+    )]
     pub(super) cgroup_levels: Vec<CgroupLevel>,
 
     /// Groups of metrics to export
-    #[arg(long, global = true, env = "PSI_AGENT_FAMILIES", value_enum, value_delimiter = ',',
-          default_values_t = FamilyGroup::value_variants().to_vec())]
-    pub(super) families: Vec<FamilyGroup>,
-
-    /// Scores at which the levels medium and high begin, 1 to 100
     #[arg(
         long,
-        global = true,
-        env = "PSI_AGENT_LEVELS",
-        value_name = "MEDIUM,HIGH",
-        default_value_t
+        env = "PSI_AGENT_FAMILIES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "pressure,cpu,memory,io,processes,spec,node"
     )]
+    pub(super) families: Vec<FamilyGroup>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Score")]
+pub(super) struct ScoreFlags {
+    /// Scores at which the levels medium and high begin, 1 to 100
+    #[arg(long, env = "PSI_AGENT_LEVELS", value_name = "MEDIUM,HIGH", default_value_t)]
     pub(super) levels: Thresholds,
 
     /// Resources in the score, which is the largest of their contentions
-    #[arg(long, global = true, env = "PSI_AGENT_SCORE_RESOURCES", value_delimiter = ',',
-          default_values = ["cpu", "memory"], value_parser = one_of(&Resource::ALL, Resource::word))]
+    #[arg(long, env = "PSI_AGENT_SCORE_RESOURCES", value_name = "RESOURCES",
+          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::word))]
     pub(super) score_resources: Vec<Resource>,
+}
 
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Publishing")]
+pub(super) struct PublishFlag {
     /// Publication of the score on this Node [default: on in a cluster, else dry-run]
-    #[arg(long, global = true, env = "PSI_AGENT_PUBLISH", value_enum)]
+    #[arg(long, env = "PSI_AGENT_PUBLISH", value_enum)]
     pub(super) publish: Option<Publish>,
+}
 
-    /// Time after which an unchanged value on the Node is renewed, 5m to 30m; readers take a value for
-    /// stale when it is twice as old
-    #[arg(long, global = true, env = "PSI_AGENT_HEARTBEAT_INTERVAL", value_name = "TIME",
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Publishing")]
+pub(super) struct PublishingFlags {
+    /// Time after which an unchanged value on the Node is renewed, 5m to 30m
+    ///
+    /// A value is stale when it is twice as old. Set --stale-after of nodes and bridge, and --older-than
+    /// of reap, accordingly.
+    #[arg(long, env = "PSI_AGENT_HEARTBEAT_INTERVAL", value_name = "DURATION",
           value_parser = parse_heartbeat, default_value = "5m")]
     pub(super) heartbeat_interval: Duration,
 
     /// Label PREFIX/pressure with the level, beside the annotations
-    #[arg(long, global = true, env = "PSI_AGENT_LABEL")]
+    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
     pub(super) label: bool,
 
     /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
-    #[arg(long, global = true, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
+    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
           value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
     pub(super) taint_levels: Vec<Level>,
-
-    #[command(flatten)]
-    pub(super) log: LogConfig,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -188,16 +262,23 @@ impl From<TypedCpuSource> for Option<CpuSource> {
 
 /// Logging, to stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Log")]
 pub struct LogConfig {
     /// Lowest severity to log
-    #[arg(long = "log-level", id = "log_level", global = true, env = "PSI_AGENT_LOG_LEVEL", default_value = "info",
+    #[arg(long = "log-level", id = "log_level", env = "PSI_AGENT_LOG_LEVEL", value_name = "LEVEL", default_value = "info",
           value_parser = PossibleValuesParser::new(LOG_LEVELS).try_map(|word| word.parse::<tracing::Level>()))]
     pub level: tracing::Level,
 
-    /// Log format: `auto` is text on a terminal, else JSON
-    #[arg(long = "log-format", id = "log_format", global = true, env = "PSI_AGENT_LOG_FORMAT",
+    /// Format of log lines
+    #[arg(long = "log-format", id = "log_format", env = "PSI_AGENT_LOG_FORMAT", value_name = "FORMAT",
           value_enum, default_value_t = LogFormat::Auto)]
     pub format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: tracing::Level::INFO, format: LogFormat::Auto }
+    }
 }
 
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];

@@ -1,5 +1,6 @@
-use clap::CommandFactory;
+use clap::error::ErrorKind;
 
+use super::values::parse_duration;
 use super::*;
 use crate::cluster::Cluster;
 use crate::contract::Level;
@@ -10,7 +11,11 @@ fn config(line: &str) -> Config {
 }
 
 fn checked(line: &str) -> Result<Config, ConfigError> {
-    CommandLine::try_parse_from(line.split(' ')).unwrap().try_into()
+    parsed(line).unwrap().try_into()
+}
+
+fn parsed(line: &str) -> Result<CommandLine, clap::Error> {
+    CommandLine::parse_arguments(line.split(' ').map(Into::into))
 }
 
 fn error(line: &str) -> ConfigError {
@@ -37,6 +42,19 @@ fn the_score_is_published_by_default_in_a_cluster_only() {
     assert!(config.outputs.label);
     assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
     assert_eq!(error("psi-agent --publish on"), ConfigError::PublishWithoutCluster);
+    // `check` reports what is missing.
+    assert_eq!(checked("psi-agent check --publish on").unwrap().publish, Publish::On);
+}
+
+#[test]
+fn a_flag_that_needs_the_api_server_is_refused_with_a_file_of_pods() {
+    let pods = "psi-agent --pods-file p --kubeconfig c --node-name n";
+    let refused = |flag| Err(ConfigError::WithPodsFile(flag));
+    assert_eq!(checked(&format!("{pods} --publish on")).map(drop), refused("--publish on"));
+    let tls = "--tls-cert-file c --tls-private-key-file k";
+    let auth = checked(&format!("{pods} {tls} --auth kubernetes"));
+    assert_eq!(auth.map(drop), refused("--auth kubernetes"));
+    assert_eq!(config(pods).publish, Publish::DryRun);
 }
 
 #[test]
@@ -55,8 +73,6 @@ fn authentication_needs_a_cluster_and_tls_and_tls_needs_both_files() {
     assert_eq!(rules, AccessRules { tls: true, tokens: true, page: Page::Anywhere });
     assert_eq!(config(&tls).access.rules(), AccessRules { tls: true, ..AccessRules::default() });
     assert_eq!(config("psi-agent").access.rules(), AccessRules::default());
-    // In the agent's pod, `psi-agent top` has the same environment variables, and must start.
-    assert_eq!(config("psi-agent top --auth kubernetes").access.auth, Auth::Kubernetes);
 }
 
 #[test]
@@ -80,24 +96,78 @@ fn a_cluster_needs_a_node_name_and_a_node_name_a_cluster() {
 }
 
 #[test]
-fn flags_are_accepted_before_and_after_the_command() {
-    assert!(!config("psi-agent --scope pods once").selection.everything);
-    let after = config("psi-agent once --scope pods --families pressure,node");
-    assert!(!after.selection.everything);
-    assert_eq!(after.command, Command::Once);
-    assert_eq!(after.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-    assert_eq!(after.groups(), Groups::default());
+fn flags_without_a_command_are_those_of_run() {
+    let run = config("psi-agent --listen-address 127.0.0.1:1");
+    assert!(matches!(run.command, Command::Run(_)));
+    assert_eq!(run.listen_address.port(), 1);
+    assert!(matches!(config("psi-agent").command, Command::Run(_)));
+    let once = config("psi-agent once --scope pods --families pressure,node");
+    assert!(matches!(once.command, Command::Once(_)));
+    assert!(!once.selection.everything);
+    assert_eq!(once.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
+    assert_eq!(once.groups(), Groups::default());
+    assert_eq!(config("psi-agent bridge").listen_address.port(), 9943);
 }
 
 #[test]
-fn every_flag_has_an_environment_variable_with_its_name() {
-    for argument in CommandLine::command().get_arguments() {
+fn a_command_has_only_the_flags_that_it_uses() {
+    for line in [
+        "psi-agent top --families pressure",
+        "psi-agent once --listen-address 127.0.0.1:1",
+        "psi-agent check --levels 10,30",
+        "psi-agent nodes --scope all",
+        "psi-agent reap --all --node-name n",
+        "psi-agent bridge --auth kubernetes",
+        "psi-agent run --stale-after 10m",
+        "psi-agent completions bash --log-level debug",
+    ] {
+        assert_eq!(parsed(line).unwrap_err().kind(), ErrorKind::UnknownArgument, "{line}");
+    }
+}
+
+#[test]
+fn defaults_of_flags_are_those_of_commands_without_them() {
+    let (run, top) = (config("psi-agent run"), config("psi-agent top"));
+    assert_eq!(run.families, top.families);
+    assert_eq!(run.selection, top.selection);
+    assert_eq!(run.counted, top.counted);
+    let check = config("psi-agent check");
+    assert_eq!((check.heartbeat_interval, check.prefix), (run.heartbeat_interval, run.prefix));
+    assert_eq!((check.publish, check.access), (run.publish, run.access));
+    assert_eq!(check.log, run.log);
+    assert_eq!(config("psi-agent man").log, run.log);
+}
+
+/// Flags of `reap` that have no environment variables: a variable could remove keys unnoticed.
+const WITHOUT_VARIABLE: [&str; 3] = ["older_than", "all", "force"];
+
+#[test]
+fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
+    let program = CommandLine::command();
+    let mut count = 0;
+    for argument in program.get_subcommands().flat_map(clap::Command::get_opts) {
         let id = argument.get_id().as_str();
-        if id == "help" || id == "version" {
-            continue;
-        }
         let expected = format!("PSI_AGENT_{}", id.to_uppercase());
-        assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(&*expected));
+        let expected = (!WITHOUT_VARIABLE.contains(&id)).then_some(&*expected);
+        assert_eq!(argument.get_env().and_then(|name| name.to_str()), expected);
+        assert!(argument.get_help_heading().is_some(), "{id}");
+        count += 1;
+    }
+    assert!(count > 60, "{count}");
+}
+
+#[test]
+fn durations_have_a_unit_and_are_explained_in_errors() {
+    for (typed, seconds) in [("90s", 90), ("5m", 300), ("1h", 3_600), ("1h30m", 5_400)] {
+        let duration = parse_duration(typed);
+        assert_eq!(duration, Ok(Duration::from_secs(seconds)), "{typed}");
+    }
+    for typed in ["5", "soon", "5 parsecs", ""] {
+        let error = parse_duration(typed).unwrap_err();
+        assert!(error.ends_with("such as 90s, 5m or 1h30m"), "{typed}: {error}");
+    }
+    for typed in ["0s", "-5m"] {
+        assert_eq!(parse_duration(typed).unwrap_err(), "a duration must be longer than 0s");
     }
 }
 
@@ -126,7 +196,7 @@ fn values_of_a_closed_set_are_parsed_and_others_refused_with_the_set() {
         ("--log-level", "error, warn, info, debug, trace"),
         ("--page", "loopback, anywhere, off"),
     ] {
-        let error = CommandLine::try_parse_from(["psi-agent", flag, "other"]).unwrap_err();
+        let error = parsed(&format!("psi-agent {flag} other")).unwrap_err();
         assert!(error.to_string().contains(&format!("[possible values: {values}]")), "{error}");
     }
 }

@@ -17,7 +17,7 @@ mod in_cluster;
 mod kubevirt;
 mod lab;
 mod lab_scenarios;
-mod manifests;
+pub(crate) mod manifests;
 mod newer_prometheus;
 mod nodes_and_reap;
 mod openshift_descheduler;

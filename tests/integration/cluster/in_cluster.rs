@@ -47,7 +47,7 @@ impl Scene {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             // No agent listens there, so `top` reads the kernel itself.
-            .args(["--listen-address", "127.0.0.1:1"])
+            .env("PSI_AGENT_LISTEN_ADDRESS", "127.0.0.1:1")
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -29,8 +29,8 @@ impl Agent {
     /// The same, listening elsewhere: on another address of loopback, or in a network of its own.
     pub(crate) fn start_at(address: &str, mut command: Command, flags: &[&str]) -> Self {
         let mut child = command
-            .args(["--listen-address", address, "--log-format", "text"])
             .args(flags)
+            .args(["--listen-address", address, "--log-format", "text"])
             .stderr(Stdio::piped())
             .spawn()
             .expect("the agent starts");

@@ -1,0 +1,46 @@
+//! Parsers of flag values.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// One of `values`, typed as its `word`.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [T],
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(move |&value| word(value))).try_map(move |typed| {
+        let mut values = values.iter().copied();
+        values.find(|&value| word(value) == typed).ok_or("not one of the possible values")
+    })
+}
+
+/// The allowed windows. A shorter one follows every burst; with a longer one, a node's score stays high
+/// for hours.
+const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(3_600);
+
+pub(super) fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = parse_duration(text)?;
+    WINDOWS.contains(&window).then_some(window).ok_or_else(|| "a window is 10s to 1h long".into())
+}
+
+/// The allowed heartbeat intervals. The longer it is, the longer the value of an agent that has ended
+/// counts as fresh.
+pub(super) const HEARTBEATS: RangeInclusive<Duration> =
+    Duration::from_secs(300)..=Duration::from_secs(1_800);
+
+pub(super) fn parse_heartbeat(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    let interval = HEARTBEATS.contains(&interval).then_some(interval);
+    interval.ok_or_else(|| "a heartbeat interval is 5m to 30m".into())
+}
+
+/// `90s`, `5m`, `1h30m`: longer than 0.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = text.parse::<jiff::SignedDuration>().map_err(|_| {
+        "a duration is a number with its unit (s, m or h), such as 90s, 5m or 1h30m".to_owned()
+    })?;
+    let duration = Duration::try_from(duration).ok().filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "a duration must be longer than 0s".into())
+}
