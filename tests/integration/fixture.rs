@@ -16,7 +16,7 @@ mod node_metadata;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;
-
+mod reference;
 mod rules;
 mod run_delay;
 mod sampling;
