@@ -9,12 +9,13 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock;
 use crate::cluster::block_on;
-use crate::config::Config;
+use crate::config::{Auth, Config, PodSource, Publish};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
-use crate::health::Health;
+use crate::health::{Feature, Health};
 use crate::host::Host;
 use crate::pod_source;
+use crate::sample::CpuSource;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::score::Scorer;
 use crate::serve::connections::{Server, stop_signal};
@@ -66,6 +67,10 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
     let cpu_source = host.cpu_source.word();
     let health = Arc::new(Health::new().context("cannot register the agent's own metrics")?);
     health.set_cgroup2(!host.node_alone);
+    health.set_levels(config.thresholds.medium(), config.thresholds.high());
+    for feature in features(config, host.cpu_source) {
+        health.export(feature).context("cannot register the metrics of a feature")?;
+    }
     let of_tls = Arc::clone(&health);
     let certificate = config.access.certificate.as_ref();
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
@@ -98,6 +103,19 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
         authenticator,
     };
     Ok(Started { server, probes, service: Arc::new(service), ticks })
+}
+
+/// The features in use that have metrics of their own.
+fn features(config: &Config, cpu_source: CpuSource) -> Vec<Feature> {
+    let features = [
+        (Feature::Pods, !matches!(config.pods, PodSource::Standalone)),
+        (Feature::RunDelay, cpu_source == CpuSource::RunDelay),
+        (Feature::DryRun, config.publish == Publish::DryRun),
+        (Feature::Publishing, config.publish == Publish::On),
+        (Feature::TokenReviews, config.access.auth != Auth::None),
+        (Feature::Tls, config.access.certificate.is_some()),
+    ];
+    features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }
 
 /// An agent that ended here would be restarted for ever.

@@ -41,6 +41,9 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let health = Arc::new(health.context("cannot register the bridge's own metrics")?);
     let of_tls = Arc::clone(&health);
     let certificate = config.access.certificate.as_ref();
+    if certificate.is_some() {
+        health.export_certificates().context("cannot register the metrics of certificates")?;
+    }
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
     let probes = Server::listen_for_probes(config.probe_address).await?;

@@ -1,13 +1,13 @@
 //! The agent's own metrics, and log messages about errors. They use the prometheus crate; series of
 //! cgroups don't, for their number (README, Choices).
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
 use crate::clock::Moment;
@@ -16,30 +16,51 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::sample::{NodeSample, PassReport, ScrapeSample, TickSample};
 pub use access::{Certificates, Reviews};
 use error_log::ErrorLog;
-use matching::MatchingMetrics;
+use pods::PodMetrics;
 use process::{ProcessMetrics, register_build_info};
 pub use publishes::Publishes;
-use registry::{counters, locked, registered, signed};
+use registry::{counters, locked, register, registered, signed};
+use samples::{Reason, Samples};
 pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
 mod access;
 pub mod bridge;
 mod error_log;
-mod matching;
+mod pods;
 pub(crate) mod process;
 mod publishes;
 mod registry;
+mod samples;
 mod view;
 
 const READ_ERRORS: (&str, &str) =
     ("psi_agent_read_errors_total", "Failures to read kernel files, and dropped rows, by kind.");
 
+/// Kinds of read errors that have an alert.
+const ALERTED_KINDS: [&str; 3] = ["refused", "malformed", "failed"];
+
+/// Features whose metrics are exported only where the feature is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// A source of pods: the API server or a file.
+    Pods,
+    /// CPU wait time from run delay.
+    RunDelay,
+    /// `--publish=dry-run`.
+    DryRun,
+    /// `--publish=on`.
+    Publishing,
+    /// `--auth=kubernetes`.
+    TokenReviews,
+    /// TLS certificates.
+    Tls,
+}
+
 #[derive(Debug)]
 pub struct Health {
     registry: Registry,
     cgroups: IntGauge,
-    matching: MatchingMetrics,
-    pod_errors: IntCounter,
+    pods: PodMetrics,
     last_errors: Mutex<LastErrors>,
     pub publishes: Publishes,
     pub reviews: Reviews,
@@ -51,44 +72,36 @@ pub struct Health {
     cgroup2: IntGauge,
     pressure_supported: GaugeVec,
     hidden: IntGauge,
-    tick_seconds: Histogram,
-    scrape_seconds: Histogram,
+    levels: GaugeVec,
+    samples: Samples,
     process: ProcessMetrics,
     error_log: Mutex<ErrorLog>,
 }
 
 #[derive(Debug, Default)]
 struct LastErrors {
+    read_counts: BTreeMap<&'static str, u64>,
     last_read: Option<DatedError>,
     pods: Option<DatedError>,
 }
 
 impl Health {
+    /// Metrics that every agent has. [`Health::export`] adds those of features.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         register_build_info(&registry)?;
-        let durations = sample_durations(&registry)?;
-        let read_errors = counters(&registry, READ_ERRORS, "kind", ReadErrorKind::WORDS)?;
-        let pressure_supported = GaugeVec::new(
-            Opts::new(
-                "psi_agent_pressure_supported",
-                "Whether the kernel reports the node's pressure of this resource (1) or not (0).",
-            ),
-            &["resource"],
-        )?;
         let counter = |name, help| registered(&registry, IntCounter::new(name, help)?);
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
+        let by = |label, name, help| {
+            registered(&registry, GaugeVec::new(Opts::new(name, help), &[label])?)
+        };
         Ok(Self {
             cgroups: gauge("psi_agent_cgroups", "Cgroups in scope.")?,
-            pod_errors: counter(
-                "psi_agent_pod_watch_errors_total",
-                "Failures to list or watch pods, or to read them from a file.",
-            )?,
             last_errors: Mutex::default(),
-            matching: MatchingMetrics::new(&registry)?,
-            publishes: Publishes::new(&registry)?,
-            reviews: Reviews::new(&registry)?,
-            certificates: Certificates::new(&registry)?,
+            pods: PodMetrics::new()?,
+            publishes: Publishes::new()?,
+            reviews: Reviews::new()?,
+            certificates: Certificates::new()?,
             watches: gauge(
                 "psi_agent_watched_directories",
                 "Cgroup directories watched by inotify.",
@@ -101,22 +114,50 @@ impl Health {
                 "psi_agent_watch_overflows_total",
                 "Overflows of the inotify queue, each followed by a rescan of all cgroups.",
             )?,
-            read_errors,
+            read_errors: registered(&registry, counters(READ_ERRORS, "kind", &ALERTED_KINDS)?)?,
             cgroup2: gauge(
                 "psi_agent_cgroup_v2",
                 "Whether the node has cgroup v2 (1) or not (0). Without it there is no score.",
             )?,
-            pressure_supported: registered(&registry, pressure_supported)?,
-            hidden: gauge(
+            pressure_supported: by(
+                "resource",
+                "psi_agent_pressure_supported",
+                "Whether the kernel reports the node's pressure of this resource (1) or not (0).",
+            )?,
+            hidden: IntGauge::new(
                 "psi_agent_hidden_containers",
                 "Scored containers whose threads could not be read in full, so without run delay.",
             )?,
-            tick_seconds: durations.with_label_values(&["tick"]),
-            scrape_seconds: durations.with_label_values(&["scrape"]),
+            levels: by(
+                "level",
+                "psi_agent_level_threshold",
+                "Score at which the level begins, 0 to 1; --levels divided by 100.",
+            )?,
+            samples: Samples::new(&registry)?,
             process: ProcessMetrics::new(&registry)?,
             registry,
             error_log: Mutex::default(),
         })
+    }
+
+    /// Exports the metrics of a feature that is in use.
+    pub fn export(&self, feature: Feature) -> prometheus::Result<()> {
+        let registry = &self.registry;
+        match feature {
+            Feature::Pods => self.pods.register(registry),
+            Feature::RunDelay => register(registry, &self.hidden),
+            Feature::DryRun => self.publishes.register_dry_run(registry),
+            Feature::Publishing => self.publishes.register(registry),
+            Feature::TokenReviews => self.reviews.register(registry),
+            Feature::Tls => self.certificates.register(registry),
+        }
+    }
+
+    /// Sets the thresholds of the levels, given as points from 0 to 100.
+    pub fn set_levels(&self, medium: u8, high: u8) {
+        for (level, points) in [("medium", medium), ("high", high)] {
+            self.levels.with_label_values(&[level]).set(f64::from(points) / 100.0);
+        }
     }
 
     pub fn set_cgroup2(&self, has: bool) {
@@ -124,20 +165,20 @@ impl Health {
     }
 
     pub fn observe_tick(&self, sample: &TickSample, took: Duration) {
-        self.tick_seconds.observe(took.as_secs_f64());
+        self.samples.count(Reason::Tick, took);
         self.hidden.set(signed(sample.hidden_containers));
         self.observe(&sample.report, &sample.node, sample.moment);
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
-        self.scrape_seconds.observe(took.as_secs_f64());
+        self.samples.count(Reason::Scrape, took);
         self.observe(&sample.report, &sample.node, sample.moment);
     }
 
     fn observe(&self, report: &PassReport, node: &NodeSample, moment: Moment) {
         self.cgroups.set(signed(report.in_scope));
         if let Some(matching) = report.matching {
-            self.matching.observe(matching);
+            self.pods.observe(matching);
         }
         self.watches.set(signed(report.tree.watches));
         self.unwatched.set(signed(report.tree.unwatched));
@@ -149,17 +190,22 @@ impl Health {
         }
         let mut log = locked(&self.error_log);
         for error in &report.errors {
-            self.read_errors.with_label_values(&[error.kind.word()]).inc();
+            self.count_read_errors(error.kind.word(), 1);
             if let Some(suppressed) = log.suppressed_before(error.kind, moment.at) {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
         }
-        self.read_errors.with_label_values(&["malformed"]).inc_by(report.dropped_io_rows);
+        self.count_read_errors("malformed", report.dropped_io_rows);
         for resource in Resource::ALL {
             let supported = node.pressure.pressures.of(resource).is_some();
             let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
             gauge.set(f64::from(u8::from(supported)));
         }
+    }
+
+    fn count_read_errors(&self, kind: &'static str, count: u64) {
+        self.read_errors.with_label_values(&[kind]).inc_by(count);
+        *locked(&self.last_errors).read_counts.entry(kind).or_default() += count;
     }
 
     /// The pods were listed or changed: an error before is over.
@@ -172,7 +218,7 @@ impl Health {
     /// The pods could not be listed or watched at this time, milliseconds since the epoch. Logged
     /// once until [`Health::pods_received`].
     pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
-        self.pod_errors.inc();
+        self.pods.errors.inc();
         let dated = DatedError { message: error.to_string(), at_ms };
         if locked(&self.last_errors).pods.replace(dated).is_none() {
             tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
@@ -180,11 +226,10 @@ impl Health {
     }
 
     pub fn view(&self) -> HealthView {
-        let count =
-            |&kind: &&'static str| (kind, self.read_errors.with_label_values(&[kind]).get());
         let last_errors = locked(&self.last_errors);
+        let count = |kind| (kind, last_errors.read_counts.get(kind).copied().unwrap_or_default());
         HealthView {
-            read_errors: ReadErrorKind::WORDS.iter().map(count).collect(),
+            read_errors: ReadErrorKind::WORDS.map(count).into(),
             last_read_error: last_errors.last_read.clone(),
             pods_error: last_errors.pods.clone(),
             publish: self.publishes.view(),
@@ -196,13 +241,4 @@ impl Health {
         self.process.update();
         TextEncoder::new().encode(&self.registry.gather(), text)
     }
-}
-
-fn sample_durations(registry: &Registry) -> prometheus::Result<HistogramVec> {
-    let options = HistogramOpts::new(
-        "psi_agent_sample_duration_seconds",
-        "Time to read the node and its cgroups, by reason, in seconds.",
-    );
-    let options = options.buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
-    registered(registry, HistogramVec::new(options, &["reason"])?)
 }

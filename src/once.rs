@@ -9,13 +9,13 @@ use anyhow::Context;
 use crate::clock;
 use crate::config::Config;
 use crate::export::scrape::Scrapes;
-use crate::health::Health;
+use crate::health::{Feature, Health};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::resource::PerResource;
 use crate::pod_source::read_now;
 use crate::rates::tick_rates;
-use crate::sample::{Detail, TickSample};
+use crate::sample::{CpuSource, Detail, TickSample};
 use crate::score::{NodeScore, Scorer};
 
 /// Length of the score's window: the kernel's averaging period.
@@ -25,7 +25,7 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// early.
 pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
-    let has_cgroup2 = !host.node_alone;
+    let (has_cgroup2, cpu_source) = (!host.node_alone, host.cpu_source);
     let mut collector = host.into_collector(config);
     let pods = read_now(&config.pods)?;
     let pods = pods.as_ref();
@@ -36,6 +36,13 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
     let health = Health::new().context("cannot register the agent's own metrics")?;
     health.set_cgroup2(has_cgroup2);
+    health.set_levels(config.thresholds.medium(), config.thresholds.high());
+    if pods.is_some() {
+        health.export(Feature::Pods).context("cannot register the metrics of pods")?;
+    }
+    if cpu_source == CpuSource::RunDelay {
+        health.export(Feature::RunDelay).context("cannot register the metrics of run delay")?;
+    }
     health.observe_scrape(&sample, took);
     let rates = tick_rates(&before, &after);
     let score = Scorer::of_one_window(config.counted.clone(), after.moment, &rates);

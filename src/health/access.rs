@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus::{IntCounterVec, Registry};
 
-use super::registry::counters;
+use super::registry::{counters, register};
 use crate::cluster::call::CallError;
 use crate::serve::token_cache::Decision;
 
@@ -24,6 +24,11 @@ impl Outcomes {
         self.counts.with_label_values(&[result]).inc();
     }
 
+    fn new(name_and_help: (&str, &str), from_start: &[&str]) -> prometheus::Result<Self> {
+        let counts = counters(name_and_help, "result", from_start)?;
+        Ok(Self { counts, is_failing: AtomicBool::new(false) })
+    }
+
     /// Whether the outcome before was of the other kind.
     fn changes_to(&self, failing: bool) -> bool {
         self.is_failing.swap(failing, Ordering::Relaxed) != failing
@@ -34,12 +39,14 @@ impl Outcomes {
 pub struct Reviews(Outcomes);
 
 impl Reviews {
-    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub(super) fn new() -> prometheus::Result<Self> {
         let name = "psi_agent_token_reviews_total";
         let help = "Bearer tokens without a cached decision, by the result of their review.";
-        let words = Decision::ALL.map(Decision::word);
-        let counts = counters(registry, (name, help), "result", words)?;
-        Ok(Self(Outcomes { counts, is_failing: AtomicBool::new(false) }))
+        Outcomes::new((name, help), &[]).map(Self)
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        register(registry, &self.0.counts)
     }
 
     /// A token was reviewed, or the limit of reviews was reached.
@@ -67,11 +74,14 @@ impl Reviews {
 pub struct Certificates(Outcomes);
 
 impl Certificates {
-    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub(super) fn new() -> prometheus::Result<Self> {
         let name = "psi_agent_certificate_reads_total";
         let help = "New TLS certificates, by whether they could be served.";
-        let counts = counters(registry, (name, help), "result", [LOADED, REFUSED])?;
-        Ok(Self(Outcomes { counts, is_failing: AtomicBool::new(false) }))
+        Outcomes::new((name, help), &[LOADED, REFUSED]).map(Self)
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        register(registry, &self.0.counts)
     }
 
     /// The certificate was read again: whether it is new.

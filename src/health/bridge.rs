@@ -91,10 +91,15 @@ impl BridgeHealth {
             watch_errors: registered(&registry, watch_errors)?,
             is_watch_failing: AtomicBool::new(false),
             is_no_node_known: AtomicBool::new(false),
-            certificates: Certificates::new(&registry)?,
+            certificates: Certificates::new()?,
             process: ProcessMetrics::new(&registry)?,
             registry,
         })
+    }
+
+    /// Exports the metrics of TLS certificates, which exist only where TLS is in use.
+    pub fn export_certificates(&self) -> prometheus::Result<()> {
+        self.certificates.register(&self.registry)
     }
 
     pub fn set_nodes(&self, standing: &str, count: usize) {

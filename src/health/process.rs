@@ -11,7 +11,7 @@ use crate::kernel::own_process::OwnProcess;
 type Value = fn(&OwnProcess) -> Option<f64>;
 
 #[allow(clippy::cast_precision_loss, reason = "sizes of one process stay below 2^52")]
-const GAUGES: [(&str, &str, Value); 6] = [
+const GAUGES: [(&str, &str, Value); 5] = [
     ("process_open_fds", "Number of open file descriptors.", |own| Some(own.open_fds as f64)),
     ("process_max_fds", "Maximum number of open file descriptors.", |own| {
         own.max_fds.map(|max| max as f64)
@@ -22,7 +22,6 @@ const GAUGES: [(&str, &str, Value); 6] = [
     ("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| {
         Some(own.virtual_bytes as f64)
     }),
-    ("process_threads", "Number of OS threads in the process.", |own| Some(own.threads as f64)),
     (
         "process_start_time_seconds",
         "Start time of the process since unix epoch in seconds.",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounterVec, Registry};
 
-use super::registry::{counters, locked, registered};
+use super::registry::{counters, locked, register};
 use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
 
@@ -30,11 +30,10 @@ struct State {
 }
 
 impl Publishes {
-    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub(super) fn new() -> prometheus::Result<Self> {
         let (name, help) =
             ("psi_agent_publishes_total", "Attempts to publish the score on the Node, by result.");
-        let words = [WRITTEN, DRY_RUN].into_iter().chain(CallError::WORDS);
-        let results = counters(registry, (name, help), "result", words)?;
+        let results = counters((name, help), "result", &[])?;
         let last = Gauge::new(
             "psi_agent_last_publish_timestamp_seconds",
             "Unix time of the value that this agent published last, in seconds, 0 if none.",
@@ -47,13 +46,22 @@ impl Publishes {
             "psi_agent_heartbeat_interval_seconds",
             "Time after which the agent renews an unchanged value on the Node, in seconds.",
         )?;
-        Ok(Self {
-            results,
-            last: registered(registry, last)?,
-            unrestricted: registered(registry, unrestricted)?,
-            heartbeat: registered(registry, heartbeat)?,
-            state: Mutex::default(),
-        })
+        Ok(Self { results, last, unrestricted, heartbeat, state: Mutex::default() })
+    }
+
+    pub(super) fn register_dry_run(&self, registry: &Registry) -> prometheus::Result<()> {
+        self.results.with_label_values(&[DRY_RUN]);
+        register(registry, &self.results)
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        // The alert on failures compares them with the successes.
+        self.results.with_label_values(&[WRITTEN]);
+        register(registry, &self.results)?;
+        for gauge in [&self.last, &self.unrestricted, &self.heartbeat] {
+            register(registry, gauge)?;
+        }
+        Ok(())
     }
 
     pub fn set_heartbeat(&self, interval: Duration) {
@@ -118,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_error_is_shown_until_a_value_is_published() {
-        let publishes = Publishes::new(&Registry::new()).unwrap();
+        let publishes = Publishes::new().unwrap();
         assert_eq!(publishes.view(), PublishView::default());
         publishes.set_mode("on");
         publishes.failed(&CallError::Conflict, 1);

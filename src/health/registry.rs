@@ -5,26 +5,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prometheus::core::Collector;
 use prometheus::{IntCounterVec, Opts, Registry};
 
+pub(super) fn register<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: &M,
+) -> prometheus::Result<()> {
+    registry.register(Box::new(metric.clone()))
+}
+
 pub(super) fn registered<M: Collector + Clone + 'static>(
     registry: &Registry,
     metric: M,
 ) -> prometheus::Result<M> {
-    registry.register(Box::new(metric.clone()))?;
+    register(registry, &metric)?;
     Ok(metric)
 }
 
-/// A counter for each value of one label; all exist from the start.
-pub(super) fn counters<'a>(
-    registry: &Registry,
+/// A counter for each value of one label. Those of `from_start` exist from the start, so that an
+/// alert on their increase sees the first count. The others exist from their first count.
+pub(super) fn counters(
     (name, help): (&str, &str),
     label: &str,
-    values: impl IntoIterator<Item = &'a str>,
+    from_start: &[&str],
 ) -> prometheus::Result<IntCounterVec> {
     let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
-    for value in values {
+    for value in from_start {
         counters.with_label_values(&[value]);
     }
-    registered(registry, counters)
+    Ok(counters)
 }
 
 /// Every state behind these locks is valid, also after a panic.

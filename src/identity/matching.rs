@@ -1,11 +1,10 @@
 //! Matches cgroups with the list of pods.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::pod_index::PodIndex;
 use super::workload::Workload;
-use crate::cgroup_path::{Place, PodLevel, PodUid};
+use crate::cgroup_path::{Place, PodLevel};
 
 /// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,13 +25,11 @@ impl Found {
     }
 }
 
-/// Pods and cgroups that have not found each other.
+/// How well the list of pods matches the cgroups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Matching {
     /// Known pods.
     pub pods: usize,
-    /// Pods without any cgroup here: not started yet, or ended.
-    pub pods_without_cgroup: usize,
     /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
     /// those that are too new.
     pub cgroups_without_pod: usize,
@@ -46,11 +43,10 @@ pub fn match_pods<'a>(
     places: impl Iterator<Item = &'a Place>,
 ) -> (Vec<Found>, Option<Matching>) {
     let Some(pods) = pods else { return (places.map(|_| Found::Unnamed).collect(), None) };
-    let (mut seen, mut cgroups_without_pod) = (HashSet::<&PodUid>::new(), 0);
+    let mut cgroups_without_pod = 0;
     let found = places.map(|place| {
         let Place::Pod(pod) = place else { return Found::Unnamed };
         if let Some(workload) = pods.workload(pod) {
-            seen.insert(&pod.uid);
             return Found::Known(Arc::clone(workload));
         }
         if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {
@@ -60,12 +56,6 @@ pub fn match_pods<'a>(
         Found::Unnamed
     });
     let found = found.collect();
-    let pods_without_cgroup = pods.len().saturating_sub(seen.len());
-    let matching = Matching {
-        pods: pods.len(),
-        pods_without_cgroup,
-        cgroups_without_pod,
-        rejected_names: pods.rejected_names(),
-    };
-    (found, Some(matching))
+    let rejected_names = pods.rejected_names();
+    (found, Some(Matching { pods: pods.len(), cgroups_without_pod, rejected_names }))
 }

@@ -15,7 +15,6 @@ pub struct OwnProcess {
     pub max_fds: Option<u64>,
     pub resident_bytes: u64,
     pub virtual_bytes: u64,
-    pub threads: u64,
     /// Start time, seconds since the epoch.
     pub start_time_s: f64,
 }
@@ -36,7 +35,6 @@ impl OwnProcess {
             max_fds,
             resident_bytes: stat.rss.saturating_mul(procfs::page_size()),
             virtual_bytes: stat.vsize,
-            threads: u64::try_from(stat.num_threads).unwrap_or_default(),
             start_time_s: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
         })
     }

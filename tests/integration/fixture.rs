@@ -13,6 +13,7 @@ mod http;
 mod named_tests;
 mod names;
 mod node_metadata;
+mod own_series;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cluster::Cluster;
-use crate::support::exposition::{Series, parse};
+use crate::support::exposition::{OWN_SERIES_OF_THE_MANIFEST, Series, own_series, parse};
 use crate::support::staged_node::{StagedNode, agent_pod, container_id, launcher, running};
 use crate::support::wait_for;
 
@@ -95,7 +95,7 @@ fn publishes(agent: &Agent, result: &str) -> f64 {
     let mut found = series.iter().filter(|series| {
         series.name == "psi_agent_publishes_total" && series.labels["result"] == result
     });
-    found.next().unwrap().value
+    found.next().map_or(0.0, |series| series.value)
 }
 
 /// Waits until the snapshot shows this of publishing: the last written value, and the error that
@@ -144,7 +144,12 @@ fn series_follow_the_pods_of_this_node() {
     expect(&agent, "a pod that was there", &[("one", 1)]);
     assert_eq!(agent.get("/readyz"), "ok\n");
     // The agent's own pod and the VM's, and not the one of the other node.
-    assert!(agent.get("/metrics").contains("\npsi_agent_pods 2\n"));
+    let text = agent.get("/metrics");
+    assert!(text.contains("\npsi_agent_pods 2\n"));
+    let series = parse(&text);
+    let own = own_series(&series);
+    // This agent has CPU wait time from PSI, and so no series of hidden containers.
+    assert_eq!(own.len() + 1, OWN_SERIES_OF_THE_MANIFEST, "{own:?}");
 
     assert!(scene.run("once").contains("{container=\"compute\","));
     assert!(scene.run("top").contains("\nvms/one "));

@@ -8,12 +8,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::agent::Agent;
-use crate::support::exposition::parse;
+use crate::support::exposition::{OWN_SERIES_OF_THE_MANIFEST, own_series, parse};
 use crate::support::fake_node::FakeNode;
 use crate::support::staged_node::{container_id, launcher};
 use crate::support::wait_for;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+
+/// Series of the agent itself that only an agent which publishes has, and only one with run delay.
+const OF_PUBLISHING: usize = 3;
+const OF_RUN_DELAY: usize = 1;
 
 /// Time until the first score, without which its series are absent.
 const FIRST_SCORE: Duration = Duration::from_secs(90);
@@ -106,15 +110,9 @@ impl Replay {
 fn series(agent: &Agent) -> (usize, usize) {
     let series = wait_for("a score", FIRST_SCORE, || {
         let series = parse(&agent.get("/metrics"));
-        series.iter().any(|series| series.name == "psi_agent_node_score").then_some(series)
+        series.iter().any(|series| series.name == "psi_agent_node_score_ratio").then_some(series)
     });
-    let own = series.iter().filter(|series| {
-        let of_score = ["psi_agent_node_", "psi_agent_vmi_", "psi_agent_score_info"];
-        let name = &*series.name;
-        let own = name.starts_with("process_") || name.starts_with("psi_agent_");
-        own && !of_score.iter().any(|prefix| name.starts_with(prefix))
-    });
-    (series.len(), own.count())
+    (series.len(), own_series(&series).len())
 }
 
 /// A number in the format of the document, such as `1,234`.
@@ -140,6 +138,9 @@ fn the_documented_numbers_of_series_match_real_scrapes() {
         let (vm, odd) = ((of_four - of_one) / 3, (of_four - of_one) % 3);
         assert_eq!(odd, 0, "each VM has as many series as any other");
         let node = of_one - vm - own;
+        // The replay publishes nothing and has no run delay.
+        assert_eq!(own + OF_PUBLISHING + OF_RUN_DELAY, OWN_SERIES_OF_THE_MANIFEST);
+        let own = OWN_SERIES_OF_THE_MANIFEST;
         let whole = 100 * (own + node + 50 * vm);
         let row = format!("| {families} | {vm} | {node} | {own} | {} |", in_groups(whole));
         assert!(document.contains(&row), "{DOCUMENT} should have {row}");

@@ -99,10 +99,7 @@ fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
     assert_eq!(watches(&after), watches(&before));
     assert_eq!(inotify_watches(agent.child.id()), watches(&before));
     assert_eq!(value(&after, "psi_agent_watch_overflows_total"), 0.0);
-    for kind in ["malformed", "failed", "refused", "unsupported", "vanished"] {
-        let series = format!("psi_agent_read_errors_total{{kind=\"{kind}\"}}");
-        assert_eq!(value(&after, &series), 0.0, "{kind}");
-    }
+    assert_eq!(read_errors(&after, |_| true), 0.0);
 }
 
 #[test]
@@ -155,7 +152,7 @@ fn pressure_switched_off_for_a_cgroup_takes_its_series_away_and_back() {
         wait_for(state, LIMIT, || (seen() == expected).then_some(()));
     }
     let text = agent.get("/metrics");
-    assert_eq!(value(&text, "psi_agent_read_errors_total{kind=\"vanished\"}"), 0.0);
+    assert_eq!(read_errors(&text, |kind| kind == "vanished"), 0.0);
 }
 
 #[test]
@@ -275,6 +272,13 @@ fn a_user_without_rights_reads_all_there_is() {
 fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
+}
+
+/// Read errors of some kinds. A kind has no series before its first error.
+fn read_errors(text: &str, counts: impl Fn(&str) -> bool) -> f64 {
+    let series =
+        parse(text).into_iter().filter(|series| series.name == "psi_agent_read_errors_total");
+    series.filter(|series| counts(&series.labels["kind"])).map(|series| series.value).sum()
 }
 
 /// Watches as the kernel counts them.
