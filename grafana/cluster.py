@@ -11,7 +11,7 @@ OWN = 'job=~"$job", cluster=~"$cluster", instance=~"$node"'
 # Series of the kubelet have the node, if at all, in the label `node` and not in `instance`.
 KUBELET = 'job=~"$kubelet_job", cluster=~"$cluster", node=~"$node|", container!~"|POD"'
 
-SCORE = f"psi_agent_node_score{{{OWN}}}"
+SCORE = f"psi_agent_node_score_ratio{{{OWN}}}"
 
 
 def contention(resource: str) -> str:

@@ -160,7 +160,7 @@ def _node(made: dashboard.Dashboard) -> None:
         "Score and contention",
         "Score of the node, and the contention ratios that it is computed from.",
         [
-            Query(f"psi_agent_node_score{{{NODE}}}", "score"),
+            Query(f"psi_agent_node_score_ratio{{{NODE}}}", "score"),
             Query(f"psi_agent_node_contention_ratio{{{NODE}}}", "{{resource}}"),
         ],
         width=8, steps=LEVELS,
