@@ -14,7 +14,7 @@ use super::table::Views;
 const ABOVE_AVERAGE: f64 = 1.5;
 
 /// The slow score by its own name, and by that of the recording rule with the same meaning.
-const EXPRESSIONS: [&str; 2] = ["slow-score", "instance:psi_agent_node_score:avg10m_neutral"];
+const EXPRESSIONS: [&str; 2] = ["slow-score", "node:psi_agent_node_score_ratio:avg10m_neutral"];
 
 /// How far from now a query's time may be: the bridge keeps no history.
 const NEARLY_NOW_S: f64 = 300.0;
@@ -166,7 +166,7 @@ mod tests {
         let now = NOW.parse().unwrap();
         for right in [
             "query=slow-score&time=1767225600.25",
-            "query=instance%3Apsi_agent_node_score%3Aavg10m_neutral",
+            "query=node%3Apsi_agent_node_score_ratio%3Aavg10m_neutral",
             "time=2026-01-01T00%3A04%3A59Z&query=+slow-score+",
             "query=slow-score&time=&timeout=30s",
         ] {
@@ -179,8 +179,8 @@ mod tests {
             "up",
             "x",
             "slow-score{instance=\"a\"}",
-            "instance:psi_agent_node_load:avg10m_neutral",
-            "1-instance:psi_agent_node_score:avg10m_neutral",
+            "node:psi_agent_node_load_ratio:avg10m_neutral",
+            "1-node:psi_agent_node_score_ratio:avg10m_neutral",
             "rate(node_pressure_cpu_waiting_seconds_total[1m])",
         ] {
             let form = form_urlencoded::Serializer::new(String::new())

@@ -37,7 +37,7 @@ fn write_node(text: &mut String, score: &NodeScore) {
     let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
     let help = "Contention score of the node, 0 to 1, smoothed over 30 s: the largest contention \
                 ratio of the resources in --score-resources.";
-    gauge(text, "psi_agent_node_score", help).write(&[], ratio(score.score));
+    gauge(text, "psi_agent_node_score_ratio", help).write(&[], ratio(score.score));
     let help = "Share of their demand that the node's VMs waited for because of the node, excluding \
                 their own limits, 0 to 1, smoothed over 30 s.";
     let mut family = gauge(text, "psi_agent_node_contention_ratio", help);
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn unknown_values_have_no_series() {
         let text = score(Vec::new());
-        assert!(text.contains("\npsi_agent_node_score 0.3\n"), "{text}");
+        assert!(text.contains("\npsi_agent_node_score_ratio 0.3\n"), "{text}");
         assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
         assert!(text.contains("\npsi_agent_node_vmis_contended 0\n"));
         for absent in ["steal_ratio", "resource=\"memory\"", "vmi_", "NaN"] {

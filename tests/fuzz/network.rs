@@ -185,7 +185,7 @@ pub(super) fn query_form(bytes: &[u8]) {
         Ok(()) => {
             let is_query = |(key, value): &(_, std::borrow::Cow<'_, str>)| {
                 key == "query"
-                    && ["slow-score", "instance:psi_agent_node_score:avg10m_neutral"]
+                    && ["slow-score", "node:psi_agent_node_score_ratio:avg10m_neutral"]
                         .contains(&value.trim())
             };
             assert!(form_urlencoded::parse(bytes).any(|pair| is_query(&pair)));

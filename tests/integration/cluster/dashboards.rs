@@ -251,7 +251,7 @@ fn every_panel_has_an_answer() {
     let ask = |what: &str, query: &str, fits: &dyn Fn(f64) -> bool| {
         wait_for(what, MINUTE, || scene.prometheus.query(query).filter(|value| fits(*value)))
     };
-    let score = |node: &str| format!("psi_agent_node_score{{instance=\"{node}\"}}");
+    let score = |node: &str| format!("psi_agent_node_score_ratio{{instance=\"{node}\"}}");
     let short = ask("two VMs share a CPU", &score("node-a"), &|score| score > 0.3);
     // OpenShift's rule takes the node for short that its VM's own limit keeps from waiting less.
     let rule = "rate(node_pressure_cpu_waiting_seconds_total{instance=\"node-b\"}[30s])";

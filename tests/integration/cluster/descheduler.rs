@@ -26,9 +26,16 @@ pub(crate) const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 /// The nodes that the policies are about.
 const RUNS_VMS: &str = "kubevirt.io/schedulable=true";
 /// The slow views of nodes that have an agent, and what the kernel says of a node by itself.
-const SCORE: &str = "instance:psi_agent_node_score:avg10m";
-const LOAD: &str = "instance:psi_agent_node_load:avg10m";
+const SCORE: &str = "node:psi_agent_node_score_ratio:avg10m";
+const LOAD: &str = "node:psi_agent_node_load_ratio:avg10m";
 const PLAIN_PRESSURE: &str = "rate(node_pressure_cpu_waiting_seconds_total[1m])";
+/// The score as it is, at least 0.1: NaN where a node's score is NaN.
+const NEVER_ZERO: &str = "clamp(psi_agent_node_score_ratio, 0.1, 1)";
+
+/// A query whose results carry the node's name where a descheduler looks for it.
+pub(crate) fn by_instance(query: &str) -> String {
+    format!("label_replace({query}, \"instance\", \"$1\", \"node\", \"(.+)\")")
+}
 /// Between two cycles of a descheduler, in seconds.
 const INTERVAL: u32 = 2;
 
@@ -65,7 +72,7 @@ fn hurried_rules() -> String {
     });
     let of_kube_state_metrics: String = of_kube_state_metrics.collect();
     let nan = format!(
-        "  - record: psi_agent_node_score\n    expr: vector(NaN)\n    labels: {{instance: {NAN}}}\n"
+        "  - record: psi_agent_node_score_ratio\n    expr: vector(NaN)\n    labels: {{node: {NAN}}}\n"
     );
     format!("{rules}- name: others\n  interval: 1s\n  rules:\n{of_kube_state_metrics}{nan}")
 }
@@ -251,7 +258,7 @@ fn the_descheduler_evicts_from_the_node_that_is_short_and_from_no_other() {
     // A VM waits for its own limit, and another node is busy; nobody waits for a node.
     let by_contention = scene.deschedule("contention", &snippet(BY_CONTENTION));
     let by_load = scene.deschedule("load", &snippet(BY_LOAD));
-    let plain = with_query(&snippet(BY_CONTENTION), PLAIN_PRESSURE, RUNS_VMS);
+    let plain = with_query(&snippet(BY_CONTENTION), &by_instance(PLAIN_PRESSURE), RUNS_VMS);
     let by_pressure = scene.deschedule("pressure", &plain);
     assert_eq!(wait_for_evictions(&by_pressure, &scene.cluster), [pod_of(&vm_of(NOISY))].into());
     assert_eq!(wait_for_evictions(&by_load, &scene.cluster), [pod_of(&vm_of("busy"))].into());
@@ -298,7 +305,7 @@ fn the_descheduler_evicts_from_the_node_that_is_short_and_from_no_other() {
     let without_neutral = with_query(&snippet(BY_CONTENTION), SCORE, RUNS_VMS);
     let without_neutral = scene.deschedule("neutral", &without_neutral);
     let two = format!("kubernetes.io/hostname in (calm, {NAN})");
-    let with_nan = with_query(&snippet(BY_CONTENTION), "clamp(psi_agent_node_score, 0.1, 1)", &two);
+    let with_nan = with_query(&snippet(BY_CONTENTION), &by_instance(NEVER_ZERO), &two);
     let with_nan = scene.deschedule("nan", &with_nan);
     wait_for("a node without pressure is overused", MINUTE, || {
         (with_nan.last_class("calm")? == ("overutilized".into(), 10)).then_some(())

@@ -66,7 +66,7 @@ impl Idle {
         assert_eq!(values(&series, "psi_agent_cgroup_v2")[0].value, self.has_cgroup2, "{node}");
         assert_eq!(values(&series, "psi_agent_build_info").len(), 1);
         assert_eq!(values(&series, "psi_agent_pressure_supported").len(), 3);
-        for absent in ["psi_agent_node_score", "psi_agent_node_contention_ratio"] {
+        for absent in ["psi_agent_node_score_ratio", "psi_agent_node_contention_ratio"] {
             assert!(values(&series, absent).is_empty(), "{node}: {absent}");
         }
         if self.has_cgroup2 == 0.0 {

@@ -21,7 +21,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Where the agents listen, as if it were their pods' networks: on the port of the DaemonSet's.
 const NODES: [(&str, &str); 2] = [("node-a", "127.0.71.1"), ("node-b", "127.0.71.2")];
 /// Needs kube-state-metrics, which is not here.
-const OF_OTHERS: &str = "instance:kube_node_labels:group";
+const OF_OTHERS: &str = "node:kube_node_labels:group";
 
 fn of_project(relative: &str) -> String {
     format!("{}/{relative}", env!("CARGO_MANIFEST_DIR"))
@@ -152,10 +152,10 @@ fn scraped(prometheus: &Prometheus) -> BTreeSet<String> {
 /// Both agents are found and scraped, and whatever they say is said of whom it is about.
 fn check_targets(prometheus: &Prometheus) {
     for (node, _) in NODES {
-        let up = format!("up{{job=\"psi-agent\",instance=\"{node}\"}} == 1");
+        let up = format!("up{{job=\"psi-agent\",node=\"{node}\"}} == 1");
         wait_for(&format!("{node} is up"), MINUTE, || prometheus.query(&up));
         let of_vm = format!(
-            "count(container_pressure_cpu_waiting_seconds_total{{instance=\"{node}\",\
+            "count(container_pressure_cpu_waiting_seconds_total{{node=\"{node}\",\
              namespace=\"vms\",pod=\"virt-launcher-vm-of-{node}\",container=\"compute\"}})"
         );
         let found = wait_for("the VM's series", MINUTE, || prometheus.query(&of_vm));
@@ -178,7 +178,7 @@ fn check_rules(prometheus: &Prometheus) {
         views.extend(view.filter(|name| *name != OF_OTHERS).map(str::to_owned));
     }
     for view in views {
-        let nodes = format!("count(count by (instance) ({{__name__=\"{view}\"}})) == 2");
+        let nodes = format!("count(count by (node) ({{__name__=\"{view}\"}})) == 2");
         wait_for(&format!("{view} of both nodes"), 3 * MINUTE, || prometheus.query(&nodes));
     }
     let healthy = || {

@@ -142,7 +142,7 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
         eprintln!("{vm} waited {waited:.2} s for the node, of {:.0}", after.time - before.time);
         assert!(waited < 0.02 * (after.time - before.time), "{vm} waited {waited} s for the node");
     }
-    let score = |of: &Reading| of.value("psi_agent_node_score", &[]).unwrap();
+    let score = |of: &Reading| of.value("psi_agent_node_score_ratio", &[]).unwrap();
     assert!(score(&ended) <= score(&began) && score(&ended) < 0.05, "{}", score(&ended));
     scene.signal("USR2", &consoles);
 }
@@ -204,7 +204,7 @@ fn contention_is(scene: &Scene) {
     let computes = VMS.map(|vm| scene.vm_cgroup(vm, "compute"));
     scene.signal("USR1", &computes);
     wait_until("the score is 30 points", || {
-        scene.read(&agent).value("psi_agent_node_score", &[]).filter(|score| *score >= 0.3)
+        scene.read(&agent).value("psi_agent_node_score_ratio", &[]).filter(|score| *score >= 0.3)
     });
     wait_until("the Node says so", || {
         let score: u32 = scene.own_key("annotations", "score")?.parse().unwrap();
@@ -262,7 +262,7 @@ fn neither_a_crash_nor_an_update_is_seen(scene: &Scene) {
     let rolled = wait_for_what_was_before(scene);
     assert_ne!(name(&rolled), name(&agent));
     let score = wait_until("it has a score of its own", || {
-        scene.read(&rolled).value("psi_agent_node_score", &[])
+        scene.read(&rolled).value("psi_agent_node_score_ratio", &[])
     });
     assert!(score >= 0.3, "{score}");
     for write in scene.writes().iter().skip(written) {

@@ -167,7 +167,7 @@ fn check_names(agents: &[Agent; 3]) {
             });
             (named.count() == vms).then_some(())
         });
-        assert_eq!(metric(agent, "psi_agent_node_score", &[]), None);
+        assert_eq!(metric(agent, "psi_agent_node_score_ratio", &[]), None);
     }
 }
 

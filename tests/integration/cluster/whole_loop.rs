@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::descheduler::by_instance;
 use crate::support::agent::Agent;
 use crate::support::cluster::{Audited, Eviction};
 use crate::support::cpu::BusyCpu;
@@ -25,10 +26,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 const NODES: [(&str, u32); 4] = [("short", 20), ("calm", 8), ("throttled", 1), ("crowded", 40)];
 const VMS: [&str; 3] = ["web", "db", "cache"];
 
-const SCORE: &str = "instance:psi_agent_node_score:avg10m_neutral";
+const SCORE: &str = "node:psi_agent_node_score_ratio:avg10m_neutral";
 /// What is asked of a node without an agent: for how much of the time anybody waits there.
 const PLAIN_PRESSURE: &str =
-    "clamp_max(max by (instance) (rate(node_pressure_cpu_waiting_seconds_total[1m])), 1)";
+    "clamp_max(max by (node) (rate(node_pressure_cpu_waiting_seconds_total[1m])), 1)";
 
 struct Scene {
     agents: [Agent; 4],
@@ -321,7 +322,7 @@ fn a_vm_of_a_short_node_moves_to_a_calm_one_and_a_throttled_one_stays() {
 
     // Meanwhile, what the node's own pressure would have done all along.
     assert!(by_score.contains(SCORE));
-    let by_pressure = by_score.replace(SCORE, PLAIN_PRESSURE);
+    let by_pressure = by_score.replace(SCORE, &by_instance(PLAIN_PRESSURE));
     let misled = scene.deschedule("pressure", &by_pressure, &prometheus_url);
     let throttled = ("throttled".to_owned(), "throttled".to_owned());
     scene.wait("plain pressure brings the throttled VM away", 2 * MINUTE, || {

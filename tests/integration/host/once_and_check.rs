@@ -44,7 +44,7 @@ fn once_prints_the_score_of_its_window_or_logs_why_there_is_none() {
         host.write("proc/stat", stat);
         let output = Command::new(BINARY).arg("once").args(host.flags()).output().unwrap();
         let metrics = String::from_utf8(output.stdout.clone()).unwrap();
-        assert_eq!(metrics.contains("\npsi_agent_node_score "), has_score, "{metrics}");
+        assert_eq!(metrics.contains("\npsi_agent_node_score_ratio "), has_score, "{metrics}");
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         let reasons = log.lines().filter(|line| {
             line.contains("No score: the contention of cpu and memory is unknown, since the kernel")

@@ -37,7 +37,7 @@ fn promtool_accepts_the_documented_examples() {
     let document = fs::read_to_string(format!("{REPOSITORY}/docs/operations.md")).unwrap();
     let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let examples: Vec<&str> = blocks.filter(|block| block.starts_with("scrape_configs:")).collect();
-    assert_eq!(examples.len(), 2);
+    assert_eq!(examples.len(), 1);
     let folder = Folder::new("documented-examples");
     for example in examples {
         folder.write("example.yaml", example);
@@ -122,16 +122,14 @@ fn configuration(address: &str) -> serde_json::Value {
 fn prometheus_finds_the_agent_and_names_its_node() {
     let agent = start_on_case("virt-launcher", &[]);
     let prometheus = Prometheus::start_with(&configuration(&agent.address).to_string());
-    wait_for("a target", LIMIT, || {
-        prometheus.query("up{job=\"psi-agent\",instance=\"node-a\"} == 1")
-    });
+    wait_for("a target", LIMIT, || prometheus.query("up{job=\"psi-agent\",node=\"node-a\"} == 1"));
     assert_eq!(prometheus.query("count(up)"), Some(1.0));
     // A container's series has its own pod, and the node's the node.
-    let of_vm = "count(container_pressure_cpu_waiting_seconds_total{instance=\"node-a\",container=\"compute\",pod=~\"virt-launcher-.*\"}) > 0";
+    let of_vm = "count(container_pressure_cpu_waiting_seconds_total{node=\"node-a\",container=\"compute\",pod=~\"virt-launcher-.*\"}) > 0";
     wait_for("a VM's series", LIMIT, || prometheus.query(of_vm));
     // Rules are evaluated without an error, and alerts are pending where they should be.
     wait_for("an alert", LIMIT, || {
-        prometheus.query("ALERTS{alertname=\"PsiAgentNoScore\",instance=\"node-a\"}")
+        prometheus.query("ALERTS{alertname=\"PsiAgentNoScore\",node=\"node-a\"}")
     });
     assert_eq!(prometheus.own_counter("prometheus_rule_evaluation_failures_total"), 0.0);
 }
