@@ -1,17 +1,17 @@
-//! The published rules of scheduler-plugins' NodeMetadata, which is in none of its releases yet, on
-//! what agents write: how it reads an annotation, and what it makes of all Nodes' values.
+//! A model of scheduler-plugins' NodeMetadata, which is in none of its releases yet: how it reads an
+//! annotation, and how it scales the values of all Nodes that fit.
 
 use serde_json::{Value, json};
 
 use super::snippet;
 
-/// What the plugin is told.
+/// The plugin's arguments.
 pub(crate) struct Ranking {
     key: String,
 }
 
 impl Ranking {
-    /// As docs/consumers tells it.
+    /// The arguments in docs/consumers.
     pub(crate) fn of_snippet() -> Self {
         let configuration: Value = serde_saphyr::from_str(&snippet("node-metadata.yaml")).unwrap();
         let profile = &configuration["profiles"][0];
@@ -23,7 +23,7 @@ impl Ranking {
         );
         let mut args = plugin["args"].clone();
         let key = args.as_object_mut().unwrap().remove("metadataKey").unwrap();
-        // What follows is written for these.
+        // The model covers these arguments only.
         let rest = json!({
             "metadataSource": "Annotation", "metadataType": "Number", "scoringStrategy": "Lowest",
         });
@@ -31,12 +31,12 @@ impl Ranking {
         Self { key: key.as_str().unwrap().to_owned() }
     }
 
-    /// From 1, the worst, to 100, the best, stretched between the Nodes that there are; 0 for a Node
-    /// that has no value.
+    /// Points from 1, the worst, to 100, the best. The values are scaled to this range. A Node without
+    /// a number gets 0.
     pub(crate) fn rank(&self, nodes: &[Value]) -> Vec<i64> {
         let values: Vec<Option<i64>> = nodes.iter().map(|node| self.value(node)).collect();
-        let known = || values.iter().flatten();
-        let (Some(least), Some(most)) = (known().min(), known().max()) else {
+        let numbers = || values.iter().flatten();
+        let (Some(least), Some(most)) = (numbers().min(), numbers().max()) else {
             return vec![0; nodes.len()];
         };
         let rank = |value: &Option<i64>| match value {
@@ -47,7 +47,7 @@ impl Ranking {
         values.iter().map(rank).collect()
     }
 
-    /// A float that is cut off to an integer.
+    /// A float, truncated to an integer.
     fn value(&self, node: &Value) -> Option<i64> {
         let text = node["metadata"]["annotations"][&self.key].as_str()?;
         #[allow(clippy::cast_possible_truncation)]
