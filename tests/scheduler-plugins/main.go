@@ -1,5 +1,4 @@
-// A kube-scheduler with one more plugin: Trimaran's LoadVariationRiskBalancing, as scheduler-plugins
-// has it.
+// A kube-scheduler with Trimaran's LoadVariationRiskBalancing of scheduler-plugins.
 package main
 
 import (

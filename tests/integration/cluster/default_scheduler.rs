@@ -1,5 +1,5 @@
-//! kube-scheduler as it is by default, among Nodes that agents marked: what their taints do to VMs
-//! that know nothing of it, and the label to those that ask for it.
+//! kube-scheduler without configuration, among Nodes with agents: the effect of their taints on all VMs,
+//! and of the label on VMs with an affinity for it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ use crate::support::{built, snippet, wait_for};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const OUTPUTS: [&str; 3] = ["--label", "--taint-levels", "medium,high"];
-/// Its agent calls only that high which cannot be: the same shortage makes this Node medium.
+/// No score reaches this threshold for high: the same contention makes this Node medium.
 const LENIENT: [&str; 2] = ["--levels", "10,100"];
-/// A Node whose agent is gone, with all that it wrote.
+/// A Node without an agent, from which `reap` has removed everything.
 const UNMARKED: &str = "unmarked";
 const DOZE: &str = "sleep 3600";
 
 struct Scene {
-    // Agents end before the cluster that they talk to.
+    // Agents are dropped before the cluster that they write to.
     _agents: [Agent; 4],
     _nodes: [StagedNode; 4],
-    /// All of them want it, so that each waits for the others.
+    /// The CPU that the VMs compete for.
     _cpu: BusyCpu,
     cluster: Cluster,
 }
@@ -71,7 +71,7 @@ impl Scene {
     }
 }
 
-/// A pod that may run on these Nodes alone.
+/// A pod that may run on these Nodes only.
 fn among<const N: usize>(nodes: [&str; N], mut pod: Value) -> Value {
     let is_one = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": &nodes[..]});
     let affinity = &mut pod["spec"]["affinity"]["nodeAffinity"];
@@ -80,13 +80,13 @@ fn among<const N: usize>(nodes: [&str; N], mut pod: Value) -> Value {
     pod
 }
 
-/// A pod that the agents' taints are all one to.
+/// A pod that tolerates the agents' taints.
 fn tolerating(mut pod: Value) -> Value {
     pod["spec"]["tolerations"] = json!([{"operator": "Exists", "effect": "PreferNoSchedule"}]);
     pod
 }
 
-/// What the snippet makes of a VM, by KubeVirt's own definition of one: its pod's affinity.
+/// The affinity of a VM after the snippet's patch, checked by KubeVirt's own resource definition.
 fn affinity_of_patched_vm(cluster: &Cluster) -> Value {
     let programs = built("kubevirt", include_str!("../../kubevirt/go.mod"), "kubevirt.io/kubevirt");
     let printed = Command::new(programs.join("crds")).output();
@@ -107,7 +107,7 @@ fn affinity_of_patched_vm(cluster: &Cluster) -> Value {
     vm["spec"]["template"]["spec"]["affinity"].clone()
 }
 
-/// By none, one or two taints, whatever a VM says; and as if there were none where all have them.
+/// VMs prefer Nodes with fewer taints. If all Nodes have the same number, taints have no effect.
 fn check_taints(cluster: &Cluster) {
     let vm = unplaced_vm("anywhere");
     let [calm, unmarked] = cluster.place(&vm, 6, ["calm", UNMARKED]);
@@ -119,7 +119,7 @@ fn check_taints(cluster: &Cluster) {
     assert!(high > 0 && too_high > 0, "{high} {too_high}");
 }
 
-/// VMs that tolerate the taints have only the label to go by, once they ask for it.
+/// VMs that tolerate the taints avoid Nodes at level high only by an affinity for the label.
 fn check_label(cluster: &Cluster, affinity: &Value) {
     for better in ["calm", "medium", UNMARKED] {
         let nodes = [better, "high"];
@@ -132,7 +132,7 @@ fn check_label(cluster: &Cluster, affinity: &Value) {
     }
 }
 
-/// What the agents wrote, ranked by the rules of NodeMetadata.
+/// The model of NodeMetadata ranks Nodes by the annotations that agents wrote.
 fn check_metadata(cluster: &Cluster) {
     let names = ["calm", "high", UNMARKED];
     let nodes = names.map(|name| cluster.get(&["node", name]));
@@ -140,7 +140,7 @@ fn check_metadata(cluster: &Cluster) {
     assert_eq!((calm, high, unmarked), (100, 1, 0));
 }
 
-/// Where a descheduler moves VMs, the agent taints at high alone.
+/// The kustomization for use with a descheduler sets taints at level high only.
 fn check_taints_at_high_only(cluster: &Cluster) {
     let rendered = cluster.render(&snippet("taint-high-only.yaml"));
     let daemonset = rendered.split("\n---\n").find(|part| part.contains("kind: DaemonSet"));
@@ -154,7 +154,7 @@ fn check_taints_at_high_only(cluster: &Cluster) {
 
 #[test]
 #[ignore = "needs root, a cgroup2 mount, two CPUs, etcd and a control plane (tests/kubernetes/build), and what tests/kubevirt/build makes"]
-fn vms_avoid_short_nodes_by_taints_unasked_and_by_the_label_if_they_ask() {
+fn vms_avoid_contended_nodes_by_taints_and_with_an_affinity_by_the_label() {
     let scene = Scene::start();
     let affinity = affinity_of_patched_vm(&scene.cluster);
     let started = Instant::now();

@@ -1,5 +1,5 @@
-//! OpenShift's descheduler operator, fed by the score: its own resource definition takes our snippet,
-//! and its own rules are held against ours.
+//! OpenShift's descheduler operator with the score: its resource definition accepts the snippet, and its
+//! own rules are compared with the project's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::support::{built, snippet};
 
 const SNIPPET: &str = "openshift-descheduler.yaml";
 
-/// What `tests/openshift/build` copied from the operator's module.
+/// A file that `tests/openshift/build` copied from the operator's module.
 fn of_operator(file: &str) -> PathBuf {
     let module = include_str!("../../openshift/go.mod");
     built("openshift", module, "github.com/openshift/api").join("descheduler-operator").join(file)
@@ -22,7 +22,7 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
-/// What the snippet has the operator ask.
+/// The snippet's query.
 fn query() -> String {
     let profile = &yaml(&snippet(SNIPPET))["spec"]["profileCustomizations"];
     let profile = profile["devActualUtilizationProfile"].as_str().unwrap();
@@ -75,7 +75,7 @@ fn a_pod_at_its_own_limit_gets_its_node_two_taints_by_the_operators_query_and_no
 #[test]
 #[ignore = "needs etcd, a control plane (tests/kubernetes/build), and OpenShift's resource definitions \
             (tests/openshift/build)"]
-fn the_operators_own_definition_takes_the_snippet() {
+fn the_operators_own_definition_accepts_the_snippet() {
     let cluster = Cluster::start("openshift-descheduler");
     let definition = of_operator("kube-descheduler-operator.crd.yaml");
     cluster.kubectl(&["apply", "--server-side", "-f", definition.to_str().unwrap()], "");
@@ -90,14 +90,14 @@ fn the_operators_own_definition_takes_the_snippet() {
     for (field, value) in wanted["spec"].as_object().unwrap() {
         assert_eq!(&kept["spec"][field], value, "{field}");
     }
-    // A field that the operator does not know would have been refused.
+    // The check above is strict: an unknown field is rejected.
     let misspelt = snippet(SNIPPET).replace("devDeviationThresholds", "deviationThresholds");
     let file = Scratch::new("misspelt.yaml", &misspelt);
     let apply = ["apply", "--validate=strict", "-f", file.path()];
     let refused = cluster.kubectl_as(&cluster.admin_kubeconfig(), &apply);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let error = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        said.contains("unknown field \"spec.profileCustomizations.deviationThresholds\""),
-        "{said}"
+        error.contains("unknown field \"spec.profileCustomizations.deviationThresholds\""),
+        "{error}"
     );
 }

@@ -1,6 +1,5 @@
-//! kube-scheduler with a profile of its own for VMs, which does not ask who reports their image:
-//! as a second profile, and as a second scheduler with the rights and the configuration that
-//! docs/consumers gives it.
+//! A kube-scheduler profile for VMs without ImageLocality: as a second profile of the scheduler, and as
+//! a second scheduler with the rights and the configuration of docs/consumers.
 
 use std::time::Duration;
 
@@ -16,8 +15,7 @@ const MB: u64 = 1024 * 1024;
 const DEFAULT_MOST: usize = 50;
 const ALL: usize = usize::MAX;
 
-/// What a kubelet reports of its images, which it sorts by size: the virt-launcher's, and so many
-/// larger ones.
+/// Reports virt-launcher's image and so many larger ones on a Node. A kubelet sorts images by size.
 fn report_images(cluster: &Cluster, node: &str, larger: usize, at_most: usize) {
     let image = |name: String, size: u64| json!({"names": [name], "sizeBytes": size});
     let larger = (0..larger).map(|number| image(format!("registry.example/{number}:v1"), 700 * MB));
@@ -28,7 +26,7 @@ fn report_images(cluster: &Cluster, node: &str, larger: usize, at_most: usize) {
     cluster.kubectl(&[&patch[..], &[&status]].concat(), "");
 }
 
-/// Both Nodes have the image; what the second has besides hides it from whoever reads its status.
+/// Both Nodes have the image. The second has so many larger ones that its status doesn't list it.
 fn start_cluster() -> Cluster {
     let cluster = Cluster::start("second-scheduler");
     let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
@@ -44,14 +42,14 @@ fn asking_for(scheduler: &str, mut pod: Value) -> Value {
     pod
 }
 
-/// Each Node gets half of the VMs, as far as equal scores leave it to chance.
+/// Each Node gets about half of the VMs: between equal Nodes the scheduler chooses randomly.
 fn check_spread(cluster: &Cluster, vm: &Value) {
     let [on_a, on_b] = cluster.place(vm, 8, NODES);
     assert!(on_a.abs_diff(on_b) <= 2, "{on_a} {on_b}");
 }
 
-/// With the default profile VMs pile up where their image is reported, with the other one they do
-/// not; nor with the default one where kubelets report all.
+/// With the default profile, VMs pile up on the Node that reports their image. With the other profile,
+/// or if kubelets report all images, they don't.
 fn check_profiles(cluster: &Cluster) {
     let _scheduler =
         cluster.start_scheduler(&snippet("two-profiles.yaml"), &cluster.admin_kubeconfig());
@@ -76,13 +74,13 @@ fn object(name: &str, kind: &str) -> Value {
     found.remove(0)
 }
 
-/// Applies a snippet as a user does; the API server knows every field in it.
+/// Applies a snippet as a user does. The API server rejects unknown fields.
 fn apply_strictly(cluster: &Cluster, name: &str) {
     let said = cluster.kubectl(&["apply", "--validate=strict", "-f", "-"], &snippet(name));
     assert_eq!(said.lines().count(), objects(name).len(), "{said}");
 }
 
-/// What the kubelet would do for the Deployment's pod: its account, its configuration, its program.
+/// Starts the Deployment's pod in place of a kubelet: with its account, configuration and program.
 fn start_second(cluster: &Cluster) -> Companion {
     let deployment = cluster.get(&["deployment", "kubevirt-scheduler", "-n", "kube-system"]);
     let pod = &deployment["spec"]["template"]["spec"];
@@ -102,14 +100,14 @@ fn start_second(cluster: &Cluster) -> Companion {
     cluster.start_scheduler(config["data"]["config.yaml"].as_str().unwrap(), &kubeconfig)
 }
 
-/// Whose pod the API server says that it is, made through it: nothing stays of it.
+/// The scheduler's name in the pod that the API server would create (a dry run).
 fn scheduler_of(cluster: &Cluster, pod: &Value) -> String {
     let create = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
     let made: Value = serde_json::from_str(&cluster.kubectl(&create, &pod.to_string())).unwrap();
     made["spec"]["schedulerName"].as_str().unwrap().to_owned()
 }
 
-/// VMs' pods go to the scheduler for them; others do not, nor those that chose one themselves.
+/// The policy sets the name on VMs' pods, except those that have another scheduler's name.
 fn check_policy(cluster: &Cluster) {
     let vm = unplaced_vm("vm");
     assert_eq!(scheduler_of(cluster, &vm), "default-scheduler");
@@ -124,7 +122,7 @@ fn check_policy(cluster: &Cluster) {
     assert_eq!(scheduler_of(cluster, &other), "default-scheduler");
 }
 
-/// A VM whose disk is made where the VM is to run.
+/// Gives the VM a volume that is provisioned on the Node that the scheduler chooses.
 fn claim_of_first_consumer(cluster: &Cluster, vm: &mut Value) {
     cluster.apply(&[
         json!({
@@ -145,7 +143,7 @@ fn claim_of_first_consumer(cluster: &Cluster, vm: &mut Value) {
         json!([{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]);
 }
 
-/// With the rights of the snippet the second scheduler does all that one has to.
+/// The rights of the snippet suffice for binding pods and choosing a Node for a volume.
 fn check_second(cluster: &Cluster) {
     let mut misnamed = asking_for("kubvirt", unplaced_vm("misnamed"));
     let mut with_disk = unplaced_vm("with-disk");
@@ -159,7 +157,7 @@ fn check_second(cluster: &Cluster) {
         let annotations = &claim["metadata"]["annotations"];
         annotations["volume.kubernetes.io/selected-node"].as_str().map(drop)
     });
-    // Nobody has so much as looked at it.
+    // No scheduler has set a condition on it.
     let misnamed = cluster.get(&["pod", "misnamed", "-n", "vms"]);
     assert_eq!(misnamed["spec"].get("nodeName"), None);
     assert_eq!(misnamed["status"]["conditions"], Value::Null, "{misnamed}");
@@ -167,8 +165,8 @@ fn check_second(cluster: &Cluster) {
     assert!(!said.contains("forbidden"), "{said}");
 }
 
-/// The fields of a SecondaryScheduler that users set, as its operator publishes them: its module is
-/// not to be had, so this is all that is known of its definition here.
+/// A resource definition with the documented fields of a SecondaryScheduler. The operator's module is
+/// not available.
 fn definition_of_openshift() -> Value {
     let text = json!({"type": "string"});
     json!({
@@ -201,7 +199,7 @@ fn definition_of_openshift() -> Value {
     })
 }
 
-/// On OpenShift an operator makes the Deployment and the rights; the configuration is the same.
+/// On OpenShift an operator creates the Deployment and the rights. The configuration is the same.
 fn check_openshift(cluster: &Cluster) {
     let name = "openshift-second-scheduler.yaml";
     let namespace = "openshift-secondary-scheduler-operator";
@@ -213,7 +211,7 @@ fn check_openshift(cluster: &Cluster) {
     let (config, scheduler) = (object(name, "ConfigMap"), object(name, "SecondaryScheduler"));
     assert_eq!(config["data"], object("second-scheduler.yaml", "ConfigMap")["data"]);
     assert_eq!(scheduler["spec"]["schedulerConfig"], config["metadata"]["name"]);
-    // The operator looks for this one, in its own namespace.
+    // The operator reads only the object with this name in its own namespace.
     assert_eq!(scheduler["metadata"]["name"], "cluster");
     assert_eq!(scheduler["metadata"]["namespace"], config["metadata"]["namespace"]);
 }
