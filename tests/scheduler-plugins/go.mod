@@ -1,5 +1,5 @@
-// The newest release of scheduler-plugins that is tagged, with a patch release of Kubernetes of which
-// the module proxy serves all modules.
+// The plugin is of the newest release that is tagged, the Kubernetes around it of a patch whose
+// modules are all served.
 module psi-agent.io/tests/scheduler-plugins
 
 go 1.26.0

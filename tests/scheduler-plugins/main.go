@@ -1,4 +1,5 @@
-// A kube-scheduler with Trimaran's LoadVariationRiskBalancing of scheduler-plugins.
+// A kube-scheduler with one more plugin: Trimaran's LoadVariationRiskBalancing, as scheduler-plugins
+// has it.
 package main
 
 import (
