@@ -10,6 +10,7 @@ mod combinations;
 mod dashboards;
 mod default_scheduler;
 mod descheduler;
+mod documentation;
 mod hostile_pods;
 mod idling;
 mod image;

@@ -2,6 +2,7 @@
 
 mod cardinality;
 mod connections;
+mod documentation;
 mod faults;
 mod hostile_clients;
 pub(crate) mod lab;

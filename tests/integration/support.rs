@@ -5,6 +5,7 @@ pub(crate) mod browser;
 pub(crate) mod cadvisor;
 pub(crate) mod cgroup;
 pub(crate) mod cluster;
+pub(crate) mod console;
 pub(crate) mod cpu;
 pub(crate) mod descheduler;
 pub(crate) mod exposition;

@@ -1,0 +1,77 @@
+//! The README's quick start in a cluster, with the output that it shows.
+
+use std::path::Path;
+use std::process::Command;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::support::agent::BINARY;
+use crate::support::cluster::Cluster;
+use crate::support::console::{Shown, shown_by};
+use crate::support::helm;
+
+/// Runs a command in the checkout as an administrator of the cluster; it must succeed.
+fn run(shown: &Shown, cluster: &Cluster) -> String {
+    let folders = [
+        Path::new(BINARY).parent().unwrap(),
+        cluster.programs(),
+        helm::program().parent().unwrap(),
+    ]
+    .map(|folder| folder.display().to_string());
+    let path = format!("{}:{}", folders.join(":"), std::env::var("PATH").unwrap());
+    let output = Command::new("timeout")
+        .args(["60", "bash", "-c", &shown.command])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("PATH", path)
+        .env("KUBECONFIG", cluster.admin_kubeconfig())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", shown.command);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A Node with the values of a row of `psi-agent nodes`, half a minute old.
+fn node(row: &[&str]) -> Value {
+    let [name, score, cpu, memory, io, basis, ..] = row else { panic!("{row:?}") };
+    let observed_at = Timestamp::now() - SignedDuration::from_secs(30);
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": {
+        "psi-agent.io/score": score, "psi-agent.io/cpu": cpu, "psi-agent.io/memory": memory,
+        "psi-agent.io/io": io, "psi-agent.io/basis": basis,
+        "psi-agent.io/observed-at": format!("{observed_at:.0}"),
+    }}})
+}
+
+fn columns(row: &str) -> Vec<&str> {
+    row.split_whitespace().collect()
+}
+
+#[test]
+#[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
+fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
+    let shown = shown_by("README.md");
+    let [.., install, rollout, nodes] = &shown[..] else { panic!("{shown:?}") };
+    let cluster = Cluster::start("documentation");
+    let installed = run(install, &cluster);
+    assert!(installed.contains("STATUS: deployed"), "{installed}");
+    // The status of a DaemonSet whose pods are ready: this cluster has no controllers.
+    let status = json!({"status": {
+        "observedGeneration": 1, "desiredNumberScheduled": 2, "currentNumberScheduled": 2,
+        "updatedNumberScheduled": 2, "numberAvailable": 2, "numberReady": 2, "numberMisscheduled": 0,
+    }});
+    let patch = ["-n", "psi-agent", "patch", "daemonset", "psi-agent", "--subresource=status"];
+    let status = status.to_string();
+    cluster.kubectl(&[&patch[..], &["--type=merge", "-p", &status]].concat(), "");
+    rollout.check(&run(rollout, &cluster));
+    let rows = nodes.output.lines().skip(1).map(columns);
+    cluster.apply(&rows.map(|row| node(&row)).collect::<Vec<_>>());
+    let printed = run(nodes, &cluster);
+    nodes.check(&printed);
+    // All but the age is as shown.
+    for (printed, shown) in printed.lines().zip(nodes.output.lines()) {
+        let (mut printed, mut shown) = (columns(printed), columns(shown));
+        (printed.pop(), shown.pop());
+        assert_eq!(printed, shown);
+    }
+}
