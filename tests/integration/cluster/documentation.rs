@@ -1,4 +1,4 @@
-//! The README's quick start in a cluster, with the output that it shows.
+//! The README's quick start in a cluster and docs/install.md's use of Helm, with the output that they show.
 
 use std::path::Path;
 use std::process::Command;
@@ -74,4 +74,20 @@ fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
         (printed.pop(), shown.pop());
         assert_eq!(printed, shown);
     }
+}
+
+#[test]
+#[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
+fn the_chart_is_installed_and_upgraded_as_documented() {
+    let cluster = Cluster::start("documentation-helm");
+    let shown = shown_by("docs/install.md");
+    for shown in &shown {
+        let printed = run(shown, &cluster);
+        if !shown.output.is_empty() {
+            shown.check(&printed);
+        }
+    }
+    let daemonset = cluster.get(&["daemonset", "psi-agent", "-n", "psi-agent"]);
+    let arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(arguments.contains("--label"), "{arguments}");
 }
