@@ -71,7 +71,8 @@ fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
     // All but the age is as shown.
     for (printed, shown) in printed.lines().zip(nodes.output.lines()) {
         let (mut printed, mut shown) = (columns(printed), columns(shown));
-        (printed.pop(), shown.pop());
+        printed.pop();
+        shown.pop();
         assert_eq!(printed, shown);
     }
 }
