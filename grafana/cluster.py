@@ -2,53 +2,70 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
+import agents
 from panels import (
-    BLUE, CLUSTER_UID, CPUS, GREEN, HIGH, LEVELS, MEDIUM, RATIO, RED, VM_UID, YELLOW,
-    Query, bars, graph, link, new_dashboard, stat, states, table, variable,
+    BLUE, CLUSTER_UID, CPUS, GREEN, RATIO, RED, VM_UID, WARN, YELLOW,
+    Query, graph, heatmap, level, link, new_dashboard, stat, table, threshold_lines, variable,
 )
 
-OWN = 'job=~"$job", cluster=~"$cluster", instance=~"$node"'
-# Series of the kubelet have the node, if at all, in the label `node` and not in `instance`.
+OWN = 'job=~"$job", cluster=~"$cluster", node=~"$node"'
 KUBELET = 'job=~"$kubelet_job", cluster=~"$cluster", node=~"$node|", container!~"|POD"'
-
-SCORE = f"psi_agent_node_score_ratio{{{OWN}}}"
-
-
-def contention(resource: str) -> str:
-    return f'psi_agent_node_contention_ratio{{{OWN}, resource="{resource}"}}'
-
-
-def utilization(resource: str) -> str:
-    return f'psi_agent_node_utilization_ratio{{{OWN}, resource="{resource}"}}'
-
-
-def psi(resource: str) -> str:
-    name = f"container_pressure_{resource}_waiting_seconds_total"
-    return f'rate({name}{{{OWN}, id="/"}}[$__rate_interval])'
+VM_LABELS = "cluster, node, namespace, name"
 
 
 def by_node(query: str) -> str:
-    return f"max by (instance) ({query})"
+    """One series for each node, also while a node has two agents during an update."""
+    return f"max by (cluster, node) ({query})"
 
 
-def top_vms(series: str) -> Query:
-    top = f"sort_desc(topk(10, max by (namespace, name, instance) ({series})))"
-    return Query(top, "{{namespace}}/{{name}} on {{instance}}")
+def by_vm(query: str) -> str:
+    return f"max by ({VM_LABELS}) ({query})"
+
+
+def contention(resource: str) -> str:
+    return by_node(f'psi_agent_node_contention_ratio{{{OWN}, resource="{resource}"}}')
+
+
+def utilization(resource: str) -> str:
+    return by_node(f'psi_agent_node_utilization_ratio{{{OWN}, resource="{resource}"}}')
+
+
+def vm_contention(resource: str) -> str:
+    return f'psi_agent_vmi_contention_ratio{{{OWN}, resource="{resource}"}}'
+
+
+SCORE = f"psi_agent_node_score_ratio{{{OWN}}}"
+NODE_SCORE = by_node(SCORE)
+NODE_LEVEL = level(NODE_SCORE, OWN)
+CPU_PSI = by_node(
+    f'rate(container_pressure_cpu_waiting_seconds_total{{{OWN}, id="/"}}[$__rate_interval])'
+)
+
+
+def worst_nodes(number: int) -> str:
+    """The nodes with the highest average over the time range. Over time, topk of the score itself
+    would return more series than `number`."""
+    return f"topk({number}, {by_node(f'avg_over_time({SCORE}[$__range] @ end())')})"
+
+
+def worst_vms(series: str) -> Query:
+    top = f"topk(10, {by_vm(f'avg_over_time({series}[$__range] @ end())')})"
+    return Query(f"{by_vm(series)} and on ({VM_LABELS}) {top}", "{{namespace}}/{{name}} on {{node}}")
 
 
 def build() -> dashboard.Dashboard:
     made = new_dashboard(
         "psi-agent / cluster",
         CLUSTER_UID,
-        "Contention of VMs by node, compared with the nodes' raw PSI.",
+        "Nodes and VMs with contention, worst first, compared with raw PSI.",
         ("node and VM", VM_UID),
     )
     made.with_variable(
         variable(
             "node",
             "node",
-            'label_values(psi_agent_build_info{job=~"$job", cluster=~"$cluster"}, instance)',
-            "Node, by the label `instance` of psi-agent's job.",
+            'label_values(psi_agent_build_info{job=~"$job", cluster=~"$cluster"}, node)',
+            "Node, by the label `node` of psi-agent's job.",
             everything=True,
         )
     )
@@ -60,115 +77,155 @@ def build() -> dashboard.Dashboard:
         .default_value("0.4")
     )
     _now(made.with_row(dashboard.Row("Now")))
-    _over_time(made.with_row(dashboard.Row("Score and raw PSI")))
+    _nodes(made.with_row(dashboard.Row("Nodes")))
     _vms(made.with_row(dashboard.Row("VMs")))
-    _publishes(made.with_row(dashboard.Row("Publishing on Nodes")))
-    return made
+    _raw_psi(made.with_row(dashboard.Row("Score and raw PSI")))
+    return made.with_row(agents.row(OWN))
 
 
 def _now(made: dashboard.Dashboard) -> None:
-    to_node = link("This node", VM_UID, node="__field.labels.instance")
-    made.with_panel(stat(
-        "Nodes by level",
-        "Number of nodes with a score below 10 % (low), from 10 % (medium) and from 30 % (high), "
-        "the default thresholds. The level on the Node follows up to 30 s later.",
-        [
-            Query(f"sum({SCORE} < bool {MEDIUM})", "low"),
-            Query(f"sum(({SCORE} >= bool {MEDIUM}) * ({SCORE} < bool {HIGH}))", "medium"),
-            Query(f"sum({SCORE} >= bool {HIGH})", "high"),
-        ],
-        width=10,
-    ))
-    made.with_panel(stat(
-        "VMs with contention",
-        "Number of VMs whose CPU ready or memory contention is 5 % or more.",
-        [Query(f"sum(psi_agent_node_vmis_contended{{{OWN}}})", "VMs")],
-        steps=[(None, GREEN), (1, YELLOW)],
-        width=7,
-    ))
-    made.with_panel(stat(
-        "Agents without a score",
-        "Number of agents that are scraped but export no score. This is normal in the first 30 s "
-        "after the start; later, a file that the score needs cannot be read.",
-        [Query(f"count(psi_agent_build_info{{{OWN}}}) - (count({SCORE}) or vector(0))", "agents")],
-        steps=[(None, GREEN), (1, YELLOW)],
-        width=7,
-    ))
-    made.with_panel(bars(
-        "Nodes by score",
-        "Share of their demand that the node's VMs waited for because of the node, smoothed over "
-        "30 s. Largest first.",
-        [Query(f"sort_desc(topk(20, {by_node(SCORE)}))", "{{instance}}")],
-        steps=LEVELS, width=10, links=[to_node],
-    ))
+    up = by_node(f"up{{{OWN}}}")
+    published = by_node(f"psi_agent_last_publish_timestamp_seconds{{{OWN}}} > 0")
+    heartbeat = by_node(f"psi_agent_heartbeat_interval_seconds{{{OWN}}}")
+    numbers = [
+        ("Nodes", "Number of nodes with an agent, also one that does not respond.",
+         f"count({up})", [(None, BLUE)]),
+        ("High", "Number of nodes whose score is at or above the agent's threshold of the level "
+         "high. The level on the Node has a dwell time and changes less often.",
+         f"count({NODE_LEVEL} == 2) or vector(0)", [(None, GREEN), (1, RED)]),
+        ("Medium", "Number of nodes whose score is between the agent's thresholds of the levels "
+         "medium and high.",
+         f"count({NODE_LEVEL} == 1) or vector(0)", WARN),
+        ("Contended VMs", "Number of VMs whose CPU wait or memory contention is 5 % or more.",
+         f"sum({by_node(f'psi_agent_node_vmis_contended{{{OWN}}}')})", WARN),
+        ("Agents down", "Number of agents that Prometheus could not scrape.",
+         f"count({up} == 0) or vector(0)", [(None, GREEN), (1, RED)]),
+        ("Without a score", "Number of agents that respond but have no score. This is normal in "
+         "the first 30 s. Later, a file that the score needs cannot be read.",
+         f"count(({up} == 1) unless on (cluster, node) {NODE_SCORE}) or vector(0)", WARN),
+        ("Stale values", "Number of Nodes whose published score is older than two heartbeat "
+         "intervals. 0 where agents do not publish.",
+         f"count(time() - {published} > 2 * {heartbeat}) or vector(0)", WARN),
+    ]
+    for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 4, 4, 4, 3]):
+        made.with_panel(stat(title, description, [Query(query)], width=width, steps=steps))
+
+
+def _nodes(made: dashboard.Dashboard) -> None:
+    to_node = link("This node", VM_UID, node="__field.labels.node")
+    worst = f"topk(15, {NODE_SCORE})"
+    columns = {"score": (worst, RATIO), "level": (NODE_LEVEL, "none")}
     ratios = {
-        "score": SCORE,
-        "CPU": contention("cpu"),
-        "memory": contention("memory"),
-        "I/O": contention("io"),
-        "steal": f"psi_agent_node_steal_ratio{{{OWN}}}",
+        "CPU contention": contention("cpu"),
+        "memory contention": contention("memory"),
+        "I/O contention": contention("io"),
+        "steal": by_node(f"psi_agent_node_steal_ratio{{{OWN}}}"),
+        "raw CPU PSI": CPU_PSI,
+        "CPU in use": utilization("cpu"),
+        "memory in use": utilization("memory"),
     }
-    used = {"CPU in use": utilization("cpu"), "memory in use": utilization("memory")}
+    columns |= {name: (query, RATIO) for name, query in ratios.items()}
+    columns["contended VMs"] = (by_node(f"psi_agent_node_vmis_contended{{{OWN}}}"), "none")
+    for name, (query, unit) in list(columns.items())[1:]:
+        columns[name] = (f"{query} and on (cluster, node) {worst}", unit)
+    made.with_panel(heatmap(
+        "Score: worst 15 nodes",
+        "Score of the 15 nodes with the highest average over the time range. Green: 0 %. Red: "
+        "100 %.",
+        [Query(f"{NODE_SCORE} and on (cluster, node) {worst_nodes(15)}", "{{node}}")],
+        links=[to_node],
+    ))
     made.with_panel(table(
-        "Nodes by resource",
-        "Contention by resource, steal (CPU time that the node's hypervisor gave to others) and "
-        "utilization. I/O is not part of the score by default. A cell is empty if the value "
-        "cannot be read.",
-        {name: (by_node(query), RATIO) for name, query in {**ratios, **used}.items()},
-        names={"instance": "node"}, width=14, steps=LEVELS,
+        "Worst 15 nodes",
+        "The 15 nodes with the highest score now. Level: by the agent's own thresholds. Steal: CPU "
+        "time that the node's hypervisor gave to others. By default I/O is not part of the score. "
+        "A cell is empty if the value cannot be read.",
+        columns, names={"node": "node"}, width=24,
         links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
-
-
-def _over_time(made: dashboard.Dashboard) -> None:
-    to_node = link("This node", VM_UID, node="__field.labels.instance")
     made.with_panel(graph(
-        "Score",
-        "The larger of CPU and memory contention, smoothed over 30 s. Dashed lines: default "
-        "thresholds of the levels medium and high.",
-        [Query(by_node(SCORE), "{{instance}}")],
-        steps=LEVELS, links=[to_node],
+        "Score: worst 10 nodes",
+        "Score of the 10 nodes with the highest average over the time range: the larger of CPU and "
+        "memory contention, smoothed over 30 s. Dashed lines: the agents' thresholds of the levels.",
+        [
+            Query(f"{NODE_SCORE} and on (cluster, node) {worst_nodes(10)}", "{{node}}"),
+            threshold_lines(OWN),
+        ],
+        links=[to_node],
     ))
-    made.with_panel(states(
-        "Levels",
-        "low: score below 10 %; medium: from 10 %; high: from 30 %. The level on the Node has a "
-        "dwell time of 30 s and hysteresis, so it changes less often than shown here.",
-        [Query(by_node(f"({SCORE} >= bool {MEDIUM}) + ({SCORE} >= bool {HIGH})"), "{{instance}}")],
-        {0: ("low", GREEN), 1: ("medium", YELLOW), 2: ("high", RED)},
+    made.with_panel(graph(
+        "Nodes by level",
+        "Number of nodes whose score is below, between and above the agents' thresholds. The level "
+        "on the Node has a dwell time and changes less often.",
+        [
+            Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
+            for number, word in [(2, "high"), (1, "medium"), (0, "low")]
+        ],
+        unit="suffix: nodes", stacked=True, points=180,
     ))
-    for resource, word in [("cpu", "CPU"), ("memory", "Memory")]:
-        made.with_panel(graph(
-            f"{word}: contention and raw PSI",
-            "Raw PSI also counts tasks that wait because of their own limit or for other threads "
-            "of the same VM. Moving VMs to another node does not reduce that part, which is the "
-            "difference between the two lines. For CPU it is mostly throttling.",
-            [
-                Query(by_node(contention(resource)), "{{instance}} contention"),
-                Query(by_node(psi(resource)), "{{instance}} raw PSI"),
-            ],
-            links=[to_node],
-        ))
-    same = "on (cluster, instance)"
-    rule = f'({psi("cpu")} > bool $rule_psi) * {same} ({utilization("cpu")} > bool 0.7)'
-    score = f'2 * ({contention("cpu")} >= bool {MEDIUM})'
-    made.with_panel(states(
-        "PSI rule and score",
-        "PSI rule: CPU PSI of the node is above `rule: PSI above` and more than 70 % of its CPU "
-        "time is in use. Score: CPU contention is 10 % or more. Rule only: tasks wait, but VMs do "
-        "not wait because of the node. Score only: VMs wait on a node that the rule misses.",
-        [Query(by_node(f"{rule} + {same} {score}"), "{{instance}}")],
+
+
+def _vms(made: dashboard.Dashboard) -> None:
+    cpu, wait = vm_contention("cpu"), f"psi_agent_vmi_wait_ratio{{{OWN}}}"
+    worst = f"topk(15, {by_vm(cpu)})"
+    others = {"CPU wait": wait, "memory contention": vm_contention("memory")}
+    columns = {"CPU contention": (worst, RATIO)}
+    for name, series in others.items():
+        columns[name] = (f"{by_vm(series)} and on ({VM_LABELS}) {worst}", RATIO)
+    made.with_panel(table(
+        "Worst 15 VMs by CPU contention",
+        "The 15 VMs with the highest CPU contention now. Contention: share of its CPU demand that "
+        "a VM waited for because of the node. CPU wait (CPU ready): the same wait as a share of "
+        "its vCPUs' time.",
+        columns, names={"namespace": "namespace", "name": "VM", "node": "node"},
+        links={"VM": link(
+            "This VM", VM_UID, node="__data.fields.node",
+            namespace="__data.fields.namespace", vm="__value.raw",
+        )},
+    ))
+    worst = f"topk(15, {by_vm(vm_contention('memory'))})"
+    made.with_panel(table(
+        "Worst 15 VMs by memory contention",
+        "The 15 VMs with the highest memory contention now: share of time that a VM waited for "
+        "memory because of the node.",
+        {"memory contention": (worst, RATIO)},
+        names={"namespace": "namespace", "name": "VM", "node": "node"},
+    ))
+    to_vm = link(
+        "This VM", VM_UID, node="__field.labels.node",
+        namespace="__field.labels.namespace", vm="__field.labels.name",
+    )
+    for title, description, series in [
+        ("CPU contention: worst 10 VMs", "The 10 VMs with the highest average over the time range, "
+         "as a share of their CPU demand.", cpu),
+        ("CPU wait: worst 10 VMs", "The 10 VMs with the highest average over the time range, as a "
+         "share of their vCPUs' time. It does not depend on the VM's demand.", wait),
+    ]:
+        made.with_panel(graph(title, description, [worst_vms(series)], links=[to_vm], points=120))
+
+
+def _raw_psi(made: dashboard.Dashboard) -> None:
+    cpu, used = contention("cpu"), utilization("cpu")
+    worst = f"topk(10, {CPU_PSI} - {cpu})"
+    made.with_panel(table(
+        "Raw CPU PSI higher than contention: 10 nodes",
+        "The 10 nodes with the largest difference now. Raw PSI also counts tasks that wait because "
+        "of their own limit, mostly throttling. Moving VMs away does not reduce that part.",
         {
-            0: ("neither", GREEN), 1: ("rule only", BLUE),
-            2: ("score only", YELLOW), 3: ("both", RED),
+            "difference": (worst, RATIO),
+            "raw CPU PSI": (f"{CPU_PSI} and {worst}", RATIO),
+            "CPU contention": (f"{cpu} and {worst}", RATIO),
+            "CPU in use": (f"{used} and {worst}", RATIO),
         },
+        names={"node": "node"},
+        links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
     throttled = f"container_cpu_cfs_throttled_seconds_total{{{KUBELET}}}"
     made.with_panel(table(
-        "Throttled containers",
+        "Most throttled containers",
         "CPU time per second for which a container was throttled by its own limit, in CPUs: the "
-        "usual reason where only the PSI rule matches. From the kubelet's cAdvisor job; "
-        "psi-agent's manifest does not export these families. The column node is empty unless "
-        "that job has a label `node`.",
+        "usual reason for high raw PSI without contention. From the kubelet's cAdvisor job. "
+        "psi-agent's manifest does not export this family.",
         {"CPUs throttled": (
             "topk(15, sum by (node, namespace, pod, container) "
             f"(rate({throttled}[$__rate_interval])) > 0.001)",
@@ -177,52 +234,17 @@ def _over_time(made: dashboard.Dashboard) -> None:
         names={"node": "node", "namespace": "namespace", "pod": "pod", "container": "container"},
         links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
-
-
-def _vms(made: dashboard.Dashboard) -> None:
-    to_vm = link(
-        "This VM", VM_UID, node="__field.labels.instance",
-        namespace="__field.labels.namespace", vm="__field.labels.name",
-    )
-    made.with_panel(bars(
-        "VMs by CPU contention",
-        "Share of its CPU demand that a VM waited for because of the node, smoothed over 30 s.",
-        [top_vms(f'psi_agent_vmi_contention_ratio{{{OWN}, resource="cpu"}}')],
-        steps=LEVELS, width=8, links=[to_vm],
-    ))
-    made.with_panel(bars(
-        "VMs by CPU ready",
-        "Share of its vCPUs' time that a VM waited because of the node, smoothed over 30 s. Unlike "
-        "contention it does not depend on the VM's demand.",
-        [top_vms(f"psi_agent_vmi_wait_ratio{{{OWN}}}")],
-        steps=LEVELS, width=8, links=[to_vm],
-    ))
+    rule = f"(({CPU_PSI} > bool $rule_psi) * ({used} > bool 0.7))"
+    score = f"({level(cpu, OWN)} >= bool 1)"
+    cases = [("rule only", 1, 0), ("score only", 0, 1), ("both", 1, 1)]
     made.with_panel(graph(
-        "VMs with contention, by node",
-        "Number of VMs of each node whose CPU ready or memory contention is 5 % or more.",
-        [Query(by_node(f"psi_agent_node_vmis_contended{{{OWN}}}"), "{{instance}}")],
-        unit="suffix: VMs", width=8,
-    ))
-
-
-def _publishes(made: dashboard.Dashboard) -> None:
-    made.with_panel(graph(
-        "Publishes per hour, by result",
-        "12 for each node when nothing changes, and at most 60 more for changes. Results other "
-        "than written and dry_run are errors.",
-        [Query(
-            f"sum by (result) (increase(psi_agent_publishes_total{{{OWN}}}[1h])) > 0",
-            "{{result}}",
-        )],
-        unit="suffix: publishes",
-    ))
-    made.with_panel(graph(
-        "Age of the last publish",
-        "Agents renew their values every 5 min, and readers ignore values that are too old. An "
-        "agent that has not published anything (dry run) has no line.",
-        [Query(
-            by_node(f"time() - (psi_agent_last_publish_timestamp_seconds{{{OWN}}} > 0)"),
-            "{{instance}}",
-        )],
-        unit="s", steps=[(None, GREEN), (600, RED)],
+        "Nodes by PSI rule and score",
+        "PSI rule: CPU PSI of the node is above `rule: PSI above` and more than 70 % of its CPU "
+        "time is in use. Score: CPU contention is at or above the threshold of medium. Rule only: "
+        "tasks wait, but not because of the node. Score only: VMs wait and the rule misses it.",
+        [
+            Query(f"count(({rule} == {one}) and ({score} == {two})) or vector(0)", name)
+            for name, one, two in cases
+        ],
+        unit="suffix: nodes", width=24, points=180,
     ))

@@ -2,9 +2,9 @@
 
 from string import ascii_uppercase
 
-from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus
+from grafana_foundation_sdk.builders import common, dashboard, prometheus
 from grafana_foundation_sdk.builders import stat as stat_builder
-from grafana_foundation_sdk.builders import statetimeline, table as table_builder, timeseries
+from grafana_foundation_sdk.builders import statushistory, table as table_builder, timeseries
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -14,10 +14,9 @@ SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RATIO, CPUS = "percentunit", "suffix: CPUs"
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 
-# Default thresholds of the agent's levels (`--levels`), 0 to 1.
-MEDIUM, HIGH = 0.1, 0.3
-LEVELS = [(None, GREEN), (MEDIUM, YELLOW), (HIGH, RED)]
 PLAIN = [(None, BLUE)]
+WARN = [(None, GREEN), (1, YELLOW)]
+LEVEL_WORDS = {0: ("low", GREEN), 1: ("medium", YELLOW), 2: ("high", RED)}
 
 
 class Query:
@@ -29,6 +28,19 @@ class Query:
     def target(self, number: int) -> prometheus.Dataquery:
         query = prometheus.Dataquery().datasource(SOURCE).ref_id(ascii_uppercase[number])
         return query.expr(self.expr).legend_format(self.legend or "__auto").range()
+
+
+def threshold_lines(where: str) -> Query:
+    """The agents' thresholds of the levels; `graph` draws these series as dashed lines."""
+    return Query(f"max by (level) (psi_agent_level_threshold{{{where}}})", "threshold {{level}}")
+
+
+def level(score: str, where: str) -> str:
+    """0 low, 1 medium, 2 high: `score`, by cluster and node, against the agent's thresholds."""
+    def reached(name: str) -> str:
+        series = f'psi_agent_level_threshold{{{where}, level="{name}"}}'
+        return f"({score} >= bool max by (cluster, node) ({series}))"
+    return f'({reached("medium")} + {reached("high")})'
 
 
 def thresholds(steps: list[tuple[float | None, str]]) -> dashboard.ThresholdsConfig:
@@ -58,13 +70,18 @@ def graph(
     *,
     unit: str = RATIO,
     width: int = 12,
-    steps: list[tuple[float | None, str]] | None = None,
     links: list[dashboard.DashboardLink] = (),
+    stacked: bool = False,
+    points: int | None = None,
 ):
-    """Lines over time; steps are drawn as dashed lines."""
+    """Lines over time. `points` limits the steps of queries that read series of all VMs."""
     panel = _common(timeseries.Panel(), title, description, queries, width, 8)
-    panel.unit(unit).min(0).fill_opacity(8).line_width(1).data_links(list(links))
-    panel.show_points(common_model.VisibilityMode.NEVER)
+    panel.unit(unit).min(0).fill_opacity(60 if stacked else 0).line_width(1)
+    panel.data_links(list(links)).show_points(common_model.VisibilityMode.NEVER)
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL))
+    if points:
+        panel.max_data_points(points)
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)
@@ -72,10 +89,16 @@ def graph(
         .placement(common_model.LegendPlacement.BOTTOM)
     )
     panel.tooltip(common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.MULTI))
-    if steps:
-        dashed = common_model.GraphThresholdsStyleMode.DASHED
-        panel.thresholds(thresholds(steps))
-        panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(dashed))
+    dashed = {"fill": "dash", "dash": [10, 10]}
+    for name, color in [("medium", YELLOW), ("high", RED)]:
+        panel.override_by_name(f"threshold {name}", _properties({
+            "custom.lineStyle": dashed, "custom.fillOpacity": 0,
+            "color": {"mode": "fixed", "fixedColor": color},
+        }))
+    for name, color in LEVEL_WORDS.values():
+        panel.override_by_name(
+            name, _properties({"color": {"mode": "fixed", "fixedColor": color}})
+        )
     return panel
 
 
@@ -97,26 +120,19 @@ def stat(title, description, queries, *, unit="none", width=6, steps=PLAIN, heig
     return panel.text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
 
 
-def bars(title, description, queries, *, unit=RATIO, width=12, steps=PLAIN, links=()):
-    """Current values as bars, one for each series."""
-    panel = _instant(_common(bargauge.Panel(), title, description, queries, width, 8))
-    panel.unit(unit).min(0).max(1).thresholds(thresholds(steps)).data_links(list(links))
-    panel.reduce_options(_last()).orientation(common_model.VizOrientation.HORIZONTAL)
-    return panel.display_mode(common_model.BarGaugeDisplayMode.BASIC)
+def text(title, description, queries, *, width=6, height=4):
+    """Names of series as large text, for values that are labels."""
+    panel = stat(title, description, queries, width=width, height=height)
+    return panel.text_mode(common_model.BigValueTextMode.NAME)
 
 
-def states(title, description, queries, mapping: dict[int, tuple[str, str]], *, width=12):
-    """A state timeline: one coloured band for each series. `mapping`: text and colour by value."""
-    panel = _common(statetimeline.Panel(), title, description, queries, width, 8)
-    words = {
-        str(number): model.ValueMappingResult(text=text, color=color, index=number)
-        for number, (text, color) in mapping.items()
-    }
-    panel.mappings([model.ValueMap(options=words)]).merge_values(True)
-    steps = [(number or None, color) for number, (_, color) in mapping.items()]
-    panel.thresholds(thresholds(steps))
-    panel.color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
-    return panel.show_value(common_model.VisibilityMode.NEVER)
+def heatmap(title, description, queries, *, width=24, links=()):
+    """One row of coloured cells for each series, 0 to 100 %."""
+    panel = _common(statushistory.Panel(), title, description, queries, width, 10)
+    panel.unit(RATIO).min(0).max(1).decimals(0).data_links(list(links)).max_data_points(90)
+    panel.color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.CONTINUOUS_GR_YL_RD))
+    panel.show_value(common_model.VisibilityMode.NEVER).row_height(0.95).col_width(1)
+    return panel.legend(common.VizLegendOptions().show_legend(False))
 
 
 def table(
@@ -126,13 +142,12 @@ def table(
     *,
     names: dict[str, str],
     width: int = 12,
-    steps=PLAIN,
     links: dict[str, dashboard.DashboardLink] | None = None,
 ):
     """A table with one row for each set of labels. `columns`: query and unit of each numeric
     column. `names`: labels to show, with their column titles."""
     queries = [Query(expr) for expr, _ in columns.values()]
-    panel = _instant(_common(table_builder.Panel(), title, description, queries, width, 8))
+    panel = _instant(_common(table_builder.Panel(), title, description, queries, width, 11))
     for target in panel.build().targets:
         target.format_val = PromQueryFormat.TABLE
     several = len(columns) > 1
@@ -145,14 +160,28 @@ def table(
     }
     panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organize))
-    panel.thresholds(thresholds(steps))
+    panel.thresholds(thresholds([(None, "text")]))
+    panel.with_transformation(_sorted_by(next(iter(columns))))
     for name, (_, unit) in columns.items():
-        cell = {"type": "color-text"}
-        look = {"unit": unit, "decimals": 1 if unit == RATIO else 3, "custom.cellOptions": cell}
+        look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 3)}
+        if name == "level":
+            look |= {"mappings": [_words(LEVEL_WORDS)], "custom.cellOptions": {"type": "color-text"}}
         panel.override_by_name(name, _properties(look))
     for name, to in (links or {}).items():
         panel.override_by_name(name, _properties({"links": [to.build()]}))
     return panel
+
+
+def _sorted_by(column: str) -> model.DataTransformerConfig:
+    by = {"sort": [{"field": column, "desc": True}]}
+    return model.DataTransformerConfig(id_val="sortBy", options=by)
+
+
+def _words(mapping: dict[int, tuple[str, str]]) -> model.ValueMap:
+    return model.ValueMap(options={
+        str(number): model.ValueMappingResult(text=text, color=color, index=number)
+        for number, (text, color) in mapping.items()
+    })
 
 
 def _properties(values: dict[str, object]) -> list[model.DynamicConfigValue]:
@@ -173,7 +202,7 @@ def variable(name: str, label: str, query: str, description: str, *, everything=
 def new_dashboard(title: str, uid: str, description: str, other: tuple[str, str]):
     """An empty dashboard with the shared variables and a link to the other dashboard."""
     made = dashboard.Dashboard(title).uid(uid).description(description).tags(["psi-agent"])
-    made.time("now-1h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
+    made.time("now-6h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
     name, to = other
     made.link(
         dashboard.DashboardLink(name)

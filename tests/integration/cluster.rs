@@ -8,6 +8,7 @@ mod cadvisor;
 mod chart;
 mod combinations;
 mod dashboards;
+mod dashboards_at_scale;
 mod default_scheduler;
 mod descheduler;
 mod documentation;

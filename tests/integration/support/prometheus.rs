@@ -63,11 +63,28 @@ impl Prometheus {
     }
 
     fn start_program(program: &Path, config_text: &str, rules: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let address = format!("127.0.0.1:{port}");
-        let folder = Folder::new(&format!("prometheus-{port}"));
-        folder.write("prometheus.yml", config_text);
+        let folder = Self::folder(config_text);
         folder.write("rules.yaml", rules);
+        Self::serve(program, folder)
+    }
+
+    /// One that scrapes nothing and has the samples of this OpenMetrics file.
+    pub(crate) fn with_history(file: &str) -> Self {
+        let folder = Self::folder("scrape_configs: []\n");
+        let data = folder.path("data");
+        let arguments = ["tsdb", "create-blocks-from", "openmetrics", file, &data];
+        promtool(&debians_promtool(), &arguments);
+        Self::serve(Path::new("prometheus"), folder)
+    }
+
+    fn folder(config_text: &str) -> Folder {
+        let folder = Folder::new(&format!("prometheus-{}", free_port()));
+        folder.write("prometheus.yml", config_text);
+        folder
+    }
+
+    fn serve(program: &Path, folder: Folder) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
         let child = Command::new(program)
             .arg(format!("--config.file={}", folder.path("prometheus.yml")))
             .arg(format!("--storage.tsdb.path={}", folder.path("data")))
@@ -94,12 +111,26 @@ impl Prometheus {
 
     /// All that answers a query, at this moment or, with `&start=…&end=…&step=…`, over time.
     pub(crate) fn ask(&self, query: &str, range: Option<&str>) -> Vec<Value> {
+        let data = self.data(query, range.is_none(), range.unwrap_or_default());
+        serde_json::from_value(data["result"].clone()).unwrap()
+    }
+
+    /// The series, and the CPU seconds that Prometheus used. `when` is `&time=…` of an instant
+    /// query, or `&start=…&end=…&step=…`.
+    pub(crate) fn measured(&self, query: &str, instant: bool, when: &str) -> (Vec<Value>, f64) {
+        let before = self.own_counter("process_cpu_seconds_total");
+        let data = self.data(query, instant, when);
+        let used = self.own_counter("process_cpu_seconds_total") - before;
+        (serde_json::from_value(data["result"].clone()).unwrap(), used)
+    }
+
+    fn data(&self, query: &str, instant: bool, when: &str) -> Value {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let (path, range) = range.map_or(("query", ""), |range| ("query_range", range));
-        let answer = self.get(&format!("/api/v1/{path}?query={encoded}{range}")).unwrap();
+        let path = if instant { "query" } else { "query_range" };
+        let answer = self.get(&format!("/api/v1/{path}?query={encoded}{when}")).unwrap();
         let mut json: Value = serde_json::from_str(&answer.text()).unwrap();
         assert_eq!(json["status"], "success", "{query}: {json}");
-        serde_json::from_value(json["data"]["result"].take()).unwrap()
+        json["data"].take()
     }
 
     /// The only value of an instant query; `None` where there is none.
@@ -229,6 +260,10 @@ fn run_promtool(program: &Path, arguments: &[&str], input: &[u8]) -> (bool, Stri
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.success(), said + &String::from_utf8_lossy(&output.stderr))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn not_there(program: &Path, error: &std::io::Error) -> ! {

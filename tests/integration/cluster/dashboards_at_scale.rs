@@ -1,0 +1,115 @@
+//! Every query of the dashboards on a real Prometheus with six hours of 60 nodes and 2,000 VMs:
+//! each takes at most 1 s of CPU time, and no panel returns too many series.
+
+use std::fs;
+use std::io::BufWriter;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use crate::fixture::dashboards::dashboard;
+use crate::support::cache_dir;
+use crate::support::dashboard_queries::{PanelQuery, queries};
+use crate::support::folder::Folder;
+use crate::support::prometheus::Prometheus;
+use crate::support::simulated_cluster::{NODE, NODES, SECONDS, SimulatedCluster, VM, VMS};
+
+/// More series than this are no picture, and no table that is read.
+const MOST_SERIES: usize = 20;
+/// Of Grafana's panels, where the panel sets no other.
+const POINTS: i64 = 720;
+
+fn simulated(end: i64) -> Prometheus {
+    let folder = Folder::new("simulated-cluster");
+    let path = folder.path("metrics.om");
+    let file = fs::File::create(&path).unwrap();
+    SimulatedCluster::new(BufWriter::with_capacity(1 << 20, file), end).write().unwrap();
+    Prometheus::with_history(&path)
+}
+
+/// Series of one query, and the least CPU time of three runs. Prometheus evaluates a query on one
+/// CPU, so this is also how long it takes on a machine without other load.
+fn measured(prometheus: &Prometheus, query: &PanelQuery, end: i64) -> (Vec<Value>, f64) {
+    let step = match query.panel["type"].as_str() {
+        Some("annotation") => 60,
+        _ => SECONDS / query.panel["maxDataPoints"].as_i64().unwrap_or(POINTS),
+    };
+    let when = if query.instant {
+        format!("&time={end}")
+    } else {
+        format!("&start={}&end={end}&step={step}", end - SECONDS)
+    };
+    let mut series = Vec::new();
+    let mut times: Vec<f64> = Vec::new();
+    for _ in 0..3 {
+        let (answer, seconds) = prometheus.measured(&query.text, query.instant, &when);
+        series = answer;
+        times.push(seconds);
+    }
+    (series, times.into_iter().fold(f64::INFINITY, f64::min))
+}
+
+#[test]
+#[ignore = "needs Prometheus and promtool; takes 1 min"]
+fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let end = i64::try_from(now).unwrap() / 60 * 60;
+    let prometheus = simulated(end);
+    let at = format!("&time={end}");
+    for (query, expected) in
+        [("count(psi_agent_node_score_ratio)", NODES - 1), ("count(psi_agent_vmi_info)", VMS)]
+    {
+        let (answer, _) = prometheus.measured(query, true, &at);
+        assert_eq!(answer[0]["value"][1], expected.to_string(), "{query}");
+    }
+    let folder = cache_dir().join("dashboards");
+    for (name, node) in [("cluster", ".*"), ("node-and-vm", NODE)] {
+        let variables = [
+            ("$__rate_interval", "4m"),
+            ("$__range", "6h"),
+            ("$kubelet_job", "kubelet"),
+            ("$job", "psi-agent"),
+            ("$cluster", ".*"),
+            ("$namespace", VM.0),
+            ("$node", node),
+            ("$vm", VM.1),
+            ("$rule_psi", "0.4"),
+        ];
+        let mut panels = json!({});
+        let mut slowest = (0.0, String::new());
+        let mut faults = Vec::new();
+        for query in queries(&dashboard(name), &variables) {
+            let (series, seconds) = measured(&prometheus, &query, end);
+            let title = query.panel["title"].as_str().unwrap();
+            if series.is_empty() || seconds >= 1.0 {
+                faults.push(format!(
+                    "{title}: {} series, {seconds} s: {}",
+                    series.len(),
+                    query.text
+                ));
+            }
+            if seconds > slowest.0 {
+                slowest = (seconds, format!("{title}, {}", query.letter));
+            }
+            let id = query.panel["id"]
+                .as_str()
+                .map_or_else(|| query.panel["id"].to_string(), str::to_owned);
+            panels[&id][&query.letter] = series.into();
+            // A table has one row for the series of all of its queries.
+            let counts =
+                panels[&id].as_object().unwrap().values().map(|it| it.as_array().unwrap().len());
+            let count =
+                if query.panel["type"] == "table" { counts.max() } else { Some(counts.sum()) };
+            if count > Some(MOST_SERIES) {
+                faults.push(format!("{title}: {count:?} series: {}", query.text));
+            }
+        }
+        println!("{name}: slowest query {:.3} s: {}", slowest.0, slowest.1);
+        if std::env::var_os("UPDATE_PICTURES").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
+            println!("results are in {}: grafana/build --draw draws them", folder.display());
+        }
+        assert!(faults.is_empty(), "{name}: {faults:#?}");
+    }
+}
