@@ -13,7 +13,7 @@ use crate::config::{Auth, Config, PodSource, Publish};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::health::{Feature, Health};
-use crate::host::Host;
+use crate::host::{Host, node_identity};
 use crate::pod_source;
 use crate::sample::CpuSource;
 use crate::sampler::{Sampler, TICK_INTERVAL};
@@ -93,6 +93,7 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
         start_message: format!("Reading {found}, CPU wait by {cpu_source}; serving {}", server.url),
     };
     let service = AgentService {
+        identity: node_identity(config),
         sampler,
         pods,
         scores,

@@ -11,6 +11,20 @@ use crate::kernel::own_process::raise_open_file_limit;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::CpuSource;
+use crate::snapshot::{LevelsView, NodeIdentity};
+
+/// The Node's name, or outside a cluster the host's, and the levels.
+pub fn node_identity(config: &Config) -> NodeIdentity {
+    let name = match &config.pods {
+        PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
+        PodSource::Standalone | PodSource::File(_) => {
+            nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned())
+        }
+    };
+    let share = |points: u8| f64::from(points) / 100.0;
+    let (medium, high) = (share(config.thresholds.medium()), share(config.thresholds.high()));
+    NodeIdentity { name, levels: LevelsView { medium, high } }
+}
 
 /// Why the host cannot be read. Each message ends with a remedy.
 #[derive(Debug, thiserror::Error)]

@@ -19,6 +19,10 @@ use crate::score::{ContainerScore, NodeScore, PerResource, Wait};
 pub struct Snapshot<'a> {
     /// Version of the agent.
     pub version: &'static str,
+    /// Name of the Node, or of the host outside a cluster.
+    pub node_name: Option<&'a str>,
+    /// Scores at which the levels begin, 0 to 1.
+    pub levels: LevelsView,
     /// When the counters were read, Unix time in milliseconds.
     pub observed_at_ms: u64,
     /// Window of the rates, seconds; absent before the second sample.
@@ -34,9 +38,26 @@ pub struct Snapshot<'a> {
     pub cgroups: Vec<CgroupView<'a>>,
 }
 
+/// What does not change while the agent runs.
+#[derive(Debug, Clone)]
+pub struct NodeIdentity {
+    /// Name of the Node, or of the host outside a cluster.
+    pub name: Option<String>,
+    pub levels: LevelsView,
+}
+
+/// Scores at which the levels begin, 0 to 1.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct LevelsView {
+    pub medium: f64,
+    pub high: f64,
+}
+
 /// State of a running agent.
 #[derive(Debug, Serialize)]
 pub struct AgentView {
+    /// Time until the first score, seconds; absent where there is one, or where it is overdue.
+    pub warm_up_left_s: Option<f64>,
     /// Time of the last tick, Unix time in milliseconds.
     pub ticked_at_ms: Option<u64>,
     /// Window of the last tick, seconds; absent before the second tick.
@@ -184,6 +205,7 @@ fn seconds(micros: u64) -> f64 {
 impl<'a> Snapshot<'a> {
     /// Joins a sample with the rates and the score of the latest tick.
     pub fn new(
+        identity: &'a NodeIdentity,
         sample: &'a ScrapeSample,
         rates: Option<&ScrapeRates>,
         score: Option<&NodeScore>,
@@ -206,6 +228,8 @@ impl<'a> Snapshot<'a> {
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            node_name: identity.name.as_deref(),
+            levels: identity.levels,
             observed_at_ms: sample.moment.unix_ms,
             window_s: rates.map(|rates| rates.node.window.as_secs_f64()),
             basis: score.map(|score| score.basis.to_string()),

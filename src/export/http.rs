@@ -26,14 +26,18 @@ use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
 use crate::serve::probes::{LIVEZ, Probed, READYZ};
 use crate::serve::token_cache::Decision;
-use crate::snapshot::{AgentView, Snapshot};
+use crate::snapshot::{AgentView, NodeIdentity, Snapshot};
 
 /// Prometheus' default scrape timeout.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
+/// Until the first score: a first sample, and 30 s of windows.
+const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
+
 pub(crate) struct AgentService {
+    pub(crate) identity: NodeIdentity,
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
     pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
@@ -112,8 +116,9 @@ impl AgentService {
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let score = self.score_at(sample.moment.at);
+        let agent = self.agent(score.as_deref(), sample.moment.at);
         let snapshot =
-            Snapshot::new(&sample, rates.as_deref(), score.as_deref(), Some(self.agent()));
+            Snapshot::new(&self.identity, &sample, rates.as_deref(), score.as_deref(), Some(agent));
         let json = serde_json::to_vec(&snapshot).map_err(|error| {
             tracing::error!(%error, "Cannot write the snapshot");
             text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
@@ -127,10 +132,13 @@ impl AgentService {
         score.filter(|score| !is_stale(score, now))
     }
 
-    fn agent(&self) -> AgentView {
+    fn agent(&self, score: Option<&NodeScore>, now: Instant) -> AgentView {
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
+        let has_score = score.is_some_and(|score| score.score.is_some());
+        let left = (self.started_at + WARM_UP).checked_duration_since(now);
         AgentView {
+            warm_up_left_s: left.filter(|_| !has_score).map(|left| left.as_secs_f64()),
             ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
             tick_window_s: tick
                 .and_then(|tick| Some(tick.rates.as_ref()?.node.window.as_secs_f64())),

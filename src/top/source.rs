@@ -11,12 +11,12 @@ use super::table::Frame;
 use super::view::View;
 use crate::config::{Config, PodSource};
 use crate::health::Health;
-use crate::host::Host;
+use crate::host::{Host, node_identity};
 use crate::pod_source;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
 use crate::score::Scorer;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{NodeIdentity, Snapshot};
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub(super) const FETCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -76,6 +76,7 @@ impl Source {
 
 /// Samples and scores as in the agent, without serving and publishing.
 struct OwnReading {
+    identity: NodeIdentity,
     sampler: Sampler,
     scorer: Scorer,
 }
@@ -89,7 +90,8 @@ impl OwnReading {
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;
-        Ok(Self { sampler, scorer: Scorer::new(config.counted.clone()) })
+        let (identity, scorer) = (node_identity(config), Scorer::new(config.counted.clone()));
+        Ok(Self { identity, sampler, scorer })
     }
 
     async fn next(&mut self) -> anyhow::Result<View> {
@@ -98,7 +100,8 @@ impl OwnReading {
         let score = tick.rates.as_ref().map(|rates| self.scorer.advance(moment, rates));
         let latest = self.sampler.scrape(Detail::Everything).await?;
         // Serialized and parsed, so that both sources share one path.
-        let snapshot = Snapshot::new(&latest.sample, latest.rates.as_deref(), score.as_ref(), None);
+        let rates = latest.rates.as_deref();
+        let snapshot = Snapshot::new(&self.identity, &latest.sample, rates, score.as_ref(), None);
         let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;
         View::parse(&json).context("cannot read the snapshot")
     }

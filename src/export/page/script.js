@@ -16,8 +16,13 @@ const MUCH = 0.1;
 const byId = (id) => document.getElementById(id);
 const known = (value) => value !== null && value !== undefined;
 
+// The sparkline's reach.
+const HISTORY_MS = 600000;
+
 // The last snapshot, its arrival on this browser's clock, the snapshot before, and the last error.
 let seen = null, seenAt = 0, before = null, failure = null;
+// Scores since the page was opened, for the sparkline.
+const scores = [];
 
 // ---- numbers ----
 
@@ -57,28 +62,28 @@ function nameOf(c) {
 
 // ---- tables ----
 
-// A cell with a share and a bar of this kind. Other cells are strings.
-const share = (kind, value) => ({ kind, value });
+// A cell with a text; a dash and zeros are dimmed.
+function cell(text, kind) {
+  const box = document.createElement("td");
+  box.textContent = text;
+  if (kind) box.className = kind;
+  if (/^[^1-9]*$/.test(text)) box.classList.add("zero");
+  return box;
+}
 
-function row(c, groups) {
+// A cell with a share and a bar of this kind.
+function share(kind, value, words) {
+  const box = cell(words ?? percent(value), "share " + kind);
+  box.style.setProperty("--share", (value ?? 0) * 100 + "%");
+  return box;
+}
+
+function row(c, cells) {
   const line = document.createElement("tr"), name = document.createElement("th");
   name.scope = "row";
   name.textContent = nameOf(c);
   name.title = c.id;
-  line.append(name);
-  for (const group of groups) {
-    group.forEach((cell, at) => {
-      const box = line.insertCell();
-      if (at === 0) box.classList.add("first");
-      if (typeof cell === "string") {
-        box.textContent = cell;
-        return;
-      }
-      box.textContent = percent(cell.value);
-      box.classList.add("share", cell.kind);
-      box.style.setProperty("--share", (cell.value ?? 0) * 100 + "%");
-    });
-  }
+  line.append(name, ...cells);
   return line;
 }
 
@@ -93,30 +98,41 @@ function used(c) {
   return known(then) && known(c.cpu_seconds) && passed > 0 && c.cpu_seconds >= then ? (c.cpu_seconds - then) / (passed / 1000) : null;
 }
 
-function pressures(c) {
+function pressures(c, kind) {
   // Of scored containers the last tick's, since own limits are of that window.
   const { cpu, memory, io } = c.scored?.pressure ?? c.pressure;
-  return [share("raw", cpu.some), share("raw", cpu.full), share("raw", memory.some), share("raw", io.some)];
+  return [cell(`${percent(cpu.some)} / ${percent(cpu.full)}`, kind), cell(percent(memory.some), kind), cell(percent(io.some), kind)];
 }
 
-function usage(c) {
-  const throttled = known(c.throttled_seconds) ? c.throttled_seconds.toFixed(1) + " s" : "–";
-  return [[cpus(used(c)), cpus(c.cpu_limit), throttled], [bytes(c.memory_bytes), bytes(c.memory_max)]];
+const memory = (c) => cell(`${bytes(c.memory_bytes)} / ${bytes(c.memory_max)}`);
+
+// The larger of CPU and memory, with its name.
+function larger(kind, value) {
+  const [cpu, memory] = [value("cpu"), value("memory")], isMemory = (memory ?? -1) > (cpu ?? -1);
+  const largest = isMemory ? memory : cpu;
+  return share(kind, largest, known(largest) && largest > 0 ? `${isMemory ? "memory" : "CPU"} ${percent(largest)}` : percent(largest));
 }
 
 function scored(c) {
-  const { cpu, memory, io } = c.scored?.contention ?? {};
-  const own = (resource) => share("own", c.scored?.waiting[resource]?.own_limit);
-  return [[share("node", cpu), share("node", memory), share("node", io)], pressures(c), [own("cpu"), own("memory")], ...usage(c)];
+  return [
+    larger("node", (resource) => c.scored?.contention[resource]),
+    larger("own", (resource) => c.scored?.waiting[resource]?.own_limit),
+    cell(`${cpus(used(c))} / ${cpus(c.cpu_request)} / ${cpus(c.cpu_limit)}`), memory(c), ...pressures(c, "psi"),
+  ];
 }
 
-// CPUs used beyond the request; all of them without a known request.
+const unscored = (c) => [...pressures(c), cell(`${cpus(used(c))} / ${cpus(c.cpu_limit)}`), memory(c)];
+
+// CPUs used above the request; all of them without a known request.
 const excess = (c) => Math.max(0, used(c) - (c.cpu_request ?? 0));
 
-function showUsers(cgroups) {
+function usersOf(cgroups) {
   const users = cgroups.filter((c) => c.is_user && (used(c) ?? 0) >= USES);
-  users.sort((a, b) => excess(b) - excess(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
-  const cells = (c) => [[cpus(excess(c)), cpus(used(c)), cpus(c.cpu_request)], [share("raw", (c.scored?.pressure ?? c.pressure).cpu.some)]];
+  return users.sort((a, b) => excess(b) - excess(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
+}
+
+function showUsers(users) {
+  const cells = (c) => [cell(cpus(excess(c))), cell(cpus(used(c))), cell(cpus(c.cpu_request))];
   byId("users").replaceChildren(...users.slice(0, MOST_USERS).map((c) => row(c, cells(c))));
 }
 
@@ -144,28 +160,65 @@ function tile(resource, title, node) {
     words.textContent = text;
     return words;
   };
-  const bar = (kind, value) => {
-    const box = document.createElement("div");
-    box.className = "bar " + kind;
-    box.style.setProperty("--share", (value ?? 0) * 100 + "%");
-    return box;
-  };
-  const heading = document.createElement("h2"), raw = node.pressure[resource];
+  const heading = document.createElement("h2"), raw = node.pressure[resource], value = node.contention[resource];
   heading.textContent = title;
-  byId(resource).replaceChildren(heading, line("big", percent(node.contention[resource])), line("quiet", "contention"),
-    bar("node", node.contention[resource]), line("", `pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`), bar("raw", raw.some));
+  byId(resource).replaceChildren(heading, line(value === 0 ? "big zero" : "big", percent(value)), line("quiet", "contention"),
+    line("psi", `pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`));
 }
 
-function showNode({ node, version, cgroups }, vms, kind) {
-  byId("about").textContent = `Version ${version}. ${cgroups.length} cgroups.`;
-  byId("score").textContent = known(node.score) ? (node.score * 100).toFixed(0) : "–";
-  const byOwn = vms.filter((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
-  byId("counts").textContent = `${vms.length} ${kind}: ${node.vms_contended} contended, ${byOwn.length} slowed by own limits`;
+const list = (names) => names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more`
+  : names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
+
+// Who waits because of the node, who because of an own limit, and who uses most above its request.
+function sentence({ node, levels }, vms, users) {
+  const clauses = [], names = (isIt) => vms.filter(isIt).map(nameOf);
+  for (const [resource, word] of [["cpu", "CPU"], ["memory", "memory"]]) {
+    const waiting = names((c) => (c.scored?.contention[resource] ?? 0) >= levels.medium);
+    if (waiting.length > 0) clauses.push(`${list(waiting)} ${waiting.length > 1 ? "wait" : "waits"} for ${word}`);
+  }
+  if (clauses.length > 0 && users.length > 0 && excess(users[0]) >= USES) {
+    clauses.push(`${nameOf(users[0])} uses ${cpus(excess(users[0]))} CPUs above its request`);
+  }
+  if (clauses.length === 0) clauses.push(known(node.score) ? "No VM waits because of the node" : "No score yet");
+  const limited = names((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
+  if (limited.length > 0) clauses.push(`${list(limited)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
+  return clauses.join("; ") + ".";
+}
+
+function showScore({ node, levels, agent }) {
+  const level = agent?.publish.last?.level ?? "", left = agent?.warm_up_left_s;
+  const words = known(node.score) ? `${(node.score * 100).toFixed(0)} ${level}`.trim()
+    : known(left) ? `warming up, ${Math.ceil(left)} s left` : "no score";
+  const score = byId("score"), scale = byId("scale");
+  score.textContent = words;
+  score.className = "big " + (known(node.score) ? level : "zero");
+  for (const [name, value] of [["score", node.score ?? 0], ["medium-at", levels.medium], ["high-at", levels.high]]) {
+    scale.style.setProperty("--" + name, value * 100 + "%");
+  }
+  scale.className = "scale " + level;
+  scores.push({ at: seen.observed_at_ms, score: node.score });
+  while (scores[0].at < seen.observed_at_ms - HISTORY_MS) scores.shift();
+  const points = scores.filter(({ score }) => known(score));
+  const x = (at) => 600 - (seen.observed_at_ms - at) / HISTORY_MS * 600;
+  byId("history").firstElementChild.setAttribute("points", points.map(({ at, score }) => `${x(at).toFixed(1)},${(39 - score * 38).toFixed(1)}`).join(" "));
+}
+
+function showNode(snapshot, vms, kind) {
+  const { node, version, cgroups, node_name } = snapshot, users = usersOf(cgroups);
+  byId("node-name").textContent = node_name ?? "psi-agent";
+  document.title = node_name ? `${node_name} – psi-agent` : "psi-agent";
+  // A screen reader reads each change, so the text changes only with the values.
+  const words = sentence(snapshot, vms, users);
+  if (byId("sentence").textContent !== words) byId("sentence").textContent = words;
+  byId("version").textContent = `Version ${version}, ${cgroups.length} cgroups.`;
+  byId("counts").textContent = `Scale 0 to 100. ${vms.length} ${kind}, ${node.vms_contended} contended.`;
   byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
+  showScore(snapshot);
   tile("cpu", "CPU", node);
   tile("memory", "Memory", node);
   tile("io", "I/O", node);
+  showUsers(users);
 }
 
 function publishWords({ mode, last, error }) {
@@ -194,16 +247,17 @@ function errorsOf(agent) {
   const counts = Object.entries(agent.read_errors).filter(([, count]) => count > 0);
   if (counts.length > 0) errors.push(`Read errors since the start: ${counts.map(([kind, count]) => `${count} ${kind}`).join(", ")}.`);
   if (agent.last_read_error) say("Last read error", agent.last_read_error);
-  return errors.length > 0 ? errors : ["None."];
+  return errors;
 }
 
 function showErrors() {
-  const line = (text) => {
+  const errors = seen.agent ? errorsOf(seen.agent) : [];
+  byId("errors").hidden = errors.length === 0;
+  byId("errors").replaceChildren(...errors.map((text) => {
     const item = document.createElement("li");
     item.textContent = text;
     return item;
-  };
-  byId("errors").replaceChildren(...(seen.agent ? errorsOf(seen.agent) : []).map(line));
+  }));
 }
 
 // Why the displayed values are out of date, and for how long; null while they are current.
@@ -242,8 +296,7 @@ function show(snapshot) {
   const [title, vms, others] = split(snapshot.cgroups);
   showNode(snapshot, vms, title);
   fill("vms", "vms-title", title, vms, scored);
-  showUsers(snapshot.cgroups);
-  fill("others", "others-title", "Other cgroups", others, (c) => [pressures(c), ...usage(c)]);
+  fill("others", "others-title", "Other cgroups", others, unscored);
 }
 
 async function update() {
@@ -259,5 +312,6 @@ async function update() {
   setTimeout(update, FETCH_EVERY_MS);
 }
 
+byId("raw").addEventListener("change", ({ target }) => document.body.classList.toggle("with-psi", target.checked));
 setInterval(everySecond, 1000);
 update();

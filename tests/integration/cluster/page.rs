@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::agent::Agent;
 use crate::support::browser::Browser;
+use crate::support::cache_dir;
 use crate::support::shown_node::ShownNode;
 
 /// What the page was given, and its texts, of the same moment.
@@ -95,7 +96,20 @@ fn cgroup<'a>(seen: &'a Value, name: &str) -> &'a Value {
     cgroups.find(|cgroup| cgroup["vm"] == name && cgroup["is_vm"] == true).unwrap()
 }
 
-/// Every VM's row says what `/snapshot.json` says.
+/// The larger share of CPU and memory, as a cell has it.
+fn check_larger(text: &str, shares: &Value, part: &str) {
+    let share = |resource: &str| match part {
+        "" => shares[resource].clone(),
+        part => shares[resource][part].clone(),
+    };
+    let (cpu, memory) = (share("cpu"), share("memory"));
+    let is_memory = memory.as_f64().unwrap_or(-1.0) > cpu.as_f64().unwrap_or(-1.0);
+    let (word, largest) = if is_memory { ("memory ", memory) } else { ("CPU ", cpu) };
+    check_percent(text.strip_prefix(word).unwrap_or(text), &largest);
+    assert_eq!(text.starts_with(word), largest.as_f64().is_some_and(|share| share > 0.0), "{text}");
+}
+
+/// Every VM's row shows what `/snapshot.json` contains.
 fn check_rows(scene: &mut Scene) {
     let all = scene.browser.value(SEEN);
     let rows = all["rows"]["vms"].as_array().unwrap();
@@ -104,49 +118,53 @@ fn check_rows(scene: &mut Scene) {
         let name = row[0].as_str().unwrap().strip_prefix("shop/").unwrap();
         let vm = cgroup(&all["seen"], name);
         let scored = &vm["scored"];
-        let [contention, pressure, waiting] =
-            ["contention", "pressure", "waiting"].map(|part| &scored[part]);
-        let shares = [
-            &contention["cpu"],
-            &contention["memory"],
-            &contention["io"],
-            &pressure["cpu"]["some"],
-            &pressure["cpu"]["full"],
-            &pressure["memory"]["some"],
-            &pressure["io"]["some"],
-            &waiting["cpu"]["own_limit"],
-            &waiting["memory"]["own_limit"],
-        ];
-        let told: Vec<&str> =
+        let cells: Vec<&str> =
             row.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
-        told[1..].iter().zip(shares).for_each(|(text, share)| check_percent(text, share));
+        check_larger(cells[1], &scored["contention"], "");
+        check_larger(cells[2], &scored["waiting"], "own_limit");
         let usage = scored["usage"].as_f64().unwrap();
         let decimals = if usage > 0.0 && usage < 0.1 { 3 } else { 2 };
-        assert_eq!(told[10], format!("{usage:.decimals$}"), "{name}");
-        assert_eq!(told[14], "2.0\u{a0}GiB", "{name}");
-        match name {
-            "batch" => {
-                assert_eq!((told[11], told[13]), ("0.40", "700\u{a0}MiB"));
-                let throttled = vm["throttled_seconds"].as_f64().unwrap();
-                assert_eq!(told[12], format!("{throttled:.1} s"));
-            }
-            // No limit of theirs was staged: absent is not zero.
-            _ => assert_eq!(told[11], "–", "{name}"),
+        // The others have no limit here: absent is not zero.
+        let limit = if name == "batch" { "0.40" } else { "–" };
+        assert_eq!(cells[3], format!("{usage:.decimals$} / 0.25 / {limit}"), "{name}");
+        assert!(cells[4].ends_with(" / 2.0\u{a0}GiB"), "{name}: {}", cells[4]);
+        if name == "batch" {
+            assert!(cells[4].starts_with("700\u{a0}MiB"), "{}", cells[4]);
         }
+        let pressure = &scored["pressure"];
+        let (some, full) = cells[5].split_once(" / ").unwrap();
+        check_percent(some, &pressure["cpu"]["some"]);
+        check_percent(full, &pressure["cpu"]["full"]);
+        check_percent(cells[6], &pressure["memory"]["some"]);
+        check_percent(cells[7], &pressure["io"]["some"]);
     }
     let others = all["rows"]["others"].as_array().unwrap();
     assert!(others.iter().any(|row| row[0] == "shop/virt-launcher-batch-x/guest-console-log"));
     check_users(&all);
     let node = &all["seen"]["node"];
-    let points = all["score"].as_str().unwrap().parse::<f64>().unwrap();
+    let points = all["score"].as_str().unwrap().strip_suffix(" high").unwrap();
+    let points = points.parse::<f64>().unwrap();
     assert!((points - node["score"].as_f64().unwrap() * 100.0).abs() < 0.5 + 1e-9, "{points}");
     let tile = all["tile"].as_str().unwrap();
     let lines: Vec<&str> = tile.lines().filter(|line| !line.is_empty()).collect();
     check_percent(lines[1], &node["contention"]["cpu"]);
-    let raw = lines[3].strip_prefix("pressure: ").unwrap();
+    assert_eq!(lines.len(), 3, "pressure is hidden at first: {lines:?}");
+}
+
+/// Pressure is shown on request, in the tiles and in the tables.
+fn check_pressure(scene: &mut Scene) {
+    let columns = "[...document.querySelectorAll('#vms tr:first-child > *')]\
+                   .filter((cell) => cell.checkVisibility()).length";
+    assert_eq!(scene.browser.value(columns), 5);
+    scene.browser.value("byId('raw').click()");
+    assert_eq!(scene.browser.value(columns), 8);
+    let tile = scene.text_of("cpu");
+    let raw = tile.lines().last().unwrap().strip_prefix("pressure: ").unwrap();
     let (some, full) = raw.strip_suffix(" full").unwrap().split_once(" some, ").unwrap();
-    check_percent(some, &node["pressure"]["cpu"]["some"]);
-    check_percent(full, &node["pressure"]["cpu"]["full"]);
+    let pressure = scene.browser.value("seen.node.pressure.cpu");
+    check_percent(some, &pressure["some"]);
+    check_percent(full, &pressure["full"]);
+    scene.browser.value("byId('raw').click()");
 }
 
 /// Who uses the CPUs, be it a VM or not, and what of it was asked for.
@@ -182,8 +200,17 @@ fn check_blame(scene: &mut Scene) {
     assert!(held("batch") < 0.1, "its waiting is its own: {}", held("batch"));
     let first = scene.browser.value("byId('vms').rows[0].cells[0].textContent");
     assert!(first == "shop/web" || first == "shop/db", "{first}");
-    let counts = scene.text_of("counts");
-    assert_eq!(counts, "4 VMs: 2 contended, 1 slowed by own limits");
+    assert_eq!(scene.text_of("counts"), "Scale 0 to 100. 4 VMs, 2 contended.");
+    let sentence = scene.text_of("sentence");
+    let waiting = ["shop/db and shop/web wait for CPU; ", "shop/web and shop/db wait for CPU; "];
+    assert!(waiting.iter().any(|words| sentence.starts_with(words)), "{sentence}");
+    assert!(sentence.contains(" CPUs above its request; "), "{sentence}");
+    assert!(sentence.ends_with("shop/batch is slowed by own limits."), "{sentence}");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(scene.text_of("node-name"), host.trim());
+    assert_eq!(scene.browser.value("document.title"), format!("{} – psi-agent", host.trim()));
+    let points = "byId('history').firstElementChild.points.numberOfItems";
+    scene.browser.wait_until(&format!("{points} > 1"));
 }
 
 fn check_agent(scene: &mut Scene) {
@@ -198,7 +225,7 @@ fn check_agent(scene: &mut Scene) {
         let text = scene.text_of(id);
         assert!(text.contains(expected), "{id}: {text}");
     }
-    assert_eq!(scene.text_of("errors"), "None.");
+    assert_eq!(scene.browser.value("byId('errors').checkVisibility()"), false);
     assert_eq!(scene.browser.value("byId('alarm').checkVisibility()"), false);
 }
 
@@ -221,7 +248,7 @@ fn check_silence(scene: &mut Scene) {
 fn check_looks(scene: &mut Scene) {
     let mut grounds = Vec::new();
     for scheme in ["light", "dark"] {
-        for width in [400, 1400] {
+        for width in [400, 800, 1400] {
             scene.browser.look(width, 800, scheme);
             let wide = scene.browser.value("document.documentElement.scrollWidth");
             assert_eq!(wide, width, "{scheme}: something sticks out");
@@ -235,6 +262,30 @@ fn check_looks(scene: &mut Scene) {
         }
     }
     assert_ne!(grounds[0], grounds[1]);
+    scene.browser.look(1400, 800, "light");
+}
+
+/// axe-core finds nothing serious, with and without pressure, in light and dark mode.
+fn check_accessibility(scene: &mut Scene) {
+    let build = include_str!("../../axe/build");
+    let version = build.split("version=").nth(1).unwrap().lines().next().unwrap();
+    let path = cache_dir().join(format!("axe-{version}/axe.min.js"));
+    let axe = fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}: run tests/axe/build", path.display()));
+    scene.browser.value(&format!("{axe}; undefined"));
+    scene.browser.value("document.querySelectorAll('details').forEach((it) => it.open = true)");
+    for scheme in ["light", "dark"] {
+        scene.browser.look(400, 800, scheme);
+        scene.browser.value("byId('raw').click()");
+        let found = scene.browser.awaited(
+            "axe.run().then(({ violations, passes }) => ({ passes: passes.length, serious: violations\
+             .filter(({ impact }) => ['serious', 'critical'].includes(impact))\
+             .map(({ id, nodes }) => [id, nodes.map((it) => it.html)]) }))",
+        );
+        assert_eq!(found["serious"], json!([]), "{scheme}");
+        assert!(found["passes"].as_u64().unwrap() > 15, "{found}");
+    }
+    scene.browser.value("document.querySelectorAll('details').forEach((it) => it.open = false)");
     scene.browser.look(1400, 800, "light");
 }
 
@@ -263,10 +314,12 @@ fn draw(browser: &mut Browser, name: &str) {
 fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     let mut scene = Scene::open("page");
     check_rows(&mut scene);
+    check_pressure(&mut scene);
     check_blame(&mut scene);
     check_agent(&mut scene);
     check_silence(&mut scene);
     check_looks(&mut scene);
+    check_accessibility(&mut scene);
 
     scene.agent.signal("STOP");
     scene.browser.wait_until("byId('alarm').checkVisibility()");
@@ -295,7 +348,7 @@ fn a_name_is_text_and_an_error_is_shown() {
     let has_text = format!("byId('vms').innerText.includes({})", json!(format!("{hostile}/web")));
     scene.browser.wait_until(&has_text);
     assert_eq!(scene.browser.value("document.querySelectorAll('td *, th *, img').length"), 0);
-    assert_eq!(scene.browser.value("document.title"), "psi-agent");
+    assert_ne!(scene.browser.value("document.title"), "taken");
     check_silence(&mut scene);
 
     scene.node.tell_text("no JSON");

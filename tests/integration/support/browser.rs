@@ -107,6 +107,15 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
+    /// The value of a promise, once it is fulfilled.
+    pub(crate) fn awaited(&mut self, expression: &str) -> Value {
+        let parameters =
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let result = self.ask("Runtime.evaluate", parameters);
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
+        result["result"]["value"].clone()
+    }
+
     /// Waits until an expression is true.
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let start = Instant::now();
