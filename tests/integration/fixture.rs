@@ -16,6 +16,7 @@ mod named_tests;
 mod names;
 mod node_metadata;
 mod own_series;
+mod pictures;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;
