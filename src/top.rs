@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::sampler::TICK_INTERVAL;
 use screen::Screen;
 use source::{FETCH_INTERVAL, Source};
-use table::{Frame, Size, lines};
+use table::{Choice, Frame, Size, lines};
 use view::View;
 
 /// Shows the node until the user quits; prints one table if stdout is not a terminal.
@@ -40,7 +40,8 @@ pub fn lines_of(
     let (before, mut view) = (View::parse(before)?, View::parse(latest)?);
     view.compute_cpu_use(&before);
     let source = format!("agent {}", view.version);
-    Ok(lines(&Frame { source, view, error: None }, Size { columns, rows }))
+    let frame = Frame { source, view, error: None };
+    Ok(lines(&frame, Choice::default(), Size { columns, rows }))
 }
 
 /// Prints the second of two frames, since rates need two. A closed pipe is no error.
@@ -48,7 +49,7 @@ async fn piped(config: &Config, apart: Duration) -> anyhow::Result<()> {
     let mut source = Source::new(config, apart);
     source.next().await?;
     source.pause().await;
-    let mut text = lines(&source.next().await?, Size::UNBOUNDED).join("\n");
+    let mut text = lines(&source.next().await?, Choice::default(), Size::PIPE).join("\n");
     text.push('\n');
     let mut out = stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

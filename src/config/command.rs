@@ -24,8 +24,9 @@ pub enum Command {
     /// Show this node and its VMs by contention, live in a terminal
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
-    /// every 5 s. Press q, Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s
-    /// apart, prints one table and exits with 0.
+    /// every 5 s. Press c, u or m to sort by contention, CPUs used or memory pressure, ? for help, and q,
+    /// Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table of
+    /// at most 120 columns and exits with 0.
     ///
     /// CONTENTION: share of its demand that a VM waited for because of the node. CPU, MEMORY, IO:
     /// share of time in which some task waited. LIMIT: part of CPU that the VM's own limit explains.

@@ -13,17 +13,18 @@ use crossterm::{execute, queue};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use super::table::{Frame, Size, lines};
+use super::table::{Choice, Frame, Size, Sort, lines};
 
 /// The terminal in raw mode. It is restored on drop, so whenever the program ends, except by SIGKILL.
 pub(super) struct Screen {
     out: io::Stdout,
+    choice: Choice,
 }
 
 impl Screen {
     pub(super) fn enter() -> io::Result<Self> {
         enable_raw_mode()?;
-        let mut screen = Self { out: io::stdout() };
+        let mut screen = Self { out: io::stdout(), choice: Choice::default() };
         execute!(screen.out, EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         Ok(screen)
     }
@@ -44,6 +45,9 @@ impl Screen {
                     Some(Ok(Event::Resize(..))) => {
                         queue!(self.out, Clear(ClearType::All))?;
                     }
+                    Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                        self.choice = chosen(self.choice, key.code);
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return Err(error),
                     None => return Ok(()),
@@ -56,7 +60,7 @@ impl Screen {
     fn draw(&mut self, frame: &Frame) -> io::Result<()> {
         let (columns, rows) = size()?;
         let size = Size { columns: columns.into(), rows: rows.into() };
-        let mut lines = lines(frame, size).into_iter();
+        let mut lines = lines(frame, self.choice, size).into_iter();
         for row in 0..rows {
             let line = lines.next().unwrap_or_default();
             let padded = format!("{line:width$}", width = size.columns);
@@ -72,6 +76,18 @@ impl Drop for Screen {
         let _ = execute!(self.out, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
+}
+
+/// The choice after a key. Any key ends the help.
+fn chosen(before: Choice, key: KeyCode) -> Choice {
+    let letter = key.as_char();
+    let sort = match letter {
+        Some('c') => Sort::Contention,
+        Some('u') => Sort::Cpus,
+        Some('m') => Sort::Memory,
+        _ => before.sort,
+    };
+    Choice { sort, help: letter == Some('?') && !before.help }
 }
 
 fn quits(event: &Event) -> bool {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Agent, Cgroup, Node, View};
+use super::view::{Agent, Cgroup, View};
 use crate::score::PerResource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,8 +15,25 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// No limit, for output that is not a terminal.
-    pub(super) const UNBOUNDED: Self = Self { columns: usize::MAX, rows: usize::MAX };
+    /// For output that is not a terminal: all rows, in lines that fit most windows and mails.
+    pub(super) const PIPE: Self = Self { columns: 120, rows: usize::MAX };
+}
+
+/// What the user of a terminal chose by keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) sort: Sort,
+    /// Show the meaning of the columns in place of the table.
+    pub(super) help: bool,
+}
+
+/// The column that rows are sorted by, the largest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    #[default]
+    Contention,
+    Cpus,
+    Memory,
 }
 
 /// What `top` shows at one moment.
@@ -56,22 +73,25 @@ const MIN_NAME: usize = 20;
 /// Longer names are cut even if the output is no terminal: a width of more than 65,535 is a panic.
 const MAX_NAME: usize = 10_000;
 
-/// Rows of a terminal from which the legend is shown.
-const ROWS_WITH_LEGEND: usize = 16;
+/// Rows of a terminal from which the keys are shown.
+const ROWS_WITH_KEYS: usize = 16;
 
-const LEGEND: &str = "CONTENTION: share of demand that waited because of the node. CPU, MEMORY, IO: \
+const KEYS: &str = "? help  c contention  u CPUs  m memory  q quit";
+
+const HELP: &str = "CONTENTION: share of demand that waited because of the node. CPU, MEMORY, IO: \
                       share of time in which some task waited (pressure). LIMIT: part of CPU that own \
                       limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. EXCESS: \
-                      CPUs used beyond the REQUEST.";
+                      CPUs used above the REQUEST. Sort by contention: c, by CPUs used: u, by memory \
+                    pressure: m.";
 
 /// The lines of a frame, at most as many and as long as fit.
-pub(super) fn lines(frame: &Frame, size: Size) -> Vec<String> {
+pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     let view = &frame.view;
     let (contention, pressure) = (view.node.contention, view.node.pressure.map(|one| one.some));
     let mut lines = Vec::new();
     for fields in [
-        head(frame, size),
-        node_fields(&view.node),
+        head(frame),
+        node_fields(view),
         each("contention:", contention),
         each("pressure, some:", pressure),
     ] {
@@ -81,37 +101,45 @@ pub(super) fn lines(frame: &Frame, size: Size) -> Vec<String> {
         lines.extend(wrap(words(&problem), " ", size.columns));
     }
     lines.push(String::new());
+    if choice.help {
+        lines.extend(wrap(words(HELP), " ", size.columns));
+        return fit(lines, size);
+    }
     let mut below = Vec::new();
     if size.rows >= ROWS_WITH_USERS {
         below.push(users(view, size.columns));
     }
-    if size != Size::UNBOUNDED && size.rows >= ROWS_WITH_LEGEND {
-        below.push(wrap(words(LEGEND), " ", size.columns));
+    if size != Size::PIPE && size.rows >= ROWS_WITH_KEYS {
+        below.push(vec![KEYS.into()]);
     }
     below.retain(|part| !part.is_empty());
     // The table's header, and an empty line before each part below the table.
     let taken = lines.len() + 1 + below.iter().map(|part| part.len() + 1).sum::<usize>();
-    lines.extend(table(view, size.columns, size.rows.saturating_sub(taken)));
+    lines.extend(table(view, choice.sort, size.columns, size.rows.saturating_sub(taken)));
     for part in below {
         lines.push(String::new());
         lines.extend(part);
     }
+    fit(lines, size)
+}
+
+fn fit(mut lines: Vec<String>, size: Size) -> Vec<String> {
     lines.truncate(size.rows);
     lines.into_iter().map(|line| line.chars().take(size.columns).collect()).collect()
 }
 
-fn head(frame: &Frame, size: Size) -> Vec<String> {
+fn head(frame: &Frame) -> Vec<String> {
     let at = i64::try_from(frame.view.observed_at_ms).ok();
     let at = at.and_then(|at| Timestamp::from_millisecond(at).ok());
     let at = at.map_or("-".into(), |at| at.strftime("%H:%M:%S UTC").to_string());
-    let quit = (size != Size::UNBOUNDED).then(|| "q quits".into());
-    [at, plain(&frame.source)].into_iter().chain(quit).collect()
+    vec![at, plain(&frame.source)]
 }
 
-fn node_fields(node: &Node) -> Vec<String> {
-    let points = node.score.map_or("-".into(), |score| format!("{:.0}", score * 100.0));
+fn node_fields(view: &View) -> Vec<String> {
+    let node = &view.node;
+    let name = view.node_name.as_deref().unwrap_or("node");
     vec![
-        format!("node score {points}"),
+        plain(format!("{name}: {}", view.score()).trim_end()),
         format!("VMs contended {}", node.vms_contended),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
@@ -125,8 +153,8 @@ fn each(what: &str, shares: PerResource<Option<f64>>) -> Vec<String> {
 }
 
 /// The header and at most `most` rows, the last of which may be the number of omitted rows.
-fn table(view: &View, columns: usize, most: usize) -> Vec<String> {
-    let (kind, cgroups) = population(view);
+fn table(view: &View, sort: Sort, columns: usize, most: usize) -> Vec<String> {
+    let (kind, cgroups) = population(view, sort);
     if cgroups.is_empty() {
         return vec!["No cgroups to show: see --scope.".into()];
     }
@@ -166,8 +194,8 @@ fn sort_by_values<const N: usize>(
     });
 }
 
-/// The VMs, by contention; on nodes without VMs the containers, and without containers all cgroups.
-fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
+/// The VMs, sorted; on nodes without VMs the containers, and without containers all cgroups.
+fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
     let all = &view.cgroups;
     let of = |which: fn(&&Cgroup) -> bool| all.iter().filter(which).collect::<Vec<_>>();
     let vms = of(|cgroup| cgroup.is_vm);
@@ -181,7 +209,12 @@ fn population(view: &View) -> (&'static str, Vec<&Cgroup>) {
     };
     sort_by_values(&mut cgroups, |cgroup| {
         let PerResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
-        [cgroup.contention(), [cpu, memory, io].into_iter().flatten().reduce(f64::max)]
+        let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
+        match sort {
+            Sort::Contention => [cgroup.contention(), most],
+            Sort::Cpus => [cgroup.usage(), cgroup.contention()],
+            Sort::Memory => [memory, cgroup.contention()],
+        }
     });
     (kind, cgroups)
 }

@@ -10,6 +10,7 @@ use crate::score::PerResource;
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct View {
     pub(super) version: String,
+    pub(super) node_name: Option<String>,
     pub(super) observed_at_ms: u64,
     pub(super) node: Node,
     pub(super) agent: Option<Agent>,
@@ -18,6 +19,7 @@ pub(super) struct View {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Agent {
+    pub(super) warm_up_left_s: Option<f64>,
     pub(super) pods_listed: Option<bool>,
     pub(super) pods_error: Option<Problem>,
     pub(super) publish: Publish,
@@ -26,6 +28,12 @@ pub(super) struct Agent {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Publish {
     pub(super) error: Option<Problem>,
+    pub(super) last: Option<Published>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Published {
+    pub(super) level: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -106,6 +114,22 @@ impl View {
                 // A decreasing counter belongs to a new cgroup at the same path.
                 more.filter(|more| *more >= 0.0).map(|more| more / seconds)
             };
+        }
+    }
+}
+
+impl View {
+    /// The score with its level, or why there is none.
+    pub(super) fn score(&self) -> String {
+        let agent = self.agent.as_ref();
+        let level = agent.and_then(|agent| agent.publish.last.as_ref()?.level.as_deref());
+        let left = agent.and_then(|agent| agent.warm_up_left_s);
+        match (self.node.score, left) {
+            (Some(score), _) => {
+                format!("score {:.0} {}", score * 100.0, level.unwrap_or_default())
+            }
+            (None, Some(left)) => format!("warming up, {left:.0} s left"),
+            (None, None) => "score -".into(),
         }
     }
 }

@@ -1,6 +1,10 @@
 use serde_json::{Value, json};
 
-use super::*;
+use super::{Choice, Frame, Size, Sort, View};
+
+fn lines(frame: &Frame, size: Size) -> Vec<String> {
+    super::lines(frame, Choice::default(), size)
+}
 
 fn cgroup(id: &str, more: &Value) -> Value {
     let mut cgroup = json!({"id": id, "level": "container", "is_vm": false,
@@ -49,8 +53,8 @@ fn the_vm_with_the_largest_contention_comes_first() {
         ),
     ]);
     let expected = [
-        "00:00:01 UTC  agent 9.9 at 127.0.0.1:1  q quits",
-        "node score 12  VMs contended 1  busy 81%  steal -",
+        "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
+        "node: score 12  VMs contended 1  busy 81%  steal -",
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%  I/O -",
         "",
@@ -91,10 +95,10 @@ fn the_largest_cpu_users_are_shown_on_a_large_terminal() {
         "/system.slice    0.12   0.12        -",
         "n/asked/c        0.00   3.00     4.00",
     ];
-    assert_eq!(lines(&seen, Size::UNBOUNDED)[7..], expected);
+    assert_eq!(lines(&seen, Size::PIPE)[7..], expected);
     let lines = lines(&seen, Size { columns: 100, rows: 24 });
     assert_eq!(lines[7..13], expected);
-    assert!(lines[14].starts_with("CONTENTION: "), "{lines:#?}");
+    assert!(lines[14].starts_with("? help"), "{lines:#?}");
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
     let host = cgroup("/housekeeping", &json!({"level": "host", "cpu_seconds": 5.0}));
     let container = cgroup("/kubepods/a", &json!({"namespace": "n", "pod": "p", "container": "c"}));
     let names = |cgroups: &[Value]| {
-        let lines = lines(&frame(cgroups), Size::UNBOUNDED);
+        let lines = lines(&frame(cgroups), Size::PIPE);
         let names = lines[5..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
         names.collect::<Vec<_>>()
     };
@@ -145,9 +149,8 @@ fn a_narrow_terminal_omits_the_last_columns_and_the_middle_of_names() {
     let seen = lines(&seen, Size { columns: 40, rows: 12 });
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
-        "q quits",
-        "node score 12  VMs contended 1  busy 81%",
-        "steal -",
+        "node: score 12  VMs contended 1",
+        "busy 81%  steal -",
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%",
         "I/O -",
@@ -166,8 +169,8 @@ fn omitted_rows_are_counted() {
     assert_eq!(seen.last().unwrap(), "6 more");
     let tall = lines(&frame(&many), Size { rows: 24, ..WIDE });
     assert!(tall.iter().any(|line| line.starts_with("shop/v8")), "{tall:#?}");
-    assert!(tall.last().unwrap().ends_with("REQUEST."), "{tall:#?}");
-    assert_eq!(lines(&frame(&many), Size::UNBOUNDED).len(), 15);
+    assert!(tall.last().unwrap().ends_with("q quit"), "{tall:#?}");
+    assert_eq!(lines(&frame(&many), Size::PIPE).len(), 15);
 }
 
 #[test]
@@ -176,11 +179,11 @@ fn control_characters_in_names_are_escaped() {
     let mut seen = frame(&[vm(hostile, 0.1), cgroup(hostile, &json!({"level": "host"}))]);
     seen.source = hostile.into();
     seen.error = Some(hostile.into());
-    for size in [WIDE, Size::UNBOUNDED] {
+    for size in [WIDE, Size::PIPE] {
         let lines = lines(&seen, size);
         assert!(lines.iter().all(|line| line.bytes().all(|byte| (b' '..=b'~').contains(&byte))));
     }
-    let lines = lines(&seen, Size::UNBOUNDED);
+    let lines = lines(&seen, Size::PIPE);
     let name = r"shop/a\u{1b}[2J\u{d}\u{a}\u{202e}\u{9b}H\u{e4} ";
     assert!(lines.iter().any(|line| line.starts_with(name)), "{lines:#?}");
 }
@@ -190,7 +193,7 @@ fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
     let mut seen = frame(&[vm("a", 1e300)]);
     seen.view.node.score = None;
     let lines = lines(&seen, WIDE);
-    assert!(lines[1].starts_with("node score -  VMs contended 1"), "{lines:#?}");
+    assert!(lines[1].starts_with("node: score -  VMs contended 1"), "{lines:#?}");
     let row: Vec<&str> = lines[6].split_whitespace().collect();
     assert_eq!(row[..3], ["shop/a", "?", "50%"]);
 }
@@ -198,7 +201,38 @@ fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
 #[test]
 fn a_name_of_any_length_is_shown() {
     let long = "x".repeat(70_000);
-    let shown = lines(&frame(&[cgroup(&format!("/{long}"), &json!({}))]), Size::UNBOUNDED);
+    let shown = lines(&frame(&[cgroup(&format!("/{long}"), &json!({}))]), Size::PIPE);
     let row = shown.iter().find(|line| line.starts_with("/xxx")).unwrap();
-    assert!(row.len() < 70_000 && row.contains("xx..xx"), "{}", row.len());
+    assert!(row.len() == 120 && row.contains("xx..xx"), "{}", row.len());
+}
+
+#[test]
+fn keys_sort_the_rows_and_show_the_meaning_of_the_columns() {
+    let mut users = [vm("waits", 0.3), vm("uses", 0.1), vm("reclaims", 0.2)];
+    users[1]["scored"]["usage"] = json!(3.5);
+    users[2]["pressure"]["memory"]["some"] = json!(0.5);
+    let seen = frame(&users);
+    let first = |sort| {
+        let lines = super::lines(&seen, Choice { sort, help: false }, WIDE);
+        lines[6].split(' ').next().unwrap().to_owned()
+    };
+    let all = [Sort::Contention, Sort::Cpus, Sort::Memory].map(first);
+    assert_eq!(all, ["shop/waits", "shop/uses", "shop/reclaims"]);
+    let help = super::lines(&seen, Choice { help: true, ..Choice::default() }, WIDE);
+    assert!(help[5].starts_with("CONTENTION: share of demand"), "{help:#?}");
+}
+
+#[test]
+fn the_nodes_name_comes_with_its_level_or_the_time_until_the_first_score() {
+    let mut seen = frame(&[]);
+    seen.view.node_name = Some("worker-1".into());
+    let mut agent = json!({"pods_listed": null, "pods_error": null, "warm_up_left_s": 17.6,
+        "publish": {"error": null, "last": {"level": "medium"}}});
+    seen.view.agent = serde_json::from_value(agent.clone()).unwrap();
+    assert!(lines(&seen, WIDE)[1].starts_with("worker-1: score 12 medium  VMs"));
+    seen.view.node.score = None;
+    assert!(lines(&seen, WIDE)[1].starts_with("worker-1: warming up, 18 s left  VMs"));
+    agent["warm_up_left_s"] = json!(null);
+    seen.view.agent = serde_json::from_value(agent).unwrap();
+    assert!(lines(&seen, WIDE)[1].starts_with("worker-1: score -  VMs"));
 }
