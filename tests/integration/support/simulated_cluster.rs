@@ -11,7 +11,7 @@ pub(crate) const SECONDS: i64 = 6 * 3_600;
 pub(crate) const NODE: &str = "node-42";
 pub(crate) const VM: (&str, &str) = ("shop", "db");
 
-const STEP: i64 = 60;
+const STEP: u32 = 60;
 /// Families that no query reads over six hours for all VMs: only their end is written.
 const RECENT: i64 = 600;
 const CONTENDED: u64 = 42;
@@ -63,7 +63,7 @@ impl<W: Write> SimulatedCluster<W> {
         times: std::ops::RangeInclusive<i64>,
         value: impl Fn(i64) -> f64,
     ) -> io::Result<()> {
-        for at in times.step_by(STEP as usize) {
+        for at in times.step_by(usize::try_from(STEP).unwrap()) {
             writeln!(self.out, "{name}{{{labels}}} {:.5} {}", value(at), self.end + at)?;
         }
         Ok(())
@@ -72,7 +72,6 @@ impl<W: Write> SimulatedCluster<W> {
     fn node(&mut self, node: u64) -> io::Result<()> {
         let all = -SECONDS..=if node == DOWN { -1_200 } else { 0 };
         let own = of_node("psi-agent", node);
-        let end = self.end as f64;
         self.series("up", &own, -SECONDS..=0, |at| f64::from(u8::from(all.contains(&at))))?;
         for (name, labels, value) in [
             ("psi_agent_build_info", ",version=\"0.1.0\"", 1.0),
@@ -112,6 +111,18 @@ impl<W: Write> SimulatedCluster<W> {
             })?;
         }
         self.series("psi_agent_node_steal_ratio", &own, all.clone(), |_| 0.0)?;
+        self.waiting(node, &own, all.clone())?;
+        self.publishing(node, &own, all)
+    }
+
+    /// Contended VMs and raw pressure of a node.
+    fn waiting(
+        &mut self,
+        node: u64,
+        own: &str,
+        all: std::ops::RangeInclusive<i64>,
+    ) -> io::Result<()> {
+        let cpu = move |at| contention(node, at);
         let vms = (VMS / NODES) as f64;
         self.series("psi_agent_node_vmis_contended", &own, all.clone(), |at| {
             if cpu(at) < 0.05 { 0.0 } else { (vms * cpu(at) * 1.1).round() }
@@ -128,6 +139,17 @@ impl<W: Write> SimulatedCluster<W> {
             };
             self.counter(&name, &labels, all.clone(), psi)?;
         }
+        Ok(())
+    }
+
+    /// What an agent reports of itself.
+    fn publishing(
+        &mut self,
+        node: u64,
+        own: &str,
+        all: std::ops::RangeInclusive<i64>,
+    ) -> io::Result<()> {
+        let end = self.end as f64;
         self.series("psi_agent_last_publish_timestamp_seconds", &own, all.clone(), |at| {
             let age = if node == 33 { at + 2_400 } else { (at + node as i64 * 7).rem_euclid(290) };
             end + (at - age.max(0)) as f64
@@ -251,8 +273,8 @@ impl<W: Write> SimulatedCluster<W> {
         rate: impl Fn(i64) -> f64,
     ) -> io::Result<()> {
         let mut total = 1_000.0;
-        for at in times.step_by(STEP as usize) {
-            total += rate(at) * STEP as f64;
+        for at in times.step_by(usize::try_from(STEP).unwrap()) {
+            total += rate(at) * f64::from(STEP);
             writeln!(self.out, "{name}{{{labels}}} {total:.3} {}", self.end + at)?;
         }
         Ok(())
@@ -266,10 +288,14 @@ fn of_node(job: &str, node: u64) -> String {
     format!("job=\"{job}\",instance=\"10.0.4.{node}:9558\",node=\"node-{node:02}\"")
 }
 
+fn one_of<const N: usize>(all: &[&'static str; N], seed: u64) -> &'static str {
+    all[usize::try_from(random(seed)).unwrap() % N]
+}
+
 fn vm(number: u64) -> Vm {
     let (node, place) = (number % NODES, number / NODES);
-    let namespace = NAMESPACES[(random(number) % NAMESPACES.len() as u64) as usize];
-    let application = APPLICATIONS[(random(number + 9_000) % APPLICATIONS.len() as u64) as usize];
+    let namespace = one_of(&NAMESPACES, number);
+    let application = one_of(&APPLICATIONS, number + 9_000);
     let share = 0.25 + 0.75 * (random(number + 7) % 1_000) as f64 / 1_000.0;
     let made = |namespace: &str, name: String, share| Vm {
         node,
