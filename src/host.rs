@@ -7,7 +7,7 @@ use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource};
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
-use crate::kernel::own_process::raise_open_file_limit;
+use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::CpuSource;
@@ -17,9 +17,7 @@ use crate::snapshot::{LevelsView, NodeIdentity};
 pub fn node_identity(config: &Config) -> NodeIdentity {
     let name = match &config.pods {
         PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
-        PodSource::Standalone | PodSource::File(_) => {
-            nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned())
-        }
+        PodSource::Standalone | PodSource::File(_) => host_name(),
     };
     let share = |points: u8| f64::from(points) / 100.0;
     let (medium, high) = (share(config.thresholds.medium()), share(config.thresholds.high()));

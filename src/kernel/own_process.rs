@@ -1,4 +1,4 @@
-//! The agent's own process: its resource usage and its limit of open files.
+//! The agent's own process: its resource usage, its limit of open files, and the name of its host.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::stat;
@@ -17,6 +17,11 @@ pub struct OwnProcess {
     pub virtual_bytes: u64,
     /// Start time, seconds since the epoch.
     pub start_time_s: f64,
+}
+
+/// The host's name; in a pod without the host's network, the pod's.
+pub fn host_name() -> Option<String> {
+    nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned())
 }
 
 impl OwnProcess {
