@@ -145,6 +145,7 @@ def draw_table(axes, panel: dict, answers: dict) -> None:
     drawn = axes.table(cells, colLabels=titles, bbox=box, cellLoc="left", edges="horizontal")
     drawn.auto_set_font_size(False)
     drawn.set_fontsize(7.5)
+    drawn.auto_set_column_width(range(len(titles)))
     levels = {"low": "green", "medium": "orange", "high": "red"}
     for (row, column), each in drawn.get_celld().items():
         each.set_edgecolor(FRAME)

@@ -121,6 +121,11 @@ def pressure(made: dashboard.Dashboard) -> None:
     ))
 
 
+def now(expression: str) -> str:
+    """One series for the VM. In a live migration it has two pods, of which one does nothing."""
+    return f"max({of_vm(expression)})"
+
+
 def consumption(made: dashboard.Dashboard) -> None:
     quota, period = kubelet("container_spec_cpu_quota"), kubelet("container_spec_cpu_period")
     throttled = rate(kubelet("container_cpu_cfs_throttled_seconds_total", EACH))
@@ -128,8 +133,8 @@ def consumption(made: dashboard.Dashboard) -> None:
         "CPU: usage and limit",
         "CPU usage of the VM's container, and its limit if it has one." + FROM_KUBELET,
         [
-            Query(of_vm(rate(kubelet("container_cpu_usage_seconds_total"))), "used"),
-            Query(of_vm(f"({quota} / {period})"), "limit"),
+            Query(now(rate(kubelet("container_cpu_usage_seconds_total"))), "used"),
+            Query(now(f"({quota} / {period})"), "limit"),
         ],
         unit=CPUS,
     ))
@@ -138,7 +143,7 @@ def consumption(made: dashboard.Dashboard) -> None:
         "CPU time per second for which each container of the pod was throttled, in CPUs. compute "
         "is the VM. guest-console-log has a limit of 0.015 CPU and is often throttled."
         + FROM_KUBELET,
-        [Query(f"sum by (container) ({of_vm(throttled)})", "{{container}}")],
+        [Query(f"max by (container) ({of_vm(throttled)})", "{{container}}")],
         unit=CPUS,
     ))
     made.with_panel(graph(
@@ -146,8 +151,8 @@ def consumption(made: dashboard.Dashboard) -> None:
         "Memory usage of the VM's container without inactive page cache, and its limit if it has "
         "one." + FROM_KUBELET,
         [
-            Query(of_vm(kubelet("container_memory_working_set_bytes")), "working set"),
-            Query(of_vm(f"({kubelet('container_spec_memory_limit_bytes')} > 0)"), "limit"),
+            Query(now(kubelet("container_memory_working_set_bytes")), "working set"),
+            Query(now(f"({kubelet('container_spec_memory_limit_bytes')} > 0)"), "limit"),
         ],
         unit="bytes",
     ))

@@ -104,7 +104,8 @@ impl<W: Write> SimulatedCluster<W> {
             self.series("psi_agent_node_utilization_ratio", &labels, all.clone(), |at| {
                 let base = 0.45 + 0.25 * wave(node + seed, at);
                 match (resource, node) {
-                    ("cpu", THROTTLED) => 0.3 + 0.04 * wave(node, at),
+                    // Above the common rule's 70 %.
+                    ("cpu", THROTTLED) => 0.74 + 0.04 * wave(node, at),
                     ("cpu", _) => (base + cpu(at)).min(0.98),
                     _ => base,
                 }
