@@ -49,7 +49,8 @@ async fn piped(config: &Config, apart: Duration) -> anyhow::Result<()> {
     let mut source = Source::new(config, apart);
     source.next().await?;
     source.pause().await;
-    let mut text = lines(&source.next().await?, Choice::default(), Size::PIPE).join("\n");
+    let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
+    let mut text = lines(&source.next().await?, Choice::default(), size).join("\n");
     text.push('\n');
     let mut out = stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

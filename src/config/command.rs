@@ -25,8 +25,8 @@ pub enum Command {
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
     /// every 5 s. Press c, u or m to sort by contention, CPUs used or memory pressure, ? for help, and q,
-    /// Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table of
-    /// at most 120 columns and exits with 0.
+    /// Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table and
+    /// exits with 0. That table has at most 120 columns, or as many as the environment variable COLUMNS.
     ///
     /// CONTENTION: share of its demand that a VM waited for because of the node. CPU, MEMORY, IO:
     /// share of time in which some task waited. LIMIT: part of CPU that the VM's own limit explains.

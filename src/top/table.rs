@@ -17,6 +17,14 @@ pub(super) struct Size {
 impl Size {
     /// For output that is not a terminal: all rows, in lines that fit most windows and mails.
     pub(super) const PIPE: Self = Self { columns: 120, rows: usize::MAX };
+
+    /// The same with as many columns as the environment variable `COLUMNS` asks for, if it is a number
+    /// above 0.
+    pub(super) fn of_pipe(variable: Option<&str>) -> Self {
+        let columns =
+            variable.and_then(|columns| columns.parse().ok()).filter(|&wanted| wanted > 0);
+        Self { columns: columns.unwrap_or(Self::PIPE.columns), ..Self::PIPE }
+    }
 }
 
 /// What the user of a terminal chose by keys.
@@ -109,7 +117,7 @@ pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     if size.rows >= ROWS_WITH_USERS {
         below.push(users(view, size.columns));
     }
-    if size != Size::PIPE && size.rows >= ROWS_WITH_KEYS {
+    if size.rows != Size::PIPE.rows && size.rows >= ROWS_WITH_KEYS {
         below.push(vec![KEYS.into()]);
     }
     below.retain(|part| !part.is_empty());

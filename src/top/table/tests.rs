@@ -204,6 +204,19 @@ fn a_name_of_any_length_is_shown() {
     let shown = lines(&frame(&[cgroup(&format!("/{long}"), &json!({}))]), Size::PIPE);
     let row = shown.iter().find(|line| line.starts_with("/xxx")).unwrap();
     assert!(row.len() == 120 && row.contains("xx..xx"), "{}", row.len());
+    let wide = Size::of_pipe(Some("999999"));
+    let shown = lines(&frame(&[cgroup(&format!("/{long}"), &json!({}))]), wide);
+    let row = shown.iter().find(|line| line.starts_with("/xxx")).unwrap();
+    assert!(row.len() < 70_000 && row.contains("xx..xx"), "{}", row.len());
+}
+
+#[test]
+fn a_pipe_has_120_columns_or_those_of_the_environment() {
+    let columns = |variable| Size::of_pipe(variable).columns;
+    assert_eq!([None, Some(""), Some("0"), Some("-1"), Some("wide")].map(columns), [120; 5]);
+    let seen = lines(&frame(&[vm("a", 0.1)]), Size::of_pipe(Some("40")));
+    assert!(seen.iter().all(|line| line.len() <= 40), "{seen:#?}");
+    assert!(!seen.iter().any(|line| line.ends_with("q quit")), "{seen:#?}");
 }
 
 #[test]
