@@ -121,7 +121,7 @@ def pressure(made: dashboard.Dashboard) -> None:
     ))
 
 
-def now(expression: str) -> str:
+def single(expression: str) -> str:
     """One series for the VM. In a live migration it has two pods, of which one does nothing."""
     return f"max({of_vm(expression)})"
 
@@ -133,8 +133,8 @@ def consumption(made: dashboard.Dashboard) -> None:
         "CPU: usage and limit",
         "CPU usage of the VM's container, and its limit if it has one." + FROM_KUBELET,
         [
-            Query(now(rate(kubelet("container_cpu_usage_seconds_total"))), "used"),
-            Query(now(f"({quota} / {period})"), "limit"),
+            Query(single(rate(kubelet("container_cpu_usage_seconds_total"))), "used"),
+            Query(single(f"({quota} / {period})"), "limit"),
         ],
         unit=CPUS,
     ))
@@ -151,8 +151,8 @@ def consumption(made: dashboard.Dashboard) -> None:
         "Memory usage of the VM's container without inactive page cache, and its limit if it has "
         "one." + FROM_KUBELET,
         [
-            Query(now(kubelet("container_memory_working_set_bytes")), "working set"),
-            Query(now(f"({kubelet('container_spec_memory_limit_bytes')} > 0)"), "limit"),
+            Query(single(kubelet("container_memory_working_set_bytes")), "working set"),
+            Query(single(f"({kubelet('container_spec_memory_limit_bytes')} > 0)"), "limit"),
         ],
         unit="bytes",
     ))

@@ -1,5 +1,5 @@
 //! The command line and its environment variables, as a checked [`Config`]. No other module reads
-//! either.
+//! either, but `top` the width `COLUMNS`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 //! The agent's own metrics, and log messages about errors. They use the prometheus crate; series of
-//! cgroups don't, for their number (README, Choices).
+//! cgroups don't, for their number (docs/dependencies.md).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -30,7 +30,7 @@ imagePullSecrets:
 {{- end -}}
 
 {{- /* The user of pods that read nothing of the host. */ -}}
-{{- define "psi-agent.nobody" -}}
+{{- define "psi-agent.unprivilegedUser" -}}
 runAsNonRoot: true
 runAsUser: 65534
 runAsGroup: 65534

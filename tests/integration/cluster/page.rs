@@ -283,7 +283,7 @@ fn check_accessibility(scene: &mut Scene) {
     for scheme in ["light", "dark"] {
         scene.browser.look(400, 800, scheme);
         scene.browser.value("byId('raw').click()");
-        let found = scene.browser.awaited(
+        let found = scene.browser.value(
             "axe.run().then(({ violations, passes }) => ({ passes: passes.length, serious: violations\
              .filter(({ impact }) => ['serious', 'critical'].includes(impact))\
              .map(({ id, nodes }) => [id, nodes.map((it) => it.html)]) }))",

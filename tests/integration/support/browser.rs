@@ -99,16 +99,8 @@ impl Browser {
         self.events.clear();
     }
 
-    /// The value of an expression in the page.
+    /// The value of an expression in the page; of a promise, once it is fulfilled.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
-        let parameters = json!({"expression": expression, "returnByValue": true});
-        let result = self.ask("Runtime.evaluate", parameters);
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
-        result["result"]["value"].clone()
-    }
-
-    /// The value of a promise, once it is fulfilled.
-    pub(crate) fn awaited(&mut self, expression: &str) -> Value {
         let parameters =
             json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let result = self.ask("Runtime.evaluate", parameters);

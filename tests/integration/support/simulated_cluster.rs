@@ -1,5 +1,5 @@
 //! Six hours of series of 60 nodes and 2,000 VMs, in OpenMetrics text with timestamps. Names and
-//! labels are those that agents export. The values tell of a few nodes with contention.
+//! labels are those that agents export. A few nodes have contention.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -17,7 +17,7 @@ pub(super) fn start_api_server(
     let of_extent = match extent {
         // Where no controller makes the account that every pod would have.
         Extent::ApiServer => vec!["--disable-admission-plugins=ServiceAccount".to_owned()],
-        // Servers beside it, such as virt-api, ask it by whom others may be spoken for.
+        // Aggregated servers, such as virt-api, read from it which certificates may impersonate users.
         Extent::Whole => vec![
             "--enable-admission-plugins=NodeRestriction".to_owned(),
             format!("--requestheader-client-ca-file={}", file("to-kubelet.crt")),
