@@ -140,7 +140,7 @@ async fn write_and_die(scene: &mut Scene, arrives: bool) -> Value {
     let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
     let mut publisher = Publisher::new(settings(Some(node), everything(), false));
     for _ in 0..60 {
-        let tick = scene.node.tick(0.0);
+        let tick = scene.node.tick(0.0).into();
         tokio::select! {
             () = publisher.take(&tick, |_| {}) => {}
             patch = write.recv() => return patch.unwrap(),

@@ -223,7 +223,9 @@ fn prometheus_scrapes_with_an_accounts_token_and_the_authority() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let mut scrape: Value = serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     scrape["global"] = serde_json::json!({"scrape_interval": "2s"});
-    let job = scrape["scrape_configs"][0].as_object_mut().unwrap();
+    let jobs = scrape["scrape_configs"].as_array_mut().unwrap();
+    jobs.truncate(1);
+    let job = jobs[0].as_object_mut().unwrap();
     // Debian's Prometheus cannot ask Kubernetes; what the files say is as it is in a cluster.
     assert!(job.remove("kubernetes_sd_configs").is_some());
     job["tls_config"]["ca_file"] = scene.secret.authority().to_str().into();

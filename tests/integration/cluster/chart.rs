@@ -1,11 +1,13 @@
 //! The Helm chart: the same objects as kustomize's, installed, upgraded and removed on a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::manifests::check_arguments;
+use crate::support::agent::BINARY;
 use crate::support::cluster::Cluster;
 use crate::support::helm::{IMAGE, helm, helm_output};
 use crate::support::prometheus_operator::install_definitions;
@@ -14,11 +16,12 @@ use crate::support::wait_for;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Values of the chart, and the components of daemonset/components that do the same.
-const EQUIVALENTS: [(&[&str], &[&str]); 7] = [
+const EQUIVALENTS: [(&[&str], &[&str]); 8] = [
     (&[], &[]),
     (&["agent.label=true"], &["label"]),
     (&["agent.taintLevels={medium,high}"], &["taints"]),
     (&["agent.hostProc=false"], &["without-host-proc"]),
+    (&["agent.markCandidate=true"], &["candidate"]),
     (&["bridge.enabled=true"], &["bridge"]),
     (&["monitoring.enabled=true"], &["monitoring"]),
     (
@@ -110,21 +113,26 @@ fn values_reach_the_objects() {
         "networkPolicy.apiServerPorts=null",
         "monitoring.enabled=true",
         "monitoring.labels.release=kube-prometheus-stack",
+        "monitoring.runbooks=https://wiki.example/runbooks",
         "dashboards.enabled=true",
         "dashboards.namespace=grafana",
         "resourceQuota.enabled=true",
     ]);
     let spec = &all["DaemonSet psi-agent"]["spec"]["template"]["spec"];
     let image = spec["containers"][0]["image"].as_str().unwrap();
-    assert!(image.starts_with("psi-agent@sha256:0000"), "{image}");
+    assert!(image.starts_with("psi-agent.invalid/set-your-registry@sha256:0000"), "{image}");
     assert_eq!(spec["imagePullSecrets"][0]["name"], "registry");
     assert_eq!(spec["nodeSelector"]["runs"], "vms");
     check_arguments(&spec["containers"][0]);
     assert_eq!(all["NetworkPolicy psi-agent"]["spec"]["egress"], serde_json::json!([{}]));
-    for kind in ["PodMonitor", "PrometheusRule"] {
-        let labels = &all[&format!("{kind} psi-agent")]["metadata"]["labels"];
-        assert_eq!(labels["release"], "kube-prometheus-stack", "{kind}");
+    for name in ["PodMonitor psi-agent", "PodMonitor psi-agent-bridge", "PrometheusRule psi-agent"]
+    {
+        let labels = &all[name]["metadata"]["labels"];
+        assert_eq!(labels["release"], "kube-prometheus-stack", "{name}");
     }
+    let links = all["PrometheusRule psi-agent"].to_string();
+    assert!(links.contains("\"https://wiki.example/runbooks#psiagentdown\""), "{links}");
+    assert!(!links.contains(env!("CARGO_PKG_REPOSITORY")), "{links}");
     let quota = &all["ResourceQuota psi-agent"]["spec"]["scopeSelector"]["matchExpressions"][0];
     assert_eq!(quota["values"][0], spec["priorityClassName"]);
     let dashboards: Vec<_> =
@@ -168,11 +176,31 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls_in_any_namespace() {
         ["agent.label=true", "bridge.enabled=true", "monitoring.enabled=true", "auth.enabled=true"];
     run("upgrade", &all, &[]);
     assert!(arguments().contains("--label"));
-    cluster.get(&["podmonitor", "psi-agent", "-n", namespace]);
+    for monitor in ["psi-agent", "psi-agent-bridge"] {
+        cluster.get(&["podmonitor", monitor, "-n", namespace]);
+    }
+    // Cluster roles belong to one release.
+    let second =
+        helm("install", "second", &[IMAGE], &[&client[..], &["--create-namespace"]].concat());
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && error.contains("invalid ownership metadata"), "{error}");
     // To the first revision.
     run("rollback", &[], &["1"]);
     assert!(!arguments().contains("--label"));
+    // What an agent leaves on its Node.
+    for (verb, key) in [
+        ("annotate", "psi-agent.io/score=35"),
+        ("label", "psi-agent.io/pressure=high"),
+        ("taint", "psi-agent.io/pressure-high=true:PreferNoSchedule"),
+    ] {
+        cluster.kubectl(&[verb, "node", "node-a", key], "");
+    }
     run("uninstall", &[], &["--wait"]);
+    let reap = Command::new(BINARY).args(["reap", "--all"]).args(client).status().unwrap();
+    assert!(reap.success());
+    let mut node = cluster.get(&["node", "node-a"]);
+    node["metadata"]["managedFields"].take();
+    assert!(!node.to_string().contains("psi-agent"), "{node}");
     let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,\
                  validatingadmissionpolicybindings,serviceaccounts,daemonsets,cronjobs,deployments,\
                  services,networkpolicies,secrets,podmonitors,prometheusrules";

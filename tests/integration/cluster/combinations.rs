@@ -49,7 +49,7 @@ fn combinations(names: &[String]) -> Vec<Vec<&str>> {
     for names in &mut all {
         let others = names.len();
         if others % 4 < 2 {
-            names.insert(0, APART[2]);
+            names.push(APART[2]);
         }
         if [1, 2].contains(&(others % 4)) {
             names.insert(0, APART[1]);

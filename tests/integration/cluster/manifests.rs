@@ -12,6 +12,8 @@ use crate::support::folder::Folder;
 use crate::support::wait_for;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// The image of daemonset/example.
+const IMAGE: &str = concat!("registry.example/psi-agent:", env!("CARGO_PKG_VERSION"));
 const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 
 fn start(name: &str) -> Cluster {
@@ -79,7 +81,7 @@ fn every_node_gets_an_agent_and_nothing_is_left_when_they_are_removed() {
 fn components_add_what_they_say() {
     let cluster = Cluster::start("components");
     let rendered = cluster.kubectl(&["kustomize", "daemonset/example"], "");
-    for argument in ["--label", "--taint-levels=medium,high", "registry.example/psi-agent:0.1.0"] {
+    for argument in ["--label", "--taint-levels=medium,high", IMAGE] {
         assert!(rendered.contains(argument), "{argument}: {rendered}");
     }
     // The base shows the agent the host's processes, and a component takes all of that away.

@@ -199,7 +199,7 @@ impl ScriptedApi {
     async fn reap(&self) -> (anyhow::Result<()>, String) {
         let (prefix, mut out) = (Prefix::default(), Vec::new());
         let what = Reap::OlderThan { age: Duration::from_secs(900), force: false };
-        let result = reap(&self.api, &prefix, what, Timestamp::now(), &mut out).await;
+        let result = reap(&self.api, &prefix, what, false, Timestamp::now(), &mut out).await;
         (result, String::from_utf8(out).unwrap())
     }
 

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::combinations::components;
-use crate::support::agent::Agent;
+use crate::support::agent::{Agent, BINARY};
 use crate::support::cluster::Cluster;
 use crate::support::prometheus::{Prometheus, both_promtools, lint_metrics};
 use crate::support::prometheus_operator::{
@@ -20,6 +21,7 @@ use crate::support::wait_for;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Where the agents listen, as if it were their pods' networks: on the port of the DaemonSet's.
 const NODES: [(&str, &str); 2] = [("node-a", "127.0.71.1"), ("node-b", "127.0.71.2")];
+const BRIDGE: &str = "127.0.71.3";
 /// Needs kube-state-metrics, which is not here.
 const OF_OTHERS: &str = "node:kube_node_labels:group";
 
@@ -32,8 +34,9 @@ fn yaml(relative: &str) -> Value {
 }
 
 struct Scene {
-    // Agents end before the cluster that they talk to.
+    // Agents and the bridge end before the cluster that they talk to.
     agents: [Agent; 2],
+    _bridge: Agent,
     _nodes: [StagedNode; 2],
     cluster: Cluster,
 }
@@ -45,7 +48,7 @@ impl Scene {
         install_definitions(&cluster);
         let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
         cluster.apply(&[vms]);
-        let rendered = cluster.render_with(&["monitoring", "openshift"]);
+        let rendered = cluster.render_with(&["bridge", "monitoring", "openshift"]);
         cluster.kubectl(&["apply", "-f", "-"], &rendered);
         let mut nodes = NODES.map(|(name, _)| StagedNode::new("operator", name));
         nodes.iter().for_each(|node| cluster.add_node(node.name));
@@ -54,7 +57,8 @@ impl Scene {
             node.own.spawn(&cgroup, "sleep 3600");
         }
         let agents = [0, 1].map(|at| start_agent(&cluster, &nodes[at], NODES[at].1));
-        Self { agents, _nodes: nodes, cluster }
+        let bridge = start_bridge(&cluster);
+        Self { agents, _bridge: bridge, _nodes: nodes, cluster }
     }
 
     /// A token of an account.
@@ -120,12 +124,7 @@ fn hurried(rules: &str) -> String {
 /// What the kubelet would do for the DaemonSet's pod of this node: an agent runs, as the pod says,
 /// and the pod has an address.
 fn start_agent(cluster: &Cluster, node: &StagedNode, address: &str) -> Agent {
-    let list = ["pods", "-n", "psi-agent", "-l", "app.kubernetes.io/name=psi-agent"];
-    let pod = wait_for("the DaemonSet's pod is there", MINUTE, || {
-        let pods = cluster.get(&list);
-        let mut pods = pods["items"].as_array().unwrap().iter();
-        pods.find(|pod| pod["spec"]["nodeName"] == node.name).cloned()
-    });
+    let pod = wait_for_pod(cluster, "psi-agent", |pod| pod["spec"]["nodeName"] == node.name);
     let name = pod["metadata"]["name"].as_str().unwrap();
     let container = &pod["spec"]["containers"][0];
     let port = &container["ports"][0]["containerPort"];
@@ -135,12 +134,33 @@ fn start_agent(cluster: &Cluster, node: &StagedNode, address: &str) -> Agent {
     let arguments = arguments.filter(|it| !elsewhere.iter().any(|flag| it.starts_with(flag)));
     let arguments: Vec<&str> = arguments.collect();
     let agent = node.start_agent_at(&format!("{address}:{port}"), cluster, name, &arguments);
-    cluster.set_status(
-        "psi-agent",
-        name,
-        &json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}),
-    );
+    set_running(cluster, name, address);
     agent
+}
+
+/// The same for the bridge.
+fn start_bridge(cluster: &Cluster) -> Agent {
+    let pod = wait_for_pod(cluster, "psi-agent-bridge", |_| true);
+    let port = &pod["spec"]["containers"][0]["ports"][0]["containerPort"];
+    let kubeconfig = cluster.write_kubeconfig("bridge", &cluster.token("psi-agent-bridge"));
+    let flags = ["bridge", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    let bridge = Agent::start_at(&format!("{BRIDGE}:{port}"), Command::new(BINARY), &flags);
+    set_running(cluster, pod["metadata"]["name"].as_str().unwrap(), BRIDGE);
+    bridge
+}
+
+/// A pod with this label that is so, once there is one.
+fn wait_for_pod(cluster: &Cluster, label: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let label = format!("app.kubernetes.io/name={label}");
+    wait_for(&format!("a pod with {label}"), MINUTE, || {
+        let pods = cluster.get(&["pods", "-n", "psi-agent", "-l", &label]);
+        pods["items"].as_array().unwrap().iter().find(|pod| is_so(pod)).cloned()
+    })
+}
+
+fn set_running(cluster: &Cluster, pod: &str, address: &str) {
+    let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
+    cluster.set_status("psi-agent", pod, &status);
 }
 
 /// What tells series apart, of all that come from the agents themselves.
@@ -161,9 +181,16 @@ fn check_targets(prometheus: &Prometheus) {
         let found = wait_for("the VM's series", MINUTE, || prometheus.query(&of_vm));
         assert_eq!(found, 1.0);
     }
-    assert_eq!(prometheus.query("count(up)"), Some(2.0));
-    assert_eq!(prometheus.query("count({namespace=\"psi-agent\"})"), None);
-    assert_eq!(prometheus.query("count({pod=~\"psi-agent.*\"})"), None);
+    let up = "up{job=\"psi-agent-bridge\"} == 1";
+    wait_for("the bridge is up", MINUTE, || prometheus.query(up));
+    let nodes = "count(psi_agent_bridge_nodes{job=\"psi-agent-bridge\",standing=\"known\"})";
+    assert_eq!(wait_for("its series", MINUTE, || prometheus.query(nodes)), 1.0);
+    assert_eq!(prometheus.query("count(up)"), Some(3.0));
+    // The labels of the scraped pod are on no series of an agent, which name the measured workload.
+    for labels in ["namespace=\"psi-agent\"", "pod=~\"psi-agent.*\""] {
+        let count = format!("count({{job=\"psi-agent\",{labels}}})");
+        assert_eq!(prometheus.query(&count), None, "{labels}");
+    }
 }
 
 /// All rules are evaluated without an error, and each view has a value for each node.
@@ -243,7 +270,9 @@ fn the_operator_takes_the_monitor_of_all_components_together() {
     let generated =
         wait_for("the operator has made a configuration", MINUTE, || Generated::fetch(&cluster));
     generated.check();
-    let job = &generated.config["scrape_configs"][0];
+    let jobs = generated.config["scrape_configs"].as_array().unwrap().iter();
+    let mut jobs = jobs.filter(|job| job["job_name"] == "podMonitor/psi-agent/psi-agent/0");
+    let job = jobs.next().unwrap();
     let closed = names.contains(&"auth");
     assert_eq!(job["scheme"] == "https", closed, "{job}");
     assert_eq!(job.get("authorization").is_some(), closed, "{job}");

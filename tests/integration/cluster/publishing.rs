@@ -38,7 +38,18 @@ pub(super) fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -
     let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
     let counted = vec![Resource::Cpu, Resource::Memory];
     let heartbeat = Duration::from_secs(300);
-    Settings { prefix, thresholds, counted, outputs, heartbeat, node, dry_run, random: || 0.5 }
+    let (random, mark_candidate): (fn() -> f64, bool) = (|| 0.5, false);
+    Settings {
+        prefix,
+        thresholds,
+        counted,
+        outputs,
+        heartbeat,
+        node,
+        dry_run,
+        mark_candidate,
+        random,
+    }
 }
 
 /// A pod on a Node, which the account's token is bound to.
@@ -112,10 +123,13 @@ impl Scene {
                         assert!(patch.is_some());
                         "would write"
                     }
-                    Report::Failed(error) => error.word(),
+                    Report::Failed(error) | Report::MarkFailed(error) => error.word(),
+                    Report::Marked(_) => "marked",
+                    // At each tick.
+                    Report::Candidate(_) => return,
                 });
             };
-            self.publisher.take(&score, on_report).await;
+            self.publisher.take(&score.into(), on_report).await;
             if let Some(found) = adopted {
                 self.node.adopt(&found);
             }
@@ -370,7 +384,7 @@ async fn a_concurrent_write_of_another_client_survives() {
     for _ in 0..12 {
         let score = scene.node.tick(0.5);
         publisher
-            .take(&score, |report| {
+            .take(&score.into(), |report| {
                 if let Report::Failed(error) = report {
                     conflicts.push((*error).clone());
                 }

@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use super::built;
 
-/// Flags without which the chart renders nothing.
-pub(crate) const IMAGE: &str = "image.repository=psi-agent";
+/// The value without which the chart renders nothing: the image's name in daemonset/base/image.
+pub(crate) const IMAGE: &str = "image.repository=psi-agent.invalid/set-your-registry";
 
 fn chart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/chart")

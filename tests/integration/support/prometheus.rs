@@ -161,12 +161,14 @@ impl Prometheus {
     }
 }
 
-/// `scrape.yaml` with targets by hand: Debian's Prometheus cannot ask Kubernetes.
+/// The agents' job of `scrape.yaml` with targets by hand: Debian's Prometheus cannot ask Kubernetes.
 pub(crate) fn scrape_by_hand(targets: &[Value]) -> Value {
     let scrape = include_str!("../../../daemonset/prometheus/scrape.yaml");
     let mut scrape: Value = serde_saphyr::from_str(scrape).unwrap();
     scrape["global"] = json!({"scrape_interval": "2s", "evaluation_interval": "2s"});
-    let job = scrape["scrape_configs"][0].as_object_mut().unwrap();
+    let jobs = scrape["scrape_configs"].as_array_mut().unwrap();
+    jobs.truncate(1);
+    let job = jobs[0].as_object_mut().unwrap();
     assert!(job.remove("kubernetes_sd_configs").is_some());
     job.insert("static_configs".into(), targets.into());
     scrape

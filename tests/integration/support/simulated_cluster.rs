@@ -74,7 +74,7 @@ impl<W: Write> SimulatedCluster<W> {
         let own = of_node("psi-agent", node);
         self.series("up", &own, -SECONDS..=0, |at| f64::from(u8::from(all.contains(&at))))?;
         for (name, labels, value) in [
-            ("psi_agent_build_info", ",version=\"0.1.0\"", 1.0),
+            ("psi_agent_build_info", concat!(",version=\"", env!("CARGO_PKG_VERSION"), "\""), 1.0),
             ("psi_agent_score_info", ",basis=\"run-delay/9\"", 1.0),
             ("psi_agent_level_threshold", ",level=\"medium\"", 0.1),
             ("psi_agent_level_threshold", ",level=\"high\"", 0.3),
