@@ -1,0 +1,243 @@
+//! psi-agent on a node, by its own code: rates of the node model go through its scorer, its prediction of
+//! relief, its choice of a VM, and its plan of writes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use psi_agent::clock::{self, Moment};
+use psi_agent::contract::{Level, Thresholds};
+use psi_agent::identity::{Vm, Workload};
+use psi_agent::kernel::cgroup_dir::Resource;
+use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::publish::plan::Plan;
+use psi_agent::rates::{
+    ContainerRates, CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, Ratio, ThreadRates,
+    TickRates, WaitShares,
+};
+use psi_agent::relief::{Assessor, choose};
+use psi_agent::sample::{CpuLimits, CpuSource};
+use psi_agent::score::{NodeScore, Scorer};
+
+use crate::node::Share;
+
+/// The agent's own ticks are every 5 s. Demand is constant within a minute, and smoothing is exact for
+/// any window, so a longer tick changes only the dwell of levels, by at most 10 s.
+pub const TICK_S: u32 = 15;
+const HEARTBEAT: Duration = Duration::from_secs(300);
+const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
+/// Labels that an agent sets in an hour, as in `src/publish/marker.rs`.
+const MOST_MARKS: usize = 10;
+const HOUR_S: u32 = 3600;
+/// The start of a run on the wall clock, milliseconds since the epoch.
+const EPOCH_MS: u64 = 1_800_000_000_000;
+
+/// A VM's pod: a new one after each migration.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    pub cgroup: Arc<Cgroup>,
+    pub workload: Arc<Workload>,
+}
+
+impl Pod {
+    /// Pods that are there from the start have no time of arrival.
+    pub fn new(number: u64, memory_mib: u64, arrived_s: Option<u32>) -> Self {
+        let path = format!("/kubepods/pod{number}/compute");
+        let arrived_at = arrived_s.map(|at| moment(clock::now().at, at).timestamp());
+        let vm = Arc::new(Vm { arrived_at, ..Vm::default() });
+        let workload = Workload {
+            container: "compute".into(),
+            memory_request: Some(memory_mib * 1024 * 1024),
+            vm: Some(vm),
+            ..Workload::default()
+        };
+        let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
+        Self { cgroup, workload: Arc::new(workload) }
+    }
+}
+
+/// A VM as the agent sees it.
+pub struct Seen<'a> {
+    pub vm: usize,
+    pub pod: &'a Pod,
+    pub vcpus: f64,
+    pub share: Share,
+}
+
+pub struct Agent {
+    scorer: Scorer,
+    plan: Plan,
+    start: Instant,
+    /// Seconds after the start of a tick at which this agent's tick is.
+    pub phase_s: u32,
+    cpus: f64,
+    pub score: f64,
+    pub cpu_contention: f64,
+    pub utilization: f64,
+    /// The level on the Node, and when the values there were written.
+    pub level: Level,
+    pub written_at: Option<u32>,
+    /// The VM whose pod has the label, and the pod.
+    pub marked: Option<(usize, CgroupId)>,
+    marks: VecDeque<u32>,
+}
+
+fn moment(start: Instant, at_s: u32) -> Moment {
+    let at = start + Duration::from_secs(u64::from(at_s));
+    Moment { at, unix_ms: EPOCH_MS + u64::from(at_s) * 1000 }
+}
+
+impl Agent {
+    pub fn new(cpus: f64, phase_s: u32, start: Instant) -> Self {
+        Self {
+            scorer: Scorer::new(COUNTED.to_vec()),
+            plan: Plan::new(Thresholds::default(), COUNTED.to_vec(), true, HEARTBEAT),
+            start,
+            phase_s,
+            cpus,
+            score: 0.0,
+            cpu_contention: 0.0,
+            utilization: 0.0,
+            level: Level::Low,
+            written_at: None,
+            marked: None,
+            marks: VecDeque::new(),
+        }
+    }
+
+    /// A tick, and how many requests it wrote. `random`, from 0 to 1, spreads heartbeats.
+    pub fn tick(&mut self, now_s: u32, vms: &[Seen<'_>], busy: f64, random: f64) -> u16 {
+        let at_s = now_s + self.phase_s;
+        let score = self.scorer.advance(moment(self.start, at_s), &rates(self.cpus, vms, busy));
+        let value = |ratio: Option<Ratio>| ratio.map_or(0.0, Ratio::get);
+        self.score = value(score.score);
+        self.cpu_contention = value(score.contention.cpu);
+        self.utilization = value(score.cpu_utilization);
+        self.publish(at_s, &score, random)
+    }
+
+    fn publish(&mut self, at_s: u32, score: &NodeScore, random: f64) -> u16 {
+        let now = score.moment.at;
+        let Some((published, reason)) = self.plan.next_write(now, score) else { return 0 };
+        self.plan.written(published, reason, now, random);
+        self.level = published.level;
+        self.written_at = Some(at_s);
+        1
+    }
+
+    /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote. The
+    /// prediction is of the present minute, and not smoothed over 30 s as the agent's.
+    pub fn mark(&mut self, now_s: u32, vms: &[Seen<'_>], busy: f64) -> u16 {
+        let (at_s, level) = (now_s + self.phase_s, self.plan.level());
+        let named = self.marked.map(|marked| marked.1);
+        let assess = || {
+            let (moment, rates) = (moment(self.start, at_s), rates(self.cpus, vms, busy));
+            Assessor::of_one_window(COUNTED.to_vec(), Thresholds::default(), moment, &rates)
+        };
+        // Below `medium` no VM is chosen, whatever the prediction.
+        let assessment = (level >= Level::Medium).then(assess);
+        let chosen = assessment.as_ref().and_then(|found| choose(found, level, named).ok());
+        let chosen = chosen.and_then(|one| {
+            let seen = vms.iter().find(|seen| seen.pod.cgroup.id == one.cgroup.id)?;
+            Some((seen.vm, one.cgroup.id))
+        });
+        if chosen == self.marked {
+            return 0;
+        }
+        let mut writes = u16::from(self.marked.take().is_some());
+        self.marks.retain(|mark| at_s < mark + HOUR_S);
+        if chosen.is_some() && self.marks.len() < MOST_MARKS {
+            self.marks.push_back(at_s);
+            self.marked = chosen;
+            writes += 1;
+        }
+        writes
+    }
+}
+
+fn rates(cpus: f64, vms: &[Seen<'_>], busy: f64) -> TickRates {
+    let none = WaitShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
+    let pressure = PressureRates { cpu: none, memory: none, io: none };
+    let container = |seen: &Seen<'_>| ContainerRates {
+        cgroup: Arc::clone(&seen.pod.cgroup),
+        workload: Some(Arc::clone(&seen.pod.workload)),
+        pressure,
+        cpu: CpuRates {
+            waits: none,
+            usage: Some(seen.share.ran),
+            throttled: Some(0.0),
+            limits: Some(CpuLimits::default()),
+        },
+        threads: Some(ThreadRates {
+            ran: seen.share.ran,
+            delayed: seen.share.waited,
+            vcpus: Some(seen.vcpus),
+        }),
+        memory: MemoryRates { own_limit: Some(false), ..MemoryRates::default() },
+        io: IoRates { has_max: Some(false), ..IoRates::default() },
+    };
+    TickRates {
+        node: NodeRates {
+            window: Duration::from_secs(u64::from(TICK_S)),
+            pressure,
+            utilization: Ratio::of(busy.min(cpus), cpus),
+            steal: Some(Ratio::ZERO),
+        },
+        cpus: Some(cpus as u64),
+        run_delay: None,
+        memory_utilization: None,
+        reclaims: Some(false),
+        has_pressure: true,
+        cpu_source: CpuSource::RunDelay,
+        containers: Some(vms.iter().map(container).collect()),
+        others: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALWAYS: Share = Share { ran: 2.0, waited: 2.0 };
+
+    fn after(minutes: u32, pods: &[Pod], shares: &[Share]) -> (Agent, u16) {
+        let mut agent = Agent::new(4.0, 3, clock::now().at);
+        let mut writes = 0;
+        let vms: Vec<Seen<'_>> = pods
+            .iter()
+            .zip(shares)
+            .enumerate()
+            .map(|(vm, (pod, &share))| Seen { vm, pod, vcpus: 4.0, share })
+            .collect();
+        for tick in 0..minutes * 60 / TICK_S {
+            let busy = shares.iter().map(|share| share.ran).sum();
+            writes += agent.tick(tick * TICK_S, &vms, busy, 0.5);
+            agent.mark(tick * TICK_S, &vms, busy);
+        }
+        (agent, writes)
+    }
+
+    #[test]
+    fn contention_becomes_a_score_a_level_and_few_writes() {
+        let pods = [1, 2].map(|number| Pod::new(number, 1024, None));
+        let (agent, writes) = after(10, &pods, &[ALWAYS; 2]);
+        assert!((agent.score - 0.5).abs() < 1e-6 && agent.level == Level::High);
+        assert!((2..8).contains(&writes), "{writes}");
+        let (agent, _) = after(10, &pods, &[Share { ran: 2.0, waited: 0.0 }; 2]);
+        assert_eq!((agent.score, agent.level), (0.0, Level::Low));
+    }
+
+    #[test]
+    fn the_vm_of_most_relief_gets_the_label_unless_it_just_arrived() {
+        let pod = |arrived_s| [Pod::new(1, 1024, None), Pod::new(2, 1024, arrived_s)];
+        let large = Share { ran: 3.0, waited: 1.0 };
+        let shares = [Share { ran: 0.5, waited: 0.5 }, large];
+        let (agent, _) = after(10, &pod(None), &shares);
+        assert_eq!(agent.marked, Some((1, CgroupId(2))));
+        let (agent, _) = after(10, &pod(Some(0)), &shares);
+        assert_ne!(agent.marked, Some((1, CgroupId(2))));
+        // A quarter of an hour later it may move.
+        let (agent, _) = after(17, &pod(Some(0)), &shares);
+        assert_eq!(agent.marked, Some((1, CgroupId(2))));
+    }
+}

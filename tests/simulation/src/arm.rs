@@ -1,0 +1,141 @@
+//! The rebalancers that are compared.
+
+use clap::ValueEnum;
+
+use crate::consumers::descheduler::Policy;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Arm {
+    /// VMs stay where kube-scheduler placed them.
+    Nothing,
+    /// The descheduler by requests.
+    Requests,
+    /// The descheduler by CPU utilization.
+    Usage,
+    /// The descheduler by the node's CPU pressure.
+    NodePsi,
+    /// OpenShift's KubeVirtRelieveAndMigrate with its soft tainter.
+    Openshift,
+    /// The same with the cooldown of its plugin KubevirtMigrationAware (4.23).
+    OpenshiftCooldown,
+    /// ProxLB by pressure.
+    Proxlb,
+    /// The descheduler by psi-agent's score, with the agent's taints.
+    Score,
+    /// The same by psi-agent's load.
+    Load,
+    /// By the score, and only the VM that the agent names is evicted.
+    Candidate,
+    /// The same, and nothing moves while most moves of a day did not help.
+    Brake,
+    /// The same, with a `minPodAge` of six hours.
+    Rest,
+}
+
+/// What the descheduler compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    None,
+    Requests,
+    Usage,
+    NodePsi,
+    IdealPoint,
+    Score,
+    Load,
+}
+
+/// The policy of docs/consumers/descheduler.md. Arms with another signal have it too, so that they differ
+/// by the signal alone.
+const RECOMMENDED: Policy =
+    Policy { interval_s: 600, per_node: 1, total: 5, least_age_s: 900, deviation: (0.0, 10.0) };
+
+/// The same, but no VM moves twice within six hours.
+const REST: Policy = Policy { least_age_s: 6 * 3600, ..RECOMMENDED };
+
+/// The defaults of OpenShift's profile, with the interval of its documentation.
+const OPENSHIFT: Policy =
+    Policy { interval_s: 60, per_node: 2, total: 5, least_age_s: 0, deviation: (0.0, 10.0) };
+
+/// ProxLB reads means of an hour, so it runs each hour here. Its default is every 12 hours.
+pub const PROXLB_INTERVAL_S: u32 = 3600;
+
+/// Other values for psi-agent's arms, to find out what bounds them.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Overrides {
+    /// Evictions in a run of the descheduler, for psi-agent's policies
+    #[arg(long)]
+    pub total: Option<usize>,
+    /// Seconds between runs of the descheduler, for psi-agent's policies
+    #[arg(long)]
+    pub interval_s: Option<u32>,
+}
+
+impl Overrides {
+    pub fn apply(&self, arm: Arm) -> Policy {
+        let policy = arm.policy();
+        if !arm.has_agents() {
+            return policy;
+        }
+        Policy {
+            total: self.total.unwrap_or(policy.total),
+            interval_s: self.interval_s.unwrap_or(policy.interval_s),
+            ..policy
+        }
+    }
+}
+
+impl Arm {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Requests => "requests only",
+            Self::Usage => "usage",
+            Self::NodePsi => "node PSI",
+            Self::Openshift => "OpenShift",
+            Self::OpenshiftCooldown => "OpenShift, with cooldown",
+            Self::Proxlb => "ProxLB",
+            Self::Score => "psi-agent, score",
+            Self::Load => "psi-agent, load",
+            Self::Candidate => "psi-agent, candidate",
+            Self::Brake => "psi-agent, candidate, brake",
+            Self::Rest => "psi-agent, candidate, brake, 6 h",
+        }
+    }
+
+    pub fn signal(self) -> Signal {
+        match self {
+            Self::Nothing | Self::Proxlb => Signal::None,
+            Self::Requests => Signal::Requests,
+            Self::Usage => Signal::Usage,
+            Self::NodePsi => Signal::NodePsi,
+            Self::Openshift | Self::OpenshiftCooldown => Signal::IdealPoint,
+            Self::Score | Self::Candidate | Self::Brake | Self::Rest => Signal::Score,
+            Self::Load => Signal::Load,
+        }
+    }
+
+    pub fn policy(self) -> Policy {
+        match self {
+            Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
+            Self::Rest => REST,
+            _ => RECOMMENDED,
+        }
+    }
+
+    /// Whether OpenShift's soft tainter writes taints.
+    pub fn has_soft_tainter(self) -> bool {
+        self.signal() == Signal::IdealPoint
+    }
+
+    pub fn has_agents(self) -> bool {
+        matches!(self.signal(), Signal::Score | Signal::Load)
+    }
+
+    pub fn names_a_vm(self) -> bool {
+        matches!(self, Self::Candidate | Self::Brake | Self::Rest)
+    }
+
+    pub fn has_brake(self) -> bool {
+        matches!(self, Self::Brake | Self::Rest)
+    }
+}

@@ -1,0 +1,269 @@
+//! The cluster: where VMs are, what they get, and their migrations.
+
+use std::collections::BTreeSet;
+
+use crate::agent::Pod;
+use crate::consumers::kubevirt;
+use crate::consumers::scheduler::{Allocation, Candidate, select};
+use crate::judge::Move;
+use crate::node::{Claimant, Share, share};
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// KubeVirt requests a tenth of a CPU for each vCPU, and this much memory beside the VM's own.
+const MILLI_PER_VCPU: i64 = 100;
+const OVERHEAD_MIB: u64 = 250;
+/// KubeVirt ends a migration whose target found no node in this time.
+const PENDING_S: u32 = 300;
+
+/// The nodes of a cluster, which are all alike.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub cpus: u32,
+    pub memory_mib: u64,
+    pub nodes: usize,
+    /// Share of VMs beside which a container is throttled all the time.
+    pub throttled: f64,
+}
+
+pub struct Vm {
+    pub vcpus: f64,
+    pub memory_mib: u64,
+    pub node: usize,
+    /// `None` if it is there from the start: older than any policy asks for.
+    pub arrived_s: Option<u32>,
+    pub pod: Pod,
+    /// Share of its vCPUs' time that it wants now.
+    pub duty: f64,
+    pub share: Share,
+    pub is_throttled_beside: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Migration {
+    vm: usize,
+    target: usize,
+    started_s: u32,
+    ends_s: u32,
+}
+
+#[derive(Default, Clone)]
+pub struct Node {
+    pub vms: BTreeSet<usize>,
+    pub requested: Allocation,
+    /// Untolerated soft taints.
+    pub soft_taints: u8,
+    /// Whether demand or VMs changed since its CPUs were shared.
+    pub is_changed: bool,
+    /// CPUs in use by VMs and migrations, and what all of them wait for.
+    pub ran: f64,
+    pub waited: f64,
+}
+
+pub struct Cluster {
+    pub shape: Shape,
+    pub vms: Vec<Vm>,
+    pub nodes: Vec<Node>,
+    in_progress: Vec<Migration>,
+    /// VMs that were evicted, with a target if the descheduler chose one, and since when they wait.
+    waiting: Vec<(usize, Option<usize>, u32)>,
+    pub moves: Vec<Move>,
+    pods: u64,
+}
+
+impl Vm {
+    pub fn request(&self) -> Allocation {
+        Allocation {
+            cpu_milli: self.vcpus as i64 * MILLI_PER_VCPU,
+            memory_mib: (self.memory_mib + OVERHEAD_MIB) as i64,
+        }
+    }
+
+    pub fn age_s(&self, now_s: u32) -> u32 {
+        self.arrived_s.map_or(u32::MAX, |at| now_s.saturating_sub(at))
+    }
+
+    /// `cpu.weight` follows the CPU request.
+    pub fn weight(&self) -> f64 {
+        self.vcpus
+    }
+}
+
+impl Cluster {
+    /// Places all VMs by kube-scheduler, in random order.
+    pub fn new(trace: &Trace, shape: Shape, random: &mut Random) -> anyhow::Result<Self> {
+        let vm = |(number, vm): (usize, &crate::trace::Vm)| Vm {
+            vcpus: f64::from(vm.vcpus),
+            memory_mib: vm.memory_mib,
+            node: 0,
+            arrived_s: None,
+            pod: Pod::new(number as u64, vm.memory_mib, None),
+            duty: 0.0,
+            share: Share::default(),
+            is_throttled_beside: false,
+        };
+        let vms: Vec<Vm> = trace.vms.iter().enumerate().map(vm).collect();
+        let mut order: Vec<usize> = (0..vms.len()).collect();
+        random.shuffle(&mut order);
+        let mut cluster = Self {
+            shape,
+            pods: vms.len() as u64,
+            vms,
+            nodes: vec![Node::default(); shape.nodes],
+            in_progress: Vec::new(),
+            waiting: Vec::new(),
+            moves: Vec::new(),
+        };
+        for vm in order {
+            let target = cluster.schedule(vm, None, random);
+            let Some(node) = target else {
+                anyhow::bail!("VM {} fits on no node: use more nodes or memory", trace.vms[vm].name)
+            };
+            cluster.reserve(node, cluster.vms[vm].request(), 1);
+            cluster.nodes[node].vms.insert(vm);
+            cluster.vms[vm].node = node;
+            cluster.vms[vm].is_throttled_beside = random.share() < shape.throttled;
+        }
+        Ok(cluster)
+    }
+
+    pub fn capacity(&self) -> Allocation {
+        Allocation {
+            cpu_milli: i64::from(self.shape.cpus) * 1000,
+            memory_mib: self.shape.memory_mib as i64,
+        }
+    }
+
+    /// KubeVirt never places a migration's target on the VM's own node.
+    fn schedule(&self, vm: usize, except: Option<usize>, random: &mut Random) -> Option<usize> {
+        let candidates = self.nodes.iter().enumerate().filter(|(node, _)| Some(*node) != except);
+        let candidates = candidates.map(|(node, state)| Candidate {
+            node,
+            capacity: self.capacity(),
+            requested: state.requested,
+            soft_taints: i64::from(state.soft_taints),
+        });
+        select(self.vms[vm].request(), candidates, random)
+    }
+
+    /// Whether the VM's requests fit on another node: the descheduler's `nodeFit`.
+    pub fn fits_elsewhere(&self, vm: usize) -> bool {
+        let (request, capacity) = (self.vms[vm].request(), self.capacity());
+        let fits = |(node, state): (usize, &Node)| {
+            let requested = state.requested;
+            node != self.vms[vm].node
+                && Candidate { node, capacity, requested, soft_taints: 0 }.fits(request)
+        };
+        self.nodes.iter().enumerate().any(fits)
+    }
+
+    fn reserve(&mut self, node: usize, request: Allocation, sign: i64) {
+        let requested = &mut self.nodes[node].requested;
+        requested.cpu_milli += sign * request.cpu_milli;
+        requested.memory_mib += sign * request.memory_mib;
+    }
+
+    pub fn is_in_flight(&self, vm: usize) -> bool {
+        self.waiting.iter().any(|waiting| waiting.0 == vm)
+            || self.in_progress.iter().any(|migration| migration.vm == vm)
+    }
+
+    /// An eviction, which KubeVirt turns into a migration. Without a target, kube-scheduler selects it.
+    pub fn evict(&mut self, vm: usize, target: Option<usize>, now_s: u32) {
+        if !self.is_in_flight(vm) {
+            self.waiting.push((vm, target, now_s));
+        }
+    }
+
+    /// Ends and starts migrations, and returns the VMs whose targets kube-scheduler selected, with their
+    /// nodes.
+    pub fn advance_migrations(&mut self, now_s: u32, random: &mut Random) -> Vec<usize> {
+        let (ended, in_progress) =
+            self.in_progress.drain(..).partition(|migration: &Migration| migration.ends_s <= now_s);
+        self.in_progress = in_progress;
+        ended.iter().for_each(|migration| self.hand_over(migration));
+        self.waiting.retain(|waiting| now_s < waiting.2 + PENDING_S || waiting.1.is_some());
+        let places: Vec<(usize, usize)> =
+            self.waiting.iter().map(|waiting| (waiting.0, self.vms[waiting.0].node)).collect();
+        let sources: Vec<usize> =
+            self.in_progress.iter().map(|migration| self.vms[migration.vm].node).collect();
+        let mut scheduled = Vec::new();
+        for vm in kubevirt::to_start(&places, &sources) {
+            let at = self.waiting.iter().position(|waiting| waiting.0 == vm).unwrap_or_default();
+            let chosen = self.waiting[at].1;
+            let source = self.vms[vm].node;
+            let Some(target) = chosen.or_else(|| self.schedule(vm, Some(source), random)) else {
+                continue;
+            };
+            self.waiting.remove(at);
+            self.reserve(target, self.vms[vm].request(), 1);
+            let busy = self.vms[vm].share.ran;
+            let ends_s = now_s + kubevirt::duration_s(self.vms[vm].memory_mib, busy);
+            self.in_progress.push(Migration { vm, target, started_s: now_s, ends_s });
+            (self.nodes[source].is_changed, self.nodes[target].is_changed) = (true, true);
+            if chosen.is_none() {
+                scheduled.push(target);
+            }
+        }
+        scheduled
+    }
+
+    fn hand_over(&mut self, migration: &Migration) {
+        let Migration { vm, target, started_s, ends_s } = *migration;
+        let source = self.vms[vm].node;
+        self.reserve(source, self.vms[vm].request(), -1);
+        (self.nodes[source].is_changed, self.nodes[target].is_changed) = (true, true);
+        self.nodes[source].vms.remove(&vm);
+        self.nodes[target].vms.insert(vm);
+        self.pods += 1;
+        let moved = &mut self.vms[vm];
+        (moved.node, moved.arrived_s) = (target, Some(ends_s));
+        moved.pod = Pod::new(self.pods, moved.memory_mib, Some(ends_s));
+        self.moves.push(Move { vm, started_s, ended_s: ends_s });
+    }
+
+    /// Sets what each VM wants from now on, as a share of its vCPUs' time.
+    pub fn set_demand(&mut self, duties: impl Iterator<Item = f64>) {
+        self.vms.iter_mut().zip(duties).for_each(|(vm, duty)| vm.duty = duty);
+        self.nodes.iter_mut().for_each(|node| node.is_changed = true);
+    }
+
+    /// Shares the CPUs of each changed node among its VMs and migrations.
+    pub fn share_cpus(&mut self) {
+        let cpus = f64::from(self.shape.cpus);
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if !std::mem::take(&mut node.is_changed) {
+                continue;
+            }
+            let mut claimants: Vec<Claimant> =
+                node.vms.iter().map(|&vm| claimant(&self.vms[vm])).collect();
+            let migrations = self.in_progress.iter().filter(|migration| {
+                migration.target == number || self.vms[migration.vm].node == number
+            });
+            // A migration's thread has the weight of a vCPU.
+            claimants.extend(migrations.map(|_| Claimant {
+                vcpus: kubevirt::CPUS,
+                duty: 1.0,
+                weight: 1.0,
+                quota: None,
+                together: false,
+            }));
+            let shares = share(cpus, &claimants);
+            node.ran = shares.iter().map(|share| share.ran).sum();
+            node.waited = shares.iter().map(|share| share.waited).sum();
+            for (&vm, share) in node.vms.iter().zip(shares) {
+                self.vms[vm].share = share;
+            }
+        }
+    }
+
+    /// Containers of a node that are throttled all the time.
+    pub fn throttled(&self, node: usize) -> f64 {
+        let vms = self.nodes[node].vms.iter();
+        vms.filter(|vm| self.vms[**vm].is_throttled_beside).count() as f64
+    }
+}
+
+fn claimant(vm: &Vm) -> Claimant {
+    Claimant { vcpus: vm.vcpus, duty: vm.duty, weight: vm.weight(), quota: None, together: false }
+}

@@ -1,0 +1,159 @@
+//! Whether moves helped, and what a run cost and lost.
+
+/// A finished migration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Move {
+    pub vm: usize,
+    pub started_s: u32,
+    pub ended_s: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Helped,
+    Neutral,
+    Hurt,
+}
+
+/// Minutes before the start and after the end that are compared, and the minutes after the end that are
+/// left out.
+const COMPARED: usize = 10;
+const SETTLING: usize = 2;
+/// CPU wait changes by at least this share of the vCPUs' time, or the move is neutral.
+const CHANGED: f64 = 0.02;
+const DAY_S: u32 = 86_400;
+const LEAST_MOVES: usize = 5;
+const SOON_S: u32 = 6 * 3600;
+
+/// The verdict on a move, once ten settled minutes have passed. `waits` is the VM's CPU wait by minute.
+pub fn verdict(one: &Move, waits: &[f32]) -> Option<Verdict> {
+    let start = (one.started_s / 60) as usize;
+    let from = one.ended_s.div_ceil(60) as usize + SETTLING;
+    let mean = |minutes: &[f32]| {
+        minutes.iter().copied().map(f64::from).sum::<f64>() / minutes.len().max(1) as f64
+    };
+    let after = mean(waits.get(from..from + COMPARED)?);
+    let before = mean(&waits[start.saturating_sub(COMPARED)..start]);
+    Some(match after - before {
+        change if change >= CHANGED => Verdict::Hurt,
+        change if change <= -CHANGED => Verdict::Helped,
+        _ => Verdict::Neutral,
+    })
+}
+
+/// Whether the brake holds: most of the last day's moves that are judged, at least five, did not help.
+pub fn brake_holds(moves: &[Move], waits: &[Vec<f32>], now_s: u32) -> bool {
+    let recent = moves.iter().filter(|one| one.ended_s + DAY_S > now_s);
+    let verdicts: Vec<Verdict> = recent.filter_map(|one| verdict(one, &waits[one.vm])).collect();
+    let helped = verdicts.iter().filter(|verdict| **verdict == Verdict::Helped).count();
+    verdicts.len() >= LEAST_MOVES && helped * 2 < verdicts.len()
+}
+
+/// VMs with two moves within six hours.
+pub fn moved_again_soon(moves: &[Move], vms: usize) -> usize {
+    let mut last: Vec<Option<u32>> = vec![None; vms];
+    let mut soon = vec![false; vms];
+    for one in moves {
+        soon[one.vm] |= last[one.vm].is_some_and(|at| one.ended_s < at + SOON_S);
+        last[one.vm] = Some(one.ended_s);
+    }
+    soon.into_iter().filter(|soon| *soon).count()
+}
+
+/// CPU wait of all VMs in all minutes, in thousandths.
+#[derive(Debug, Clone)]
+pub struct Waits {
+    counts: Vec<u64>,
+    all: u64,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { counts: vec![0; 1001], all: 0 }
+    }
+}
+
+impl Waits {
+    pub fn add(&mut self, share: f64) {
+        self.counts[(share.clamp(0.0, 1.0) * 1000.0).round() as usize] += 1;
+        self.all += 1;
+    }
+
+    /// The smallest share that 99 % do not exceed.
+    pub fn p99(&self) -> f64 {
+        let mut below = 0;
+        let at = self.counts.iter().position(|count| {
+            below += count;
+            below * 100 >= self.all * 99
+        });
+        at.unwrap_or(0) as f64 / 1000.0
+    }
+}
+
+/// The result of one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outcome {
+    pub vms: f64,
+    pub days: f64,
+    /// CPU hours that VMs wanted, and that they missed by waiting.
+    pub demand_hours: f64,
+    pub lost_hours: f64,
+    /// Hours of VMs that waited for 10 % of their demand and 5 % of their vCPUs' time or more.
+    pub contended_hours: f64,
+    pub p99_wait: f64,
+    pub moves: f64,
+    pub judged: f64,
+    pub helped: f64,
+    pub hurt: f64,
+    pub moved_again: f64,
+    pub writes_per_s: f64,
+    pub p99_writes: f64,
+    /// Mean age of the values that decisions used, seconds.
+    pub age_s: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_is_judged_by_ten_minutes_before_and_after() {
+        let mut waits = [vec![0.2_f32; 20], vec![0.9; 3], vec![0.1; 10]].concat();
+        let one = Move { vm: 0, started_s: 20 * 60, ended_s: 20 * 60 + 30 };
+        assert_eq!(verdict(&one, &waits), Some(Verdict::Helped));
+        waits[23..].fill(0.21);
+        assert_eq!(verdict(&one, &waits), Some(Verdict::Neutral));
+        waits[23..].fill(0.3);
+        assert_eq!(verdict(&one, &waits), Some(Verdict::Hurt));
+        waits.pop();
+        assert_eq!(verdict(&one, &waits), None);
+    }
+
+    #[test]
+    fn the_brake_needs_five_judged_moves_of_one_day() {
+        let waits = vec![vec![0.1_f32; 3000]];
+        let moves: Vec<Move> = (0..5)
+            .map(|number| Move { vm: 0, started_s: 3600 * number, ended_s: 3600 * number + 30 })
+            .collect();
+        assert!(brake_holds(&moves, &waits, 40_000));
+        assert!(!brake_holds(&moves[..4], &waits, 40_000));
+        assert!(!brake_holds(&moves, &waits, DAY_S + 30));
+    }
+
+    #[test]
+    fn two_moves_within_six_hours_count_once_for_a_vm() {
+        let at = |vm, ended_s| Move { vm, started_s: ended_s, ended_s };
+        let moves = [at(0, 0), at(1, 10), at(0, 100), at(0, 200), at(1, 10 + SOON_S)];
+        assert_eq!(moved_again_soon(&moves, 2), 1);
+    }
+
+    #[test]
+    fn p99_is_the_smallest_share_that_99_percent_do_not_exceed() {
+        let mut waits = Waits::default();
+        (0..99).for_each(|_| waits.add(0.01));
+        waits.add(0.5);
+        assert_eq!(waits.p99(), 0.01);
+        waits.add(0.5);
+        assert_eq!(waits.p99(), 0.5);
+    }
+}

@@ -1,0 +1,151 @@
+//! `psi-agent-simulation`: see docs/benefit.md.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use clap::{Parser, ValueEnum};
+use psi_agent_simulation::arm::{Arm, Overrides};
+use psi_agent_simulation::population::Population;
+use psi_agent_simulation::report::{Row, goals_text, table};
+use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
+use psi_agent_simulation::trace::Trace;
+use psi_agent_simulation::{extract, lab, plot};
+
+/// Simulates clusters of VMs with rebalancers, in virtual time
+#[derive(Parser)]
+enum Command {
+    /// Runs the scenarios of docs/benefit.md, prints their tables and draws their pictures
+    Suite {
+        /// VMs of each cluster; can be repeated
+        #[arg(long, default_values_t = [300, 3000])]
+        vms: Vec<usize>,
+        /// Seeds from 1 on, each with other demand and another placement
+        #[arg(long, default_value_t = 10)]
+        seeds: u64,
+        /// Directory for the pictures
+        #[arg(long)]
+        pictures: Option<PathBuf>,
+    },
+    /// Runs one cluster, with demand from a file or generated
+    Run {
+        /// CSV file of demand, with the header vm,vcpus,memory_mib,minute,cpu_share
+        #[arg(long, conflicts_with_all = ["population", "vms", "days"])]
+        trace: Option<PathBuf>,
+        /// Kind of generated demand
+        #[arg(long, default_value = "mixed")]
+        population: Population,
+        /// VMs with generated demand
+        #[arg(long, default_value_t = 300)]
+        vms: usize,
+        /// Days of generated demand
+        #[arg(long, default_value_t = 1)]
+        days: usize,
+        /// Seeds from 1 on. With a file, a seed decides only the placement and random choices.
+        #[arg(long, default_value_t = 10)]
+        seeds: u64,
+        #[command(flatten)]
+        nodes: Nodes,
+        #[command(flatten)]
+        overrides: Overrides,
+        /// Rebalancers to run; default: all
+        #[arg(long = "arm")]
+        arms: Vec<Arm>,
+        /// File for a picture
+        #[arg(long)]
+        picture: Option<PathBuf>,
+    },
+    /// Writes generated demand as CSV to stdout
+    Generate {
+        #[arg(long, default_value = "mixed")]
+        population: Population,
+        #[arg(long, default_value_t = 300)]
+        vms: usize,
+        #[arg(long, default_value_t = 1)]
+        days: usize,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Compares the model of a node with the lab's measurements; exit 1 if an error is above 0.05
+    Lab,
+    /// Makes tests/simulation/lab.csv, on stdout, of records of tests/lab/run
+    Extract {
+        /// Files that tests/lab/run --records wrote
+        records: Vec<PathBuf>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match Command::parse() {
+        Command::Suite { vms, seeds, pictures } => suite(&vms, seeds, pictures, &mut out),
+        Command::Run { trace, population, vms, days, seeds, nodes, overrides, arms, picture } => {
+            let read = trace.as_deref().map(|path| {
+                let file = File::open(path).with_context(|| path.display().to_string())?;
+                Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())
+            });
+            let read = read.transpose()?;
+            let trace_of = |seed| match &read {
+                Some(trace) => trace.clone(),
+                None => population.generate(vms, days * 1440, seed),
+            };
+            let arms = if arms.is_empty() { Arm::value_variants().to_vec() } else { arms };
+            let rows = run_all(&arms, seeds, nodes, overrides, trace_of)?;
+            write!(out, "{}", table(&rows))?;
+            if let Some(path) = picture {
+                draw(&path, "Simulated rebalancers", &rows)?;
+            }
+            Ok(())
+        }
+        Command::Generate { population, vms, days, seed } => {
+            Ok(population.generate(vms, days * 1440, seed).write(io::BufWriter::new(out))?)
+        }
+        Command::Lab => {
+            let compared = lab::compare(&lab::read(lab::RECORDED)?);
+            write!(out, "{}", lab::table(&compared)?)?;
+            for kernel in lab::kernels(&compared) {
+                let error = lab::contended_errors(&compared, kernel).node;
+                ensure!(error <= 0.05, "Linux {kernel}: the mean error is {error:.3}");
+            }
+            Ok(())
+        }
+        Command::Extract { records } => {
+            extract::header(&mut out)?;
+            for path in records {
+                let file = File::open(&path).with_context(|| path.display().to_string())?;
+                extract::extract(BufReader::new(file), &mut out)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn suite(
+    vms: &[usize],
+    seeds: u64,
+    pictures: Option<PathBuf>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for scenario in &SCENARIOS {
+        for &vms in vms {
+            let (overcommit, throttled) = (scenario.overcommit, scenario.throttled);
+            let nodes = Nodes { node_cpus: 32, node_memory_gib: 768, overcommit, throttled };
+            let trace_of = |seed| scenario.population.generate(vms, 1440, seed);
+            let rows =
+                run_all(Arm::value_variants(), seeds, nodes, Overrides::default(), trace_of)?;
+            let title = format!("{}, {vms} VMs: {}", scenario.name, scenario.about);
+            writeln!(out, "### {title}\n\n{}\n{}", table(&rows), goals_text(scenario.goal, &rows))?;
+            out.flush()?;
+            if let Some(directory) = &pictures {
+                let file = format!("benefit-{}-{vms}.svg", scenario.name);
+                draw(&directory.join(file), &title, &rows)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn draw(path: &std::path::Path, title: &str, rows: &[Row]) -> anyhow::Result<()> {
+    fs::write(path, plot::svg(title, rows)).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,140 @@
+//! Generated demand. Shapes are assumptions, and are listed in docs/benefit.md.
+
+use std::f64::consts::TAU;
+
+use crate::random::Random;
+use crate::trace::{Trace, Vm};
+
+/// How the demand of VMs changes over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Population {
+    /// Each VM wants the same all day.
+    Steady,
+    /// A wave over the day, with its peak within an hour of the same time for all VMs.
+    Diurnal,
+    /// Each VM is busy for about 20 minutes, then idle for about 80.
+    Bursty,
+    /// Groups of ten VMs are busy at the same time, for about 30 minutes in three hours.
+    Correlated,
+    /// A quarter of the VMs of each kind.
+    Mixed,
+}
+
+/// vCPUs and their share of VMs.
+const SIZES: [(u32, f64); 5] = [(1, 0.2), (2, 0.35), (4, 0.25), (8, 0.15), (16, 0.05)];
+const DAY: f64 = 1440.0;
+const GROUP: usize = 10;
+
+impl Population {
+    pub fn generate(self, vms: usize, minutes: usize, seed: u64) -> Trace {
+        let groups = vms.div_ceil(GROUP);
+        let bursts: Vec<Vec<f64>> = (0..groups)
+            .map(|group| {
+                bursts(minutes, 30.0, 150.0, &mut Random::new(seed, 1 << 32 | group as u64))
+            })
+            .collect();
+        let vms = (0..vms).map(|number| {
+            let mut random = Random::new(seed, number as u64);
+            let vcpus = size(&mut random);
+            let gib_each = [2, 4, 8][random.below(3)];
+            let kind = if self == Self::Mixed {
+                [Self::Steady, Self::Diurnal, Self::Bursty, Self::Correlated][random.below(4)]
+            } else {
+                self
+            };
+            let shares = kind.shares(minutes, &bursts[number / GROUP], &mut random);
+            let name = format!("vm-{number:05}");
+            Vm { name, vcpus, memory_mib: u64::from(vcpus) * gib_each * 1024, shares }
+        });
+        Trace { vms: vms.collect(), minutes }
+    }
+
+    fn shares(self, minutes: usize, group: &[f64], random: &mut Random) -> Vec<f32> {
+        // Many VMs want little and few want much.
+        let mean = 0.05 + 0.75 * random.share().powi(3);
+        let phase = random.between(-60.0, 60.0);
+        let busy = random.between(0.6, 1.0);
+        let own_bursts = bursts(minutes, 20.0, 80.0, random);
+        let mut noise = 0.0;
+        let shares = (0..minutes).map(|minute| {
+            noise = 0.8 * noise + 0.1 * random.between(-1.0, 1.0);
+            let base = match self {
+                Self::Steady | Self::Mixed => mean,
+                // The peak is at 14 o'clock.
+                Self::Diurnal => {
+                    let hour = (minute as f64 + phase - 840.0) / DAY;
+                    mean * (1.0 + 0.8 * (TAU * hour).cos())
+                }
+                Self::Bursty => 0.03 + busy * own_bursts[minute],
+                Self::Correlated => 0.03 + busy * group[minute],
+            };
+            // Thousandths keep the files small.
+            (((base * (1.0 + noise)).clamp(0.005, 1.0) * 1000.0).round() / 1000.0) as f32
+        });
+        shares.collect()
+    }
+}
+
+fn size(random: &mut Random) -> u32 {
+    let mut left = random.share();
+    for (vcpus, share) in SIZES {
+        if left < share {
+            return vcpus;
+        }
+        left -= share;
+    }
+    2
+}
+
+/// 1 while busy and 0 while idle, by minute. Times are exponentially distributed with these means.
+fn bursts(minutes: usize, busy: f64, idle: f64, random: &mut Random) -> Vec<f64> {
+    let mut is_busy = random.share() < busy / (busy + idle);
+    let mut values = Vec::with_capacity(minutes);
+    while values.len() < minutes {
+        let mean = if is_busy { busy } else { idle };
+        let lasts = (-(1.0 - random.share()).ln() * mean).ceil() as usize;
+        let until = (values.len() + lasts).min(minutes);
+        values.resize(until, f64::from(u8::from(is_busy)));
+        is_busy = !is_busy;
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(trace: &Trace) -> f64 {
+        trace.demand_hours() / (trace.vcpus() * trace.minutes as f64 / 60.0)
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_demand() {
+        let all = |seed| Population::Mixed.generate(40, 200, seed);
+        assert_eq!(all(1), all(1));
+        assert_ne!(all(1), all(2));
+    }
+
+    #[test]
+    fn each_population_wants_about_a_fifth_of_its_vcpus() {
+        for kind in [
+            Population::Steady,
+            Population::Diurnal,
+            Population::Bursty,
+            Population::Correlated,
+            Population::Mixed,
+        ] {
+            let mean = mean(&kind.generate(600, 1440, 3));
+            assert!((0.14..0.30).contains(&mean), "{kind:?}: {mean}");
+        }
+    }
+
+    #[test]
+    fn correlated_vms_are_busy_at_the_same_time() {
+        let trace = Population::Correlated.generate(10, 1440, 5);
+        let busy: Vec<usize> = (0..1440)
+            .map(|minute| trace.vms.iter().filter(|vm| vm.shares[minute] > 0.3).count())
+            .collect();
+        assert!(busy.iter().all(|busy| [0, 10].contains(busy)), "{busy:?}");
+    }
+}

@@ -1,0 +1,394 @@
+//! One run: a trace, a cluster and a rebalancer, in virtual time.
+
+use psi_agent::clock;
+use psi_agent::contract::Level;
+
+use crate::agent::{Agent, Seen, TICK_S};
+use crate::arm::{Arm, Overrides, PROXLB_INTERVAL_S, Signal};
+use crate::cluster::{Cluster, Shape};
+use crate::consumers::descheduler::{Classified, Pod, Policy, percent};
+use crate::consumers::{openshift, proxlb};
+use crate::judge::{self, Outcome, Waits};
+use crate::node::some;
+use crate::random::Random;
+use crate::series::{Minutes, RULE_S, TenMinutes, load, or_neutral};
+use crate::trace::Trace;
+
+const STEP_S: u32 = TICK_S;
+const MINUTE_S: u32 = 60;
+/// A VM counts as contended from these shares of its demand and of its vCPUs' time.
+const CONTENDED: (f64, f64) = (0.10, 0.05);
+/// Delay of a value that a query returns: half its window, and for the agent's half of the smoothing.
+const AGE_OF_RATE_S: f64 = 30.0;
+const AGE_OF_RULE_S: f64 = 300.0 + 30.0 + RULE_S as f64 / 2.0;
+
+pub struct Simulation<'a> {
+    trace: &'a Trace,
+    arm: Arm,
+    policy: Policy,
+    cluster: Cluster,
+    agents: Vec<Agent>,
+    minutes: Vec<Minutes>,
+    rules: Vec<TenMinutes>,
+    random: Random,
+    /// CPU wait and contention of each VM, by minute.
+    waits: Vec<Vec<f32>>,
+    contention: Vec<Vec<f32>>,
+    sums: Vec<(f64, f64)>,
+    outcome: Outcome,
+    all_waits: Waits,
+    /// Writes to the API server by second.
+    writes: Vec<u16>,
+    ages: (f64, f64),
+}
+
+/// Runs the trace once. The same arguments give the same outcome.
+pub fn run(
+    trace: &Trace,
+    shape: Shape,
+    arm: Arm,
+    overrides: Overrides,
+    seed: u64,
+) -> anyhow::Result<Outcome> {
+    // Placement is the same for all rebalancers of a seed.
+    let cluster = Cluster::new(trace, shape, &mut Random::new(seed, 0xc1))?;
+    let mut simulation = Simulation::new(trace, cluster, (arm, overrides.apply(arm)), seed);
+    for step in 0..trace.minutes as u32 * (MINUTE_S / STEP_S) {
+        simulation.step(step * STEP_S);
+    }
+    Ok(simulation.finish())
+}
+
+impl<'a> Simulation<'a> {
+    fn new(trace: &'a Trace, cluster: Cluster, (arm, policy): (Arm, Policy), seed: u64) -> Self {
+        let nodes = cluster.nodes.len();
+        let mut random = Random::new(seed, 0x5e);
+        let start = clock::now().at;
+        let cpus = f64::from(cluster.shape.cpus);
+        let agents = if arm.has_agents() { nodes } else { 0 };
+        let agents = (0..agents).map(|_| {
+            let phase_s = random.below(STEP_S as usize) as u32;
+            Agent::new(cpus, phase_s, start)
+        });
+        Self {
+            trace,
+            arm,
+            policy,
+            agents: agents.collect(),
+            minutes: vec![Minutes::default(); nodes],
+            rules: vec![TenMinutes::default(); nodes],
+            random,
+            waits: vec![Vec::new(); trace.vms.len()],
+            contention: vec![Vec::new(); trace.vms.len()],
+            sums: vec![(0.0, 0.0); trace.vms.len()],
+            outcome: Outcome::default(),
+            all_waits: Waits::default(),
+            writes: vec![0; trace.minutes * 60 + STEP_S as usize],
+            ages: (0.0, 0.0),
+            cluster,
+        }
+    }
+
+    fn step(&mut self, now_s: u32) {
+        if now_s.is_multiple_of(MINUTE_S) {
+            let minute = (now_s / MINUTE_S) as usize;
+            let duties = self.trace.vms.iter().map(|vm| f64::from(vm.shares[minute]));
+            self.cluster.set_demand(duties);
+        }
+        let scheduled = self.cluster.advance_migrations(now_s, &mut self.random);
+        // The scheduler used the taints of all nodes, as old as they were.
+        for _ in scheduled {
+            let written = self.agents.iter().filter_map(|agent| agent.written_at);
+            let age = written.map(|at| f64::from(now_s.saturating_sub(at))).sum::<f64>();
+            if !self.agents.is_empty() {
+                self.used(age / self.agents.len() as f64);
+            }
+        }
+        self.cluster.share_cpus();
+        self.account();
+        self.tick_agents(now_s);
+        let end_s = now_s + STEP_S;
+        if end_s.is_multiple_of(MINUTE_S) {
+            self.end_minute();
+        }
+        if end_s.is_multiple_of(RULE_S) {
+            self.record_rules();
+        }
+        self.rebalance(end_s);
+    }
+
+    fn account(&mut self) {
+        let hours = f64::from(STEP_S) / 3600.0;
+        for (vm, sums) in self.cluster.vms.iter().zip(&mut self.sums) {
+            let demand = vm.vcpus * vm.duty;
+            self.outcome.demand_hours += demand * hours;
+            self.outcome.lost_hours += (demand - vm.share.ran).max(0.0) * hours;
+            sums.0 += vm.share.ran;
+            sums.1 += vm.share.waited;
+        }
+        let cpus = f64::from(self.cluster.shape.cpus);
+        for (number, node) in self.cluster.nodes.iter().enumerate() {
+            let throttled = self.cluster.throttled(number);
+            let pressure = some(cpus, node.ran, node.waited, throttled);
+            self.minutes[number].add(node.ran / cpus, pressure);
+        }
+    }
+
+    fn tick_agents(&mut self, now_s: u32) {
+        for (number, agent) in self.agents.iter_mut().enumerate() {
+            let node = &mut self.cluster.nodes[number];
+            let seen = |&vm: &usize| {
+                let state = &self.cluster.vms[vm];
+                Seen { vm, pod: &state.pod, vcpus: state.vcpus, share: state.share }
+            };
+            let vms: Vec<Seen<'_>> = node.vms.iter().map(seen).collect();
+            let mut writes = agent.tick(now_s, &vms, node.ran, self.random.share());
+            if self.arm.names_a_vm() && now_s.is_multiple_of(MINUTE_S) {
+                writes += agent.mark(now_s, &vms, node.ran);
+            }
+            self.writes[(now_s + agent.phase_s) as usize] += writes;
+            node.soft_taints = match agent.level {
+                Level::Low => 0,
+                Level::Medium => 1,
+                Level::High => 2,
+            };
+        }
+    }
+
+    fn end_minute(&mut self) {
+        let steps = f64::from(MINUTE_S / STEP_S);
+        for (number, vm) in self.cluster.vms.iter().enumerate() {
+            let (ran, waited) = std::mem::take(&mut self.sums[number]);
+            let (ran, waited) = (ran / steps, waited / steps);
+            let ready = waited / vm.vcpus;
+            let contention = if waited > 0.0 { waited / (ran + waited) } else { 0.0 };
+            self.all_waits.add(ready);
+            if contention >= CONTENDED.0 && ready >= CONTENDED.1 {
+                self.outcome.contended_hours += 1.0 / 60.0;
+            }
+            self.waits[number].push(ready as f32);
+            self.contention[number].push(contention as f32);
+        }
+        self.minutes.iter_mut().for_each(Minutes::end_minute);
+    }
+
+    fn memory_utilization(&self, node: usize) -> f64 {
+        let used = self.cluster.nodes[node].requested.memory_mib as f64;
+        used / self.cluster.shape.memory_mib as f64
+    }
+
+    fn record_rules(&mut self) {
+        for number in 0..self.agents.len() {
+            let agent = &self.agents[number];
+            let value = if self.arm.signal() == Signal::Load {
+                load(agent.utilization, agent.cpu_contention, self.memory_utilization(number))
+            } else {
+                agent.score
+            };
+            self.rules[number].record(value);
+        }
+    }
+
+    fn rebalance(&mut self, now_s: u32) {
+        if self.arm == Arm::Proxlb && now_s.is_multiple_of(PROXLB_INTERVAL_S) {
+            return self.run_proxlb(now_s);
+        }
+        if self.arm.signal() == Signal::None
+            || !now_s.is_multiple_of(self.policy.interval_s)
+            || self.arm.has_brake() && judge::brake_holds(&self.cluster.moves, &self.waits, now_s)
+        {
+            return;
+        }
+        let Some(usage) = self.usage() else { return };
+        let policy = self.policy;
+        let classified = Classified::new(&usage, policy.deviation);
+        if self.arm.has_soft_tainter() {
+            self.taint(&classified, now_s);
+        }
+        let nodes = &self.cluster.nodes;
+        let has_free_target = classified.under.iter().any(|&node| nodes[node].soft_taints == 0);
+        let mut random = self.random.clone();
+        let pods = |node: usize| self.pods(node, now_s);
+        let evicted = policy.evict(&classified, nodes.len(), has_free_target, pods, &mut random);
+        self.random = random;
+        evicted.into_iter().for_each(|vm| self.cluster.evict(vm, None, now_s));
+    }
+
+    /// What the descheduler compares, in percent; `None` where its query has no value.
+    fn usage(&mut self) -> Option<Vec<Vec<f64>>> {
+        let nodes = 0..self.cluster.nodes.len();
+        let minute = |of: fn(&Minutes) -> &Vec<f64>| -> Vec<f64> {
+            self.minutes.iter().map(|node| of(node).last().copied().unwrap_or(0.0)).collect()
+        };
+        let (values, age) = match self.arm.signal() {
+            Signal::None => return None,
+            Signal::Requests => {
+                let capacity = self.cluster.capacity();
+                let requested = |node: usize| {
+                    let requested = self.cluster.nodes[node].requested;
+                    let share = |of: i64, all: i64| of as f64 * 100.0 / all as f64;
+                    vec![
+                        share(requested.cpu_milli, capacity.cpu_milli),
+                        share(requested.memory_mib, capacity.memory_mib),
+                    ]
+                };
+                return Some(nodes.map(requested).collect());
+            }
+            Signal::Usage => (minute(|node| &node.utilization), AGE_OF_RATE_S),
+            Signal::NodePsi => (minute(|node| &node.pressure), AGE_OF_RATE_S),
+            Signal::IdealPoint => {
+                let (utilization, pressure) =
+                    (minute(|node| &node.utilization), minute(|node| &node.pressure));
+                let inputs: Vec<openshift::Inputs> = nodes
+                    .map(|node| openshift::Inputs {
+                        cpu_utilization: utilization[node],
+                        cpu_pressure: pressure[node],
+                        memory_utilization: self.memory_utilization(node),
+                        memory_pressure: 0.0,
+                    })
+                    .collect();
+                (openshift::ideal_point_distance(&inputs), AGE_OF_RATE_S)
+            }
+            Signal::Score | Signal::Load => {
+                let averages: Vec<Option<f64>> =
+                    self.rules.iter().map(TenMinutes::average).collect();
+                (or_neutral(&averages)?, AGE_OF_RULE_S)
+            }
+        };
+        self.used(age);
+        Some(values.into_iter().map(|value| vec![percent(value)]).collect())
+    }
+
+    fn used(&mut self, age_s: f64) {
+        self.ages = (self.ages.0 + age_s, self.ages.1 + 1.0);
+    }
+
+    fn taint(&mut self, classified: &Classified, now_s: u32) {
+        let taints = openshift::soft_taints(classified, self.cluster.nodes.len());
+        for (node, taints) in self.cluster.nodes.iter_mut().zip(taints) {
+            // Each taint is a write of its own.
+            self.writes[now_s as usize - 1] += u16::from(node.soft_taints.abs_diff(taints));
+            node.soft_taints = taints;
+        }
+    }
+
+    fn pods(&self, node: usize, now_s: u32) -> Vec<Pod> {
+        let marked = self.agents.get(node).and_then(|agent| agent.marked).map(|marked| marked.0);
+        let pod = |&vm: &usize| {
+            let in_flight = self.cluster.is_in_flight(vm);
+            let is_named = !self.arm.names_a_vm() || marked == Some(vm);
+            let age_s = self.cluster.vms[vm].age_s(now_s);
+            let cools_down = self.arm == Arm::OpenshiftCooldown
+                && openshift::cools_down(&self.cluster.moves, vm, now_s);
+            let is_evictable =
+                is_named && !in_flight && !cools_down && self.cluster.fits_elsewhere(vm);
+            Pod { vm, age_s, is_evictable, in_flight }
+        };
+        self.cluster.nodes[node].vms.iter().map(pod).collect()
+    }
+
+    fn run_proxlb(&mut self, now_s: u32) {
+        let pressure = |minutes: &[f64], full_of: &dyn Fn(f64) -> f64| {
+            let hour = &minutes[minutes.len().saturating_sub(60)..];
+            let mean = |of: &dyn Fn(f64) -> f64| {
+                hour.iter().map(|some| of(*some)).sum::<f64>() * 100.0 / hour.len().max(1) as f64
+            };
+            let recent = &minutes[minutes.len().saturating_sub(6)..];
+            proxlb::Pressure {
+                some: mean(&|some| some),
+                full: mean(full_of),
+                spikes: recent.iter().copied().fold(0.0, f64::max) * 100.0,
+            }
+        };
+        let node = |number: usize| {
+            let state = &self.cluster.nodes[number];
+            let vm = |&vm: &usize| {
+                let some: Vec<f64> = self.contention[vm].iter().copied().map(f64::from).collect();
+                let vcpus = self.cluster.vms[vm].vcpus;
+                // All vCPUs wait at the same time, if they wait independently.
+                let pressure = pressure(&some, &|some| some.powf(vcpus));
+                (vm, self.cluster.vms[vm].request().memory_mib, pressure)
+            };
+            proxlb::Node {
+                // A node has no full pressure of CPU.
+                pressure: pressure(&self.minutes[number].pressure, &|_| 0.0),
+                free_memory_mib: self.cluster.capacity().memory_mib - state.requested.memory_mib,
+                vms: state.vms.iter().map(vm).collect(),
+            }
+        };
+        let mut nodes: Vec<proxlb::Node> = (0..self.cluster.nodes.len()).map(node).collect();
+        for (vm, target) in proxlb::relocate(&mut nodes) {
+            self.cluster.evict(vm, Some(target), now_s);
+        }
+        self.used(1800.0);
+    }
+
+    fn finish(mut self) -> Outcome {
+        let moves = &self.cluster.moves;
+        let verdicts: Vec<judge::Verdict> =
+            moves.iter().filter_map(|one| judge::verdict(one, &self.waits[one.vm])).collect();
+        let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count() as f64;
+        self.writes.sort_unstable();
+        let seconds = self.writes.len();
+        let written: u64 = self.writes.iter().copied().map(u64::from).sum();
+        Outcome {
+            vms: self.trace.vms.len() as f64,
+            days: self.trace.minutes as f64 / 1440.0,
+            p99_wait: self.all_waits.p99(),
+            moves: moves.len() as f64,
+            judged: verdicts.len() as f64,
+            helped: count(judge::Verdict::Helped),
+            hurt: count(judge::Verdict::Hurt),
+            moved_again: judge::moved_again_soon(moves, self.trace.vms.len()) as f64,
+            writes_per_s: written as f64 / seconds as f64,
+            p99_writes: f64::from(self.writes[seconds * 99 / 100]),
+            age_s: (self.ages.1 > 0.0).then(|| self.ages.0 / self.ages.1),
+            ..self.outcome
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+    use crate::population::Population;
+
+    fn run(trace: &Trace, shape: Shape, arm: Arm, seed: u64) -> Outcome {
+        super::run(trace, shape, arm, Overrides::default(), seed).unwrap()
+    }
+
+    const SHAPE: Shape = Shape { cpus: 16, memory_mib: 512 * 1024, nodes: 2, throttled: 0.0 };
+
+    #[test]
+    fn all_rebalancers_run_and_the_same_seed_gives_the_same_outcome() {
+        let trace = Population::Mixed.generate(30, 120, 3);
+        let mut lost = Vec::new();
+        for &arm in Arm::value_variants() {
+            let outcome = run(&trace, SHAPE, arm, 3);
+            assert_eq!(outcome, run(&trace, SHAPE, arm, 3), "{arm:?}");
+            assert!((outcome.demand_hours - trace.demand_hours()).abs() < 1e-3, "{arm:?}");
+            let capacity = f64::from(SHAPE.cpus) * SHAPE.nodes as f64 * 2.0;
+            assert!(outcome.demand_hours - outcome.lost_hours <= capacity, "{arm:?}");
+            assert!(
+                outcome.helped + outcome.hurt <= outcome.judged && outcome.judged <= outcome.moves
+            );
+            assert_eq!(outcome.writes_per_s > 0.0, arm.has_agents() || arm.has_soft_tainter());
+            lost.push(outcome.lost_hours);
+        }
+        assert!(lost[0] > 0.0, "the cluster has contention");
+        assert_ne!(run(&trace, SHAPE, Arm::Nothing, 4).lost_hours, lost[0]);
+    }
+
+    #[test]
+    fn throttled_containers_move_vms_by_node_pressure_and_not_by_score() {
+        let trace = Population::Mixed.generate(20, 120, 2);
+        let shape = Shape { cpus: 64, nodes: 4, throttled: 0.15, ..SHAPE };
+        assert!(run(&trace, shape, Arm::NodePsi, 2).moves > 0.0);
+        for arm in [Arm::Score, Arm::Candidate, Arm::Brake] {
+            let outcome = run(&trace, shape, arm, 2);
+            assert_eq!((outcome.moves, outcome.contended_hours), (0.0, 0.0), "{arm:?}");
+        }
+    }
+}
