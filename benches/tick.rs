@@ -1,18 +1,19 @@
-//! A tick of a node with 500 VMs, from the files to the score: idle, while two of them wait, and by the
+//! A tick of a node with 500 VMs, from the files to the score and its predictions: idle, while two of them wait, and by the
 //! run delay of 2,000 threads.
 
 use std::time::{Duration, Instant};
 
 use psi_agent::clock::Moment;
 use psi_agent::collector::{Collector, Handles};
+use psi_agent::contract::Thresholds;
 use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::rates::tick_rates;
+use psi_agent::relief::Assessor;
 use psi_agent::sample::{CpuSource, Groups, TickSample};
-use psi_agent::score::Scorer;
 use serde_json::json;
 
 use crate::cgroup::OwnCgroup;
@@ -30,7 +31,7 @@ const WAIT: Duration = Duration::from_millis(250);
 pub(crate) struct Node {
     collector: Collector,
     pods: PodIndex,
-    scorer: Scorer,
+    assessor: Assessor,
     before: Option<TickSample>,
     now: Instant,
     ticks: u32,
@@ -64,7 +65,7 @@ impl Node {
                 handles,
             ),
             pods: PodIndex::of(&pods),
-            scorer: Scorer::new(vec![Resource::Cpu, Resource::Memory]),
+            assessor: Assessor::new(vec![Resource::Cpu, Resource::Memory], Thresholds::default()),
             before: None,
             now: Instant::now(),
             ticks: 0,
@@ -94,7 +95,7 @@ impl Node {
         let moment = Moment { at: self.now, unix_ms: 0 };
         let sample = self.collector.tick(moment, Some(&self.pods));
         if let Some(before) = &self.before {
-            self.scorer.advance(moment, &tick_rates(before, &sample));
+            self.assessor.advance(moment, &tick_rates(before, &sample));
         }
         self.before = Some(sample);
     }

@@ -15,9 +15,9 @@ use crate::export::scrape::Scrapes;
 use crate::health::{Feature, Health};
 use crate::host::{Host, node_identity};
 use crate::pod_source;
+use crate::relief::Assessor;
 use crate::sample::CpuSource;
 use crate::sampler::{Sampler, TICK_INTERVAL};
-use crate::score::Scorer;
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
@@ -81,13 +81,13 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
     let pods = pod_source::follow(&config.pods, node.clone(), &health)?;
     let sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
-    let (scored, scores) = watch::channel(None);
+    let (assessed, assessments) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
-    publishing::start(config, node, scores.clone(), adopt, &health);
+    publishing::start(config, node, assessments.clone(), adopt, &health);
     let ticks = Ticks {
         sampler: sampler.clone(),
-        scorer: Scorer::new(config.counted.clone()),
-        scores: scored,
+        assessor: Assessor::new(config.counted.clone(), config.thresholds),
+        assessments: assessed,
         adopted,
         health: Arc::clone(&health),
         start_message: format!("Reading {found}, CPU wait by {cpu_source}; serving {}", server.url),
@@ -96,7 +96,7 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
         identity: node_identity(config),
         sampler,
         pods,
-        scores,
+        assessments,
         scrapes: Scrapes::new(config.families.clone()),
         health,
         started_at: clock::now().at,
@@ -113,6 +113,7 @@ fn features(config: &Config, cpu_source: CpuSource) -> Vec<Feature> {
         (Feature::RunDelay, cpu_source == CpuSource::RunDelay),
         (Feature::DryRun, config.publish == Publish::DryRun),
         (Feature::Publishing, config.publish == Publish::On),
+        (Feature::Candidate, config.publish == Publish::On && config.mark_candidate),
         (Feature::TokenReviews, config.access.auth != Auth::None),
         (Feature::Tls, config.access.certificate.is_some()),
     ];

@@ -385,11 +385,13 @@ async fn restriction(config: &Config, node: &Connected) -> Option<Finding> {
         return None;
     }
     let about = "admission";
-    match node.as_ref().ok()?.as_ref()?.is_restricted().await {
-        Ok(true) => Some(Finding::ok(about, "writes outside the agent's keys are denied")),
-        Ok(false) => Some(Finding::warn(
+    match node.as_ref().ok()?.as_ref()?.foreign_write().await {
+        Ok(None) => {
+            Some(Finding::ok(about, "writes outside the agent's keys of its own Node are denied"))
+        }
+        Ok(Some(allowed)) => Some(Finding::warn(
             about,
-            "this account may change any key of a Node, so a stolen token could drain any Node",
+            allowed.to_string(),
             "apply daemonset/base/admission.yaml, with the name of this agent's account",
         )),
         Err(_) => None,

@@ -2,12 +2,14 @@
 
 pub mod call;
 mod client;
+mod labels;
 mod nodes;
 mod pods;
 mod reviews;
 mod watch;
 
 pub use client::{ApiClient, Cluster, ClusterError, OwnNode, block_on};
+pub use labels::PodName;
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata, NotASelector};
 pub use reviews::Review;
 pub use watch::WatchEvent;

@@ -128,7 +128,7 @@ impl Collector {
             };
             containers = Some(scored.into_iter().filter_map(|one| pass.container(one)).collect());
             hidden_containers = pass.hidden;
-            if run_delay_ns.is_some() && pass.any_waits {
+            if pass.any_waits && self.is_whole_node {
                 let all = workloads(self.tree.nodes()).filter(|one| !ids.contains(&one.cgroup.id));
                 others = Some(all.filter_map(|node| pass.other(node)).collect());
             }

@@ -104,6 +104,8 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// Label and taints, beside the annotations.
     pub outputs: Outputs,
+    /// Whether the pod of the VM to move first gets a label.
+    pub mark_candidate: bool,
     pub log: LogConfig,
 }
 
@@ -127,6 +129,7 @@ impl Config {
             publish: Publish::DryRun,
             heartbeat_interval: *HEARTBEATS.start(),
             outputs: Outputs::default(),
+            mark_candidate: false,
             log,
         }
     }
@@ -197,6 +200,7 @@ impl TryFrom<CommandLine> for Config {
                 config.heartbeat_interval = publishing.heartbeat_interval;
                 let taints = publishing.taint_levels.into_iter().collect();
                 config.outputs = Outputs { label: publishing.label, taints };
+                config.mark_candidate = publishing.mark_candidate;
                 config.access = Access { auth: access.auth, page: access.page, ..config.access };
                 config.access.check(&config.pods)?;
             }

@@ -15,6 +15,7 @@ use crate::kernel::ReadErrorKind;
 use crate::kernel::cgroup_dir::Resource;
 use crate::sample::{NodeSample, PassReport, ScrapeSample, TickSample};
 pub use access::{Certificates, Reviews};
+pub use candidates::CandidateView;
 use error_log::ErrorLog;
 use pods::PodMetrics;
 use process::{ProcessMetrics, register_build_info};
@@ -25,6 +26,7 @@ pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
 mod access;
 pub mod bridge;
+mod candidates;
 mod error_log;
 mod pods;
 pub(crate) mod process;
@@ -50,6 +52,8 @@ pub enum Feature {
     DryRun,
     /// `--publish=on`.
     Publishing,
+    /// `--mark-candidate`.
+    Candidate,
     /// `--auth=kubernetes`.
     TokenReviews,
     /// TLS certificates.
@@ -148,6 +152,7 @@ impl Health {
             Feature::RunDelay => register(registry, &self.hidden),
             Feature::DryRun => self.publishes.register_dry_run(registry),
             Feature::Publishing => self.publishes.register(registry),
+            Feature::Candidate => self.publishes.candidates.register_writes(registry),
             Feature::TokenReviews => self.reviews.register(registry),
             Feature::Tls => self.certificates.register(registry),
         }

@@ -25,6 +25,7 @@ pub mod pod_source;
 pub mod publish;
 pub mod rates;
 pub mod reap;
+pub mod relief;
 pub mod sample;
 pub mod sampler;
 pub mod score;

@@ -47,7 +47,8 @@ fn main() -> ExitCode {
         }),
         Command::Reap(flags) => with_api(&config, async |api| {
             let (now, keys) = (clock::now().timestamp(), flags.selection());
-            reap::reap(&api, &config.prefix, keys, now, &mut stdout().lock()).await
+            let candidates = flags.candidates;
+            reap::reap(&api, &config.prefix, keys, candidates, now, &mut stdout().lock()).await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {

@@ -15,8 +15,9 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::resource::PerResource;
 use crate::pod_source::read_now;
 use crate::rates::tick_rates;
+use crate::relief::Assessor;
 use crate::sample::{CpuSource, Detail, TickSample};
-use crate::score::{NodeScore, Scorer};
+use crate::score::NodeScore;
 
 /// Length of the score's window: the kernel's averaging period.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -45,12 +46,15 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     }
     health.observe_scrape(&sample, took);
     let rates = tick_rates(&before, &after);
-    let score = Scorer::of_one_window(config.counted.clone(), after.moment, &rates);
+    let (counted, thresholds) = (config.counted.clone(), config.thresholds);
+    let assessment = Assessor::of_one_window(counted, thresholds, after.moment, &rates);
+    let score = &assessment.score;
     if score.score.is_none() {
-        let reason = missing_score(&score, &after, &config.counted, has_cgroup2);
+        let reason = missing_score(score, &after, &config.counted, has_cgroup2);
         tracing::warn!("No score: {reason}; see `psi-agent check`");
     }
-    let mut scrape = Scrapes::new(config.families.clone()).begin(sample, Some(&score), &health);
+    let mut scrape =
+        Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &health);
     let mut text = Vec::new();
     loop {
         let more = scrape.next_chunk(&mut text);

@@ -1,6 +1,7 @@
 //! From the score to the Node: which values to write, when, and how. Pure except for `publisher`.
 
 pub mod level;
+pub mod marker;
 pub mod node_patch;
 pub mod plan;
 pub mod publisher;

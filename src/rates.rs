@@ -3,6 +3,7 @@
 
 mod cpu;
 mod disks;
+mod smoothing;
 mod window;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ pub use cpu::{CpuRates, ThreadRates};
 use cpu::{cpu_rates, thread_rates};
 pub use disks::IoRates;
 use disks::disk_rates;
+pub use smoothing::Smoothed;
 pub use window::{PressureRates, Ratio, WaitShares};
 use window::{increase, per_second, pressure_rates};
 

@@ -1,6 +1,7 @@
 //! `psi-agent reap`: removes values from Nodes that no agent renews, since most readers don't check
 //! their age. Removes keys of the prefix only.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 
 use crate::cluster::call::CallError;
-use crate::cluster::{ApiClient, NodeKeys, OwnNode};
-use crate::contract::{Freshness, NodePressure, Prefix};
+use crate::cluster::{ApiClient, NodeKeys, OwnNode, PodName};
+use crate::contract::{Freshness, Key, NodePressure, Prefix};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reap {
@@ -30,13 +31,17 @@ pub async fn reap(
     api: &ApiClient,
     prefix: &Prefix,
     reap: Reap,
+    candidates: bool,
     now: Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mut nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
     nodes.retain(|node| node.has_own_keys(prefix));
     let scored = nodes.len();
-    nodes.retain(|node| is_stale(node, prefix, reap, now));
+    let is_fresh = |node: &&NodeKeys| !is_stale(node, prefix, reap, now);
+    let fresh: BTreeSet<String> =
+        nodes.iter().filter(is_fresh).map(|node| node.metadata.name.clone()).collect();
+    nodes.retain(|node| !fresh.contains(&node.metadata.name));
     let stale = nodes.len();
     if let Reap::OlderThan { force: false, .. } = reap
         && stale * 2 > scored
@@ -63,8 +68,35 @@ pub async fn reap(
         written.context(CANNOT_WRITE)?;
     }
     writeln!(out, "{cleared} of {scored} nodes with a value cleared").context(CANNOT_WRITE)?;
+    if candidates {
+        unmark(api, prefix, &fresh, out).await?;
+    }
     if failed > 0 {
         bail!("{failed} of {stale} nodes could not be cleared");
+    }
+    Ok(())
+}
+
+/// Removes the label of the VM to move first from pods whose Node has no fresh value.
+async fn unmark(
+    api: &ApiClient,
+    prefix: &Prefix,
+    fresh: &BTreeSet<String>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let label = Key::MigrateFirst.of(prefix);
+    let pods = api.labelled_pods(&label, None).await;
+    let pods = pods.with_context(|| format!("cannot list the pods with the label {label}"))?;
+    for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.node)) {
+        let PodName { namespace, name, .. } = &pod;
+        match api.label_pod(&pod, &label, None).await {
+            Ok(()) => writeln!(out, "{namespace}/{name}: label removed").context(CANNOT_WRITE)?,
+            Err(CallError::NotFound) => {}
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("cannot remove {label} from pod {namespace}/{name}"));
+            }
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::limits::{CpuMax, IoMax, Limit};
+use crate::kernel::limits::{CpuMax, CpuSet, IoMax, Limit};
 use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
@@ -173,8 +173,7 @@ pub struct TickSample {
     /// The scored containers; `None` where the list of pods is not known yet, or cgroups can't be
     /// read.
     pub containers: Option<Vec<ContainerSample>>,
-    /// All other workloads of the node; read only with [`CpuSource::Psi`] while a scored
-    /// container waits.
+    /// All other workloads of the node; read only while a scored container waits.
     pub others: Option<Vec<OtherSample>>,
     /// Scored containers that have tasks whose threads could not be read, with
     /// [`CpuSource::RunDelay`].
@@ -218,7 +217,7 @@ pub struct OtherSample {
 
 /// CPU usage, throttling and limits: the last two readings, since these files are not read at
 /// every tick.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuUse {
     /// The newest reading.
     pub last: Option<CpuCounters>,
@@ -238,14 +237,16 @@ pub struct CpuCounters {
 }
 
 /// CPU limits of a container.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuLimits {
     /// Its own `cpu.max`; `None` where the cpu controller is off.
     pub container_max: Option<CpuMax>,
     /// Its pod's `cpu.max`.
     pub pod_max: Option<CpuMax>,
-    /// CPUs of its cpuset; `None` where the cpuset controller is off.
-    pub cpus: Option<u64>,
+    /// Its cpuset; `None` where the cpuset controller is off.
+    pub cpus: Option<Arc<CpuSet>>,
+    /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
+    pub weight: Option<u64>,
     /// Tasks in it, as of the newest counters; `None` where the pids controller is off, and with
     /// [`CpuSource::RunDelay`].
     pub tasks: Option<u64>,

@@ -4,7 +4,6 @@
 mod cpu_pressure;
 mod quartile;
 mod run_delay;
-mod smoothing;
 mod stalls;
 mod wait;
 
@@ -18,10 +17,9 @@ use crate::identity::Workload;
 pub use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 pub use crate::kernel::resource::PerResource;
-use crate::rates::{ContainerRates, PressureRates, Ratio, TickRates};
+use crate::rates::{ContainerRates, PressureRates, Ratio, Smoothed, TickRates};
 use crate::sample::CpuSource;
-use quartile::upper_quartile;
-use smoothing::Smoothed;
+pub use quartile::Quartile;
 use stalls::{io_wait, memory_wait};
 pub use wait::Wait;
 
@@ -33,11 +31,6 @@ pub fn basis(source: CpuSource) -> Basis {
         CpuSource::RunDelay => Basis::RunDelay(5),
     }
 }
-
-/// Where VMs together want less than this share of the node's CPUs, or less than this many, there is
-/// no contention. From there to twice as much, contention comes to count.
-const DEMAND_FLOOR_SHARE: f64 = 0.02;
-const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
 /// A VM is counted as waiting from this share of its vCPUs' time, or of its time for memory, on.
 const WAITING: f64 = 0.05;
@@ -258,42 +251,35 @@ fn waits(container: &ContainerRates, rates: &TickRates, scale: f64) -> Waits {
 fn node_contention(waits: &[Waits], rates: &TickRates) -> Contention {
     let quartile = |resource: Resource, is_known: bool| {
         let known: Vec<Wait> = waits.iter().filter_map(|wait| *wait.of(resource)).collect();
-        if !is_known || known.is_empty() && !waits.is_empty() {
-            return None;
-        }
-        let demand: f64 = known.iter().map(|wait| wait.demand).sum();
-        let (contention, ready) = upper_quartile(known)
-            .map_or((0.0, 0.0), |wait| (wait.contention.get(), wait.node.get()));
-        Some((contention, ready, demand))
+        let is_unknown = !is_known || known.is_empty() && !waits.is_empty();
+        (!is_unknown).then(|| Quartile::of(known))
     };
     let has_pressure = |resource| rates.node.pressure.of(resource).some.is_some();
     let cpu_is_known = rates.cpu_source == CpuSource::RunDelay || has_pressure(Resource::Cpu);
     let cpu = quartile(Resource::Cpu, cpu_is_known);
-    let stall = |resource| quartile(resource, has_pressure(resource)).map(|found| found.0);
+    let stall = |resource| Some(quartile(resource, has_pressure(resource))?.contention);
     let steal = steal_share(rates).unwrap_or(0.0);
     let stolen = rates.node.steal.map_or(0.0, Ratio::get);
     Contention {
         shares: PerResource {
-            cpu: cpu.map(|(contention, _, demand)| {
-                let counts = (demand / demand_floor(rates.cpus) - 1.0).clamp(0.0, 1.0);
-                contention.max(steal) * counts
-            }),
+            cpu: cpu.map(|cpu| cpu.cpu_contention(rates.cpus, steal)),
             memory: stall(Resource::Memory),
             io: stall(Resource::Io),
         },
-        cpu_ready: cpu.map(|(_, ready, _)| ready.max(stolen)),
+        cpu_ready: cpu.map(|cpu| cpu.ready.max(stolen)),
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
-fn demand_floor(cpus: Option<u64>) -> f64 {
-    (DEMAND_FLOOR_SHARE * cpus.unwrap_or(1) as f64).min(DEMAND_FLOOR_CPUS)
 }
 
 /// Of the CPU time that the node wanted from the hypervisor below, the share that it did not get.
 fn steal_share(rates: &TickRates) -> Option<f64> {
     let (steal, busy) = (rates.node.steal?.get(), rates.node.utilization?.get());
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })
+}
+
+/// CPU wait of the workloads that are not scored.
+pub fn waits_of_others(rates: &TickRates) -> Vec<Option<Wait>> {
+    let (scale, others) = (cpu_pressure::scale(rates), rates.others.iter().flatten());
+    others.map(|cpu| cpu_pressure::cpu_wait(cpu, rates.cpus, scale)).collect()
 }
 
 #[cfg(test)]

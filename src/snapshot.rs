@@ -11,8 +11,9 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Ratio, ScrapeRates};
+use crate::relief::{Assessment, Relief};
 use crate::sample::{CgroupSample, CgroupStats, ScrapeSample};
-use crate::score::{ContainerScore, NodeScore, PerResource, Wait};
+use crate::score::{ContainerScore, PerResource, Wait};
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]
@@ -79,6 +80,8 @@ pub struct NodeView {
     pub latest: PerResource<Option<Ratio>>,
     /// VMs whose CPU ready or memory contention is 5 % or more.
     pub vms_contended: usize,
+    /// Busy vCPUs that can be added before the level is `medium`; absent without a score.
+    pub headroom_cpus: Option<f64>,
     /// Shares of the window in which tasks waited (PSI).
     pub pressure: PressureRates,
     /// Share of the CPUs' time in use.
@@ -119,6 +122,8 @@ pub struct CgroupView<'a> {
     pub is_user: bool,
     /// Whether this is a VM container.
     pub is_vm: bool,
+    /// CPU ready that the owner of the VM accepts, 0 to 1; absent without the annotation.
+    pub cpu_wait_budget: Option<f64>,
     /// Whether the pod is the target of a live migration whose VM still runs on another node.
     pub awaits_handover: Option<bool>,
     /// Container ID, from the path.
@@ -141,10 +146,23 @@ pub struct ScoredView {
     pub usage: Option<f64>,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
+    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
+    pub cpu_ready: Option<Ratio>,
     /// Pressure in the last tick.
     pub pressure: PressureRates,
     /// Waiting in the last tick, by cause.
     pub waiting: PerResource<Option<Wait>>,
+    /// What would change if it left; absent for what is no VM, and without a score.
+    pub relief: Option<ReliefView>,
+}
+
+/// What would change if a VM left the node.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ReliefView {
+    /// CPUs' worth of waiting that would end: its own, and that of the other VMs.
+    pub cpus: f64,
+    /// Score that the node would have, 0 to 1.
+    pub score_without: Ratio,
 }
 
 /// Usage and limits of a cgroup.
@@ -208,16 +226,16 @@ impl<'a> Snapshot<'a> {
         identity: &'a NodeIdentity,
         sample: &'a ScrapeSample,
         rates: Option<&ScrapeRates>,
-        score: Option<&NodeScore>,
+        assessment: Option<&Assessment>,
         agent: Option<AgentView>,
     ) -> Self {
-        let node = &sample.node;
+        let (node, score) = (&sample.node, assessment.map(|latest| &latest.score));
         let scanned = node.reclaim.map(|reclaim| {
             let (kswapd, direct) = (reclaim.pgscan_kswapd, reclaim.pgscan_direct);
             kswapd.unwrap_or_default().saturating_add(direct.unwrap_or_default())
         });
         let scored: HashMap<CgroupId, ScoredView> =
-            score.into_iter().flat_map(|score| &score.containers).map(scored_view).collect();
+            assessment.map(scored_views).unwrap_or_default();
         let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
             let id = &member.cgroup.id;
             let rates = rates.and_then(|rates| rates.cgroups.get(id));
@@ -239,6 +257,7 @@ impl<'a> Snapshot<'a> {
                 score: score.and_then(|score| score.score),
                 contention: score.map(|score| score.contention).unwrap_or_default(),
                 latest: score.map(|score| score.latest).unwrap_or_default(),
+                headroom_cpus: assessment.and_then(|latest| latest.headroom_cpus),
                 vms_contended: score.map_or(0, |score| score.waiting_vms),
                 pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default(),
                 utilization: rates.and_then(|rates| rates.node.utilization),
@@ -253,9 +272,21 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-fn scored_view(member: &ContainerScore) -> (CgroupId, ScoredView) {
-    let ContainerScore { usage, contention, pressure, wait, .. } = *member;
-    (member.cgroup.id, ScoredView { usage, contention, pressure, waiting: wait })
+fn scored_views(assessment: &Assessment) -> HashMap<CgroupId, ScoredView> {
+    let view = |member: &ContainerScore| {
+        let ContainerScore { usage, contention, cpu_ready, pressure, wait, .. } = *member;
+        let relief = assessment.relief.get(&member.cgroup.id).copied().map(ReliefView::new);
+        let waiting = wait;
+        let view = ScoredView { usage, contention, cpu_ready, pressure, waiting, relief };
+        (member.cgroup.id, view)
+    };
+    assessment.score.containers.iter().map(view).collect()
+}
+
+impl ReliefView {
+    fn new(relief: Relief) -> Self {
+        Self { cpus: (relief.cpus * 1e4).round() / 1e4, score_without: relief.score_without }
+    }
 }
 
 impl<'a> CgroupView<'a> {
@@ -290,6 +321,8 @@ impl<'a> CgroupView<'a> {
             cpu_request: workload.and_then(|workload| Some(float(workload.cpu_request?) / 1000.0)),
             is_user: false,
             is_vm: workload.is_some_and(Workload::is_vm),
+            cpu_wait_budget: workload
+                .and_then(|workload| workload.vm.as_ref()?.cpu_wait_budget_ratio()),
             awaits_handover: workload
                 .and_then(|workload| Some(workload.vm.as_ref()?.awaits_handover)),
             container_id: container.map(|container| container.id.as_str()),

@@ -60,7 +60,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// A key on a Node. The agent writes all of its keys in one request.
+/// A key on a Node, or on a virt-launcher pod. The agent writes all keys of a Node in one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// Annotation: the largest of the counted resources (by default CPU and memory), 0 to 100.
@@ -81,6 +81,8 @@ pub enum Key {
     PressureMedium,
     /// Taint: the level is `high`.
     PressureHigh,
+    /// Label of a virt-launcher pod: `true` on the VM whose move helps its node most.
+    MigrateFirst,
 }
 
 impl Key {
@@ -103,6 +105,7 @@ impl Key {
             Key::Pressure => "pressure",
             Key::PressureMedium => "pressure-medium",
             Key::PressureHigh => "pressure-high",
+            Key::MigrateFirst => "migrate-first",
         };
         format!("{prefix}/{name}")
     }

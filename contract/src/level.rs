@@ -17,6 +17,17 @@ pub enum Level {
 }
 
 impl Level {
+    /// CPU ready, as a share of the vCPUs' time, below which CPU contention doesn't reach the level.
+    /// VMware's rule of thumb is that users notice 5 %, and that 10 % is bad.
+    #[must_use]
+    pub fn least_cpu_ready(self) -> f64 {
+        match self {
+            Level::Low => 0.0,
+            Level::Medium => 0.05,
+            Level::High => 0.10,
+        }
+    }
+
     /// The label's value: `low`, `medium` or `high`.
     #[must_use]
     pub fn word(self) -> &'static str {

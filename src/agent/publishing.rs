@@ -7,15 +7,17 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock;
-use crate::cluster::OwnNode;
 use crate::cluster::call::CallError;
+use crate::cluster::{OwnNode, PodName};
 use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
-use crate::health::{Health, PublishedValue, Publishes};
+use crate::health::{CandidateView, Health, PublishedValue, Publishes};
+use crate::identity::Workload;
 use crate::publish::PublishedScore;
+use crate::publish::marker::Mark;
 use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
-use crate::score::NodeScore;
+use crate::relief::Assessment;
 
 /// Time between two attempts to check the agent's restrictions while the API server is unreachable.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -25,7 +27,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) fn start(
     config: &Config,
     node: Option<OwnNode>,
-    scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
     health: &Arc<Health>,
 ) {
@@ -51,22 +53,23 @@ pub(super) fn start(
         heartbeat: config.heartbeat_interval,
         node,
         dry_run: config.publish == Publish::DryRun,
+        mark_candidate: config.mark_candidate,
         random,
     };
     let health = Arc::clone(health);
     let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
         let record = |report: &Report<'_>| record(&health.publishes, report, shows_level);
-        publish(settings, scores, adopt, record).await;
+        publish(settings, assessments, adopt, record).await;
     });
 }
 
 /// Checks once that admission policies restrict the agent's writes.
 async fn check_restriction(node: OwnNode, health: Arc<Health>) {
     loop {
-        match node.is_restricted().await {
-            Ok(true) => return,
-            Ok(false) => return health.publishes.unrestricted(),
+        match node.foreign_write().await {
+            Ok(None) => return,
+            Ok(Some(allowed)) => return health.publishes.unrestricted(&allowed),
             // Some admission webhooks refuse dry runs.
             Err(error @ CallError::Refused { .. }) => {
                 return tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
@@ -92,6 +95,31 @@ fn record(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {
             log("Would publish", published, *reason, &patch);
         }
         Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
+        Report::Candidate(Ok(workload)) => {
+            publishes.candidates.named(candidate(workload), "most_relief");
+        }
+        Report::Candidate(Err(reason)) => publishes.candidates.named(None, reason.word()),
+        Report::Marked(mark) => {
+            publishes.candidates.written();
+            log_mark(mark);
+        }
+        Report::MarkFailed(error) => publishes.candidates.failed(error),
+    }
+}
+
+fn candidate(workload: &Workload) -> Option<CandidateView> {
+    let vm = workload.vm.as_ref()?;
+    Some(CandidateView { namespace: workload.namespace.to_string(), name: vm.name.to_string() })
+}
+
+fn log_mark(mark: &Mark) {
+    match mark {
+        Mark::Set(PodName { namespace, name, .. }) => {
+            tracing::info!(%namespace, pod = %name, "Labelled the pod of the VM to move first");
+        }
+        Mark::Removed(PodName { namespace, name, .. }) => {
+            tracing::info!(%namespace, pod = %name, "Removed the label of the VM to move first");
+        }
     }
 }
 

@@ -7,14 +7,14 @@ use tokio::sync::{oneshot, watch};
 use crate::contract::NodePressure;
 use crate::health::Health;
 use crate::kernel::cgroup_dir::Resource;
+use crate::relief::{Assessment, Assessor};
 use crate::sample::TickSample;
 use crate::sampler::{Sampler, Tick};
-use crate::score::{NodeScore, Scorer};
 
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
-    pub(super) scorer: Scorer,
-    pub(super) scores: watch::Sender<Option<Arc<NodeScore>>>,
+    pub(super) assessor: Assessor,
+    pub(super) assessments: watch::Sender<Option<Arc<Assessment>>>,
     /// The value that was on the Node when the agent started.
     pub(super) adopted: oneshot::Receiver<NodePressure>,
     pub(super) health: Arc<Health>,
@@ -32,11 +32,11 @@ impl Ticks {
             log_supported(&tick, &mut logged_as_supported);
             log_hidden(&tick.sample, &mut has_logged_hidden);
             if let Ok(published) = self.adopted.try_recv() {
-                self.scorer.adopt(&published);
+                self.assessor.adopt(&published);
             }
             if let Some(rates) = &tick.rates {
-                let score = self.scorer.advance(tick.sample.moment, rates);
-                self.scores.send_replace(Some(Arc::new(score)));
+                let assessment = self.assessor.advance(tick.sample.moment, rates);
+                self.assessments.send_replace(Some(Arc::new(assessment)));
             }
             tick = self.sampler.next_tick().await?;
         }

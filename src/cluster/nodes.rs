@@ -20,6 +20,7 @@ use super::watch::{WatchEvent, watch};
 use crate::contract::Prefix;
 
 const NODES: &str = "/api/v1/nodes";
+const PODS: &str = "/api/v1/pods";
 
 /// An annotation that no prefix of the agent owns, and that is never stored.
 const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
@@ -53,6 +54,28 @@ pub struct NodeMetadata {
 #[serde(default)]
 struct NodeSpec {
     taints: Vec<Value>,
+}
+
+#[derive(Clone, Deserialize)]
+struct PlacedPod {
+    spec: Placement,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Placement {
+    node_name: String,
+}
+
+/// A write that admission policies should deny the agent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignWrite {
+    #[error("this account may change any key of a Node, so a stolen token could drain any Node")]
+    Key,
+    #[error(
+        "this account may change other Nodes, such as {0}, so a stolen token could falsify any score"
+    )]
+    Node(String),
 }
 
 impl NodeKeys {
@@ -159,22 +182,50 @@ impl OwnNode {
     }
 
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
-        self.send(patch, &PatchParams::default()).await
+        self.send(&self.name, patch, &PatchParams::default()).await
     }
 
-    /// Whether the API server denies this account a write outside the agent's keys, by a dry run.
-    pub async fn is_restricted(&self) -> Result<bool, CallError> {
-        let patch = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
-        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        match self.send(&patch, &dry_run).await {
-            Ok(()) => Ok(false),
-            Err(CallError::Forbidden(_)) => Ok(true),
+    /// A write outside the agent's keys of its own Node that the API server allows this account, by
+    /// dry runs. Without a pod elsewhere, no other Node is known.
+    pub async fn foreign_write(&self) -> Result<Option<ForeignWrite>, CallError> {
+        let foreign_key = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
+        if self.allows(&self.name, &foreign_key).await? {
+            return Ok(Some(ForeignWrite::Key));
+        }
+        // With a wrong --node-name, the other Node could be the one that the token is bound to.
+        if !self.allows(&self.name, &json!({})).await? {
+            return Ok(None);
+        }
+        let Some(other) = self.another_node().await? else { return Ok(None) };
+        match self.allows(&other, &json!({})).await {
+            Ok(is_allowed) => Ok(is_allowed.then_some(ForeignWrite::Node(other))),
+            // The pod's node has been removed since.
+            Err(CallError::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn send(&self, patch: &Value, params: &PatchParams) -> Result<(), CallError> {
-        let request = Request::new(NODES).patch(&self.name, params, &Patch::Merge(patch));
+    /// The Node of any pod that is not on this one.
+    async fn another_node(&self) -> Result<Option<String>, CallError> {
+        let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
+        let params = ListParams::default().fields(&elsewhere).limit(1);
+        let request = Request::new(PODS).list(&params);
+        let pods: ObjectList<PlacedPod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
+        Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
+    }
+
+    /// Whether this account may patch a Node so, by a dry run.
+    async fn allows(&self, node: &str, patch: &Value) -> Result<bool, CallError> {
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        match self.send(node, patch, &dry_run).await {
+            Ok(()) => Ok(true),
+            Err(CallError::Forbidden(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn send(&self, node: &str, patch: &Value, params: &PatchParams) -> Result<(), CallError> {
+        let request = Request::new(NODES).patch(node, params, &Patch::Merge(patch));
         call::<IgnoredAny>(&self.api.client, request, LONGEST_OBJECT).await.map(drop)
     }
 }

@@ -1,5 +1,6 @@
 //! CPU usage, throttling and limits of a container, by rules 3 and 4 of `state.rs`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::files::Files;
@@ -9,7 +10,7 @@ use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::cgroup_tree::CgroupNode;
 use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
-use crate::kernel::limits::{CpuMax, parse_cpu_count, parse_cpu_max, parse_number};
+use crate::kernel::limits::{CpuMax, parse_cpu_max, parse_cpu_set, parse_number};
 use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, Throttled};
 
 /// A container's directory, and its pod's.
@@ -43,16 +44,18 @@ pub(super) fn read_cpu_use(
     now: Instant,
 ) -> CpuUse {
     let waits = state.cpu_wait.waited_lately(now);
-    if source == CpuSource::RunDelay && !waits {
-        state.cpu = CpuUse { limits: state.cpu.limits, ..CpuUse::default() };
-        return state.cpu;
-    }
     if is_due(state.limits_at, now) {
         state.limits_at = Some(now);
         state.cpu.limits = read_limits(files, dirs);
     }
+    if source == CpuSource::RunDelay && !waits {
+        state.cpu = CpuUse { limits: state.cpu.limits.take(), ..CpuUse::default() };
+        return state.cpu.clone();
+    }
     let counters_due = match source {
-        CpuSource::RunDelay => state.cpu.limits.is_some_and(|limits| limits.quota().is_some()),
+        CpuSource::RunDelay => {
+            state.cpu.limits.as_ref().is_some_and(|limits| limits.quota().is_some())
+        }
         CpuSource::Psi => {
             let newest_of_a_pair = state.cpu.before.and(state.cpu.last);
             waits || is_due(newest_of_a_pair.map(|last| last.at), now)
@@ -63,31 +66,29 @@ pub(super) fn read_cpu_use(
             // Tasks come and go: a VM starts its threads after its container is made.
             limits.tasks = files.read_value(dirs.container, c"pids.current", parse_number);
         }
-        let last = read_counters(files, dirs, state.cpu.limits, now);
-        state.cpu = CpuUse { before: state.cpu.last, last: Some(last), ..state.cpu };
+        let last = read_counters(files, dirs, state.cpu.limits.as_ref(), now);
+        state.cpu.before = state.cpu.last.replace(last);
     }
-    state.cpu
+    state.cpu.clone()
 }
 
 /// `None` where a file could not be read.
 fn read_limits(files: &mut Files, dirs: Levels<'_>) -> Option<CpuLimits> {
-    let pod_max = match dirs.pod {
-        Some(pod) => files.read(pod, c"cpu.max", parse_cpu_max)?,
-        None => None,
-    };
+    let pod_max = dirs.pod.map_or(Some(None), |pod| files.read(pod, c"cpu.max", parse_cpu_max))?;
+    let weight = files.read(dirs.pod.unwrap_or(dirs.container), c"cpu.weight", parse_number)?;
     let cpuset = c"cpuset.cpus.effective";
-    let cpus = match (files.read(dirs.container, cpuset, parse_cpu_count)?, dirs.pod) {
-        (None, Some(pod)) => files.read(pod, cpuset, parse_cpu_count)?,
+    let cpus = match (files.read(dirs.container, cpuset, parse_cpu_set)?, dirs.pod) {
+        (None, Some(pod)) => files.read(pod, cpuset, parse_cpu_set)?,
         (cpus, _) => cpus,
     };
     let container_max = files.read(dirs.container, c"cpu.max", parse_cpu_max)?;
-    Some(CpuLimits { container_max, pod_max, cpus, tasks: None })
+    Some(CpuLimits { container_max, pod_max, cpus: cpus.map(Arc::new), weight, tasks: None })
 }
 
 fn read_counters(
     files: &mut Files,
     dirs: Levels<'_>,
-    limits: Option<CpuLimits>,
+    limits: Option<&CpuLimits>,
     now: Instant,
 ) -> CpuCounters {
     let stat = files.read(dirs.container, c"cpu.stat", parse_cpu_stat);
@@ -95,14 +96,13 @@ fn read_counters(
         None => Some(Throttled::default()),
         Some(_) => read_throttled(files, dirs, limits, stat),
     });
-    let usage_us = stat.flatten().and_then(|stat| stat.usage_us);
-    CpuCounters { at: now, usage_us, throttled }
+    CpuCounters { at: now, usage_us: stat.flatten().and_then(|stat| stat.usage_us), throttled }
 }
 
 fn read_throttled(
     files: &mut Files,
     dirs: Levels<'_>,
-    limits: CpuLimits,
+    limits: &CpuLimits,
     stat: Option<CpuStat>,
 ) -> Option<Throttled> {
     let of = |stat: Option<CpuStat>| stat.and_then(|stat| stat.throttled_us).unwrap_or_default();

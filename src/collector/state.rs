@@ -7,7 +7,7 @@
 //!    wait on the node.
 //! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file, at each tick of a
 //!    container that waited for that resource within the last minute.
-//! 4. CPU limits, the list of controllers, and with PSI as the CPU source `cpu.stat` of a container
+//! 4. CPU limits and weight, the list of controllers, and with PSI as the CPU source `cpu.stat` of a container
 //!    that doesn't wait, every half minute; `cpu.stat` at the first two ticks, too.
 //! 5. Memory and I/O limits, and what they caused, after the container's own pressure moved.
 

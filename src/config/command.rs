@@ -31,7 +31,8 @@ pub enum Command {
     /// CONTENTION: share of its demand that a VM waited for because of the node. CPU, MEMORY, IO:
     /// share of time in which some task waited. LIMIT: part of CPU that the VM's own limit explains.
     /// NODE: CPU ready, the share of time that each of its CPUs waited because of the node. CPUS:
-    /// CPUs used. A dash is an unknown value; most are unknown in the first table.
+    /// CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left the node. A dash is an
+    /// unknown value; most are unknown in the first table.
     Top(TopFlags),
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
     Check(CheckFlags),
@@ -145,6 +146,11 @@ pub struct ReapFlags {
     /// Removal even if more than half of the nodes are stale, which suggests an outage
     #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
     force: bool,
+    /// Also removal of the label PREFIX/migrate-first from pods on these nodes
+    ///
+    /// For agents with --mark-candidate. It needs the right to list and patch pods.
+    #[arg(long, help_heading = "Nodes")]
+    pub candidates: bool,
     #[command(flatten)]
     pub(super) log: LogConfig,
 }

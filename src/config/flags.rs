@@ -238,6 +238,12 @@ pub(super) struct PublishingFlags {
     #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
           value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
     pub(super) taint_levels: Vec<Level>,
+
+    /// Label PREFIX/migrate-first on the virt-launcher pod of the VM whose move helps most
+    ///
+    /// At most one pod of this node has the label, and only while the level is medium or high.
+    #[arg(long, env = "PSI_AGENT_MARK_CANDIDATE", value_parser = BoolishValueParser::new())]
+    pub(super) mark_candidate: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -139,7 +139,7 @@ fn defaults_of_flags_are_those_of_commands_without_them() {
 }
 
 /// Flags of `reap` that have no environment variables: a variable could remove keys unnoticed.
-const WITHOUT_VARIABLE: [&str; 3] = ["older_than", "all", "force"];
+const WITHOUT_VARIABLE: [&str; 4] = ["older_than", "all", "force", "candidates"];
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {

@@ -14,9 +14,9 @@ use super::score_series::is_stale;
 use super::scrape::Scrapes;
 use crate::clock;
 use crate::health::Health;
+use crate::relief::Assessment;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, Scraped, TICK_INTERVAL};
-use crate::score::NodeScore;
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
 use crate::serve::body::{
@@ -40,7 +40,7 @@ pub(crate) struct AgentService {
     pub(crate) identity: NodeIdentity,
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
-    pub(crate) scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    pub(crate) assessments: watch::Receiver<Option<Arc<Assessment>>>,
     pub(crate) scrapes: Scrapes,
     pub(crate) health: Arc<Health>,
     pub(crate) started_at: Instant,
@@ -107,18 +107,23 @@ impl AgentService {
     async fn metrics(&self, request: &Request<Incoming>) -> Result<Response<Body>, Response<Body>> {
         let sample = self.sample(Detail::Exported).await?.sample;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
-        let score = self.score_at(sample.moment.at);
-        let scrape = self.scrapes.begin(sample, score.as_deref(), &self.health);
+        let assessment = self.assessment_at(sample.moment.at);
+        let scrape = self.scrapes.begin(sample, assessment.as_deref(), &self.health);
         let format = "text/plain; version=0.0.4; charset=utf-8";
         Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
-        let score = self.score_at(sample.moment.at);
-        let agent = self.agent(score.as_deref(), sample.moment.at);
-        let snapshot =
-            Snapshot::new(&self.identity, &sample, rates.as_deref(), score.as_deref(), Some(agent));
+        let assessment = self.assessment_at(sample.moment.at);
+        let agent = self.agent(assessment.as_deref(), sample.moment.at);
+        let snapshot = Snapshot::new(
+            &self.identity,
+            &sample,
+            rates.as_deref(),
+            assessment.as_deref(),
+            Some(agent),
+        );
         let json = serde_json::to_vec(&snapshot).map_err(|error| {
             tracing::error!(%error, "Cannot write the snapshot");
             text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
@@ -126,16 +131,16 @@ impl AgentService {
         Ok(whole(StatusCode::OK, "application/json", json.into()))
     }
 
-    /// The latest score, unless it is stale.
-    fn score_at(&self, now: Instant) -> Option<Arc<NodeScore>> {
-        let score = self.scores.borrow().clone();
-        score.filter(|score| !is_stale(score, now))
+    /// The latest assessment, unless it is stale.
+    fn assessment_at(&self, now: Instant) -> Option<Arc<Assessment>> {
+        let latest = self.assessments.borrow().clone();
+        latest.filter(|latest| !is_stale(&latest.score, now))
     }
 
-    fn agent(&self, score: Option<&NodeScore>, now: Instant) -> AgentView {
+    fn agent(&self, assessment: Option<&Assessment>, now: Instant) -> AgentView {
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
-        let has_score = score.is_some_and(|score| score.score.is_some());
+        let has_score = assessment.is_some_and(|latest| latest.score.score.is_some());
         let left = (self.started_at + WARM_UP).checked_duration_since(now);
         AgentView {
             warm_up_left_s: left.filter(|_| !has_score).map(|left| left.as_secs_f64()),

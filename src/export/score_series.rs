@@ -11,6 +11,7 @@ use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
+use crate::relief::Assessment;
 use crate::sample::CpuSource;
 use crate::score::{ContainerScore, NodeScore, Waited};
 
@@ -23,13 +24,15 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
 }
 
 /// Appends the series of the CPU source, which exists before the first score, and of the score.
-pub fn write_score(text: &mut String, source: CpuSource, score: Option<&NodeScore>) {
+pub fn write_score(text: &mut String, source: CpuSource, assessment: Option<&Assessment>) {
     let help = "Source of CPU wait time as the label source, run-delay or psi; always 1.";
     gauge(text, "psi_agent_cpu_source_info", help)
         .write(&[&label("source", source.word())], Some(1.0));
-    if let Some(score) = score {
-        write_node(text, score);
-        write_vms(text, &vms(score));
+    if let Some(assessment) = assessment {
+        let vms = vms(&assessment.score);
+        write_node(text, &assessment.score);
+        write_vms(text, &vms);
+        write_relief(text, assessment, &vms);
     }
 }
 
@@ -118,11 +121,34 @@ fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
             family.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
         }
     }
+    let help = "CPU ready that the owner of the VM accepts, by the annotation \
+                psi-agent.io/cpu-wait-budget, 0 to 1.";
+    let mut family = gauge(text, "psi_agent_vmi_cpu_wait_budget_ratio", help);
+    for VmSeries { labels, vm, .. } in vms {
+        family.write(&[labels], vm.cpu_wait_budget_ratio());
+    }
     let help = "Pod and UID of a VM on this node as labels; always 1.";
     let mut family = gauge(text, "psi_agent_vmi_info", help);
     for VmSeries { labels, workload, vm, .. } in vms {
         let (pod, uid) = (label("pod", &workload.pod), label("uid", &vm.uid));
         family.write(&[labels, ",", &pod, ",", &uid], Some(1.0));
+    }
+}
+
+fn write_relief(text: &mut String, assessment: &Assessment, vms: &[VmSeries<'_>]) {
+    let help = "Busy vCPUs that can be added to the node before the level is medium.";
+    gauge(text, "psi_agent_node_headroom_cpus", help).write(&[], assessment.headroom_cpus);
+    let relief = |vm: &VmSeries<'_>| assessment.relief.get(&vm.member.cgroup.id);
+    let help = "CPUs' worth of waiting that would end if the VM left the node: its own, and that of \
+                the other VMs.";
+    let mut family = gauge(text, "psi_agent_vmi_relief_cpus", help);
+    for vm in vms {
+        family.write(&[&vm.labels], relief(vm).map(|relief| relief.cpus));
+    }
+    let help = "Contention score that the node would have without the VM, 0 to 1.";
+    let mut family = gauge(text, "psi_agent_vmi_score_without_ratio", help);
+    for vm in vms {
+        family.write(&[&vm.labels], relief(vm).map(|relief| relief.score_without.get()));
     }
 }
 
@@ -187,7 +213,7 @@ mod tests {
 
     fn member(id: u64, vm: &str, pod: &str) -> ContainerScore {
         let path = format!("/kubepods/pod{id}/{id:064x}");
-        let vm = Vm { name: vm.into(), uid: "u-1".into(), awaits_handover: false };
+        let vm = Vm { name: vm.into(), uid: "u-1".into(), ..Vm::default() };
         ContainerScore {
             cgroup: Arc::new(Cgroup::new(CgroupId(id), path, None)),
             workload: Some(Arc::new(Workload {
@@ -227,7 +253,7 @@ mod tests {
 
     fn score(members: Vec<ContainerScore>) -> String {
         let mut text = String::new();
-        write_score(&mut text, CpuSource::RunDelay, Some(&node_score(members)));
+        write_score(&mut text, CpuSource::RunDelay, Some(&node_score(members).into()));
         text
     }
 

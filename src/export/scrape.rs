@@ -7,8 +7,8 @@ use super::families::FamilyGroup;
 use super::score_series::write_score;
 use super::series::LabelCache;
 use crate::health::Health;
+use crate::relief::Assessment;
 use crate::sample::ScrapeSample;
-use crate::score::NodeScore;
 use crate::serve::body::Chunks;
 
 /// What scrapes share: the exported families, and the cgroups' labels.
@@ -27,7 +27,7 @@ impl Scrapes {
     pub fn begin(
         &self,
         sample: Arc<ScrapeSample>,
-        score: Option<&NodeScore>,
+        assessment: Option<&Assessment>,
         health: &Health,
     ) -> Scrape {
         // A cache is valid also after a panic.
@@ -35,7 +35,7 @@ impl Scrapes {
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
         let mut text = String::new();
-        write_score(&mut text, sample.cpu_source, score);
+        write_score(&mut text, sample.cpu_source, assessment);
         let mut own = Vec::new();
         if let Err(error) = health.render(&mut own) {
             tracing::error!(%error, "Cannot render the agent's own metrics");

@@ -1,10 +1,12 @@
 //! Metrics and log messages of publishing the score on the Node.
 
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use prometheus::{Gauge, IntCounterVec, Registry};
 
+use super::candidates::Candidates;
 use super::registry::{counters, locked, register};
 use super::view::{DatedError, PublishView, PublishedValue};
 use crate::cluster::call::CallError;
@@ -19,6 +21,7 @@ pub struct Publishes {
     last: Gauge,
     unrestricted: Gauge,
     heartbeat: Gauge,
+    pub candidates: Candidates,
     state: Mutex<State>,
 }
 
@@ -40,18 +43,20 @@ impl Publishes {
         )?;
         let unrestricted = Gauge::new(
             "psi_agent_writes_unrestricted",
-            "Whether the API server let a dry run of the agent change a key of others (1) or not (0).",
+            "Whether the API server let dry runs of the agent change a key of others or another Node (1) or not (0).",
         )?;
         let heartbeat = Gauge::new(
             "psi_agent_heartbeat_interval_seconds",
             "Time after which the agent renews an unchanged value on the Node, in seconds.",
         )?;
-        Ok(Self { results, last, unrestricted, heartbeat, state: Mutex::default() })
+        let (candidates, state) = (Candidates::new()?, Mutex::default());
+        Ok(Self { results, last, unrestricted, heartbeat, candidates, state })
     }
 
     pub(super) fn register_dry_run(&self, registry: &Registry) -> prometheus::Result<()> {
         self.results.with_label_values(&[DRY_RUN]);
-        register(registry, &self.results)
+        register(registry, &self.results)?;
+        self.candidates.register(registry)
     }
 
     pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
@@ -61,7 +66,7 @@ impl Publishes {
         for gauge in [&self.last, &self.unrestricted, &self.heartbeat] {
             register(registry, gauge)?;
         }
-        Ok(())
+        self.candidates.register(registry)
     }
 
     pub fn set_heartbeat(&self, interval: Duration) {
@@ -72,17 +77,18 @@ impl Publishes {
         locked(&self.state).view.mode = Some(mode);
     }
 
-    /// A dry run showed that no admission policy restricts the agent's writes.
-    pub fn unrestricted(&self) {
+    /// A dry run showed that no admission policy denies this write.
+    pub fn unrestricted(&self, allowed: &impl Display) {
         self.unrestricted.set(1.0);
         tracing::warn!(
-            "No admission policy restricts this agent's writes to Nodes: a stolen token could drain \
-             any Node; apply daemonset/base/admission.yaml, with the name of this agent's account"
+            "No admission policy restricts this agent: {allowed}; apply \
+             daemonset/base/admission.yaml, with the name of this agent's account"
         );
     }
 
     pub(super) fn view(&self) -> PublishView {
-        locked(&self.state).view.clone()
+        let candidate = self.candidates.view();
+        PublishView { candidate, ..locked(&self.state).view.clone() }
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a date in seconds is far below 2^52")]
@@ -134,11 +140,12 @@ mod tests {
         publishes.failed(&CallError::NotFound, 2);
         publishes.failed(&CallError::NotFound, 3);
         let error = DatedError { message: CallError::NotFound.to_string(), at_ms: 3 };
-        let failing = PublishView { mode: Some("on"), last: None, error: Some(error) };
+        let failing =
+            PublishView { mode: Some("on"), error: Some(error), ..PublishView::default() };
         assert_eq!(publishes.view(), failing);
         let value = PublishedValue { score: 35, level: None, observed_at_ms: 4 };
         publishes.published(value);
-        let working = PublishView { mode: Some("on"), last: Some(value), error: None };
+        let working = PublishView { mode: Some("on"), last: Some(value), ..PublishView::default() };
         assert_eq!(publishes.view(), working);
     }
 }

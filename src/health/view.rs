@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::candidates::CandidateView;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HealthView {
     /// `psi_agent_read_errors_total` by kind, since the agent started.
@@ -29,6 +31,8 @@ pub struct PublishView {
     pub mode: Option<&'static str>,
     /// The last value that was published or, in a dry run, would have been; absent before the first.
     pub last: Option<PublishedValue>,
+    /// The VM whose move helps the node most; absent if none is named.
+    pub candidate: Option<CandidateView>,
     /// Why publishing fails; absent while it works.
     pub error: Option<DatedError>,
 }

@@ -24,6 +24,8 @@ pub struct Metadata {
     pub namespace: String,
     pub name: String,
     pub resource_version: Option<String>,
+    /// RFC 3339; empty in a file that lacks it.
+    pub creation_timestamp: String,
     /// Only those in [`key`].
     #[serde(deserialize_with = "known_keys")]
     pub labels: BTreeMap<String, String>,
@@ -51,8 +53,12 @@ pub mod key {
     pub const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
     /// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
     pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+    /// Annotation, whatever its value: the VM wants no eviction. KubeVirt copies it from the VM.
+    pub const PREFER_NO_EVICTION: &str = "descheduler.alpha.kubernetes.io/prefer-no-eviction";
+    /// Annotation: CPU ready that the VM's owner accepts, percent. KubeVirt copies it from the VM.
+    pub const CPU_WAIT_BUDGET: &str = "psi-agent.io/cpu-wait-budget";
 
-    pub(super) const ALL: [&str; 8] = [
+    pub(super) const ALL: [&str; 10] = [
         KIND,
         DOMAIN,
         CREATED_BY,
@@ -61,6 +67,8 @@ pub mod key {
         FROM_OTHER_CLUSTER,
         TARGET_READY,
         CONFIG_HASH,
+        PREFER_NO_EVICTION,
+        CPU_WAIT_BUDGET,
     ];
 }
 
@@ -128,16 +136,41 @@ fn thousandths(quantity: &Value) -> Option<u64> {
     rounded(number.parse::<f64>().ok()? * scale)
 }
 
-/// Rounded up; `None` outside 0 to 10^12.
+/// Rounded up; `None` outside 0 to 10^15.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
 fn rounded(thousandths: f64) -> Option<u64> {
-    (0.0..=1e12).contains(&thousandths).then_some(thousandths.ceil() as u64)
+    (0.0..=1e15).contains(&thousandths).then_some(thousandths.ceil() as u64)
+}
+
+/// Bytes, rounded up; `None` where this is no quantity.
+fn bytes(quantity: &Value) -> Option<u64> {
+    let text = match quantity {
+        Value::Number(number) => return rounded(number.as_f64()?),
+        Value::String(text) => text,
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    let suffixes =
+        [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4)].map(|(s, power)| (s, 1024_f64.powi(power)));
+    let decimal = [("k", 1), ("M", 2), ("G", 3), ("T", 4), ("", 0)]
+        .map(|(s, power)| (s, 1e3_f64.powi(power)));
+    let mut all = suffixes.into_iter().chain(decimal);
+    let (number, scale) =
+        all.find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)))?;
+    rounded(number.parse::<f64>().ok()? * scale)
 }
 
 impl Spec {
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
+        thousandths(self.request(container, "cpu")?)
+    }
+
+    pub fn memory_request(&self, container: &str) -> Option<u64> {
+        bytes(self.request(container, "memory")?)
+    }
+
+    fn request(&self, container: &str, resource: &str) -> Option<&Value> {
         let mut all = self.containers.iter().chain(&self.init_containers);
-        thousandths(all.find(|spec| spec.name == container)?.resources.requests.get("cpu")?)
+        all.find(|spec| spec.name == container)?.resources.requests.get(resource)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::pod::{ContainerStatus, Metadata, Pod, key};
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
@@ -130,6 +132,7 @@ impl IndexedPod {
                 name: runtime_name(runtime, id, status, &pod.metadata),
                 image: if is_image { status.image.as_str().into() } else { Box::default() },
                 cpu_request: pod.spec.cpu_request(&status.name),
+                memory_request: pod.spec.memory_request(&status.name),
                 ..whole.clone()
             };
             Some((id.into(), Arc::new(workload)))
@@ -172,7 +175,23 @@ fn vm_of(pod: &Pod) -> Result<Option<Vm>, NotAName> {
         name: name.as_str().into(),
         uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
+        arrived_at: arrived_at(pod),
+        prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
+        cpu_wait_budget: annotations.get(key::CPU_WAIT_BUDGET).and_then(|text| hundredths(text)),
     }))
+}
+
+fn arrived_at(pod: &Pod) -> Option<Timestamp> {
+    let Metadata { annotations, creation_timestamp, .. } = &pod.metadata;
+    let by_migration = annotations.get(key::TARGET_READY).and_then(|text| text.parse().ok());
+    by_migration.or_else(|| creation_timestamp.parse().ok())
+}
+
+/// Hundredths of a percentage from 0 to 100, such as `5` or `2.5`.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10,000")]
+fn hundredths(percentage: &str) -> Option<u16> {
+    let percentage = percentage.trim().parse::<f64>().ok()?;
+    (0.0..=100.0).contains(&percentage).then(|| (percentage * 100.0).round() as u16)
 }
 
 /// Whether this is a DNS subdomain (RFC 1123), as names of objects are. Any user who may create pods

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vm {
     /// The name of the VirtualMachineInstance, in the namespace of its pod.
@@ -11,6 +13,13 @@ pub struct Vm {
     /// Whether the pod is the target of a live migration and the VM still runs on another node: it
     /// uses memory here, but no vCPU runs yet.
     pub awaits_handover: bool,
+    /// When the VM arrived here or, without a migration, its pod was created; `None` where that is
+    /// unknown.
+    pub arrived_at: Option<Timestamp>,
+    /// Whether its owner wants no eviction.
+    pub prefers_no_eviction: bool,
+    /// CPU ready that its owner accepts, in hundredths of a percent.
+    pub cpu_wait_budget: Option<u16>,
 }
 
 /// A pod, or a container of one, with the labels of its series.
@@ -26,11 +35,20 @@ pub struct Workload {
     pub image: Box<str>,
     /// CPU request of the container, in thousandths of a CPU; `None` for the pod itself.
     pub cpu_request: Option<u64>,
+    /// Memory request of the container, bytes; `None` for the pod itself.
+    pub memory_request: Option<u64>,
     pub vm: Option<Arc<Vm>>,
 }
 
 /// The container of a virt-launcher pod that runs QEMU; the others are helpers.
 const VM_CONTAINER: &str = "compute";
+
+impl Vm {
+    /// CPU ready that its owner accepts, 0 to 1.
+    pub fn cpu_wait_budget_ratio(&self) -> Option<f64> {
+        self.cpu_wait_budget.map(|hundredths| f64::from(hundredths) / 10_000.0)
+    }
+}
 
 impl Workload {
     pub fn is_vm(&self) -> bool {

@@ -37,6 +37,34 @@ impl CpuMax {
     }
 }
 
+/// CPUs by number, up to 1023.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuSet([u64; 16]);
+
+impl CpuSet {
+    /// Whether there is room for such a number.
+    pub fn insert(&mut self, cpu: u64) -> bool {
+        let word = usize::try_from(cpu / 64).ok().and_then(|index| self.0.get_mut(index));
+        word.map(|word| *word |= 1 << (cpu % 64)).is_some()
+    }
+
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// CPUs in both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut common = *self;
+        common.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= other);
+        common
+    }
+}
+
 /// One row of `io.max`: limits per second on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoMax {
@@ -73,19 +101,20 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
     Ok(CpuMax { quota_us, period_us })
 }
 
-/// Counts the CPUs in `cpuset.cpus.effective`, such as `0-3,8`. An empty list is 0: the cgroup has
-/// no CPU left.
-pub fn parse_cpu_count(text: &[u8]) -> Result<u64, ParseError> {
-    let expected = ParseError { line: 1, expected: "a list of CPUs" };
+/// Parses `cpuset.cpus.effective`, such as `0-3,8`. An empty list has no CPU: none is left for the
+/// cgroup.
+pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
+    let expected = ParseError { line: 1, expected: "a list of CPUs below 1024" };
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
-    ranges
-        .map(|range| cpus_in(range).ok_or(expected))
-        .try_fold(0_u64, |sum, cpus| sum.checked_add(cpus?).ok_or(expected))
-}
-
-fn cpus_in(range: &[u8]) -> Option<u64> {
-    let (first, last) = split_once(range, b'-').unwrap_or((range, range));
-    parse_u64(last)?.checked_sub(parse_u64(first)?)?.checked_add(1)
+    let mut set = CpuSet::default();
+    for range in ranges {
+        let (first, last) = split_once(range, b'-').unwrap_or((range, range));
+        let (first, last) = parse_u64(first).zip(parse_u64(last)).ok_or(expected)?;
+        if first > last || !(first..=last).all(|cpu| set.insert(cpu)) {
+            return Err(expected);
+        }
+    }
+    Ok(set)
 }
 
 /// Parses `io.max`, which has a row for each limited device:
@@ -149,12 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cpus_of_a_list_are_counted() {
-        assert_eq!(parse_cpu_count(b"0-3,8,10-11\n"), Ok(7));
-        assert_eq!(parse_cpu_count(b"5\n"), Ok(1));
-        assert_eq!(parse_cpu_count(b"\n"), Ok(0));
-        for wrong in [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n"] {
-            assert!(parse_cpu_count(wrong).is_err(), "{wrong:?}");
+    fn a_list_of_cpus_is_a_set() {
+        let set = |text: &[u8]| parse_cpu_set(text).unwrap();
+        assert_eq!([set(b"0-3,8,10-11\n").len(), set(b"5\n").len(), set(b"\n").len()], [7, 1, 0]);
+        assert_eq!(set(b"0-3,64,1023\n").and(&set(b"2,3,4,60-70,1023\n")), set(b"2-3,64,1023\n"));
+        for wrong in
+            [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n", b"1024\n"]
+        {
+            assert!(parse_cpu_set(wrong).is_err(), "{wrong:?}");
         }
     }
 

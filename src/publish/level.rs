@@ -7,13 +7,6 @@ use crate::contract::{Level, Thresholds};
 /// A level is entered or left when its condition has held for this long.
 const DWELL: Duration = Duration::from_secs(30);
 
-/// CPU ready, as a share of the vCPUs' time, below which CPU contention makes no node `medium`:
-/// VMware's rule of thumb for what users notice.
-const MEDIUM_READY: f64 = 0.05;
-
-/// The same for `high`: the rule of thumb for what is bad.
-const HIGH_READY: f64 = 0.10;
-
 #[derive(Debug, Clone, Copy)]
 pub struct LevelInput {
     pub score: f64,
@@ -35,8 +28,8 @@ impl LevelTracker {
     pub fn new(thresholds: Thresholds) -> Self {
         let (medium, high) = (f64::from(thresholds.medium()), f64::from(thresholds.high()));
         Self {
-            medium: Threshold::new(medium, medium / 2.0, MEDIUM_READY),
-            high: Threshold::new(high, high * 2.0 / 3.0, HIGH_READY),
+            medium: Threshold::new(medium, medium / 2.0, Level::Medium),
+            high: Threshold::new(high, high * 2.0 / 3.0, Level::High),
         }
     }
 
@@ -48,6 +41,10 @@ impl LevelTracker {
     pub fn advance(&mut self, now: Instant, input: LevelInput) -> Level {
         self.medium.advance(now, input);
         self.high.advance(now, input);
+        self.level()
+    }
+
+    pub fn level(&self) -> Level {
         if self.high.is_exceeded {
             Level::High
         } else if self.medium.is_exceeded {
@@ -69,7 +66,8 @@ struct Threshold {
 }
 
 impl Threshold {
-    fn new(enter: f64, leave: f64, ready: f64) -> Self {
+    fn new(enter: f64, leave: f64, level: Level) -> Self {
+        let ready = level.least_cpu_ready();
         Self { enter, leave, ready, is_exceeded: false, changing_since: None }
     }
 

@@ -105,6 +105,11 @@ impl Plan {
         self.levels.adopt(level);
     }
 
+    /// The level after the last score.
+    pub fn level(&self) -> Level {
+        self.levels.level()
+    }
+
     /// Takes the next score; what to write now, if anything.
     pub fn next_write(
         &mut self,

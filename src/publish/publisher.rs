@@ -7,12 +7,16 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
+use super::marker::{Mark, Marker};
 use super::node_patch::{Outputs, node_patch};
 use super::plan::{Failure, Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::cluster::call::CallError;
-use crate::cluster::{NodeKeys, OwnNode};
-use crate::contract::{Freshness, Level, NodePressure, Prefix, Thresholds};
+use crate::cluster::{NodeKeys, OwnNode, PodName};
+use crate::contract::{Freshness, Key, Level, NodePressure, Prefix, Thresholds};
+use crate::identity::Workload;
+use crate::kernel::cgroup_tree::CgroupId;
+use crate::relief::{Assessment, NoCandidate, choose};
 use crate::score::{NodeScore, PerResource, Resource};
 
 pub struct Settings {
@@ -26,6 +30,8 @@ pub struct Settings {
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
     pub dry_run: bool,
+    /// Whether the pod of the VM to move first gets a label.
+    pub mark_candidate: bool,
     /// A random number from 0 to 1, new at each call.
     pub random: fn() -> f64,
 }
@@ -38,6 +44,10 @@ pub enum Report<'a> {
     /// It would have written this; in a cluster, by this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
     Failed(&'a CallError),
+    /// The VM to move first.
+    Candidate(Result<&'a Workload, NoCandidate>),
+    Marked(&'a Mark),
+    MarkFailed(&'a CallError),
 }
 
 pub struct Publisher {
@@ -45,20 +55,23 @@ pub struct Publisher {
     plan: Plan,
     /// Whether the Node was read for values of an earlier agent.
     has_read_node: bool,
+    /// The VM that was named last.
+    named: Option<CgroupId>,
+    marker: Option<Marker>,
 }
 
-/// Publishes until the channel of scores closes. Sends the value of an earlier agent, if there is
+/// Publishes until the channel of assessments closes. Sends the value of an earlier agent, if there is
 /// one to continue from, to `adopt`.
 pub async fn publish(
     settings: Settings,
-    mut scores: watch::Receiver<Option<Arc<NodeScore>>>,
+    mut assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
     mut report: impl FnMut(&Report<'_>),
 ) {
     let mut publisher = Publisher::new(settings);
     let mut adopt = Some(adopt);
-    while scores.changed().await.is_ok() {
-        let Some(score) = scores.borrow_and_update().clone() else { continue };
+    while assessments.changed().await.is_ok() {
+        let Some(assessment) = assessments.borrow_and_update().clone() else { continue };
         let on_report = |step: &Report<'_>| {
             if let (Report::Adopted(found), Some(adopt)) = (step, adopt.take()) {
                 // A receiver that is gone means that the agent is stopping.
@@ -66,7 +79,7 @@ pub async fn publish(
             }
             report(step);
         };
-        publisher.take(&score, on_report).await;
+        publisher.take(&assessment, on_report).await;
     }
 }
 
@@ -74,10 +87,17 @@ impl Publisher {
     pub fn new(settings: Settings) -> Self {
         let Settings { thresholds, counted, outputs, heartbeat, node, .. } = &settings;
         let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level(), *heartbeat);
-        Self { has_read_node: node.is_none(), settings, plan }
+        let label = Key::MigrateFirst.of(&settings.prefix);
+        let marker = (settings.mark_candidate && !settings.dry_run).then(|| Marker::new(label));
+        Self { has_read_node: node.is_none(), settings, plan, named: None, marker }
     }
 
-    pub async fn take(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
+    pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
+        self.publish(&assessment.score, &mut report).await;
+        self.name_candidate(assessment, &mut report).await;
+    }
+
+    async fn publish(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
         let write = self.plan.next_write(score.moment.at, score);
         let node = self.settings.node.clone();
         match (node, write) {
@@ -98,6 +118,32 @@ impl Publisher {
             }
             (_, None) => {}
         }
+    }
+
+    async fn name_candidate(
+        &mut self,
+        assessment: &Assessment,
+        report: &mut impl FnMut(&Report<'_>),
+    ) {
+        let chosen = choose(assessment, self.plan.level(), self.named);
+        self.named = chosen.ok().map(|one| one.cgroup.id);
+        let named = chosen.map(|one| one.workload.as_deref());
+        let named = named.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
+        report(&Report::Candidate(named));
+        let Some((marker, node)) = self.marker.as_mut().zip(self.settings.node.as_ref()) else {
+            return;
+        };
+        let pod = named.ok().map(|workload| PodName {
+            namespace: workload.namespace.to_string(),
+            name: workload.pod.to_string(),
+            node: node.name.clone(),
+        });
+        let now = assessment.score.moment.at;
+        let on_mark = |step: Result<&Mark, &CallError>| match step {
+            Ok(mark) => report(&Report::Marked(mark)),
+            Err(error) => report(&Report::MarkFailed(error)),
+        };
+        marker.follow(node, pod.as_ref(), now, on_mark).await;
     }
 
     /// Continues from the Node's values if they are fresh. Of values with another basis, which

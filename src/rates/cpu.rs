@@ -8,7 +8,7 @@ use crate::kernel::task_text::TaskTimes;
 use crate::sample::{CpuCounters, CpuLimits, CpuUse, ThreadSample};
 
 /// CPU time of a container between two readings.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CpuRates {
     /// Shares of the tick's window in which its tasks waited.
     pub waits: WaitShares,
@@ -64,10 +64,10 @@ pub(super) fn thread_rates(
 
 /// Between its last two readings, which are further apart where the container hardly waits.
 pub(super) fn cpu_rates(cpu: &CpuUse, waits: WaitShares) -> CpuRates {
-    let limits = cpu.limits;
+    let limits = cpu.limits.clone();
     let (Some(before), Some(last)) = (cpu.before, cpu.last) else {
         // Without a quota nothing is throttled, whether it was read or not.
-        let throttled = limits.filter(|limits| limits.quota().is_none()).map(|_| 0.0);
+        let throttled = limits.as_ref().filter(|limits| limits.quota().is_none()).map(|_| 0.0);
         return CpuRates { waits, usage: None, throttled, limits };
     };
     let window = last.at.saturating_duration_since(before.at);

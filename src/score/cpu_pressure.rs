@@ -53,8 +53,8 @@ impl Bounds {
             let own_limit = Ratio::ZERO;
             return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, raw, own_limit });
         }
-        let (used, throttled, limits) = (cpu.usage?, cpu.throttled?, cpu.limits?);
-        let cpus = allowed_cpus(&limits, cpus);
+        let (used, throttled, limits) = (cpu.usage?, cpu.throttled?, cpu.limits.as_ref()?);
+        let cpus = allowed_cpus(limits, cpus);
         // Throttled time is summed over CPUs: over those that were used or throttled, and one at the
         // least, it is a share of time.
         let own = (throttled / (used + throttled).max(1.0)).min(raw.get());
@@ -92,7 +92,8 @@ mod tests {
     }
 
     fn rates(run_delay: Option<f64>, vms: &[CpuRates], others: &[CpuRates]) -> TickRates {
-        let container = |cpu: &CpuRates| ContainerRates { cpu: *cpu, ..vm(1, 0.0, 0.0, 0.0) };
+        let container =
+            |cpu: &CpuRates| ContainerRates { cpu: cpu.clone(), ..vm(1, 0.0, 0.0, 0.0) };
         let others = Some(others.to_vec());
         TickRates { run_delay, others, ..node(vms.iter().map(container).collect()) }
     }
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_queue_behind_a_quota_is_put_on_no_vm() {
         // As measured: forty threads with one CPU waited for 38.8 of 39.3, three VMs for 0.15 each.
-        let vms = [workload(0.09, 0.4, 0.0, None, 4); 3];
+        let vms = [(); 3].map(|()| workload(0.09, 0.4, 0.0, None, 4));
         let batch = workload(0.95, 1.0, 3.0, Some(1.0), 41);
         let node = rates(Some(39.3), &vms, &[batch]);
         assert!((0.08..0.2).contains(&waited(&node, &vms[0])), "{}", waited(&node, &vms[0]));

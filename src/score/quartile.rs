@@ -5,18 +5,44 @@ use super::wait::Wait;
 /// The part of all demand that may be worse off than the answer.
 const UPPER: f64 = 0.25;
 
-/// The smallest contention that three quarters of the demand do not exceed (Hyndman and Fan's type
-/// 1): of two equal demands the larger, of four the second largest. `None` without demand.
-pub(super) fn upper_quartile(mut waits: Vec<Wait>) -> Option<Wait> {
-    let total: f64 = waits.iter().map(|wait| wait.demand).sum();
-    waits.sort_by(|a, b| b.contention.get().total_cmp(&a.contention.get()));
-    // A margin for sums that are not quite equal in binary.
-    let allowed = UPPER * total * (1.0 + 1e-9);
-    let mut above = 0.0;
-    waits.into_iter().find(|wait| {
-        above += wait.demand;
-        above > allowed
-    })
+/// Where VMs together want less than this share of the node's CPUs, or less than this many, there is
+/// no contention. From there to twice as much, contention comes to count.
+const DEMAND_FLOOR_SHARE: f64 = 0.02;
+const DEMAND_FLOOR_CPUS: f64 = 0.5;
+
+/// The upper quartile of a node's containers for one resource.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quartile {
+    pub contention: f64,
+    /// Waiting of the average vCPU of the container that `contention` is taken from.
+    pub ready: f64,
+    /// Demand of all containers.
+    pub demand: f64,
+}
+
+impl Quartile {
+    /// The smallest contention that three quarters of the demand do not exceed (Hyndman and Fan's
+    /// type 1): of two equal demands the larger, of four the second largest. 0 without demand.
+    pub fn of(mut waits: Vec<Wait>) -> Self {
+        let demand: f64 = waits.iter().map(|wait| wait.demand).sum();
+        waits.sort_by(|a, b| b.contention.get().total_cmp(&a.contention.get()));
+        // A margin for sums that are not quite equal in binary.
+        let (allowed, mut above) = (UPPER * demand * (1.0 + 1e-9), 0.0);
+        let found = waits.into_iter().find(|wait| {
+            above += wait.demand;
+            above > allowed
+        });
+        let (contention, ready) =
+            found.map_or((0.0, 0.0), |wait| (wait.contention.get(), wait.node.get()));
+        Self { contention, ready, demand }
+    }
+
+    /// CPU contention of a node with so many CPUs and this share of steal.
+    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
+    pub fn cpu_contention(&self, cpus: Option<u64>, steal: f64) -> f64 {
+        let floor = (DEMAND_FLOOR_SHARE * cpus.unwrap_or(1) as f64).min(DEMAND_FLOOR_CPUS);
+        self.contention.max(steal) * (self.demand / floor - 1.0).clamp(0.0, 1.0)
+    }
 }
 
 #[cfg(test)]
@@ -24,22 +50,19 @@ mod tests {
     use super::*;
     use crate::rates::Ratio;
 
-    fn quartile(weighted: Vec<(f64, f64)>) -> Option<f64> {
+    fn quartile(weighted: Vec<(f64, f64)>) -> f64 {
         let wait = |(value, weight)| {
             Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::of(value, 1.0).unwrap(), weight)
         };
-        let found = upper_quartile(weighted.into_iter().map(wait).collect());
-        found.map(|wait| wait.contention.get())
+        Quartile::of(weighted.into_iter().map(wait).collect()).contention
     }
 
     #[test]
     fn one_two_three_and_four_values() {
         let equal = |values: &[f64]| quartile(values.iter().map(|&value| (value, 1.0)).collect());
-        assert_eq!((equal(&[]), quartile(vec![(0.4, 0.0)])), (None, None));
-        assert_eq!(equal(&[0.4]), Some(0.4));
-        assert_eq!(equal(&[0.0, 0.4]), Some(0.4));
-        assert_eq!(equal(&[0.1, 0.4, 0.2]), Some(0.4));
-        assert_eq!(equal(&[0.1, 0.9, 0.3, 0.2]), Some(0.3));
+        assert_eq!([equal(&[]), quartile(vec![(0.4, 0.0)])], [0.0; 2]);
+        assert_eq!([equal(&[0.4]), equal(&[0.0, 0.4]), equal(&[0.1, 0.4, 0.2])], [0.4; 3]);
+        assert_eq!(equal(&[0.1, 0.9, 0.3, 0.2]), 0.3);
     }
 
     #[test]
@@ -47,9 +70,9 @@ mod tests {
         let small = |count| std::iter::repeat_n((0.0, 0.1), count);
         // One starved large VM among small ones is seen, one small one among large ones decides
         // nothing, and idle ones dilute nothing.
-        assert_eq!(quartile(small(20).chain([(0.8, 4.0)]).collect()), Some(0.8));
-        assert_eq!(quartile(vec![(0.9, 0.1), (0.1, 4.0)]), Some(0.1));
+        assert_eq!(quartile(small(20).chain([(0.8, 4.0)]).collect()), 0.8);
+        assert_eq!(quartile(vec![(0.9, 0.1), (0.1, 4.0)]), 0.1);
         let idle = std::iter::repeat_n((0.0, 0.0), 50);
-        assert_eq!(quartile(idle.chain([(0.5, 1.0)]).collect()), Some(0.5));
+        assert_eq!(quartile(idle.chain([(0.5, 1.0)]).collect()), 0.5);
     }
 }

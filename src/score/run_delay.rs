@@ -23,8 +23,8 @@ pub(super) fn cpu_wait(container: &ContainerRates, cpus: Option<u64>) -> Option<
 /// wait that queue there: on average (ran + delayed) / CPUs, and one at least. CPUs on which the
 /// container runs are not throttled; Linux 7.2 counts some of that time, too.
 fn own_delay(cpu: &CpuRates, threads: ThreadRates, cpus: Option<u64>) -> Option<f64> {
-    let (throttled, limits) = (cpu.throttled?, cpu.limits?);
-    let cpus = allowed_cpus(&limits, cpus);
+    let (throttled, limits) = (cpu.throttled?, cpu.limits.as_ref()?);
+    let cpus = allowed_cpus(limits, cpus);
     let throttled = throttled.min((cpus - threads.ran).max(0.0));
     let queued = (threads.ran + threads.delayed) / cpus;
     Some((throttled * queued.max(1.0)).min(threads.delayed))
@@ -33,7 +33,7 @@ fn own_delay(cpu: &CpuRates, threads: ThreadRates, cpus: Option<u64>) -> Option<
 /// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
 /// for the node.
 pub(super) fn quota_left(cpu: &CpuRates) -> Option<f64> {
-    match cpu.limits?.quota() {
+    match cpu.limits.as_ref()?.quota() {
         Some(quota) => Some((quota - cpu.usage?).max(0.0)),
         None => Some(f64::INFINITY),
     }
@@ -43,7 +43,8 @@ pub(super) fn quota_left(cpu: &CpuRates) -> Option<f64> {
 #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
 pub(super) fn allowed_cpus(limits: &CpuLimits, cpus: Option<u64>) -> f64 {
     let node = cpus.unwrap_or(1).max(1);
-    limits.cpus.filter(|own| *own > 0).map_or(node, |own| own.min(node)) as f64
+    let own = limits.cpus.as_ref().map(|set| u64::from(set.len())).filter(|own| *own > 0);
+    own.map_or(node, |own| own.min(node)) as f64
 }
 
 #[cfg(test)]

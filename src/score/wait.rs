@@ -28,7 +28,7 @@ pub struct Wait {
 impl Wait {
     /// CPU: `used` and `waited` CPUs. `vcpus` is what a share of the window counts for: without vCPUs,
     /// the CPUs that were wanted.
-    pub(super) fn of_cpu(
+    pub fn of_cpu(
         used: f64,
         waited: f64,
         vcpus: Option<f64>,
@@ -42,7 +42,7 @@ impl Wait {
     }
 
     /// Memory and I/O, whose demand is not known: the share of the window is the contention.
-    pub(super) fn of_stall(raw: Ratio, own_limit: Ratio, node: Ratio, weight: f64) -> Self {
+    pub fn of_stall(raw: Ratio, own_limit: Ratio, node: Ratio, weight: f64) -> Self {
         Self { raw, own_limit, node, contention: node, demand: weight }
     }
 }

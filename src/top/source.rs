@@ -13,9 +13,9 @@ use crate::config::{Config, PodSource};
 use crate::health::Health;
 use crate::host::{Host, node_identity};
 use crate::pod_source;
+use crate::relief::Assessor;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
-use crate::score::Scorer;
 use crate::snapshot::{NodeIdentity, Snapshot};
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
@@ -78,7 +78,7 @@ impl Source {
 struct OwnReading {
     identity: NodeIdentity,
     sampler: Sampler,
-    scorer: Scorer,
+    assessor: Assessor,
 }
 
 impl OwnReading {
@@ -90,18 +90,20 @@ impl OwnReading {
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;
-        let (identity, scorer) = (node_identity(config), Scorer::new(config.counted.clone()));
-        Ok(Self { identity, sampler, scorer })
+        let identity = node_identity(config);
+        let assessor = Assessor::new(config.counted.clone(), config.thresholds);
+        Ok(Self { identity, sampler, assessor })
     }
 
     async fn next(&mut self) -> anyhow::Result<View> {
         let tick = self.sampler.next_tick().await?;
         let moment = tick.sample.moment;
-        let score = tick.rates.as_ref().map(|rates| self.scorer.advance(moment, rates));
+        let assessment = tick.rates.as_ref().map(|rates| self.assessor.advance(moment, rates));
         let latest = self.sampler.scrape(Detail::Everything).await?;
         // Serialized and parsed, so that both sources share one path.
         let rates = latest.rates.as_deref();
-        let snapshot = Snapshot::new(&self.identity, &latest.sample, rates, score.as_ref(), None);
+        let snapshot =
+            Snapshot::new(&self.identity, &latest.sample, rates, assessment.as_ref(), None);
         let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;
         View::parse(&json).context("cannot read the snapshot")
     }

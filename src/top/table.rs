@@ -54,7 +54,7 @@ pub(super) struct Frame {
 }
 
 /// The columns after the name. A narrow terminal shows only the first ones.
-const COLUMNS: [&str; 7] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
+const COLUMNS: [&str; 8] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
 
 /// The columns of the table of CPU users.
 const USER_COLUMNS: [&str; 3] = ["EXCESS", "CPUS", "REQUEST"];
@@ -88,8 +88,8 @@ const KEYS: &str = "? help  c contention  u CPUs  m memory  q quit";
 
 const HELP: &str = "CONTENTION: share of demand that waited because of the node. CPU, MEMORY, IO: \
                       share of time in which some task waited (pressure). LIMIT: part of CPU that own \
-                      limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. EXCESS: \
-                      CPUs used above the REQUEST. Sort by contention: c, by CPUs used: u, by memory \
+                      limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. RELIEF: \
+                      CPUs' worth of waiting that would end if the VM left. EXCESS: CPUs used above the REQUEST. Sort by contention: c, by CPUs used: u, by memory \
                     pressure: m.";
 
 /// The lines of a frame, at most as many and as long as fit.
@@ -146,12 +146,16 @@ fn head(frame: &Frame) -> Vec<String> {
 fn node_fields(view: &View) -> Vec<String> {
     let node = &view.node;
     let name = view.node_name.as_deref().unwrap_or("node");
-    vec![
+    let candidate = view.agent.as_ref().and_then(|agent| agent.publish.candidate.as_ref());
+    let candidate = candidate.map(|vm| plain(&format!("move first {}/{}", vm.namespace, vm.name)));
+    let fields = [
         plain(format!("{name}: {}", view.score()).trim_end()),
         format!("VMs contended {}", node.vms_contended),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
-    ]
+        format!("headroom {} CPUs", cpus(node.headroom_cpus)),
+    ];
+    fields.into_iter().chain(candidate).collect()
 }
 
 /// A share for each resource.
@@ -218,16 +222,17 @@ fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
     sort_by_values(&mut cgroups, |cgroup| {
         let PerResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
         let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
+        let over_budget = cgroup.is_over_budget().then_some(1.0);
         match sort {
-            Sort::Contention => [cgroup.contention(), most],
-            Sort::Cpus => [cgroup.usage(), cgroup.contention()],
-            Sort::Memory => [memory, cgroup.contention()],
+            Sort::Contention => [over_budget, cgroup.contention(), most],
+            Sort::Cpus => [cgroup.usage(), cgroup.contention(), None],
+            Sort::Memory => [memory, cgroup.contention(), None],
         }
     });
     (kind, cgroups)
 }
 
-fn cells(cgroup: &Cgroup) -> [String; 7] {
+fn cells(cgroup: &Cgroup) -> [String; 8] {
     let pressure = cgroup.pressure;
     let waiting = cgroup.scored.map(|scored| scored.waiting).unwrap_or_default();
     let raw = waiting.map(|waiting| waiting.map(|waiting| waiting.raw));
@@ -237,6 +242,7 @@ fn cells(cgroup: &Cgroup) -> [String; 7] {
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
         percent(waiting.cpu.map(|cpu| cpu.left)),
         cpus(cgroup.usage()),
+        cpus(cgroup.scored.and_then(|scored| Some(scored.relief?.cpus))),
         percent(raw.memory.or(pressure.memory.some)),
         percent(raw.io.or(pressure.io.some)),
     ]

@@ -27,8 +27,16 @@ pub(super) struct Agent {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Publish {
+    pub(super) candidate: Option<Candidate>,
     pub(super) error: Option<Problem>,
     pub(super) last: Option<Published>,
+}
+
+/// The VM whose move helps the node most.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Candidate {
+    pub(super) namespace: String,
+    pub(super) name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -50,6 +58,7 @@ pub(super) struct Node {
     pub(super) pressure: PerResource<Pressure>,
     pub(super) utilization: Option<f64>,
     pub(super) steal: Option<f64>,
+    pub(super) headroom_cpus: Option<f64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -63,6 +72,7 @@ pub(super) struct Cgroup {
     #[serde(default)]
     pub(super) is_user: bool,
     pub(super) is_vm: bool,
+    pub(super) cpu_wait_budget: Option<f64>,
     pub(super) awaits_handover: Option<bool>,
     pub(super) pressure: PerResource<Pressure>,
     pub(super) scored: Option<Scored>,
@@ -83,7 +93,14 @@ pub(super) struct Pressure {
 pub(super) struct Scored {
     pub(super) usage: Option<f64>,
     pub(super) contention: PerResource<Option<f64>>,
+    pub(super) cpu_ready: Option<f64>,
     pub(super) waiting: PerResource<Option<Waiting>>,
+    pub(super) relief: Option<Relief>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Relief {
+    pub(super) cpus: f64,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -169,12 +186,22 @@ impl Cgroup {
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 
+    /// Whether a VM waits for longer than its owner accepts.
+    pub(super) fn is_over_budget(&self) -> bool {
+        let ready = self.scored.and_then(|scored| scored.cpu_ready);
+        self.is_vm && ready.zip(self.cpu_wait_budget).is_some_and(|(ready, budget)| ready > budget)
+    }
+
     /// The displayed name.
     pub(super) fn name(&self) -> String {
-        let arriving = if self.awaits_handover == Some(true) { " (arriving)" } else { "" };
+        let state = match (self.awaits_handover, self.is_over_budget()) {
+            (Some(true), _) => " (arriving)",
+            (_, true) => " (over budget)",
+            (_, false) => "",
+        };
         let container = self.container.as_deref().unwrap_or_default();
         match (&self.namespace, &self.vm, &self.pod) {
-            (Some(namespace), Some(vm), _) if self.is_vm => format!("{namespace}/{vm}{arriving}"),
+            (Some(namespace), Some(vm), _) if self.is_vm => format!("{namespace}/{vm}{state}"),
             (Some(namespace), _, Some(pod)) if container.is_empty() => format!("{namespace}/{pod}"),
             (Some(namespace), _, Some(pod)) => format!("{namespace}/{pod}/{container}"),
             _ => self.id.clone(),

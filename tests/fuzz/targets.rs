@@ -17,7 +17,7 @@ use psi_agent::kernel::counters::{
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{
-    parse_cpu_count, parse_cpu_max, parse_io_max, parse_limit, parse_number,
+    parse_cpu_set, parse_cpu_max, parse_io_max, parse_limit, parse_number,
 };
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
@@ -44,7 +44,7 @@ static TARGETS: [(&str, Parse); 39] = targets! {
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     controllers: parse_controllers,
-    cpu_count: parse_cpu_count,
+    cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
     cpu_stat_local: parse_cpu_stat_local,

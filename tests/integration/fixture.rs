@@ -27,3 +27,4 @@ mod sampling;
 mod silent_api_server;
 mod snippets;
 pub(crate) mod top;
+mod versions;

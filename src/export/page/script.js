@@ -54,8 +54,11 @@ const sinceResponse = () => performance.now() - seenAt;
 const ageOf = (atMs) => seen.observed_at_ms + sinceResponse() - atMs;
 const ago = (atMs) => known(atMs) ? duration(ageOf(atMs)) + " ago" : "not yet";
 
+// A VM that waits for longer than its owner accepts.
+const isOverBudget = (c) => known(c.cpu_wait_budget) && (c.scored?.cpu_ready ?? 0) > c.cpu_wait_budget;
+
 function nameOf(c) {
-  if (c.is_vm) return `${c.namespace}/${c.vm}${c.awaits_handover ? " (arriving)" : ""}`;
+  if (c.is_vm) return `${c.namespace}/${c.vm}${c.awaits_handover ? " (arriving)" : isOverBudget(c) ? " (over budget)" : ""}`;
   if (c.pod) return `${c.namespace}/${c.pod}${c.container ? "/" + c.container : ""}`;
   return c.id;
 }
@@ -89,7 +92,7 @@ function row(c, cells) {
 
 const contention = (c) => c.scored ? Math.max(c.scored.contention.cpu ?? -1, c.scored.contention.memory ?? -1) : -1;
 const waited = (c) => Math.max(...["cpu", "memory", "io"].map((resource) => c.pressure[resource].some ?? -1));
-const byContention = (a, b) => contention(b) - contention(a) || waited(b) - waited(a) || (a.id < b.id ? -1 : 1);
+const byContention = (a, b) => isOverBudget(b) - isOverBudget(a) || contention(b) - contention(a) || waited(b) - waited(a) || (a.id < b.id ? -1 : 1);
 
 // A tick has the CPU use of scored containers only. Others are computed from the counters.
 function used(c) {
@@ -169,8 +172,9 @@ function tile(resource, title, node) {
 const list = (names) => names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more`
   : names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
 
-// Who waits because of the node, who because of an own limit, and who uses most above its request.
-function sentence({ node, levels }, vms, users) {
+// Who waits because of the node, who because of an own limit, who uses most above its request, and
+// which VM's move helps most.
+function sentence({ node, levels, agent }, vms, users) {
   const clauses = [], names = (isIt) => vms.filter(isIt).map(nameOf);
   for (const [resource, word] of [["cpu", "CPU"], ["memory", "memory"]]) {
     const waiting = names((c) => (c.scored?.contention[resource] ?? 0) >= levels.medium);
@@ -180,6 +184,9 @@ function sentence({ node, levels }, vms, users) {
     clauses.push(`${nameOf(users[0])} uses ${cpus(excess(users[0]))} CPUs above its request`);
   }
   if (clauses.length === 0) clauses.push(known(node.score) ? "No VM waits because of the node" : "No score yet");
+  const named = agent?.publish.candidate, isNamed = (c) => c.namespace === named?.namespace && c.vm === named?.name;
+  const best = vms.find((c) => isNamed(c) && c.scored?.relief);
+  if (best) clauses.push(`moving ${nameOf(best)} would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
   const limited = names((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
   if (limited.length > 0) clauses.push(`${list(limited)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
   return clauses.join("; ") + ".";
@@ -212,7 +219,7 @@ function showNode(snapshot, vms, kind) {
   if (byId("sentence").textContent !== words) byId("sentence").textContent = words;
   byId("version").textContent = `Version ${version}, ${cgroups.length} cgroups.`;
   byId("counts").textContent = `Scale 0 to 100. ${vms.length} ${kind}, ${node.vms_contended} contended.`;
-  byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal. ` +
+  byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal, headroom ${cpus(node.headroom_cpus)} CPUs. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
   showScore(snapshot);
   tile("cpu", "CPU", node);

@@ -212,3 +212,34 @@ fn a_static_pods_hash_that_no_kubelet_makes_is_no_name() {
     let compute = in_pod(&index_of(&value), "/crio-<compute>.scope").unwrap();
     assert!(compute.name.ends_with(&format!("_{UID}_0")), "{:.99}", compute.name);
 }
+
+#[test]
+fn what_decides_about_a_move_is_on_the_pod() {
+    let vm_of = |annotations: Value, memory: Value| {
+        let mut launcher = launcher("containerd");
+        launcher["metadata"]["creationTimestamp"] = json!("2026-11-24T01:00:00Z");
+        let all = launcher["metadata"]["annotations"].as_object_mut().unwrap();
+        all.extend(annotations.as_object().unwrap().clone());
+        launcher["spec"]["containers"] =
+            json!([{"name": "compute", "resources": {"requests": {"memory": memory}}}]);
+        let compute = in_pod(&index_of(&launcher), "/cri-containerd-<compute>.scope").unwrap();
+        (Vm::clone(compute.vm.as_deref().unwrap()), compute.memory_request)
+    };
+    let (plain, memory) = vm_of(json!({}), json!("2294Mi"));
+    assert_eq!(plain.arrived_at, "2026-11-24T01:00:00Z".parse().ok());
+    assert!(!plain.prefers_no_eviction);
+    assert_eq!((plain.cpu_wait_budget, memory), (None, Some(2294 * 1024 * 1024)));
+    assert_eq!(vm_of(json!({}), json!("1.5G")).1, Some(1_500_000_000));
+    assert_eq!(vm_of(json!({}), json!("much")).1, None);
+    let arrived = json!({"kubevirt.io/migration-target-ready-timestamp": "2026-11-24T02:00:00Z",
+        "descheduler.alpha.kubernetes.io/prefer-no-eviction": "false"});
+    let (arrived, _) = vm_of(arrived, json!(1));
+    assert_eq!(arrived.arrived_at, "2026-11-24T02:00:00Z".parse().ok());
+    assert!(arrived.prefers_no_eviction, "its presence counts, not its value");
+    let budget = |text: &str| vm_of(json!({"psi-agent.io/cpu-wait-budget": text}), json!(1)).0;
+    let ratio = |text: &str| budget(text).cpu_wait_budget_ratio();
+    assert_eq!([ratio("5"), ratio("2.5"), ratio("0")], [Some(0.05), Some(0.025), Some(0.0)]);
+    for wrong in ["", "5 %", "-1", "101", "NaN", "inf"] {
+        assert_eq!(ratio(wrong), None, "{wrong}");
+    }
+}

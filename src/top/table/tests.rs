@@ -22,14 +22,15 @@ fn vm(name: &str, contention: f64) -> Value {
         &json!({"is_vm": true, "vm": name, "namespace": "shop", "pod": "virt-launcher-x",
             "container": "compute",
             "scored": {"usage": 1.5, "contention": {"cpu": contention, "memory": 0.0, "io": null},
-                "waiting": {"cpu": waiting, "memory": none, "io": null}}}),
+                "waiting": {"cpu": waiting, "memory": none, "io": null},
+                "relief": {"cpus": 0.75, "score_without": 0.05}}}),
     )
 }
 
 fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
-        "vms_contended": 1, "utilization": 0.81, "steal": null});
+        "vms_contended": 1, "utilization": 0.81, "steal": null, "headroom_cpus": 1.25});
     let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
     Frame {
         source: "agent 9.9 at 127.0.0.1:1".into(),
@@ -54,16 +55,31 @@ fn the_vm_with_the_largest_contention_comes_first() {
     ]);
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
-        "node: score 12  VMs contended 1  busy 81%  steal -",
+        "node: score 12  VMs contended 1  busy 81%  steal -  headroom 1.25 CPUs",
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%  I/O -",
         "",
-        "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  MEMORY     IO",
-        "shop/starved                31%    50%    12%    38%   1.50      0%      -",
-        "shop/idle                    0%    50%    12%    38%   1.50      0%      -",
-        "shop/new (arriving)           -      -      -      -      -     20%      -",
+        "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  RELIEF  MEMORY     IO",
+        "shop/starved                31%    50%    12%    38%   1.50    0.75      0%      -",
+        "shop/idle                    0%    50%    12%    38%   1.50    0.75      0%      -",
+        "shop/new (arriving)           -      -      -      -      -       -     20%      -",
     ];
     assert_eq!(lines(&seen, WIDE), expected);
+}
+
+#[test]
+fn a_vm_over_its_budget_comes_first_and_the_vm_to_move_is_named() {
+    let mut patient = vm("patient", 0.1);
+    (patient["cpu_wait_budget"], patient["scored"]["cpu_ready"]) = (json!(0.05), json!(0.06));
+    let mut within = vm("within", 0.5);
+    (within["cpu_wait_budget"], within["scored"]["cpu_ready"]) = (json!(0.5), json!(0.06));
+    let mut seen = frame(&[vm("starved", 0.9), patient, within]);
+    let agent = json!({"publish": {"candidate": {"namespace": "shop", "name": "db"}}});
+    seen.view.agent = serde_json::from_value(agent).unwrap();
+    let lines = lines(&seen, Size::PIPE);
+    assert!(lines[1].ends_with("  move first shop/db"), "{lines:#?}");
+    let names: Vec<&str> = lines[6..].iter().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(names, ["shop/patient (over budget)", "shop/starved", "shop/within"]);
 }
 
 #[test]
@@ -150,7 +166,7 @@ fn a_narrow_terminal_omits_the_last_columns_and_the_middle_of_names() {
     let expected = [
         "00:00:01 UTC  agent 9.9 at 127.0.0.1:1",
         "node: score 12  VMs contended 1",
-        "busy 81%  steal -",
+        "busy 81%  steal -  headroom 1.25 CPUs",
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%",
         "I/O -",

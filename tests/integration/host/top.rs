@@ -35,7 +35,7 @@ fn row<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     row.unwrap_or_else(|| panic!("no {name} in {lines:#?}")).split_whitespace().collect()
 }
 
-const HEADER: [&str; 8] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "MEMORY", "IO"];
+const HEADER: [&str; 9] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
 
 #[test]
 #[ignore = "takes up to 10 s"]
@@ -51,7 +51,7 @@ fn through_a_pipe_one_table_of_a_running_agent_is_printed() {
     assert!(lines[1].starts_with(&warming_up), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
     // Recorded pressure stands still, and nobody recorded CPU times.
-    assert_eq!(row(&lines, "vms/demo")[5..], ["-", "0%", "0%"], "{lines:#?}");
+    assert_eq!(row(&lines, "vms/demo")[5..], ["-", "-", "0%", "0%"], "{lines:#?}");
     assert_eq!(lines.len(), 7, "{lines:#?}");
 }
 
@@ -62,7 +62,7 @@ fn without_an_agent_the_kernel_is_read() {
     assert!(lines[0].ends_with("UTC  read from the kernel: no agent at 127.0.0.1:1"), "{lines:#?}");
     assert_eq!(row(&lines, "VM"), HEADER);
     // Without recorded CPU times the causes of CPU wait are not known.
-    assert_eq!(row(&lines, "vms/demo")[1..], ["0%", "0%", "-", "-", "-", "0%", "0%"]);
+    assert_eq!(row(&lines, "vms/demo")[1..], ["0%", "0%", "-", "-", "-", "-", "0%", "0%"]);
     let roots: Vec<String> = flags_of_one_vm().into_iter().take(2).collect();
     let lines = table(NOBODY, &roots);
     assert_eq!(row(&lines, "CONTAINER")[0], "CONTAINER");

@@ -217,17 +217,18 @@ impl Cluster {
 
     /// The base with components.
     pub(crate) fn render_with(&self, components: &[&str]) -> String {
-        let components: Vec<String> =
-            components.iter().map(|name| format!("../components/{name}")).collect();
-        let kustomization = json!({
-            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": ["../base"], "components": components,
-        });
-        self.render(&kustomization.to_string())
+        self.render(&with_components(components).to_string())
     }
 
     /// A kustomization that stands in a folder beside the base.
     pub(crate) fn render(&self, kustomization: &str) -> String {
+        let output = self.try_render(kustomization);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What kustomize makes of it, which may be an error.
+    pub(crate) fn try_render(&self, kustomization: &str) -> Output {
         let folder = self.folder.join("rendered");
         fs::create_dir_all(&folder).unwrap();
         // A kustomization names its parts relative to itself.
@@ -236,7 +237,7 @@ impl Cluster {
             format!("{up}{}/", of_project("daemonset").strip_prefix("/").unwrap().display());
         fs::write(folder.join("kustomization.yaml"), kustomization.replace("../", &beside))
             .unwrap();
-        self.kubectl(&["kustomize", folder.to_str().unwrap()], "")
+        self.kubectl_as(&self.admin_kubeconfig(), &["kustomize", folder.to_str().unwrap()])
     }
 
     /// A Node that pods can be bound to.
@@ -389,6 +390,16 @@ impl Drop for Companion {
             super::show_end_of_log(&self.log.display().to_string(), &self.log);
         }
     }
+}
+
+/// A kustomization of the base with components.
+pub(crate) fn with_components(components: &[&str]) -> Value {
+    let components: Vec<String> =
+        components.iter().map(|name| format!("../components/{name}")).collect();
+    json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": ["../base"], "components": components,
+    })
 }
 
 /// A folder of the project's.

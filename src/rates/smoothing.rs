@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rates::Ratio;
+use super::window::Ratio;
 
 /// After this long, a change has come through by 63 %.
 const TIME_CONSTANT: Duration = Duration::from_secs(30);
@@ -15,7 +15,7 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// A smoothed value. What there was before the first window has no weight in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Smoothed {
+pub struct Smoothed {
     sum: f64,
     weight: f64,
     absent: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Smoothed {
 impl Smoothed {
     /// Takes in the value of a window; `None` where it could not be read. Time without ticks, in which
     /// the agent was stopped, is not read either.
-    pub(super) fn advance(&mut self, value: Option<f64>, window: Duration) {
+    pub fn advance(&mut self, value: Option<f64>, window: Duration) {
         let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
             if self.absent > HELD_FOR {
@@ -41,19 +41,24 @@ impl Smoothed {
     }
 
     /// Lets `value` stand for all the time before the first window.
-    pub(super) fn adopt(&mut self, value: f64) {
+    pub fn adopt(&mut self, value: f64) {
         self.sum += value * (1.0 - self.weight);
         self.weight = 1.0;
     }
 
     /// The value, however little it rests on.
-    pub(super) fn now(&self) -> Option<Ratio> {
+    pub fn mean(&self) -> Option<f64> {
+        self.was_read.then(|| self.sum / self.weight)
+    }
+
+    /// The same of a share.
+    pub fn now(&self) -> Option<Ratio> {
         // Of sums that are equal in all but their last bit, the one may be the larger.
-        if self.was_read { Ratio::of(self.sum, self.weight) } else { None }
+        Ratio::of(self.mean()?, 1.0)
     }
 
     /// The value, once it has a history.
-    pub(super) fn settled(&self) -> Option<Ratio> {
+    pub fn settled(&self) -> Option<Ratio> {
         if self.weight >= SETTLED { self.now() } else { None }
     }
 }

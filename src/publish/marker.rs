@@ -1,0 +1,154 @@
+//! The label on the pod of the VM to move first.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::cluster::call::CallError;
+use crate::cluster::{OwnNode, PodName};
+
+/// Labels that are set in an hour. Each is removed once at most.
+const MOST_MARKS: usize = 10;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Time from a failed request to the next.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Keeps the label on one pod at most.
+#[derive(Debug)]
+pub(super) struct Marker {
+    label: String,
+    /// Pods of this Node that have the label; `None` until they were listed, since an earlier agent may
+    /// have left some.
+    marked: Option<BTreeSet<PodName>>,
+    marks: VecDeque<Instant>,
+    not_before: Option<Instant>,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mark {
+    Set(PodName),
+    Removed(PodName),
+}
+
+impl Marker {
+    pub(super) fn new(label: String) -> Self {
+        Self { label, marked: None, marks: VecDeque::new(), not_before: None }
+    }
+
+    /// Makes the requests after which the wanted pod alone has the label, as far as the bound allows.
+    pub(super) async fn follow(
+        &mut self,
+        node: &OwnNode,
+        wanted: Option<&PodName>,
+        now: Instant,
+        mut report: impl FnMut(Result<&Mark, &CallError>),
+    ) {
+        if self.not_before.is_some_and(|at| now < at) {
+            return;
+        }
+        if let Err(error) = self.try_follow(node, wanted, now, &mut report).await {
+            self.not_before = Some(now + RETRY);
+            report(Err(&error));
+        }
+    }
+
+    async fn try_follow(
+        &mut self,
+        node: &OwnNode,
+        wanted: Option<&PodName>,
+        now: Instant,
+        report: &mut impl FnMut(Result<&Mark, &CallError>),
+    ) -> Result<(), CallError> {
+        if self.marked.is_none() {
+            let found = node.api.labelled_pods(&self.label, Some(&node.name)).await?;
+            self.marked = Some(found.into_iter().collect());
+        }
+        while let Some(mark) = self.next(wanted, now) {
+            let (pod, value) = match &mark {
+                Mark::Set(pod) => (pod, Some("true")),
+                Mark::Removed(pod) => (pod, None),
+            };
+            let written = node.api.label_pod(pod, &self.label, value).await;
+            // A pod that is gone has no label.
+            if written != Err(CallError::NotFound) {
+                written?;
+            }
+            self.done(&mark, now);
+            report(Ok(&mark));
+        }
+        Ok(())
+    }
+
+    /// The next request: labels of others are removed first.
+    fn next(&mut self, wanted: Option<&PodName>, now: Instant) -> Option<Mark> {
+        let marked = self.marked.as_ref()?;
+        if let Some(other) = marked.iter().find(|pod| Some(*pod) != wanted) {
+            return Some(Mark::Removed(other.clone()));
+        }
+        self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
+        let wanted =
+            wanted.filter(|pod| !marked.contains(*pod) && self.marks.len() < MOST_MARKS)?;
+        Some(Mark::Set(wanted.clone()))
+    }
+
+    fn done(&mut self, mark: &Mark, now: Instant) {
+        let marked = self.marked.get_or_insert_default();
+        match mark {
+            Mark::Set(pod) => {
+                marked.insert(pod.clone());
+                self.marks.push_back(now);
+            }
+            Mark::Removed(pod) => {
+                marked.remove(pod);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> PodName {
+        PodName { namespace: "shop".into(), name: name.into(), node: "node-a".into() }
+    }
+
+    /// The requests until the label is where it is wanted.
+    fn steps(marker: &mut Marker, wanted: Option<&PodName>, now: Instant) -> Vec<Mark> {
+        let mut steps = Vec::new();
+        while let Some(mark) = marker.next(wanted, now) {
+            marker.done(&mark, now);
+            steps.push(mark);
+        }
+        steps
+    }
+
+    #[test]
+    fn one_pod_at_most_has_the_label_and_nothing_is_written_twice() {
+        let now = crate::clock::now().at;
+        let mut marker = Marker::new("psi-agent.io/migrate-first".into());
+        assert_eq!(steps(&mut marker, Some(&pod("db")), now), [], "what is there is not known yet");
+        marker.marked = Some(BTreeSet::from([pod("left"), pod("web")]));
+        let expected =
+            [Mark::Removed(pod("left")), Mark::Removed(pod("web")), Mark::Set(pod("db"))];
+        assert_eq!(steps(&mut marker, Some(&pod("db")), now), expected);
+        assert_eq!(steps(&mut marker, Some(&pod("db")), now), []);
+        assert_eq!(steps(&mut marker, None, now), [Mark::Removed(pod("db"))]);
+    }
+
+    #[test]
+    fn labels_that_are_set_in_an_hour_are_bounded() {
+        let start = crate::clock::now().at;
+        let mut marker = Marker::new("psi-agent.io/migrate-first".into());
+        marker.marked = Some(BTreeSet::new());
+        let mut written = 0;
+        for second in 0..7200 {
+            let now = start + Duration::from_secs(second);
+            let wanted = pod(if second % 2 == 0 { "db" } else { "web" });
+            written += steps(&mut marker, Some(&wanted), now).len();
+        }
+        assert_eq!(written, 4 * MOST_MARKS);
+        assert!(marker.marked.unwrap().is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! The score of each tick, and what a move would change of it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::node::{Contention, Demand, Node};
+use crate::clock::Moment;
+use crate::contract::{NodePressure, Thresholds};
+use crate::identity::Workload;
+use crate::kernel::cgroup_tree::CgroupId;
+use crate::rates::{ContainerRates, CpuRates, Ratio, Smoothed, TickRates};
+use crate::score::{
+    ContainerScore, NodeScore, PerResource, Resource, Scorer, Wait, waits_of_others,
+};
+
+/// Where VMs together wait for less, in CPUs, there is nothing to relieve.
+const NEGLIGIBLE: f64 = 0.01;
+
+/// A score, and predictions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assessment {
+    pub score: NodeScore,
+    /// Busy vCPUs that can be added before the level is `medium`; `None` without a score, and where
+    /// CPU is not part of it.
+    pub headroom_cpus: Option<f64>,
+    /// What would change if a VM left, by its container; empty without a score.
+    pub relief: HashMap<CgroupId, Relief>,
+}
+
+impl From<NodeScore> for Assessment {
+    /// One without predictions.
+    fn from(score: NodeScore) -> Self {
+        Self { score, headroom_cpus: None, relief: HashMap::new() }
+    }
+}
+
+/// What would change if a VM left the node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Relief {
+    /// CPUs' worth of waiting that would end: its own, and that of the other VMs.
+    pub cpus: f64,
+    /// The score that the node would have.
+    pub score_without: Ratio,
+}
+
+/// Makes scores and predictions of rates, one after another.
+#[derive(Debug)]
+pub struct Assessor {
+    scorer: Scorer,
+    counted: Vec<Resource>,
+    /// Score at which the level `medium` begins, 0 to 1.
+    medium: f64,
+    demands: HashMap<CgroupId, SmoothedDemand>,
+}
+
+/// CPUs used and waited for, over the windows.
+#[derive(Debug, Clone, Copy, Default)]
+struct SmoothedDemand {
+    used: Smoothed,
+    waiting: Smoothed,
+}
+
+impl SmoothedDemand {
+    fn advance(&mut self, container: &ContainerScore, window: Duration) {
+        let wait = container.usage.zip(container.wait.cpu);
+        self.used.advance(container.usage, window);
+        self.waiting.advance(wait.map(|(used, wait)| (wait.demand - used).max(0.0)), window);
+    }
+}
+
+impl Assessor {
+    /// One without history.
+    pub fn new(counted: Vec<Resource>, thresholds: Thresholds) -> Self {
+        let medium = f64::from(thresholds.medium()) / 100.0;
+        Self { scorer: Scorer::new(counted.clone()), counted, medium, demands: HashMap::new() }
+    }
+
+    /// Goes on from the values that the agent before this one published.
+    pub fn adopt(&mut self, published: &NodePressure) {
+        self.scorer.adopt(published);
+    }
+
+    /// The assessment of a single window, unsmoothed.
+    pub fn of_one_window(
+        counted: Vec<Resource>,
+        thresholds: Thresholds,
+        moment: Moment,
+        rates: &TickRates,
+    ) -> Assessment {
+        let score = Scorer::of_one_window(counted.clone(), moment, rates);
+        Self::new(counted, thresholds).assess(score, rates)
+    }
+
+    /// The assessment after one more window.
+    pub fn advance(&mut self, moment: Moment, rates: &TickRates) -> Assessment {
+        let score = self.scorer.advance(moment, rates);
+        self.assess(score, rates)
+    }
+
+    fn assess(&mut self, score: NodeScore, rates: &TickRates) -> Assessment {
+        let mut before = std::mem::take(&mut self.demands);
+        for container in &score.containers {
+            let id = container.cgroup.id;
+            let mut demand = before.remove(&id).unwrap_or_default();
+            demand.advance(container, rates.node.window);
+            self.demands.insert(id, demand);
+        }
+        let predicted = score.score.and_then(|now| Some((now, self.node(&score, rates)?)));
+        let Some((now, node)) = predicted else { return score.into() };
+        let counts_cpu = self.counted.contains(&Resource::Cpu);
+        let headroom_cpus = counts_cpu.then(|| node.headroom_cpus(self.medium));
+        let relief = self.relief(&score, now, &node);
+        Assessment { score, headroom_cpus, relief }
+    }
+
+    fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
+        let as_it_is = node.contention();
+        let is_calm = as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0;
+        let vms = score.containers.iter().enumerate().filter(|(_, one)| is_vm(one));
+        let relief = vms.map(|(at, one)| {
+            let relief = if is_calm {
+                Relief { cpus: 0.0, score_without: now }
+            } else {
+                let without = node.without(at);
+                let cpus = node.relief_cpus(at);
+                Relief { cpus, score_without: self.score_without(score, &as_it_is, &without) }
+            };
+            (one.cgroup.id, relief)
+        });
+        relief.collect()
+    }
+
+    /// The score less what is predicted to change, so that it equals the score where nothing does.
+    fn score_without(&self, score: &NodeScore, now: &Contention, without: &Contention) -> Ratio {
+        let ends = PerResource {
+            cpu: now.cpu - without.cpu,
+            memory: now.memory - without.memory,
+            io: 0.0,
+        };
+        let left = self.counted.iter().filter_map(|resource| {
+            let contention = (*score.contention.of(*resource))?.get();
+            Ratio::of(contention - ends.of(*resource).max(0.0), 1.0)
+        });
+        left.reduce(|largest, one| if one > largest { one } else { largest }).unwrap_or(Ratio::ZERO)
+    }
+
+    /// The node with what its workloads want; the scored containers come first, in the score's order.
+    fn node(&self, score: &NodeScore, rates: &TickRates) -> Option<Node> {
+        let cpus = u32::try_from(rates.cpus?).ok()?;
+        let containers = score.containers.iter().zip(rates.containers.as_deref()?);
+        let scored = containers.map(|(container, rates)| self.scored_demand(container, rates));
+        let others = rates.others.iter().flatten().zip(waits_of_others(rates));
+        let others = others.map(|(cpu, wait)| other_demand(cpu, wait));
+        Some(Node {
+            cpus,
+            idle: f64::from(cpus) * (1.0 - score.cpu_utilization?.get()),
+            steal: score.steal.map_or(0.0, Ratio::get),
+            demands: scored.chain(others).collect(),
+        })
+    }
+
+    fn scored_demand(&self, container: &ContainerScore, rates: &ContainerRates) -> Demand {
+        let smoothed = self.demands.get(&container.cgroup.id).copied().unwrap_or_default();
+        Demand {
+            is_scored: true,
+            used: smoothed.used.mean().unwrap_or(0.0),
+            waiting: smoothed.waiting.mean().unwrap_or(0.0),
+            vcpus: rates.threads.and_then(|threads| threads.vcpus),
+            memory: rates.memory.current,
+            memory_wait: container.contention.memory.map_or(0.0, Ratio::get),
+            ..with_limits(&rates.cpu)
+        }
+    }
+}
+
+fn is_vm(container: &ContainerScore) -> bool {
+    container.workload.as_deref().is_some_and(Workload::is_vm)
+}
+
+/// CPUs of another workload in the last window. It is left out of the CPUs in use where they were not
+/// read, since it did not wait.
+fn other_demand(cpu: &CpuRates, wait: Option<Wait>) -> Demand {
+    let used = cpu.usage.unwrap_or(0.0);
+    let waiting = wait.map_or(0.0, |wait| (wait.demand - used).max(0.0));
+    Demand { used, waiting, ..with_limits(cpu) }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]
+fn with_limits(cpu: &CpuRates) -> Demand {
+    let limits = cpu.limits.clone().unwrap_or_default();
+    let weight = limits.weight.map_or(Demand::default().weight, |weight| weight as f64);
+    Demand {
+        limit: limits.quota(),
+        weight,
+        cpuset: limits.cpus.as_deref().copied(),
+        ..Demand::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

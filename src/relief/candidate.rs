@@ -1,0 +1,200 @@
+//! The one VM of a node whose move helps most.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::assessment::{Assessment, Relief};
+use crate::contract::Level;
+use crate::identity::{Vm, Workload};
+use crate::kernel::cgroup_tree::CgroupId;
+use crate::score::ContainerScore;
+
+/// A VM that arrived or started more recently is not moved again.
+const SETTLING: Duration = Duration::from_secs(15 * 60);
+
+/// Least decrease of the score, 0 to 1: the step of published values.
+const LEAST_DECREASE: f64 = 0.05;
+
+/// VMs with at least this part of the largest relief count as equal.
+const NEARLY: f64 = 0.9;
+
+/// Why no VM is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoCandidate {
+    NoScore,
+    LevelLow,
+    /// No move would decrease the score by 5 points, or the VM would wait elsewhere as well.
+    NoMoveHelps,
+    /// The VMs whose move would help arrived in the last 15 min, or want no eviction.
+    Excluded,
+}
+
+impl NoCandidate {
+    pub const ALL: [Self; 4] = [Self::NoScore, Self::LevelLow, Self::NoMoveHelps, Self::Excluded];
+
+    /// The value of a metric label.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NoScore => "no_score",
+            Self::LevelLow => "level_low",
+            Self::NoMoveHelps => "no_move_helps",
+            Self::Excluded => "vms_excluded",
+        }
+    }
+}
+
+/// The VM to move first at this level. Of VMs whose relief is nearly equal it is the one that was
+/// named before, else the one with the least memory to copy.
+pub fn choose(
+    assessment: &Assessment,
+    level: Level,
+    named: Option<CgroupId>,
+) -> Result<&ContainerScore, NoCandidate> {
+    let score = assessment.score.score.ok_or(NoCandidate::NoScore)?;
+    if level < Level::Medium {
+        return Err(NoCandidate::LevelLow);
+    }
+    let decrease = |relief: &Relief| score.get() - relief.score_without.get();
+    let contention = assessment.score.contention;
+    let by_cpu = contention.cpu >= contention.memory;
+    let rank = |relief: &Relief| if by_cpu { relief.cpus } else { decrease(relief) };
+    let all = assessment.score.containers.iter();
+    let helpful = all.filter_map(|one| Some((one, assessment.relief.get(&one.cgroup.id)?)));
+    let helpful: Vec<(&ContainerScore, f64)> = helpful
+        .filter(|(_, relief)| decrease(relief) >= LEAST_DECREASE - 1e-9 && rank(relief) >= 0.01)
+        .map(|(one, relief)| (one, rank(relief)))
+        .collect();
+    if helpful.is_empty() {
+        return Err(NoCandidate::NoMoveHelps);
+    }
+    let now = assessment.score.moment.timestamp();
+    let mut movable = helpful;
+    movable.retain(|(one, _)| one.workload.as_deref().is_some_and(|all| is_movable(all, now)));
+    let most = movable.iter().map(|(_, rank)| *rank).fold(0.0, f64::max);
+    let equal = movable.into_iter().filter(|(_, rank)| *rank >= NEARLY * most);
+    let order = |one: &ContainerScore| {
+        let memory = one.workload.as_deref().and_then(|all| all.memory_request);
+        (named != Some(one.cgroup.id), memory.unwrap_or(u64::MAX), one.cgroup.id)
+    };
+    equal.map(|(one, _)| one).min_by_key(|one| order(one)).ok_or(NoCandidate::Excluded)
+}
+
+fn is_movable(workload: &Workload, now: Timestamp) -> bool {
+    let Some(Vm { arrived_at, prefers_no_eviction, .. }) = workload.vm.as_deref() else {
+        return false;
+    };
+    let has_settled = arrived_at.is_none_or(|at| {
+        let since = now.duration_since(at);
+        since.is_negative() || since.unsigned_abs() >= SETTLING
+    });
+    has_settled && !prefers_no_eviction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+    use crate::clock::now;
+    use crate::kernel::cgroup_tree::Cgroup;
+    use crate::rates::{PressureRates, Ratio};
+    use crate::sample::CpuSource;
+    use crate::score::{NodeScore, PerResource, basis};
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    /// A VM's number, relief in CPUs, the score without it, and its memory request.
+    type Row = (u64, f64, f64, u64);
+
+    fn assessment(rows: &[Row], change: impl Fn(u64, &mut Vm)) -> Assessment {
+        let ratio = |value| Ratio::of(value, 1.0);
+        let container = |&(number, _, _, memory): &Row| {
+            let mut vm = Vm::default();
+            change(number, &mut vm);
+            let (container, vm) = ("compute".into(), Some(Arc::new(vm)));
+            let memory_request = Some(memory);
+            let workload = Workload { container, vm, memory_request, ..Workload::default() };
+            ContainerScore {
+                cgroup: Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None)),
+                workload: Some(Arc::new(workload)),
+                usage: None,
+                pressure: PressureRates::default(),
+                wait: PerResource::default(),
+                contention: PerResource::default(),
+                cpu_ready: None,
+                waited: PerResource::default(),
+            }
+        };
+        let score = NodeScore {
+            moment: Moment { at: now().at, unix_ms: 1_800_000_000_000 },
+            basis: basis(CpuSource::RunDelay),
+            score: ratio(0.4),
+            contention: PerResource { cpu: ratio(0.4), memory: ratio(0.0), io: None },
+            latest: PerResource::default(),
+            cpu_ready: None,
+            steal: None,
+            cpu_utilization: None,
+            memory_utilization: None,
+            waiting_vms: 0,
+            containers: rows.iter().map(container).collect(),
+        };
+        let relief = rows.iter().map(|&(number, cpus, without, _)| {
+            (CgroupId(number), Relief { cpus, score_without: ratio(without).unwrap() })
+        });
+        Assessment { score, headroom_cpus: None, relief: relief.collect::<HashMap<_, _>>() }
+    }
+
+    fn chosen(rows: &[Row], level: Level, named: Option<u64>) -> Result<u64, NoCandidate> {
+        let assessment = assessment(rows, |_, _| ());
+        choose(&assessment, level, named.map(CgroupId)).map(|one| one.cgroup.id.0)
+    }
+
+    #[test]
+    fn the_vm_with_the_most_relief_is_named_from_medium_on() {
+        let rows = [(1, 0.5, 0.2, 1), (2, 2.0, 0.0, 9), (3, 0.0, 0.4, 1)];
+        assert_eq!(chosen(&rows, Level::Medium, None), Ok(2));
+        assert_eq!(chosen(&rows, Level::High, Some(1)), Ok(2), "another one helps more");
+        assert_eq!(chosen(&rows, Level::Low, Some(2)), Err(NoCandidate::LevelLow));
+        let unscored = Assessment {
+            score: NodeScore { score: None, ..assessment(&rows, |_, _| ()).score },
+            ..assessment(&rows, |_, _| ())
+        };
+        assert_eq!(choose(&unscored, Level::High, None).err(), Some(NoCandidate::NoScore));
+    }
+
+    #[test]
+    fn of_nearly_equal_ones_the_named_one_stays_else_the_smallest_goes() {
+        let rows = [(1, 2.0, 0.1, 8), (2, 1.9, 0.1, 4), (3, 1.7, 0.1, 1)];
+        assert_eq!(chosen(&rows, Level::Medium, None), Ok(2));
+        assert_eq!(chosen(&rows, Level::Medium, Some(1)), Ok(1));
+        assert_eq!(chosen(&rows, Level::Medium, Some(3)), Ok(2));
+    }
+
+    #[test]
+    fn no_vm_is_named_where_no_move_helps() {
+        let too_little = [(1, 0.3, 0.36, 1)];
+        assert_eq!(chosen(&too_little, Level::High, Some(1)), Err(NoCandidate::NoMoveHelps));
+        // One that is larger than the node would wait elsewhere as well.
+        assert_eq!(chosen(&[(1, 0.0, 0.0, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
+        assert_eq!(chosen(&[], Level::High, None), Err(NoCandidate::NoMoveHelps));
+    }
+
+    #[test]
+    fn a_vm_that_arrived_lately_or_wants_no_eviction_is_not_named() {
+        let rows = [(1, 2.0, 0.0, 1), (2, 1.0, 0.1, 1)];
+        let arrived = |minutes: i64| {
+            let at = Timestamp::from_second(1_800_000_000 - minutes * 60).unwrap();
+            let change = move |number, vm: &mut Vm| {
+                vm.arrived_at = (number == 1).then_some(at);
+            };
+            choose(&assessment(&rows, change), Level::High, None).unwrap().cgroup.id.0
+        };
+        assert_eq!([arrived(0), arrived(14), arrived(15), arrived(500)], [2, 2, 1, 1]);
+        let stays = |_, vm: &mut Vm| vm.prefers_no_eviction = true;
+        let none = assessment(&rows, stays);
+        assert_eq!(
+            choose(&none, Level::High, Some(CgroupId(1))).err(),
+            Some(NoCandidate::Excluded)
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! The label of the VM to move first: which account may set it, which pod has it, and when it is removed.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request};
+use jiff::Timestamp;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use psi_agent::cluster::{ApiClient, OwnNode};
+use psi_agent::contract::Prefix;
+use psi_agent::identity::{Vm, Workload};
+use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::publish::publisher::{Publisher, Report, Settings};
+use psi_agent::rates::Ratio;
+use psi_agent::reap::{Reap, reap};
+use psi_agent::relief::{Assessment, NoCandidate, Relief};
+use serde_json::{Value, json};
+
+use super::publishing::{everything, settings};
+use crate::support::cluster::Cluster;
+use crate::support::kubevirt::{KubeVirt, label, name, virtual_machine};
+use crate::support::short_node::ShortNode;
+use crate::support::wait_for;
+
+const NODE: &str = "node-a";
+const LABEL: &str = "psi-agent.io/migrate-first";
+const BUDGET: &str = "psi-agent.io/cpu-wait-budget";
+
+/// A virt-launcher pod, or one like it that is none.
+fn pod(name: &str, node: &str, kind: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "vms",
+            "labels": {"kubevirt.io": kind, "kept": "yes"},
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "any"}]},
+    })
+}
+
+async fn client_of(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+/// A cluster with the component, two Nodes with pods, and a client of each account.
+struct Scene {
+    cluster: Cluster,
+    agent: Client,
+    reap: Client,
+}
+
+impl Scene {
+    async fn start(name: &str) -> Self {
+        let cluster = Cluster::start(name);
+        cluster.kubectl(&["apply", "-f", "-"], &cluster.render_with(&["candidate"]));
+        cluster.kubectl(&["create", "namespace", "vms"], "");
+        for node in [NODE, "node-b"] {
+            cluster.add_node(node);
+        }
+        cluster.apply(&[
+            pod("db", NODE, "virt-launcher"),
+            pod("web", NODE, "virt-launcher"),
+            pod("far", "node-b", "virt-launcher"),
+            pod("disk", NODE, "hotplug-disk"),
+        ]);
+        let [agent, reap] = ["psi-agent", "psi-agent-reap"].map(|account| {
+            cluster.apply(&[json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": account, "namespace": "psi-agent"},
+                "spec": {
+                    "nodeName": NODE, "serviceAccountName": account,
+                    "containers": [{"name": "agent", "image": "psi-agent"}],
+                },
+            })]);
+            cluster.write_kubeconfig(account, &cluster.bound_token(account, account))
+        });
+        let (agent, reap) = (client_of(&agent).await, client_of(&reap).await);
+        Self { cluster, agent, reap }
+    }
+
+    fn own_node(&self) -> OwnNode {
+        OwnNode { api: ApiClient::new(self.agent.clone()), name: NODE.into() }
+    }
+
+    /// Pods with the label.
+    fn labelled(&self) -> Vec<String> {
+        let list = self.cluster.get(&["pods", "-n", "vms", "-l", LABEL]);
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn set_label(&self, pod: &str) {
+        self.cluster.kubectl(&["label", "pod", pod, "-n", "vms", &format!("{LABEL}=true")], "");
+    }
+}
+
+/// Whether an account may patch a pod. A refusal is 403 and nothing else.
+async fn allows(client: &Client, pod: &str, patch: &Value) -> bool {
+    let request = Request::builder()
+        .method(Method::PATCH)
+        .uri(format!("/api/v1/namespaces/vms/pods/{pod}"))
+        .header("content-type", "application/merge-patch+json")
+        .body(patch.to_string().into_bytes())
+        .unwrap();
+    match client.request::<Value>(request).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if status.code == 403 => false,
+        Err(error) => panic!("{pod}: {patch}: {error}"),
+    }
+}
+
+fn labels(labels: Value) -> Value {
+    json!({"metadata": {"labels": labels}})
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn an_agent_may_change_one_label_of_virt_launcher_pods_of_its_own_node() {
+    let scene = Scene::start("candidate-rights").await;
+    let set = labels(json!({LABEL: "true"}));
+    for (allowed, pod, patch) in [
+        (true, "db", set.clone()),
+        (true, "db", labels(json!({LABEL: null}))),
+        (false, "far", set.clone()),
+        (false, "disk", set.clone()),
+        (false, "db", labels(json!({LABEL: "yes"}))),
+        (false, "db", labels(json!({LABEL: "true", "kept": null}))),
+        (false, "db", labels(json!({"kubevirt.io": "virt-launcher", "other": "x"}))),
+        (false, "disk", labels(json!({"kubevirt.io": "virt-launcher", LABEL: "true"}))),
+        (false, "db", json!({"metadata": {"annotations": {"psi-agent.io/score": "5"}}})),
+        (false, "db", json!({"metadata": {"finalizers": ["psi-agent.io/never"]}})),
+        (false, "db", json!({"spec": {"activeDeadlineSeconds": 1}})),
+        (false, "db", json!({"spec": {"containers": [{"name": "compute", "image": "other"}]}})),
+    ] {
+        assert_eq!(allows(&scene.agent, pod, &patch).await, allowed, "{pod}: {patch}");
+    }
+    // reap may remove the label from any pod, and never set it.
+    scene.set_label("far");
+    for (allowed, patch) in [
+        (false, labels(json!({LABEL: null, "kept": null}))),
+        (true, labels(json!({LABEL: null}))),
+        (false, set),
+    ] {
+        assert_eq!(allows(&scene.reap, "far", &patch).await, allowed, "{patch}");
+    }
+}
+
+/// Two VMs, of which one's move would end this many CPUs of waiting, and a score.
+fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f64) -> Assessment {
+    let mut score = node.tick(contention);
+    let template = score.containers[0].clone();
+    let vms = [(1, "db", db), (2, "web", web)];
+    score.containers = vms
+        .iter()
+        .map(|(number, pod, _)| {
+            let mut container = template.clone();
+            let path = format!("/kubepods/pod{number}/{number:064x}");
+            container.cgroup = Arc::new(Cgroup::new(CgroupId(*number), path, None));
+            container.workload = Some(Arc::new(Workload {
+                namespace: "vms".into(),
+                pod: (*pod).into(),
+                container: "compute".into(),
+                vm: Some(Arc::new(Vm::default())),
+                ..Workload::default()
+            }));
+            container
+        })
+        .collect();
+    let score_without = Ratio::ZERO;
+    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
+    Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
+    let scene = Scene::start("candidate-label").await;
+    // An earlier agent left one.
+    scene.set_label("web");
+    let settings = || Settings {
+        mark_candidate: true,
+        ..settings(Some(scene.own_node()), everything(), false)
+    };
+    let mut publisher = Publisher::new(settings());
+    let mut node = ShortNode::new();
+    let mut marks = 0;
+    for (seconds, contention, db, web, expected) in [
+        (30, 0.0, 0.0, 0.0, &[][..]),
+        (120, 0.5, 2.0, 1.0, &["db"][..]),
+        (30, 0.5, 2.0, 2.1, &["db"]),
+        (30, 0.5, 2.0, 3.0, &["web"]),
+        (300, 0.0, 0.0, 0.0, &[]),
+    ] {
+        for _ in 0..seconds / 5 {
+            let assessment = assessment(&mut node, contention, db, web);
+            let report = |report: &Report<'_>| match report {
+                Report::Marked(_) => marks += 1,
+                Report::Failed(error) | Report::MarkFailed(error) => panic!("{error}"),
+                Report::Adopted(_)
+                | Report::Written(..)
+                | Report::WouldWrite(..)
+                | Report::Candidate(_) => {}
+            };
+            publisher.take(&assessment, report).await;
+        }
+        assert_eq!(scene.labelled(), expected, "{contention} {db} {web}");
+    }
+    // The one that was left, then three changes, of which one is a change of pods.
+    assert_eq!(marks, 5);
+    let patches = scene.cluster.uses_of("pods");
+    // A list, and no write but these.
+    assert!(patches <= marks + 2, "{patches}");
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_all_the_same() {
+    let scene = Scene::start("candidate-forbidden").await;
+    scene.cluster.kubectl(&["delete", "clusterrolebinding", "psi-agent-candidate"], "");
+    let settings =
+        Settings { mark_candidate: true, ..settings(Some(scene.own_node()), everything(), false) };
+    let mut publisher = Publisher::new(settings);
+    let mut node = ShortNode::new();
+    let (mut errors, mut written, mut named) = (Vec::new(), 0, Err(NoCandidate::NoScore));
+    for _ in 0..36 {
+        let assessment = assessment(&mut node, 0.5, 2.0, 1.0);
+        let report = |report: &Report<'_>| match report {
+            Report::MarkFailed(error) => errors.push(error.word()),
+            Report::Written(..) => written += 1,
+            Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
+            Report::Adopted(_) | Report::WouldWrite(..) | Report::Failed(_) | Report::Marked(_) => {
+            }
+        };
+        publisher.take(&assessment, report).await;
+    }
+    assert!((2..=3).contains(&errors.len()), "{errors:?}");
+    assert!(errors.iter().all(|error| *error == "forbidden"), "{errors:?}");
+    assert!(written > 0);
+    assert_eq!(named.as_deref(), Ok("db"));
+    assert_eq!(scene.labelled(), Vec::<String>::new());
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
+    let scene = Scene::start("candidate-reap").await;
+    for pod in ["db", "far"] {
+        scene.set_label(pod);
+    }
+    let score = |node: &str, at: Timestamp| {
+        let at = format!("psi-agent.io/observed-at={at}");
+        let keys = ["psi-agent.io/score=40", "psi-agent.io/basis=run-delay/5", &at];
+        let annotate = [&["annotate", "node", node][..], &keys].concat();
+        scene.cluster.kubectl(&annotate, "");
+    };
+    let now = Timestamp::now();
+    score(NODE, now - Duration::from_secs(3600));
+    score("node-b", now);
+    let (api, prefix) = (ApiClient::new(scene.reap.clone()), Prefix::default());
+    let old = Reap::OlderThan { age: Duration::from_secs(900), force: false };
+    let mut out = Vec::new();
+    reap(&api, &prefix, old, true, now, &mut out).await.unwrap();
+    assert_eq!(scene.labelled(), ["far"], "its agent is alive");
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("vms/db: label removed\n") && out.contains("node-a: cleared\n"), "{out}");
+    reap(&api, &prefix, Reap::All, true, now, &mut Vec::new()).await.unwrap();
+    assert_eq!(scene.labelled(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs etcd, tests/kubernetes/build and tests/kubevirt/build"]
+fn virt_controller_keeps_the_label_and_copies_annotations_of_the_vm() {
+    let kubevirt = KubeVirt::start("candidate-kubevirt");
+    kubevirt.add_node(NODE, 8);
+    let mut vm = virtual_machine("demo");
+    vm["metadata"]["annotations"] = json!({BUDGET: "5"});
+    let pod = kubevirt.start_vm(&vm);
+    assert_eq!(pod["metadata"]["annotations"][BUDGET], "5");
+    let set = ["label", "pod", name(&pod), "-n", "vms", &format!("{LABEL}=true")];
+    kubevirt.cluster.kubectl(&set, "");
+    // A change of the VM makes virt-controller write the pod.
+    let eviction = "descheduler.alpha.kubernetes.io/prefer-no-eviction";
+    kubevirt.patch_vm("demo", &json!({"metadata": {"annotations": {eviction: "true"}}}));
+    wait_for("virt-controller copies the annotation", Duration::from_secs(60), || {
+        let pod = kubevirt.fresh(&pod);
+        pod["metadata"]["annotations"][eviction].is_string().then_some(())
+    });
+    assert_eq!(label(&kubevirt.fresh(&pod), LABEL), Some("true"));
+}
