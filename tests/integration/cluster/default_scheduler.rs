@@ -12,7 +12,7 @@ use crate::support::cluster::{Cluster, unplaced_vm};
 use crate::support::cpu::BusyCpu;
 use crate::support::node_metadata::Ranking;
 use crate::support::staged_node::{StagedNode, agent_pod};
-use crate::support::{built, snippet, wait_for};
+use crate::support::{kubevirt, snippet, wait_for};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const OUTPUTS: [&str; 3] = ["--label", "--taint-levels", "medium,high"];
@@ -88,8 +88,7 @@ fn tolerating(mut pod: Value) -> Value {
 
 /// The affinity of a VM after the snippet's patch, checked by KubeVirt's own resource definition.
 fn affinity_of_patched_vm(cluster: &Cluster) -> Value {
-    let programs = built("kubevirt", include_str!("../../kubevirt/go.mod"), "kubevirt.io/kubevirt");
-    let printed = Command::new(programs.join("crds")).output();
+    let printed = Command::new(kubevirt::program("crds")).output();
     let printed = printed.expect("crds starts: tests/kubevirt/build makes it").stdout;
     let definitions: Value = serde_json::from_slice(&printed).unwrap();
     let definitions = definitions["items"].as_array().unwrap().iter();

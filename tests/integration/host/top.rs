@@ -35,7 +35,8 @@ fn row<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     row.unwrap_or_else(|| panic!("no {name} in {lines:#?}")).split_whitespace().collect()
 }
 
-const HEADER: [&str; 9] = ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
+const HEADER: [&str; 9] =
+    ["VM", "CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
 
 #[test]
 #[ignore = "takes up to 10 s"]

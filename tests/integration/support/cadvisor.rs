@@ -1,14 +1,17 @@
 //! A cAdvisor that is built as the kubelet builds it in, on the host's cgroup2 tree.
 
+use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use super::agent::Agent;
 
-/// Builds it where it is missing, and starts it for the root cgroup and those below `prefix`.
+/// Builds it where it is missing, and starts it for the root cgroup and those below `prefix`. `CADVISOR_RELEASE` in
+/// the environment names an older one.
 pub(crate) fn start_cadvisor(prefix: &str) -> Agent {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cadvisor/build");
-    let build = Command::new(script).stderr(Stdio::inherit()).output().unwrap();
+    let release = env::var("CADVISOR_RELEASE").ok();
+    let build = Command::new(script).args(release).stderr(Stdio::inherit()).output().unwrap();
     assert!(build.status.success(), "{script} failed");
     let program = String::from_utf8(build.stdout).unwrap();
     let mut child = in_own_mounts()

@@ -412,7 +412,7 @@ fn programs() -> PathBuf {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
         return assets.into();
     }
-    let module = include_str!("../../kubernetes/1.36/go.mod");
+    let module = include_str!("../../kubernetes/1.37/go.mod");
     let version = module.split("require k8s.io/kubernetes v").nth(1).unwrap();
     cache_dir().join(format!("kubernetes-{}", version.lines().next().unwrap()))
 }

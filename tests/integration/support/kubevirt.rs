@@ -1,6 +1,7 @@
 //! KubeVirt's own virt-controller, and virt-api where it is wanted, on a real control plane. What is
 //! missing there is played: the kubelet, and virt-handler.
 
+use std::env;
 use std::fs;
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -354,7 +355,9 @@ pub(crate) fn now() -> String {
     format!("{:.0}", Timestamp::now())
 }
 
-/// What `tests/kubevirt/build` made.
-fn program(name: &str) -> PathBuf {
-    built("kubevirt", include_str!("../../kubevirt/go.mod"), "kubevirt.io/kubevirt").join(name)
+/// From the folder `KUBEVIRT_PROGRAMS` where it is set, else what `tests/kubevirt/build` made.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let newest =
+        || built("kubevirt", include_str!("../../kubevirt/1.8/go.mod"), "kubevirt.io/kubevirt");
+    env::var_os("KUBEVIRT_PROGRAMS").map_or_else(newest, PathBuf::from).join(name)
 }
