@@ -60,15 +60,11 @@ pub struct Machine {
 impl Machine {
     /// Runs scenarios of the same number of CPUs and the same clock in one boot. Returns the records of
     /// those that ended, and why the guest failed if it did.
-    pub fn run(
-        &self,
-        folder: &Path,
-        scenarios: &[Scenario],
-    ) -> anyhow::Result<(Vec<Record>, Option<String>)> {
+    pub fn run(&self, scenarios: &[Scenario]) -> anyhow::Result<(Vec<Record>, Option<String>)> {
         let first = scenarios.first().context("no scenarios")?;
         let name = format!("psi-lab-{}-{}", std::process::id(), first.name);
         let work = std::env::temp_dir().join(name);
-        let outcome = self.boot(&work, folder, scenarios);
+        let outcome = self.boot(&work, scenarios);
         fs::remove_dir_all(&work)?;
         outcome
     }
@@ -77,12 +73,11 @@ impl Machine {
     fn boot(
         &self,
         work: &Path,
-        folder: &Path,
         scenarios: &[Scenario],
     ) -> anyhow::Result<(Vec<Record>, Option<String>)> {
         let Scenario { vcpus, real_time: with_disks, .. } =
             scenarios.first().context("no scenarios")?;
-        let initramfs = self.make_initramfs(work, folder, scenarios)?;
+        let initramfs = self.make_initramfs(work, scenarios)?;
         let mut disks = attach(work, &RECORDS)?;
         let mut boot = "console=ttyS0 psi=1 panic=-1 quiet".to_owned();
         if *with_disks {
@@ -134,12 +129,7 @@ impl Machine {
         Ok((records, failure))
     }
 
-    fn make_initramfs(
-        &self,
-        work: &Path,
-        folder: &Path,
-        scenarios: &[Scenario],
-    ) -> anyhow::Result<PathBuf> {
+    fn make_initramfs(&self, work: &Path, scenarios: &[Scenario]) -> anyhow::Result<PathBuf> {
         let root = work.join("root");
         // With less than 0755 on its root the guest's users could open nothing.
         for directory in ["", "bin", "scenarios"] {
@@ -155,9 +145,9 @@ impl Machine {
         symlink("busybox", root.join("bin/sh"))?;
         fs::write(root.join("init"), include_str!("../init-scenarios"))?;
         fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
-        for Scenario { name, .. } in scenarios {
-            let file = format!("{name}.toml");
-            copy(&folder.join(&file), &format!("scenarios/{file}"))?;
+        for scenario in scenarios {
+            let file = root.join("scenarios").join(format!("{}.toml", scenario.name));
+            fs::write(file, toml::to_string(scenario)?)?;
         }
         let packed = work.join("initramfs.gz");
         let pack = "find . | cpio -o -H newc -R 0:0 --quiet | gzip -1 >\"$0\"";

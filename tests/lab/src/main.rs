@@ -21,6 +21,7 @@ mod progress;
 mod rates;
 mod reactions;
 mod record;
+mod relief;
 mod rules;
 mod scenario;
 mod table;
@@ -74,6 +75,30 @@ enum Command {
         /// Which scenarios: all of the folder without any.
         names: Vec<String>,
     },
+    /// Run the contended scenarios of records again, with all VMs and without one VM of each kind.
+    Without {
+        /// The kernel's image.
+        #[arg(long)]
+        kernel: PathBuf,
+        /// The agent's static binary.
+        #[arg(long)]
+        agent: PathBuf,
+        /// As of `matrix`.
+        #[arg(long)]
+        late_cpus: bool,
+        /// Records of `matrix`.
+        #[arg(long)]
+        base: PathBuf,
+        /// Where to keep the records, one a line.
+        #[arg(long)]
+        records: PathBuf,
+    },
+    /// Compare the relief that agents predicted with what leaving a VM out changed; exit 1 where a bound is
+    /// missed.
+    Relief {
+        /// What `without` kept.
+        records: PathBuf,
+    },
     /// Print the tables of records of one kernel.
     Table {
         /// Print how far apart the files are, each of which is one run of the same scenarios.
@@ -110,25 +135,25 @@ fn main() -> anyhow::Result<()> {
     match CommandLine::parse().command {
         Command::Matrix { kernel, agent, scenarios, late_cpus, records, names } => {
             let machine = Machine { kernel, agent, late_cpus };
-            let (mut all, mut failures) = run_matrix(&machine, &scenarios, &names)?;
-            // Now and then the emulator stands still for seconds: what it spoiled is run once more.
-            let spoiled = all.extract_if(.., |record| record.failure().is_some());
-            let spoiled: Vec<String> = spoiled.map(|record| record.scenario.name).collect();
-            if !spoiled.is_empty() {
-                eprintln!("run once more, since a window was late: {}", spoiled.join(", "));
-                let (again, more) = run_matrix(&machine, &scenarios, &spoiled)?;
-                all.extend(again);
-                failures.extend(more);
-                all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
-            }
-            if let Some(records) = records {
-                let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
-                fs::write(&records, lines?.join("\n"))
-                    .with_context(|| records.display().to_string())?;
-            }
+            let scenarios = Scenario::read_all(&scenarios, &names)?;
+            let (all, failures) = run_matrix(&machine, scenarios, records.as_deref())?;
             let table = print_table(&all);
             complain(&failures)?;
             table
+        }
+        Command::Without { kernel, agent, base, late_cpus, records } => {
+            let machine = Machine { kernel, agent, late_cpus };
+            let base = read_records(&base)?;
+            let contended = base.iter().filter(|record| relief::is_compared(record));
+            let scenarios =
+                contended.flat_map(|record| record.scenario.with_and_without()).collect();
+            let (_, failures) = run_matrix(&machine, scenarios, Some(&records))?;
+            complain(&failures)
+        }
+        Command::Relief { records } => {
+            let (text, failures) = relief::table(&read_records(&records)?);
+            println!("{text}");
+            complain(&failures)
         }
         Command::Table { compare: false, records } => {
             let all: Vec<Record> = read_all(&records)?.into_iter().flatten().collect();
@@ -154,18 +179,42 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Runs the scenarios boot by boot. Returns the records, and which boots failed.
+/// Runs the scenarios and keeps their records. Returns them, and which boots failed.
 fn run_matrix(
     machine: &Machine,
-    folder: &Path,
-    names: &[String],
+    scenarios: Vec<Scenario>,
+    file: Option<&Path>,
+) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
+    let (mut all, mut failures) = run_once(machine, scenarios)?;
+    // Now and then the emulator stands still for seconds: what it spoiled is run once more.
+    let spoiled = all.extract_if(.., |record| record.failure().is_some());
+    let spoiled: Vec<Scenario> = spoiled.map(|record| record.scenario).collect();
+    if !spoiled.is_empty() {
+        let names: Vec<&str> = spoiled.iter().map(|scenario| scenario.name.as_str()).collect();
+        eprintln!("run once more, since a window was late: {}", names.join(", "));
+        let (again, more) = run_once(machine, spoiled)?;
+        all.extend(again);
+        failures.extend(more);
+        all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
+    }
+    if let Some(file) = file {
+        let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
+        fs::write(file, lines?.join("\n")).with_context(|| file.display().to_string())?;
+    }
+    Ok((all, failures))
+}
+
+/// Runs the scenarios boot by boot.
+fn run_once(
+    machine: &Machine,
+    scenarios: Vec<Scenario>,
 ) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
     let at_once = available_parallelism().map_or(1, NonZero::get);
-    let (in_virtual_time, in_real_time) = boots(Scenario::read_all(folder, names)?, at_once);
+    let (in_virtual_time, in_real_time) = boots(scenarios, at_once);
     let next = Mutex::new(in_virtual_time.into_iter());
     let run_next = || {
         let boot = next.lock().ok()?.next();
-        boot.map(|scenarios| machine.run(folder, &scenarios))
+        boot.map(|scenarios| machine.run(&scenarios))
     };
     let mut outcomes = thread::scope(|scope| {
         let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
@@ -177,7 +226,7 @@ fn run_matrix(
         anyhow::Ok(outcomes)
     })?;
     outcomes.extend(awake::while_it_runs(at_once, || {
-        in_real_time.iter().map(|scenarios| machine.run(folder, scenarios)).collect::<Vec<_>>()
+        in_real_time.iter().map(|scenarios| machine.run(scenarios)).collect::<Vec<_>>()
     })?);
     let (mut records, mut failures) = (Vec::new(), Vec::new());
     for outcome in outcomes {

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Default duration, seconds. The time from `JUDGED_FROM` on is judged.
 const SECONDS: f64 = 30.0;
 pub const JUDGED_FROM: f64 = 10.0;
+/// Long enough that an agent, which has a score after 30 s, predicts what a move would change, seconds.
+const PREDICTED: f64 = 45.0;
 /// Between two readings of all counters, seconds; also the agent's tick.
 pub const WINDOW: f64 = 5.0;
 
@@ -23,7 +25,7 @@ pub struct Scenario {
     pub about: String,
     /// CPUs of the node.
     pub vcpus: u32,
-    /// Duration in seconds. Longer scenarios measure the agent's reaction to VMs that start and end.
+    /// Duration in seconds. Scenarios of several minutes measure the agent's reaction to VMs that start and end.
     #[serde(default = "seconds")]
     pub seconds: f64,
     /// Whether the scenario needs real time and disks, as those of memory and I/O do.
@@ -289,9 +291,41 @@ impl Scenario {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
+    /// The same scenario, long enough for predictions, and then once without one VM of each kind.
+    pub fn with_and_without(&self) -> Vec<Self> {
+        let mut all = self.without_each();
+        all.push(Self { seconds: PREDICTED, ..self.clone() });
+        all
+    }
+
+    /// The same scenario without one VM, once for each kind of VM.
+    fn without_each(&self) -> Vec<Self> {
+        let kinds = self.pods.iter().enumerate().filter(|(_, pod)| pod.vm);
+        let without = kinds.map(|(at, pod)| {
+            let mut left = self.clone();
+            left.name = self.name_without(pod);
+            left.pods = self.pods.clone();
+            match left.pods.get_mut(at) {
+                Some(kind) if kind.copies > 1 => kind.copies -= 1,
+                _ => drop(left.pods.remove(at)),
+            }
+            left
+        });
+        without.collect()
+    }
+
+    /// The name of the scenario without one VM of this kind.
+    pub fn name_without(&self, pod: &Pod) -> String {
+        format!("{}--without-{}", self.name, pod.name)
+    }
+
     /// Whether it measures the agent's reaction, and not one value.
     pub fn is_long(&self) -> bool {
-        self.seconds > SECONDS
+        self.seconds > PREDICTED
+    }
+
+    pub fn is_long_enough_to_predict(&self) -> bool {
+        self.seconds >= PREDICTED
     }
 
     fn loads(&self) -> impl Iterator<Item = Load> + '_ {
@@ -369,6 +403,26 @@ impl Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_vm_of_each_kind_is_left_out_and_the_rest_survives_writing() {
+        let text = "about = \"\"\nvcpus = 2\n[[pod]]\nname = \"a\"\nthreads = 2\ncopies = 2\n\
+                    [[pod]]\nname = \"b\"\n[[pod]]\nname = \"batch\"\nvm = false\n\
+                    [[daemon]]\nname = \"d\"\nduty = 0.5\n";
+        let all = Scenario { name: "s".to_owned(), ..toml::from_str(text).unwrap() };
+        let without = all.without_each();
+        let names: Vec<&str> = without.iter().map(|scenario| scenario.name.as_str()).collect();
+        assert_eq!(names, ["s--without-a", "s--without-b"]);
+        let pods = |scenario: &Scenario| {
+            let names = scenario.pods.iter().flat_map(Pod::names);
+            names.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(pods(&without[0]), "a b batch");
+        assert_eq!(pods(&without[1]), "a-0 a-1 batch");
+        let read: Scenario = toml::from_str(&toml::to_string(&without[1]).unwrap()).unwrap();
+        assert_eq!(pods(&read), "a-0 a-1 batch");
+        assert_eq!((read.pods[0].load.threads, read.daemons[0].load.duty), (2, 0.5));
+    }
 
     #[test]
     fn every_scenario_is_valid_and_gives_a_reason_for_each_exemption() {

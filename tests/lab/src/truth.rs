@@ -2,6 +2,8 @@
 //! their threads and by what their loads measured; and one number for all VMs of a node. No pressure file
 //! is read. Pure.
 
+use std::collections::BTreeMap;
+
 use crate::progress::CpuProgress;
 use crate::rates::{PodRates, Window, scored, windows};
 use crate::record::Record;
@@ -26,6 +28,22 @@ pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
     let within = all.iter().filter(|window| window.until > from + 5.5 && window.until < to + 0.5);
     let shares: Vec<f64> = within.map(|window| in_window(record, window)).collect();
     mean(&shares)
+}
+
+/// CPUs that a VM used and waited for because of the node, by run delay, by name: means of the judged windows.
+pub fn used_and_waited(record: &Record) -> BTreeMap<String, (f64, f64)> {
+    let windows = windows(record);
+    let of_vm = |(name, pod): (String, &Pod)| {
+        let rates = windows.iter().filter_map(|window| window.pods.get(name.as_str()));
+        let (used, waited): (Vec<f64>, Vec<f64>) = rates
+            .map(|rates| {
+                let (share, wanted) = contention(pod, rates, record.scenario.vcpus);
+                (wanted * (1.0 - share), wanted * share)
+            })
+            .unzip();
+        Some((name, (mean(&used)?, mean(&waited)?)))
+    };
+    scored(record).into_iter().filter_map(of_vm).collect()
 }
 
 fn in_window(record: &Record, window: &Window<'_>) -> f64 {
