@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 
 import agents
+import moves
 from panels import (
     BLUE, CLUSTER_UID, CPUS, GREEN, RATIO, RED, VM_UID, WARN, YELLOW,
     Query, graph, heatmap, level, link, new_dashboard, stat, table, threshold_lines, variable,
@@ -80,6 +81,7 @@ def build() -> dashboard.Dashboard:
     _nodes(made.with_row(dashboard.Row("Nodes")))
     _vms(made.with_row(dashboard.Row("VMs")))
     _raw_psi(made.with_row(dashboard.Row("Score and raw PSI")))
+    made.with_row(moves.row())
     return made.with_row(agents.row(OWN))
 
 

@@ -51,6 +51,7 @@ impl<W: Write> SimulatedCluster<W> {
             self.vm(&vm(number), start..=0)?;
         }
         self.before_the_move()?;
+        self.moves()?;
         self.others()?;
         writeln!(self.out, "# EOF")
     }
@@ -249,6 +250,36 @@ impl<W: Write> SimulatedCluster<W> {
     fn before_the_move(&mut self) -> io::Result<()> {
         let earlier = Vm { node: MOVED_FROM, ..vm(CONTENDED) };
         self.vm(&earlier, -SECONDS..=MOVE + 60)
+    }
+
+    /// What the recording rules make of the day's moves.
+    fn moves(&mut self) -> io::Result<()> {
+        let recent = -SECONDS..=0;
+        for (verdict, count) in [("helped", 21.0), ("neutral", 6.0), ("hurt", 2.0)] {
+            let labels = format!("verdict=\"{verdict}\"");
+            self.series("psi_agent:vmi_moves:count1d", &labels, recent.clone(), |_| count)?;
+        }
+        self.series("psi_agent:moves_pay", &"", recent, |_| 1.0)?;
+        for number in 0..29 {
+            let Vm { namespace, name, .. } = vm(number);
+            let (from, judged) = (random(number) % NODES, MOVE - 600 * (number as i64 % 20));
+            let labels = format!(
+                "namespace=\"{namespace}\",name=\"{name}\",from=\"node-{from:02}\",to=\"node-{:02}\"",
+                (from + 11) % NODES
+            );
+            let arrived = (self.end + judged - 720) as f64;
+            let wait = 0.05 + (random(number + 99) % 20) as f64 / 100.0;
+            for (series, value) in [
+                ("vmi_move:arrival_timestamp_seconds", arrived),
+                ("vmi_move:psi_agent_vmi_wait_ratio:before10m", wait),
+                ("vmi_move:psi_agent_vmi_wait_ratio:after10m", wait / 9.0),
+                ("vmi_move:psi_agent_node_score_ratio:before10m", wait * 3.0),
+                ("vmi_move:psi_agent_node_score_ratio:after10m", wait / 4.0),
+            ] {
+                self.series(series, &labels, judged..=judged, |_| value)?;
+            }
+        }
+        Ok(())
     }
 
     fn others(&mut self) -> io::Result<()> {
