@@ -6,6 +6,7 @@ mod bad_api_server;
 mod broken_files;
 mod catalogue;
 mod choices;
+mod claim;
 pub(crate) mod cli;
 mod console;
 pub(crate) mod dashboards;
