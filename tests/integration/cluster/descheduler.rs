@@ -61,7 +61,7 @@ const NAN: &str = "nan";
 /// twenty values in twenty seconds. Beside them what kube-state-metrics would tell, and a NaN.
 fn hurried_rules() -> String {
     let rules = rules();
-    assert_eq!(rules.matches("interval: 30s").count(), 1, "{rules}");
+    assert_eq!(rules.matches("interval: 30s").count(), 3, "{rules}");
     let rules = rules.replace("interval: 30s", "interval: 1s").replace("[10m]", "[20s]");
     let names = WITH_AGENT.into_iter().chain([SILENT, NAN]);
     let of_kube_state_metrics = names.map(|node| {
