@@ -16,6 +16,8 @@ var makers = []func() (*extv1.CustomResourceDefinition, error){
 	components.NewMigrationPolicyCrd,
 	components.NewPresetCrd,
 	components.NewReplicaSetCrd,
+	components.NewVirtualMachineBackupCrd,
+	components.NewVirtualMachineBackupTrackerCrd,
 	components.NewVirtualMachineCloneCrd,
 	components.NewVirtualMachineClusterInstancetypeCrd,
 	components.NewVirtualMachineClusterPreferenceCrd,
