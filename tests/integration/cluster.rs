@@ -13,6 +13,7 @@ mod dashboards_at_scale;
 mod default_scheduler;
 mod descheduler;
 mod documentation;
+mod evicted_candidate;
 mod hostile_pods;
 mod idling;
 mod image;
