@@ -17,7 +17,7 @@ use psi_agent::kernel::counters::{
 };
 use psi_agent::kernel::io_stat::parse_io_stat;
 use psi_agent::kernel::limits::{
-    parse_cpu_set, parse_cpu_max, parse_io_max, parse_limit, parse_number,
+    parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit, parse_number,
 };
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
