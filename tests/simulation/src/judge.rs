@@ -16,7 +16,8 @@ pub enum Verdict {
 }
 
 /// Minutes before the start and after the end that are compared, and the minutes after the end that are
-/// left out.
+/// left out, as the rules `vmi_move:` of daemonset/prometheus have them. Rules see no start: their ten minutes
+/// end with the handover.
 const COMPARED: usize = 10;
 const SETTLING: usize = 2;
 /// CPU wait changes by at least this share of the vCPUs' time, or the move is neutral.
