@@ -22,6 +22,7 @@ pub(crate) fn components() -> Vec<String> {
     names.sort_by_key(|name| (name == "auth", name.clone()));
     let known = [
         "bridge",
+        "candidate",
         "label",
         "monitoring",
         "openshift",
@@ -35,7 +36,7 @@ pub(crate) fn components() -> Vec<String> {
 }
 
 /// Of these one other component at most changes something.
-const APART: [&str; 3] = ["bridge", "without-host-proc", "restricted"];
+const APART: [&str; 4] = ["bridge", "without-host-proc", "restricted", "candidate"];
 
 /// Every combination of them, also none. Each that stands apart is in every second one, so that it
 /// is there and is not there whatever the others are, and whether or not the other one is.
@@ -53,6 +54,9 @@ fn combinations(names: &[String]) -> Vec<Vec<&str>> {
         }
         if [1, 2].contains(&(others % 4)) {
             names.insert(0, APART[1]);
+        }
+        if [0, 3].contains(&(others % 4)) {
+            names.insert(0, APART[3]);
         }
         if others % 2 == 1 {
             names.insert(0, APART[0]);
