@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use psi_agent::client::pod::Pod;
 use psi_agent::clock::Moment;
 use psi_agent::collector::{Collector, Handles};
 use psi_agent::contract::Thresholds;
-use psi_agent::identity::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
+use crate::client::cluster::block_on;
 use crate::clock;
-use crate::cluster::block_on;
 use crate::config::{Auth, Config, PodSource, Publish};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;

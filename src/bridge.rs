@@ -15,8 +15,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 
+use crate::client::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
 use crate::clock;
-use crate::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
 use crate::config::{Bridge, Config};
 use crate::health::bridge::BridgeHealth;
 use crate::serve::connections::{Server, stop_signal};
@@ -35,7 +35,7 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
     let api = tokio::select! {
         () = &mut stop => return Ok(()),
-        api = ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()) => api?,
+        api = ApiClient::connect_as_kubectl(config.kubeconfig.as_ref(), None) => api?,
     };
     let health = BridgeHealth::new(&Standing::ALL.map(Standing::word));
     let health = Arc::new(health.context("cannot register the bridge's own metrics")?);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
+use crate::client::cluster::{ClusterError, OwnNode, block_on};
 use crate::clock;
-use crate::cluster::{ClusterError, OwnNode, block_on};
 use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;

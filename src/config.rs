@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
+use crate::client::flags::ApiFlags;
 use crate::contract::{Prefix, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
@@ -19,9 +20,9 @@ pub use bridge::Bridge;
 use cluster::CgroupLevel;
 pub use cluster::{PodSource, Publish, Scope};
 use command::RunFlags;
-pub use command::{Command, NodesFlags, ReapFlags};
+pub use command::{Command, NodesFlags, ReapCommand};
 pub use error::ConfigError;
-use flags::{ApiFlags, DEFAULT_ADDRESS, ScoreFlags, ServerFlags, SourceFlags};
+use flags::{DEFAULT_ADDRESS, ScoreFlags, ServerFlags, SourceFlags};
 pub use flags::{LogConfig, LogFormat};
 pub use generated::{write_completions, write_manual};
 use values::HEARTBEATS;

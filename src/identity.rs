@@ -2,7 +2,6 @@
 //! its series, or `None` while the pod is unknown.
 
 pub mod matching;
-pub mod pod;
 pub mod pod_index;
 pub mod pods_file;
 pub mod selection;

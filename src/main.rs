@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use psi_agent::cluster::{ApiClient, block_on};
+use psi_agent::client::cluster::{ApiClient, block_on};
+use psi_agent::client::{nodes, reap};
 use psi_agent::config::{Command, CommandLine, Config, write_completions, write_manual};
-use psi_agent::{agent, bridge, check, clock, log, nodes, once, reap, top};
+use psi_agent::{agent, bridge, check, clock, log, once, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
@@ -45,9 +46,9 @@ fn main() -> ExitCode {
             let (prefix, stale_after) = (&config.prefix, flags.stale.stale_after);
             nodes::nodes(&api, prefix, now, stale_after, width, &mut stdout().lock()).await
         }),
-        Command::Reap(flags) => with_api(&config, async |api| {
-            let (now, keys) = (clock::now().timestamp(), flags.selection());
-            let candidates = flags.candidates;
+        Command::Reap(command) => with_api(&config, async |api| {
+            let (now, keys) = (clock::now().timestamp(), command.flags.selection());
+            let candidates = command.flags.candidates;
             reap::reap(&api, &config.prefix, keys, candidates, now, &mut stdout().lock()).await
         }),
         Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
@@ -74,7 +75,7 @@ fn with_api(
     command: impl AsyncFnOnce(ApiClient) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     block_on(async {
-        command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref()).await?).await
+        command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref(), None).await?).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

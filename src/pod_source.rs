@@ -8,8 +8,8 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use crate::client::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
 use crate::clock;
-use crate::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
 use crate::config::PodSource;
 use crate::health::Health;
 use crate::identity::pod_index::PodIndex;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::cluster::OwnNode;
+use crate::client::cluster::OwnNode;
 use crate::config::{Auth, Config};
 use crate::health::Health;
 use crate::serve::authentication::{Authenticator, Outcome};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use crate::client::cluster::call::CallError;
+use crate::client::cluster::{OwnNode, PodName};
 use crate::clock;
-use crate::cluster::call::CallError;
-use crate::cluster::{OwnNode, PodName};
 use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
 use crate::health::{CandidateView, Health, PublishedValue, Publishes};

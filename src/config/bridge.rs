@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::flags::{ApiFlags, LogConfig, ServerFlags, StaleAfter};
+use super::flags::{LogConfig, ServerFlags};
 use super::values::parse_window;
+use crate::client::flags::{ApiFlags, StaleAfter};
 
 /// The bridge's own settings.
 #[derive(Debug, Clone, Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::error::ConfigError;
-use crate::cluster::Cluster;
+use crate::client::cluster::Cluster;
 use crate::identity::selection::Selection;
 
 /// Source of this node's pods.

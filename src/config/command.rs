@@ -1,18 +1,16 @@
 //! The commands as typed, with their help.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use clap_complete::Shell;
 
 use super::bridge::Bridge;
 use super::flags::{
-    AccessFlags, ApiFlags, ExportFlags, ListenAddress, LogConfig, PrefixFlag, PublishFlag,
-    PublishingFlags, ScoreFlags, ServerFlags, SourceFlags, StaleAfter, TlsFlags,
+    AccessFlags, ExportFlags, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags,
+    ServerFlags, SourceFlags, TlsFlags,
 };
-use super::values::parse_duration;
-use crate::reap::Reap;
+use crate::client::flags::{ApiFlags, PrefixFlag, ReapFlags, StaleAfter};
 
 /// A command, with its own flags.
 #[derive(Debug, Clone, Subcommand)]
@@ -39,7 +37,7 @@ pub enum Command {
     /// List the cluster's nodes by their published scores, with the age of each
     Nodes(NodesFlags),
     /// Remove stale published scores from Nodes
-    Reap(ReapFlags),
+    Reap(ReapCommand),
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
     ///
     /// /api/v1/query responds to the descheduler as a Prometheus does, with the slow score of each Node.
@@ -132,37 +130,13 @@ pub struct NodesFlags {
 
 /// The flags of `reap`.
 #[derive(Debug, Clone, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true))]
-pub struct ReapFlags {
+pub struct ReapCommand {
     #[command(flatten)]
     pub(super) api: ApiFlags,
-    /// Age from which a score is stale, such as 15m
-    #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration,
-          help_heading = "Nodes")]
-    older_than: Option<Duration>,
-    /// All keys with the prefix, to uninstall
-    #[arg(long, group = "what", help_heading = "Nodes")]
-    all: bool,
-    /// Removal even if more than half of the nodes are stale, which suggests an outage
-    #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
-    force: bool,
-    /// Also removal of the label PREFIX/migrate-first from pods on these nodes
-    ///
-    /// For agents with --mark-candidate. It needs the right to list and patch pods.
-    #[arg(long, help_heading = "Nodes")]
-    pub candidates: bool,
+    #[command(flatten)]
+    pub flags: ReapFlags,
     #[command(flatten)]
     pub(super) log: LogConfig,
-}
-
-impl ReapFlags {
-    /// The keys to remove.
-    pub fn selection(&self) -> Reap {
-        match self.older_than {
-            Some(age) => Reap::OlderThan { age, force: self.force },
-            None => Reap::All,
-        }
-    }
 }
 
 impl Command {

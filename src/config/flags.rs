@@ -10,8 +10,9 @@ use clap::{Args, ValueEnum};
 use super::access::Auth;
 use super::cluster::{CgroupLevel, Publish, Scope};
 use super::error::ConfigError;
-use super::values::{one_of, parse_duration, parse_heartbeat};
-use crate::contract::{Level, Prefix, Thresholds};
+use super::values::{one_of, parse_heartbeat};
+use crate::client::flags::KubeconfigFlag;
+use crate::contract::{Level, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
 use crate::sample::CpuSource;
@@ -96,39 +97,6 @@ fn page_word(page: Page) -> &'static str {
         Page::Anywhere => "anywhere",
         Page::Off => "off",
     }
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cluster")]
-pub(super) struct KubeconfigFlag {
-    /// Kubeconfig for access to the API server from outside a pod
-    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
-    pub(super) kubeconfig: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cluster")]
-pub(super) struct PrefixFlag {
-    /// Prefix of keys on Nodes, a DNS subdomain
-    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
-    pub(super) prefix: Prefix,
-}
-
-/// Flags of the commands that read Nodes.
-#[derive(Debug, Clone, Args)]
-pub(super) struct ApiFlags {
-    #[command(flatten)]
-    pub(super) kubeconfig: KubeconfigFlag,
-    #[command(flatten)]
-    pub(super) prefix: PrefixFlag,
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub struct StaleAfter {
-    /// Age from which a score is stale: twice the agents' --heartbeat-interval
-    #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
-          value_parser = parse_duration, default_value = "10m", help_heading = "Nodes")]
-    pub stale_after: Duration,
 }
 
 /// Flags of the commands that read this node.

@@ -1,8 +1,7 @@
 use clap::error::ErrorKind;
 
-use super::values::parse_duration;
 use super::*;
-use crate::cluster::Cluster;
+use crate::client::cluster::Cluster;
 use crate::contract::Level;
 use crate::serve::authorization::{AccessRules, Page};
 
@@ -154,21 +153,6 @@ fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
         count += 1;
     }
     assert!(count > 60, "{count}");
-}
-
-#[test]
-fn durations_have_a_unit_and_are_explained_in_errors() {
-    for (typed, seconds) in [("90s", 90), ("5m", 300), ("1h", 3_600), ("1h30m", 5_400)] {
-        let duration = parse_duration(typed);
-        assert_eq!(duration, Ok(Duration::from_secs(seconds)), "{typed}");
-    }
-    for typed in ["5", "soon", "5 parsecs", ""] {
-        let error = parse_duration(typed).unwrap_err();
-        assert!(error.ends_with("such as 90s, 5m or 1h30m"), "{typed}: {error}");
-    }
-    for typed in ["0s", "-5m"] {
-        assert_eq!(parse_duration(typed).unwrap_err(), "a duration must be longer than 0s");
-    }
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use crate::client::flags::parse_duration;
+
 /// One of `values`, typed as its `word`.
 pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     values: &'static [T],
@@ -34,13 +36,4 @@ pub(super) fn parse_heartbeat(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text)?;
     let interval = HEARTBEATS.contains(&interval).then_some(interval);
     interval.ok_or_else(|| "a heartbeat interval is 5m to 30m".into())
-}
-
-/// `90s`, `5m`, `1h30m`: longer than 0.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = text.parse::<jiff::SignedDuration>().map_err(|_| {
-        "a duration is a number with its unit (s, m or h), such as 90s, 5m or 1h30m".to_owned()
-    })?;
-    let duration = Duration::try_from(duration).ok().filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| "a duration must be longer than 0s".into())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use prometheus::{IntCounterVec, Registry};
 
 use super::registry::{counters, register};
-use crate::cluster::call::CallError;
+use crate::client::cluster::call::CallError;
 use crate::serve::token_cache::Decision;
 
 const LOADED: &str = "loaded";

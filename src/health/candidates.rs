@@ -6,7 +6,7 @@ use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
 use serde::Serialize;
 
 use super::registry::{counters, locked, register};
-use crate::cluster::call::CallError;
+use crate::client::cluster::call::CallError;
 
 const LABELS: [&str; 3] = ["namespace", "name", "reason"];
 const WRITTEN: &str = "written";

@@ -9,7 +9,7 @@ use prometheus::{Gauge, IntCounterVec, Registry};
 use super::candidates::Candidates;
 use super::registry::{counters, locked, register};
 use super::view::{DatedError, PublishView, PublishedValue};
-use crate::cluster::call::CallError;
+use crate::client::cluster::call::CallError;
 
 const WRITTEN: &str = "written";
 const DRY_RUN: &str = "dry_run";

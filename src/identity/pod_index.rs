@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::pod::{ContainerStatus, Metadata, Pod, key};
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
+use crate::client::pod::{ContainerStatus, Metadata, Pod, key};
 
 /// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
 const LAUNCHER: &str = "virt-launcher";

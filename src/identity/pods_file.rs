@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 
-use super::pod::Pod;
+use crate::client::pod::Pod;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PodsFileError {

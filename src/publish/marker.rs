@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::cluster::call::CallError;
-use crate::cluster::{OwnNode, PodName};
+use crate::client::cluster::call::CallError;
+use crate::client::cluster::{OwnNode, PodName};
 
 /// Labels that are set in an hour. Each is removed once at most.
 const MOST_MARKS: usize = 10;

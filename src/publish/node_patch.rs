@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::score::PublishedScore;
-use crate::cluster::NodeKeys;
+use crate::client::cluster::NodeKeys;
 use crate::contract::{Basis, Key, Level, Prefix};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

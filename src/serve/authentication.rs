@@ -11,9 +11,9 @@ use ring::rand::SystemRandom;
 use tokio::sync::watch;
 
 use super::token_cache::{Decision, Lookup, TokenCache, TokenKey};
+use crate::client::cluster::call::CallError;
+use crate::client::cluster::{ApiClient, Review};
 use crate::clock;
-use crate::cluster::call::CallError;
-use crate::cluster::{ApiClient, Review};
 
 /// Prometheus' default scrape timeout is 10 s; a response that gives the reason has to arrive before.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,20 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{ACCEPT, HOST};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::view::View;
+use crate::client::top::View;
+use crate::client::top::snapshot::{SnapshotError, get};
 
 /// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Limit of a response. The snapshot of 10,000 cgroups has a tenth of this size.
-const MAX_BYTES: usize = 64 << 20;
 
 /// Why the server at the address returned no snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -59,34 +52,14 @@ pub(super) async fn fetch(address: SocketAddr) -> Result<Option<View>, ClientErr
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
             Err(source) => return Err(ClientError::Unreachable { address, source }),
         };
-        get(stream, address).await.map(Some)
+        let snapshot = get(stream, &address.to_string()).await;
+        snapshot.map(Some).map_err(|error| match error {
+            SnapshotError::Failed(status) => ClientError::Failed { address, status },
+            SnapshotError::Forbidden => ClientError::Forbidden { address },
+            SnapshotError::Foreign(why) => ClientError::Foreign { address, why },
+        })
     });
     fetched.await.unwrap_or(Err(ClientError::Silent { address }))
-}
-
-async fn get(stream: TcpStream, address: SocketAddr) -> Result<View, ClientError> {
-    let foreign =
-        |why: &dyn std::fmt::Display| ClientError::Foreign { address, why: why.to_string() };
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| foreign(&error))?;
-    // The connection ends with the sender, which reports its errors.
-    tokio::spawn(connection);
-    let request = http::Request::get("/snapshot.json")
-        .header(HOST, address.to_string())
-        .header(ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| foreign(&error))?;
-    let response = sender.send_request(request).await.map_err(|error| foreign(&error))?;
-    let status = response.status();
-    match status {
-        StatusCode::OK => {}
-        StatusCode::FORBIDDEN => return Err(ClientError::Forbidden { address }),
-        status if status.is_server_error() => return Err(ClientError::Failed { address, status }),
-        status => return Err(foreign(&format_args!("it returns {status}"))),
-    }
-    let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-    let body = body.map_err(|error| foreign(&error))?.to_bytes();
-    View::parse(&body).map_err(|error| foreign(&error))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The source of frames: a running agent, or, without one, readings of the kernel by this process.
+//! The source of snapshots: a running agent, or, without one, readings of the kernel by this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::client::{fetch, reachable};
-use super::table::Frame;
-use super::view::View;
+use crate::client::top::{FETCH_INTERVAL, Source, View};
 use crate::config::{Config, PodSource};
 use crate::health::Health;
 use crate::host::{Host, node_identity};
@@ -18,49 +17,40 @@ use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
 use crate::snapshot::{NodeIdentity, Snapshot};
 
-/// Interval between two snapshots of an agent. Rates over a shorter window are noise.
-pub(super) const FETCH_INTERVAL: Duration = Duration::from_secs(2);
-
 /// Time that the API server has to list the pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct Source {
+/// The agent at the configured address, or, where the connection is refused, own readings.
+pub(super) struct AgentOrKernel {
     config: Config,
     agent: SocketAddr,
     read_every: Duration,
     own: Option<OwnReading>,
-    before: Option<View>,
 }
 
-impl Source {
-    /// The agent at the configured address, or own readings at the interval `read_every`.
-    pub(super) fn new(config: &Config, read_every: Duration) -> Self {
-        let agent = reachable(config.listen_address);
-        Self { config: config.clone(), agent, read_every, own: None, before: None }
-    }
-
-    /// The next frame: at once from an agent, at its next tick from own readings.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Frame> {
-        let (source, mut view) = if let Some(view) = fetch(self.agent).await? {
+impl Source for AgentOrKernel {
+    /// At once from an agent, at the next tick from own readings.
+    async fn next(&mut self) -> anyhow::Result<(String, View)> {
+        if let Some(view) = fetch(self.agent).await? {
             self.own = None;
-            (format!("agent {} at {}", view.version, self.agent), view)
-        } else {
-            let source = format!("read from the kernel: no agent at {}", self.agent);
-            (source, self.read().await?)
-        };
-        if let Some(before) = &self.before {
-            view.compute_cpu_use(before);
+            return Ok((format!("agent {} at {}", view.version, self.agent), view));
         }
-        self.before = Some(view.clone());
-        Ok(Frame { source, view, error: None })
+        let source = format!("read from the kernel: no agent at {}", self.agent);
+        Ok((source, self.read().await?))
     }
 
-    /// Waits until another frame can differ.
-    pub(super) async fn pause(&self) {
+    async fn pause(&self) {
         // Own readings wait for the next tick themselves.
         if self.own.is_none() {
             tokio::time::sleep(FETCH_INTERVAL).await;
         }
+    }
+}
+
+impl AgentOrKernel {
+    pub(super) fn new(config: &Config, read_every: Duration) -> Self {
+        let agent = reachable(config.listen_address);
+        Self { config: config.clone(), agent, read_every, own: None }
     }
 
     async fn read(&mut self) -> anyhow::Result<View> {

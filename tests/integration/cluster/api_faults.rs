@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
-use psi_agent::cluster::{ApiClient, OwnNode};
+use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::publish::publisher::Publisher;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

@@ -9,13 +9,13 @@ use http::{Method, Request};
 use jiff::Timestamp;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use psi_agent::cluster::{ApiClient, OwnNode};
+use psi_agent::client::cluster::{ApiClient, OwnNode};
+use psi_agent::client::reap::{Reap, reap};
 use psi_agent::contract::Prefix;
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
 use psi_agent::rates::Ratio;
-use psi_agent::reap::{Reap, reap};
 use psi_agent::relief::{Assessment, NoCandidate, Relief};
 use serde_json::{Value, json};
 

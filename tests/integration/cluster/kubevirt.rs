@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use psi_agent::cgroup_path::Place;
-use psi_agent::identity::pod::Pod;
+use psi_agent::client::pod::Pod;
 use psi_agent::identity::pod_index::PodIndex;
 use serde_json::{Value, json};
 

@@ -9,10 +9,10 @@ use http::{Method, Request, Response};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
-use psi_agent::cluster::call::CallError;
-use psi_agent::cluster::{ApiClient, ClusterError, OwnNode, block_on};
+use psi_agent::client::cluster::call::CallError;
+use psi_agent::client::cluster::{ApiClient, ClusterError, OwnNode, block_on};
+use psi_agent::client::reap::{Reap, reap};
 use psi_agent::contract::Prefix;
-use psi_agent::reap::{Reap, reap};
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
@@ -154,7 +154,7 @@ fn reap_uses_all_of_its_rights() {
     // A Node that changes between the list and the patch is read again.
     let prefix = Prefix::default();
     let newer = block_on(async {
-        let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig)).await.unwrap();
+        let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig), None).await.unwrap();
         let nodes = api.list_nodes(&prefix).await.unwrap();
         let calm = nodes.iter().find(|node| node.metadata.name == "calm").unwrap();
         let own = OwnNode { api, name: "calm".into() };

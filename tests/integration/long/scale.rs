@@ -10,7 +10,7 @@ use http::{Method, Request};
 use jiff::Timestamp;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use psi_agent::cluster::{ApiClient, OwnNode};
+use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::contract::{Basis, Level, Prefix, Thresholds};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::PublishedScore;

@@ -5,8 +5,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Agent, Cgroup, View};
-use crate::score::PerResource;
+use super::view::{Agent, ByResource, Cgroup, View};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
@@ -159,8 +158,8 @@ fn node_fields(view: &View) -> Vec<String> {
 }
 
 /// A share for each resource.
-fn each(what: &str, shares: PerResource<Option<f64>>) -> Vec<String> {
-    let PerResource { cpu, memory, io } = shares.map(percent);
+fn each(what: &str, shares: ByResource<Option<f64>>) -> Vec<String> {
+    let ByResource { cpu, memory, io } = shares.map(percent);
     vec![format!("{what} CPU {cpu}"), format!("memory {memory}"), format!("I/O {io}")]
 }
 
@@ -220,7 +219,7 @@ fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
         ("CGROUP", of(|cgroup| cgroup.level != "root"))
     };
     sort_by_values(&mut cgroups, |cgroup| {
-        let PerResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
+        let ByResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
         let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
         let over_budget = cgroup.is_over_budget().then_some(1.0);
         match sort {

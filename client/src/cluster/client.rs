@@ -48,12 +48,22 @@ impl ApiClient {
         Self { client }
     }
 
+    /// The library's client, for calls that the agent does not make.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// A client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
-    /// `~/.kube/config`, else the service account. Sends no request.
-    pub async fn connect_as_kubectl(kubeconfig: Option<&PathBuf>) -> Result<Self, ClusterError> {
+    /// `~/.kube/config`, else the service account. `context`: that of the file, if not the current one.
+    /// Sends no request.
+    pub async fn connect_as_kubectl(
+        kubeconfig: Option<&PathBuf>,
+        context: Option<String>,
+    ) -> Result<Self, ClusterError> {
+        let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
         let config = match kubeconfig {
-            Some(path) => from_kubeconfig(path).await?,
-            None => match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+            Some(path) => from_kubeconfig(path, &options).await?,
+            None => match Config::from_kubeconfig(&options).await {
                 Ok(config) => config,
                 Err(error) => {
                     Config::incluster().map_err(|_| ClusterError::NoCluster(reason(&error)))?
@@ -76,7 +86,7 @@ impl OwnNode {
         let mut config = match &cluster.kubeconfig {
             None => Config::incluster()
                 .map_err(|error| ClusterError::ServiceAccount(error.to_string()))?,
-            Some(path) => from_kubeconfig(path).await?,
+            Some(path) => from_kubeconfig(path, &KubeConfigOptions::default()).await?,
         };
         // The agent has its own rules for retries: see publish/plan.rs.
         config.default_retry = false;
@@ -98,13 +108,13 @@ fn reason(error: &KubeconfigError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
+async fn from_kubeconfig(path: &Path, options: &KubeConfigOptions) -> Result<Config, ClusterError> {
     let failed = |error: KubeconfigError| ClusterError::Kubeconfig {
         path: path.display().to_string(),
         reason: reason(&error),
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)
+    Config::from_custom_kubeconfig(kubeconfig, options).await.map_err(failed)
 }
 
 /// Runs `work` on an event loop of the calling thread. Threads that block, in a name lookup or in the

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::client::OwnNode;
 use super::watch::{WatchEvent, watch};
-use crate::identity::pod::{Metadata, Pod};
+use crate::pod::{Metadata, Pod};
 
 /// Pods in one answer. Each can have 1.5 MB, and an answer is in memory as a whole.
 const PAGE: u32 = 8;

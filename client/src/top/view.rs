@@ -5,11 +5,24 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use crate::score::PerResource;
+/// One value for each resource.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(super) struct ByResource<T> {
+    pub(super) cpu: T,
+    pub(super) memory: T,
+    pub(super) io: T,
+}
 
+impl<T> ByResource<T> {
+    pub(super) fn map<U>(self, mut change: impl FnMut(T) -> U) -> ByResource<U> {
+        ByResource { cpu: change(self.cpu), memory: change(self.memory), io: change(self.io) }
+    }
+}
+
+/// A snapshot.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct View {
-    pub(super) version: String,
+pub struct View {
+    pub version: String,
     pub(super) node_name: Option<String>,
     pub(super) observed_at_ms: u64,
     pub(super) node: Node,
@@ -52,10 +65,10 @@ pub(super) struct Problem {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Node {
     pub(super) score: Option<f64>,
-    pub(super) contention: PerResource<Option<f64>>,
+    pub(super) contention: ByResource<Option<f64>>,
     pub(super) vms_contended: u64,
     #[serde(default)]
-    pub(super) pressure: PerResource<Pressure>,
+    pub(super) pressure: ByResource<Pressure>,
     pub(super) utilization: Option<f64>,
     pub(super) steal: Option<f64>,
     pub(super) headroom_cpus: Option<f64>,
@@ -74,7 +87,7 @@ pub(super) struct Cgroup {
     pub(super) is_vm: bool,
     pub(super) cpu_wait_budget: Option<f64>,
     pub(super) awaits_handover: Option<bool>,
-    pub(super) pressure: PerResource<Pressure>,
+    pub(super) pressure: ByResource<Pressure>,
     pub(super) scored: Option<Scored>,
     pub(super) cpu_seconds: Option<f64>,
     pub(super) cpu_request: Option<f64>,
@@ -92,9 +105,9 @@ pub(super) struct Pressure {
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Scored {
     pub(super) usage: Option<f64>,
-    pub(super) contention: PerResource<Option<f64>>,
+    pub(super) contention: ByResource<Option<f64>>,
     pub(super) cpu_ready: Option<f64>,
-    pub(super) waiting: PerResource<Option<Waiting>>,
+    pub(super) waiting: ByResource<Option<Waiting>>,
     pub(super) relief: Option<Relief>,
 }
 
@@ -111,7 +124,7 @@ pub(super) struct Waiting {
 }
 
 impl View {
-    pub(super) fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
     }
 
@@ -182,7 +195,7 @@ impl Cgroup {
 
     /// The larger of CPU and memory contention, as on the page.
     pub(super) fn contention(&self) -> Option<f64> {
-        let PerResource { cpu, memory, .. } = self.scored?.contention;
+        let ByResource { cpu, memory, .. } = self.scored?.contention;
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 

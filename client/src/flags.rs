@@ -1,0 +1,102 @@
+//! The flags of `nodes` and `reap`, with their help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::contract::Prefix;
+use crate::reap::Reap;
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct KubeconfigFlag {
+    /// Kubeconfig for access to the API server from outside a pod
+    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct PrefixFlag {
+    /// Prefix of keys on Nodes, a DNS subdomain
+    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
+    pub prefix: Prefix,
+}
+
+/// Flags of the commands that read Nodes.
+#[derive(Debug, Clone, Args)]
+pub struct ApiFlags {
+    #[command(flatten)]
+    pub kubeconfig: KubeconfigFlag,
+    #[command(flatten)]
+    pub prefix: PrefixFlag,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct StaleAfter {
+    /// Age from which a score is stale: twice the agents' --heartbeat-interval
+    #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
+          value_parser = parse_duration, default_value = "10m", help_heading = "Nodes")]
+    pub stale_after: Duration,
+}
+
+/// What `reap` removes.
+#[derive(Debug, Clone, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub struct ReapFlags {
+    /// Age from which a score is stale, such as 15m
+    #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration,
+          help_heading = "Nodes")]
+    older_than: Option<Duration>,
+    /// All keys with the prefix, to uninstall
+    #[arg(long, group = "what", help_heading = "Nodes")]
+    all: bool,
+    /// Removal even if more than half of the nodes are stale, which suggests an outage
+    #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
+    force: bool,
+    /// Also removal of the label PREFIX/migrate-first from pods on these nodes
+    ///
+    /// For agents with --mark-candidate. It needs the right to list and patch pods.
+    #[arg(long, help_heading = "Nodes")]
+    pub candidates: bool,
+}
+
+impl ReapFlags {
+    /// The keys to remove.
+    pub fn selection(&self) -> Reap {
+        match self.older_than {
+            Some(age) => Reap::OlderThan { age, force: self.force },
+            None => Reap::All,
+        }
+    }
+}
+
+/// `90s`, `5m`, `1h30m`: longer than 0.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = text.parse::<jiff::SignedDuration>().map_err(|_| {
+        "a duration is a number with its unit (s, m or h), such as 90s, 5m or 1h30m".to_owned()
+    })?;
+    let duration = Duration::try_from(duration).ok().filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "a duration must be longer than 0s".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit_and_are_explained_in_errors() {
+        for (typed, seconds) in [("90s", 90), ("5m", 300), ("1h", 3_600), ("1h30m", 5_400)] {
+            let duration = parse_duration(typed);
+            assert_eq!(duration, Ok(Duration::from_secs(seconds)), "{typed}");
+        }
+        for typed in ["5", "soon", "5 parsecs", ""] {
+            let error = parse_duration(typed).unwrap_err();
+            assert!(error.ends_with("such as 90s, 5m or 1h30m"), "{typed}: {error}");
+        }
+        for typed in ["0s", "-5m"] {
+            assert_eq!(parse_duration(typed).unwrap_err(), "a duration must be longer than 0s");
+        }
+    }
+}

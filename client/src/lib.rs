@@ -1,0 +1,11 @@
+//! What the agent and the kubectl plugin share: calls to the API server, and the commands that show
+//! or remove what agents published. Runs on any system, since it reads no kernel file.
+
+pub mod cluster;
+pub mod flags;
+pub mod nodes;
+pub mod pod;
+pub mod reap;
+pub mod top;
+
+pub use psi_agent_contract as contract;

@@ -1,0 +1,113 @@
+//! `top`: a node and its VMs by contention, live in a terminal, or as one table.
+
+mod screen;
+pub mod snapshot;
+mod table;
+mod view;
+
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use screen::Screen;
+use table::{Choice, Frame, Size, lines};
+pub use view::View;
+
+/// Interval between two snapshots of an agent. Rates over a shorter window are noise.
+pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Where snapshots come from.
+pub trait Source {
+    /// The next snapshot, and a few words on its origin.
+    fn next(&mut self) -> impl Future<Output = anyhow::Result<(String, View)>>;
+
+    /// Waits until another snapshot can differ.
+    fn pause(&self) -> impl Future<Output = ()>;
+}
+
+/// Shows the node until the user quits; prints one table if stdout is not a terminal.
+pub async fn show(source: impl Source) -> anyhow::Result<()> {
+    let frames = Frames { source, before: None };
+    if stdout().is_terminal() { live(frames).await } else { piped(frames).await }
+}
+
+/// The lines that a terminal of this size shows of the later of two snapshots, which any server can
+/// have sent.
+pub fn lines_of(
+    [before, latest]: [&[u8]; 2],
+    columns: usize,
+    rows: usize,
+) -> Result<Vec<String>, serde_json::Error> {
+    let (before, mut view) = (View::parse(before)?, View::parse(latest)?);
+    view.compute_cpu_use(&before);
+    let source = format!("agent {}", view.version);
+    let frame = Frame { source, view, error: None };
+    Ok(lines(&frame, Choice::default(), Size { columns, rows }))
+}
+
+/// The snapshots of a source, each with its rates since the one before.
+struct Frames<S> {
+    source: S,
+    before: Option<View>,
+}
+
+impl<S: Source> Frames<S> {
+    async fn next(&mut self) -> anyhow::Result<Frame> {
+        let (source, mut view) = self.source.next().await?;
+        if let Some(before) = &self.before {
+            view.compute_cpu_use(before);
+        }
+        self.before = Some(view.clone());
+        Ok(Frame { source, view, error: None })
+    }
+}
+
+/// Prints the second of two frames, since rates need two. A closed pipe is no error.
+async fn piped(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
+    frames.next().await?;
+    frames.source.pause().await;
+    let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
+    let mut text = lines(&frames.next().await?, Choice::default(), size).join("\n");
+    text.push('\n');
+    let mut out = stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write the table"),
+    }
+}
+
+async fn live(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
+    // An error of the first frame is printed before the terminal is taken over.
+    let (shown, latest) = watch::channel(frames.next().await?);
+    let on = |kind| signal(kind).context("cannot listen for signals");
+    let mut terminate = on(SignalKind::terminate())?;
+    let mut interrupt = on(SignalKind::interrupt())?;
+    let mut hangup = on(SignalKind::hangup())?;
+    let no_terminal = "cannot use the terminal: pipe the output to get one table";
+    let mut screen = Screen::enter().context(no_terminal)?;
+    tokio::select! {
+        ended = screen.show(latest) => ended.context(no_terminal),
+        () = follow(frames, &shown) => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
+    }
+}
+
+/// Sends new frames forever. After an error, the last frame stays, with the error in it.
+async fn follow(mut frames: Frames<impl Source>, shown: &watch::Sender<Frame>) {
+    loop {
+        frames.source.pause().await;
+        match frames.next().await {
+            Ok(frame) => {
+                shown.send_replace(frame);
+            }
+            Err(error) => {
+                shown.send_modify(|frame| frame.error = Some(format!("{error:#}")));
+            }
+        }
+    }
+}

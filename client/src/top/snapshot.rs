@@ -1,0 +1,58 @@
+//! A request for an agent's `/snapshot.json`, over any connection to it.
+
+use http::StatusCode;
+use http::header::{ACCEPT, HOST};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::view::View;
+
+/// Limit of a response. The snapshot of 10,000 cgroups has a tenth of this size.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Why a server returned no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("it returned {0}")]
+    Failed(StatusCode),
+    #[error("it denies access to its snapshot")]
+    Forbidden,
+    #[error("it is not a psi-agent ({0})")]
+    Foreign(String),
+}
+
+impl SnapshotError {
+    fn foreign(why: impl ToString) -> Self {
+        Self::Foreign(why.to_string())
+    }
+}
+
+/// The snapshot of the agent at the other end of a connection, which is used once. `host`: the name in
+/// the request; agents refuse names that are neither `localhost` nor an IP address.
+pub async fn get(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+) -> Result<View, SnapshotError> {
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(SnapshotError::foreign)?;
+    // The connection ends with the sender, which reports its errors.
+    tokio::spawn(connection);
+    let request = http::Request::get("/snapshot.json")
+        .header(HOST, host)
+        .header(ACCEPT, "application/json")
+        .body(Empty::<Bytes>::new())
+        .map_err(SnapshotError::foreign)?;
+    let response = sender.send_request(request).await.map_err(SnapshotError::foreign)?;
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::FORBIDDEN => return Err(SnapshotError::Forbidden),
+        status if status.is_server_error() => return Err(SnapshotError::Failed(status)),
+        status => return Err(SnapshotError::Foreign(format!("it returns {status}"))),
+    }
+    let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
+    let body = body.map_err(SnapshotError::foreign)?.to_bytes();
+    View::parse(&body).map_err(SnapshotError::foreign)
+}

@@ -1,0 +1,102 @@
+//! `kubectl psi`: the commands of `psi-agent` that need no node, for the machine where kubectl runs.
+
+mod agent_pod;
+
+use std::io::{Write, stderr, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use jiff::Timestamp;
+use psi_agent_client::cluster::{ApiClient, block_on};
+use psi_agent_client::flags::{PrefixFlag, ReapFlags, StaleAfter};
+use psi_agent_client::top::show;
+use psi_agent_client::{nodes, reap};
+
+use agent_pod::AgentPod;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-psi",
+    bin_name = "kubectl psi",
+    version,
+    max_term_width = 100,
+    about = "Shows how much nodes slow their VMs down, as psi-agent measures it."
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// As kubectl's own.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+struct Access {
+    /// Kubeconfig [default: kubectl's]
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: the current one]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the cluster's nodes by their published scores, with the age of each
+    Nodes {
+        #[command(flatten)]
+        prefix: PrefixFlag,
+        #[command(flatten)]
+        stale: StaleAfter,
+    },
+    /// Show a node and its VMs by contention, live in a terminal
+    ///
+    /// Reads the node's agent through the API server, as kubectl port-forward does. Press c, u or m to sort
+    /// by contention, CPUs used or memory pressure, ? for help, and q, Esc or Ctrl-C to quit. If stdout is
+    /// not a terminal, top prints one table and exits.
+    Top {
+        /// Name of the node
+        node: String,
+    },
+    /// Remove stale published scores from Nodes
+    Reap {
+        #[command(flatten)]
+        prefix: PrefixFlag,
+        #[command(flatten)]
+        flags: ReapFlags,
+    },
+}
+
+fn main() -> ExitCode {
+    let CommandLine { command, access } = CommandLine::parse();
+    match block_on(run(command, access)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(stderr(), "kubectl-psi: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+async fn run(command: Command, access: Access) -> anyhow::Result<()> {
+    let Access { kubeconfig, context } = access;
+    let api = ApiClient::connect_as_kubectl(kubeconfig.as_ref(), context).await?;
+    let (now, mut out) = (Timestamp::now(), stdout().lock());
+    match command {
+        Command::Nodes { prefix: PrefixFlag { prefix }, stale: StaleAfter { stale_after } } => {
+            nodes::nodes(&api, &prefix, now, stale_after, nodes::terminal_width(), &mut out).await
+        }
+        Command::Top { node } => {
+            // It writes to stdout itself.
+            drop(out);
+            show(AgentPod::find(&api, node).await?).await
+        }
+        Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
+            let keys = flags.selection();
+            reap::reap(&api, &prefix, keys, flags.candidates, now, &mut out).await
+        }
+    }
+}
