@@ -30,6 +30,7 @@ mod operator;
 mod page;
 mod publishing;
 mod real_node;
+mod release;
 mod restrictions;
 mod second_scheduler;
 mod upgrade;

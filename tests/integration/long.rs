@@ -3,5 +3,6 @@
 mod cost;
 mod limits;
 mod many_cgroups;
+mod release;
 mod scale;
 mod soak;

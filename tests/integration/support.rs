@@ -19,6 +19,7 @@ pub(crate) mod kubevirt;
 pub(crate) mod listed_nodes;
 pub(crate) mod node_exporter;
 pub(crate) mod node_metadata;
+pub(crate) mod packed_release;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
 pub(crate) mod proxy;

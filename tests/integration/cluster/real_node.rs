@@ -12,6 +12,7 @@ use beside_the_kubelet::OfKubelet;
 use scene::{CONSOLE, LIMIT, Reading, Scene, VMS, container_id, is_ready, name, wait_until};
 
 mod beside_the_kubelet;
+mod of_release;
 mod scene;
 
 /// The memory limit of the DaemonSet, in bytes.
@@ -50,6 +51,16 @@ fn a_node_has_its_agent_from_install_to_removal() {
     scene.follow_the_document("Remove");
     check_that_nothing_is_left(&scene);
     scene.say("removed");
+
+    of_release::the_chart_installs_what_kustomize_did(&scene);
+    scene.say("installed by a release's chart");
+    of_release::the_plugin_shows_nodes_and_vms(&scene);
+    scene.say("shown by the plugin");
+    of_release::the_dashboards_have_answers(&scene);
+    scene.say("shown on the dashboards");
+    of_release::the_job_removes_what_the_chart_leaves(&scene);
+    check_that_nothing_is_left(&scene);
+    scene.say("removed again");
 }
 
 fn start_vms(scene: &Scene) {

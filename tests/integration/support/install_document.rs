@@ -1,5 +1,6 @@
-//! docs/install.md, followed to the letter: the commands of its `sh` blocks, run in a checkout whose
-//! example names another image, as the document tells its readers to.
+//! docs/install.md and docs/release.md, followed to the letter: the commands of their `sh` blocks, run
+//! with a release's manifests, in which the example names another image, as the documents tell their
+//! readers to.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,32 +9,44 @@ use std::process::Command;
 
 use super::agent::BINARY;
 use super::cluster::Cluster;
+use super::helm;
+use super::packed_release::{MANIFESTS, PackedRelease};
 use super::virtual_machine::static_binary;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const NAME_TO_REPLACE: &str = "registry.example/psi-agent";
 
-/// A copy of the project to follow the document in; it ends with the value.
+/// A folder to follow the documents in; it ends with the value.
 pub(crate) struct Checkout {
     pub(crate) folder: PathBuf,
 }
 
 impl Checkout {
-    /// One whose example names this image.
+    /// One whose kustomizations name this image: a release's files, its manifests unpacked, and what makes
+    /// an image.
     pub(crate) fn naming(image: &str) -> Self {
+        let release = PackedRelease::new("install");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let folder = folder.join(format!("install-{}", std::process::id()));
         let built = folder.join("target/x86_64-unknown-linux-gnu/dist");
         fs::create_dir_all(&built).unwrap();
         symlink(static_binary(), built.join("psi-agent")).unwrap();
-        symlink(Path::new(REPOSITORY).join("Cargo.toml"), folder.join("Cargo.toml")).unwrap();
-        let manifests = Path::new(REPOSITORY).join("daemonset");
-        let copied = Command::new("cp").arg("-r").args([&manifests, &folder]).status().unwrap();
-        assert!(copied.success());
-        let example = folder.join("daemonset/example/kustomization.yaml");
-        let text = fs::read_to_string(&example).unwrap();
-        assert!(text.contains(NAME_TO_REPLACE), "{text}");
-        fs::write(&example, text.replace(NAME_TO_REPLACE, image)).unwrap();
+        release.unpack(MANIFESTS, &folder);
+        for part in ["daemonset", "grafana"] {
+            fs::rename(folder.join(MANIFESTS).join(part), folder.join(part)).unwrap();
+        }
+        for file in release.files() {
+            fs::copy(release.folder().join(&file), folder.join(&file)).unwrap();
+        }
+        for of_source in ["Cargo.toml", "daemonset/image"] {
+            symlink(Path::new(REPOSITORY).join(of_source), folder.join(of_source)).unwrap();
+        }
+        for kustomization in ["example", "uninstall"] {
+            let file = folder.join("daemonset").join(kustomization).join("kustomization.yaml");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.contains(NAME_TO_REPLACE), "{text}");
+            fs::write(&file, text.replace(NAME_TO_REPLACE, image)).unwrap();
+        }
         Self { folder }
     }
 
@@ -41,7 +54,9 @@ impl Checkout {
     pub(crate) fn run(&self, command: &str, cluster: &Cluster) -> String {
         let own = Path::new(BINARY).parent().unwrap();
         let path = std::env::var("PATH").unwrap();
-        let path = format!("{}:{}:{path}", cluster.programs().display(), own.display());
+        let helm = helm::program();
+        let helm = helm.parent().unwrap().display();
+        let path = format!("{}:{}:{helm}:{path}", cluster.programs().display(), own.display());
         let output = Command::new("timeout")
             .args(["300", "bash", "-c", command])
             .current_dir(&self.folder)
@@ -62,15 +77,20 @@ impl Drop for Checkout {
     }
 }
 
-/// The commands that the document gives below a heading, in their order.
+/// The commands that docs/install.md gives below a heading, in their order.
 pub(crate) fn commands(heading: &str) -> Vec<String> {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/install.md")).unwrap();
+    commands_of("docs/install.md", heading)
+}
+
+/// The commands that a document gives below a heading, in their order.
+pub(crate) fn commands_of(document: &str, heading: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
     let mut section = text.split("\n## ").skip(1);
     let section = section.find(|section| section.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("docs/install.md has no part \"{heading}\""));
+    let section = section.unwrap_or_else(|| panic!("{document} has no part \"{heading}\""));
     let blocks = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let commands: Vec<String> = blocks.flat_map(of_block).collect();
-    assert!(!commands.is_empty(), "docs/install.md has no command in \"{heading}\"");
+    assert!(!commands.is_empty(), "{document} has no command in \"{heading}\"");
     commands
 }
 

@@ -39,21 +39,21 @@ pub(crate) struct RealNode {
 }
 
 impl RealNode {
-    /// Boots the guest with a file in [`GIVEN`], and waits until its Node is ready.
-    pub(crate) fn join(cluster: &Cluster, file: &Path) -> Self {
+    /// Boots the guest with files in [`GIVEN`], and waits until its Node is ready.
+    pub(crate) fn join(cluster: &Cluster, files: &[PathBuf]) -> Self {
         // The emulator itself may fail; whatever else goes wrong is no reason to repeat.
-        let first = Self::try_join(cluster, file);
-        first.or_else(|_| Self::try_join(cluster, file)).unwrap_or_else(|console| {
+        let first = Self::try_join(cluster, files);
+        first.or_else(|_| Self::try_join(cluster, files)).unwrap_or_else(|console| {
             panic!("QEMU ended early, twice; the guest said last:\n{console}")
         })
     }
 
-    fn try_join(cluster: &Cluster, file: &Path) -> Result<Self, String> {
+    fn try_join(cluster: &Cluster, files: &[PathBuf]) -> Result<Self, String> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let folder = folder.join(format!("node-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (shell_port, kubelet_port) = (free_port(), free_port());
-        give(&folder, file, cluster, kubelet_port);
+        give(&folder, files, cluster, kubelet_port);
         let machine = boot(&folder, shell_port, kubelet_port);
         let mut node = Self { machine, folder, shell_port, kubelet_port };
         let start = Instant::now();
@@ -85,6 +85,11 @@ impl RealNode {
         stream.read_to_string(&mut said)?;
         let _ = stream.shutdown(Shutdown::Both);
         Ok(said)
+    }
+
+    /// Where this host reaches the guest's kubelet.
+    pub(crate) fn kubelet_address(&self) -> String {
+        format!("127.0.0.1:{}", self.kubelet_port)
     }
 
     /// What the kubelet exports of containers.
@@ -129,12 +134,14 @@ fn is_ready(cluster: &Cluster) -> bool {
     conditions.into_iter().flatten().any(|it| it["type"] == "Ready" && it["status"] == "True")
 }
 
-/// Writes the second disk: the file, and how the cluster is reached.
-fn give(folder: &Path, file: &Path, cluster: &Cluster, kubelet_port: u16) {
+/// Writes the second disk: the files, and how the cluster is reached.
+fn give(folder: &Path, files: &[PathBuf], cluster: &Cluster, kubelet_port: u16) {
     let given = folder.join("given");
     fs::create_dir_all(&given).unwrap();
     let copy = |from: &Path, name: &str| fs::copy(from, given.join(name)).unwrap();
-    copy(file, file.file_name().unwrap().to_str().unwrap());
+    for file in files {
+        copy(file, file.file_name().unwrap().to_str().unwrap());
+    }
     let [authority, _] = cluster.certificate();
     copy(&authority, "authority.crt");
     copy(&cluster.client_of_kubelets(), "client.crt");

@@ -1,6 +1,7 @@
 //! What the story is told with: the cluster, its one real node, the agent there and two VMs' pods.
 
 use std::fs;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::cluster::{Audited, Cluster, REAL_NODE};
 use crate::support::exposition::{Series, parse};
-use crate::support::install_document::{Checkout, commands};
+use crate::support::install_document::{Checkout, commands, commands_of};
+use crate::support::packed_release;
 use crate::support::real_node::{GIVEN, RealNode};
 use crate::support::wait_for;
 
@@ -50,7 +52,10 @@ impl Scene {
         let stage = Instant::now();
         let cluster = Cluster::start_whole("real-node");
         let checkout = Checkout::naming("localhost/psi-agent");
-        let image = commands("An image");
+        let mut image = commands("An image");
+        // By its digest, by which a release's manifests name it.
+        let of_release = commands_of("docs/release.md", "Install from a release");
+        image.extend(of_release.into_iter().filter(|command| command.starts_with("ctr ")));
         let (on_host, on_node): (Vec<String>, Vec<String>) =
             image.into_iter().partition(|command| !command.starts_with("ctr "));
         for command in &on_host {
@@ -60,8 +65,9 @@ impl Scene {
                 eprint!("{}", checkout.run(command, &cluster));
             }
         }
-        assert!(!on_node.is_empty(), "the document imports the image nowhere");
-        let node = RealNode::join(&cluster, &checkout.folder.join("psi-agent.tar"));
+        assert_eq!(on_node.len(), 2, "each document imports the image once");
+        let images = ["psi-agent.tar", packed_release::IMAGE];
+        let node = RealNode::join(&cluster, &images.map(|image| checkout.folder.join(image)));
         // Where no controller of Nodes is, nobody finds that it has become ready.
         cluster.kubectl(&["patch", "node", REAL_NODE, "--type=merge", "-p", NO_TAINTS], "");
         for command in &on_node {
@@ -78,12 +84,28 @@ impl Scene {
         self.stage = Instant::now();
     }
 
+    /// The release's files, its manifests unpacked.
+    pub(super) fn release(&self) -> &Path {
+        &self.checkout.folder
+    }
+
     /// Does what the document says below a heading.
     pub(super) fn follow_the_document(&self, heading: &str) {
         for command in commands(heading) {
             let said = self.checkout.run(&command, &self.cluster);
             eprintln!("$ {command}\n{said}");
         }
+    }
+
+    /// The same, from the first command on that begins so.
+    pub(super) fn follow_the_document_after(&self, heading: &str, first: &str) {
+        let commands = commands(heading).into_iter();
+        let mut count = 0;
+        for command in commands.skip_while(|command| !command.starts_with(first)) {
+            eprintln!("$ {command}\n{}", self.checkout.run(&command, &self.cluster));
+            count += 1;
+        }
+        assert!(count > 1, "{heading} has no command {first}");
     }
 
     pub(super) fn run_as_admin(&self, command: &str) -> String {

@@ -1,0 +1,156 @@
+//! The same node, installed by a release's files alone: by its chart, shown by the plugin and on its
+//! dashboards, removed by its Job.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::scene::{Scene, VMS, name, wait_until};
+use crate::support::cluster::REAL_NODE;
+use crate::support::dashboard_queries::{PanelQuery, queries};
+use crate::support::install_document::commands_of;
+use crate::support::prometheus::Prometheus;
+
+/// Panels that have data only with a program or an event that is not part of this story.
+const WITHOUT_DATA: [&str; 4] = ["Bridge: ", "Time since reap", "migrations", "Moves: "];
+
+pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
+    let install = commands_of("docs/release.md", "Install from a release");
+    let install = install.iter().find(|command| command.starts_with("helm install")).unwrap();
+    let command = install.replace("registry.example/psi-agent", "localhost/psi-agent");
+    assert_ne!(install, &command);
+    scene.run_as_admin(&format!("{command} --set agent.label=true"));
+    wait_until("the score stands on the Node", || scene.own_key("annotations", "observed-at"));
+    let image = &scene.agent()["spec"]["containers"][0]["image"];
+    assert!(image.as_str().unwrap().starts_with("localhost/psi-agent@sha256:"), "{image}");
+}
+
+/// By kubectl itself, which finds the plugin by its name.
+pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
+    let listed = scene.run_as_admin("kubectl psi nodes");
+    eprintln!("{listed}");
+    let row = listed.lines().find(|line| line.starts_with(REAL_NODE)).unwrap();
+    assert!(row.contains("run-delay/"), "{row}");
+    let shown = scene.run_as_admin(&format!("kubectl psi top {REAL_NODE}"));
+    eprintln!("{shown}");
+    for vm in VMS {
+        assert!(shown.contains(&format!("vms/{vm}")), "{shown}");
+    }
+    assert!(shown.contains(&format!("on {REAL_NODE}")), "{shown}");
+    let refused = "kubectl psi top nowhere 2>&1 || true";
+    let refused = scene.run_as_admin(refused);
+    assert!(refused.contains("no agent runs on node nowhere") && refused.lines().count() == 1);
+}
+
+/// A `kubectl` that forwards until the value is dropped.
+struct Forward {
+    child: Child,
+    address: String,
+}
+
+impl Forward {
+    fn start(scene: &Scene, arguments: &[&str]) -> Self {
+        let kubectl = scene.cluster.programs().join("kubectl");
+        let mut child = Command::new(kubectl)
+            .args(arguments)
+            .env("KUBECONFIG", scene.cluster.admin_kubeconfig())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+        let address = address.unwrap_or_else(|| panic!("{arguments:?}: {line}")).to_owned();
+        Self { child, address }
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Prometheus with the release's rules, which scrapes this node's agent and kubelet.
+fn prometheus(scene: &Scene, agent: &Forward, kubelet: &Forward) -> Prometheus {
+    let rules = scene.release().join("daemonset/prometheus/rules.yaml");
+    let job = |job: &str, path: &str, of: &Forward| {
+        json!({
+            "job_name": job, "metrics_path": path, "scrape_interval": "5s",
+            "static_configs": [{"targets": [of.address], "labels": {"node": REAL_NODE}}],
+        })
+    };
+    let scraped = json!({
+        "rule_files": [rules],
+        "scrape_configs": [
+            job("psi-agent", "/metrics", agent),
+            job("kubelet", "/metrics/cadvisor", kubelet),
+        ],
+    });
+    Prometheus::start_with(&scraped.to_string())
+}
+
+/// What a dashboard asks of the VM, its node and the cluster, but for panels without data.
+fn asked(dashboard: &Value) -> Vec<PanelQuery> {
+    let variables = [
+        ("$__rate_interval", "20s"),
+        ("$__range", "1m"),
+        ("$kubelet_job", "kubelet"),
+        ("$job", "psi-agent"),
+        ("$cluster", ".*"),
+        ("$namespace", "vms"),
+        ("$node", REAL_NODE),
+        ("$vm", VMS[0]),
+        ("$rule_psi", "0.4"),
+    ];
+    let mut asked = queries(dashboard, &variables);
+    asked.retain(|query| {
+        let title = query.panel["title"].as_str().unwrap();
+        !WITHOUT_DATA.iter().any(|start| title.starts_with(start))
+    });
+    asked
+}
+
+pub(super) fn the_dashboards_have_answers(scene: &Scene) {
+    let agent = format!("pod/{}", name(&scene.agent()));
+    let agent = Forward::start(scene, &["port-forward", "-n", "psi-agent", &agent, ":9942"]);
+    let server = format!("--server=https://{}", scene.node.kubelet_address());
+    let proxy = ["proxy", "--port=0", "--insecure-skip-tls-verify", &server, "--accept-paths=.*"];
+    let kubelet = Forward::start(scene, &proxy);
+    let prometheus = prometheus(scene, &agent, &kubelet);
+    let seconds = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let began = seconds();
+    for name in ["cluster", "node-and-vm"] {
+        let file = scene.release().join(format!("grafana/dashboards/{name}.json"));
+        let dashboard: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let asked = asked(&dashboard);
+        assert!(asked.len() > 20, "{}", asked.len());
+        let mut empty = vec![];
+        wait_until("every panel has an answer", || {
+            let range = format!("&start={began}&end={}&step=5", seconds());
+            let without_answer = asked.iter().filter(|query| {
+                prometheus.ask(&query.text, (!query.instant).then_some(&*range)).is_empty()
+            });
+            let without_answer: Vec<&str> =
+                without_answer.map(|query| query.text.as_str()).collect();
+            if without_answer != empty {
+                eprintln!("without an answer: {without_answer:#?}");
+            }
+            empty = without_answer;
+            empty.is_empty().then_some(())
+        });
+        eprintln!("{name}: {} queries answered", asked.len());
+    }
+}
+
+pub(super) fn the_job_removes_what_the_chart_leaves(scene: &Scene) {
+    scene.run_as_admin("helm uninstall psi-agent --namespace psi-agent --wait");
+    assert!(scene.own_key("annotations", "score").is_some(), "the agents' values stay");
+    // The namespace is nothing that the chart made.
+    scene.run_as_admin("kubectl delete namespace psi-agent");
+    scene.follow_the_document_after("Remove", "kubectl apply");
+}

@@ -1,0 +1,163 @@
+//! `release/build`, whole: twice, in two folders and as two users.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::cache_dir;
+use crate::support::folder::Folder;
+
+const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A user without rights, and without a home of its own.
+const NOBODY: &str = "65534";
+
+/// 12 MB, for each architecture.
+const IMAGE_LIMIT: u64 = 12_000_000;
+
+fn succeeded(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn text(command: &mut Command) -> String {
+    String::from_utf8(succeeded(command).stdout).unwrap()
+}
+
+/// A clone of what is committed here, and a release made in it.
+fn build(folder: &Folder, by: impl FnOnce() -> Command) -> PathBuf {
+    let clone = folder.join("psi-agent");
+    succeeded(Command::new("git").args(["clone", "-q", REPOSITORY]).arg(&clone));
+    let release = folder.join("release");
+    let mut command = by();
+    command.arg(clone.join("release/build")).arg(VERSION).arg("--output").arg(&release);
+    succeeded(command.current_dir(&clone));
+    release
+}
+
+/// The user of this test.
+fn us() -> Command {
+    Command::new("env")
+}
+
+/// Another user, who owns a folder, and to whom the compiler and the tests' cache are shown in it: both are
+/// in this user's home, and the home may be closed to others.
+fn nobody(folder: &Folder) -> Command {
+    let sysroot = text(Command::new("rustc").args(["--print", "sysroot"]));
+    for mounted in ["rust", "cache/psi-agent"] {
+        fs::create_dir_all(folder.join(mounted)).unwrap();
+    }
+    succeeded(Command::new("chown").args(["-R", NOBODY]).arg(&folder.0));
+    let script =
+        "mount --bind \"$1\" \"$0/rust\" && mount --bind \"$2\" \"$0/cache/psi-agent\" || exit
+        owner=$3
+        shift 3
+        cd \"$0/psi-agent\" && exec setpriv --reuid \"$owner\" --clear-groups env HOME=\"$0\" \
+            PATH=\"$0/rust/bin:$PATH\" XDG_CACHE_HOME=\"$0/cache\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "bash", "-c", script, folder.text(), sysroot.trim()]);
+    command.arg(cache_dir()).arg(NOBODY);
+    command
+}
+
+/// The crates that a program is linked with, as `NAME VERSION`.
+fn linked(program: &str, target: &str) -> BTreeSet<String> {
+    let tree = text(
+        Command::new("cargo")
+            .args(["tree", "--locked", "-e", "normal,no-proc-macro", "--prefix", "none"])
+            .args(["-f", "{p}", "-p", program, "--target", target])
+            .current_dir(REPOSITORY),
+    );
+    let crates = tree.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some(format!("{} {}", words.next()?, words.next()?.trim_start_matches('v')))
+    });
+    crates.filter(|it| it.split(' ').next() != Some(program)).collect()
+}
+
+#[test]
+#[ignore = "needs git, gcc-aarch64-linux-gnu and qemu-user-static; compiles for an hour"]
+fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
+    let [ours, of_nobody] = ["release-ours", "release-of-nobody"].map(Folder::new);
+    let first = build(&ours, us);
+    let second = build(&of_nobody, || nobody(&of_nobody));
+    let same = Command::new("diff").arg("-r").args([&first, &second]).output().unwrap();
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+
+    succeeded(
+        Command::new("sha256sum").args(["--check", "--quiet", "SHA256SUMS"]).current_dir(&first),
+    );
+    check_the_provenance(&first);
+    for program in ["psi-agent", "kubectl-psi"] {
+        check_the_sbom(&first, program);
+    }
+    for architecture in ["amd64", "arm64"] {
+        check_the_programs(&first, architecture);
+    }
+    let image = first.join(format!("psi-agent-{VERSION}-image.tar"));
+    assert!(fs::metadata(image).unwrap().len() < 2 * IMAGE_LIMIT);
+    let notes = fs::read_to_string(first.join("NOTES.md")).unwrap();
+    assert!(notes.starts_with("Basis of the score:"), "{notes}");
+}
+
+fn check_the_provenance(release: &Path) {
+    let statement = fs::read_to_string(release.join("provenance.intoto.json")).unwrap();
+    let statement: Value = serde_json::from_str(&statement).unwrap();
+    let named = statement["subject"].as_array().unwrap().iter();
+    let named: BTreeSet<&str> = named.map(|it| it["name"].as_str().unwrap()).collect();
+    let files = fs::read_dir(release).unwrap().map(|it| it.unwrap().file_name());
+    let files: BTreeSet<String> = files.map(|it| it.into_string().unwrap()).collect();
+    for file in &files {
+        let is_about_others = ["SHA256SUMS", "provenance.intoto.json"].contains(&&**file);
+        assert_eq!(named.contains(&**file), !is_about_others, "{file}");
+    }
+    let commit = text(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(REPOSITORY));
+    let of = &statement["predicate"]["buildDefinition"]["resolvedDependencies"][0];
+    assert_eq!(of["digest"]["gitCommit"], commit.trim());
+}
+
+fn check_the_sbom(release: &Path, program: &str) {
+    let sbom = release.join(format!("{program}-{VERSION}.cdx.json"));
+    let sbom: Value = serde_json::from_str(&fs::read_to_string(sbom).unwrap()).unwrap();
+    let components = sbom["components"].as_array().unwrap();
+    let listed: BTreeSet<String> = components
+        .iter()
+        .map(|it| format!("{} {}", it["name"].as_str().unwrap(), it["version"].as_str().unwrap()))
+        .collect();
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        let missing: Vec<_> = linked(program, target).difference(&listed).cloned().collect();
+        assert_eq!(missing, [""; 0], "{program} for {target}");
+    }
+    let without_license = components.iter().filter(|it| it["licenses"][0].is_null());
+    let without_license: Vec<_> = without_license.map(|it| it["name"].clone()).collect();
+    assert_eq!(without_license, [Value::Null; 0], "{program}");
+}
+
+/// They start, and read this host's files; those of another architecture by emulation.
+fn check_the_programs(release: &Path, architecture: &str) {
+    let folder = Folder::new(&format!("release-programs-{architecture}"));
+    for program in ["psi-agent", "kubectl-psi"] {
+        let archive = release.join(format!("{program}-{VERSION}-linux-{architecture}.tar.gz"));
+        succeeded(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&folder.0));
+        let size = fs::metadata(folder.join(program)).unwrap().len();
+        assert!(size < IMAGE_LIMIT, "{program}: {size} bytes");
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = match architecture {
+            "arm64" => Command::new("qemu-aarch64-static"),
+            _ => Command::new("env"),
+        };
+        text(command.arg(folder.join(program)).args(arguments))
+    };
+    for program in ["psi-agent", "kubectl-psi"] {
+        assert_eq!(run(program, &["--version"]), format!("{program} {VERSION}\n"));
+    }
+    let metrics = run("psi-agent", &["once"]);
+    assert!(metrics.contains("\ncontainer_pressure_cpu_waiting_seconds_total{"), "{metrics}");
+    assert!(metrics.contains("\nnode_pressure_cpu_waiting_seconds_total"), "{metrics}");
+}
