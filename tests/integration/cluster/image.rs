@@ -64,6 +64,42 @@ fn image_is_the_binary_alone_and_the_same_each_time() {
     }
 }
 
+/// The script looks at a program's header alone, where this says which machine it is for.
+fn for_arm(program: &[u8]) -> Vec<u8> {
+    let (at, arm) = (18, 0xb7_u16.to_le_bytes());
+    [&program[..at], &arm, &program[at + arm.len()..]].concat()
+}
+
+#[test]
+#[ignore = "needs Python and the static binary: tests/run builds it"]
+fn programs_of_two_architectures_make_an_index_with_an_image_for_each() {
+    let (binary, folder) = (static_binary(), scratch("arm"));
+    fs::create_dir_all(&folder).unwrap();
+    let (arm, image) = (folder.join("psi-agent"), folder.join("image.tar"));
+    fs::write(&arm, for_arm(&fs::read(&binary).unwrap())).unwrap();
+    let [first, second] = [&binary, &arm].map(|path| path.to_str().unwrap());
+    let made = make(&image, &["--binary", first, "--binary", second]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let named = of(&image, "index.json")["manifests"].clone();
+    assert_eq!(named.as_array().unwrap().len(), 1);
+    let digest = named[0]["digest"].as_str().unwrap();
+    assert!(String::from_utf8_lossy(&made.stdout).trim().ends_with(digest));
+    let images = of(&image, &blob(&named[0]))["manifests"].as_array().unwrap().clone();
+    let mut found = Vec::new();
+    for image_of_one in &images {
+        let architecture = image_of_one["platform"]["architecture"].as_str().unwrap();
+        let manifest = of(&image, &blob(image_of_one));
+        let config = of(&image, &blob(&manifest["config"]));
+        assert_eq!(config["architecture"], architecture);
+        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+        found.push(architecture);
+    }
+    assert_eq!(found, ["amd64", "arm64"]);
+    let twice = make(&image, &["--binary", first, "--binary", first]);
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("another program for amd64"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 #[ignore = "needs Python: tests/run installs it"]
 fn image_of_what_would_not_run_is_refused() {

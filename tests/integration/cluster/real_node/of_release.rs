@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::scene::{Scene, VMS, name, wait_until};
+use super::scene::{CONSOLE, Scene, VMS, name, wait_until};
 use crate::support::cluster::REAL_NODE;
 use crate::support::dashboard_queries::{PanelQuery, queries};
 use crate::support::install_document::commands_of;
@@ -49,6 +49,8 @@ pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
 struct Forward {
     child: Child,
     address: String,
+    /// It says more with each connection, and would end if nobody could read that.
+    _said: BufReader<ChildStdout>,
 }
 
 impl Forward {
@@ -61,10 +63,11 @@ impl Forward {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
         let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
         let address = address.unwrap_or_else(|| panic!("{arguments:?}: {line}")).to_owned();
-        Self { child, address }
+        Self { child, address, _said: said }
     }
 }
 
@@ -115,7 +118,9 @@ fn asked(dashboard: &Value) -> Vec<PanelQuery> {
     asked
 }
 
+/// While the consoles are throttled, which a panel shows.
 pub(super) fn the_dashboards_have_answers(scene: &Scene) {
+    scene.signal("USR1", &VMS.map(|vm| scene.vm_cgroup(vm, CONSOLE)));
     let agent = format!("pod/{}", name(&scene.agent()));
     let agent = Forward::start(scene, &["port-forward", "-n", "psi-agent", &agent, ":9942"]);
     let server = format!("--server=https://{}", scene.node.kubelet_address());
