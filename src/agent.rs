@@ -8,7 +8,6 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::cluster::block_on;
-use crate::clock;
 use crate::config::{Auth, Config, PodSource, Publish};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
@@ -99,7 +98,6 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
         assessments,
         scrapes: Scrapes::new(config.families.clone()),
         health,
-        started_at: clock::now().at,
         rules: config.access.rules(),
         authenticator,
     };

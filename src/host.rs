@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::clock;
 use crate::collector::{Collector, Handles};
 use crate::config::{Config, PodSource};
 use crate::kernel::cgroup_dir::CgroupRoot;
@@ -13,7 +14,7 @@ use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::CpuSource;
 use crate::snapshot::{LevelsView, NodeIdentity};
 
-/// The Node's name, or outside a cluster the host's, and the levels.
+/// The Node's name, or outside a cluster the host's, the levels, and now as the start.
 pub fn node_identity(config: &Config) -> NodeIdentity {
     let name = match &config.pods {
         PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
@@ -21,7 +22,7 @@ pub fn node_identity(config: &Config) -> NodeIdentity {
     };
     let share = |points: u8| f64::from(points) / 100.0;
     let (medium, high) = (share(config.thresholds.medium()), share(config.thresholds.high()));
-    NodeIdentity { name, levels: LevelsView { medium, high } }
+    NodeIdentity { name, levels: LevelsView { medium, high }, started_at: clock::now().at }
 }
 
 /// Why the host cannot be read. Each message ends with a remedy.

@@ -17,6 +17,9 @@ use crate::sample::{Detail, ScrapeSample, TickSample};
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Until the first score: a first sample, and 30 s of windows.
+pub const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
+
 /// Between two scrapes that are further apart, rates would be of the past.
 const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 

@@ -2,6 +2,7 @@
 //! show it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -13,6 +14,7 @@ use crate::kernel::limits::Limit;
 use crate::rates::{PressureRates, Ratio, ScrapeRates};
 use crate::relief::{Assessment, Relief};
 use crate::sample::{CgroupSample, CgroupStats, ScrapeSample};
+use crate::sampler::WARM_UP;
 use crate::score::{ContainerScore, PerResource, Wait};
 
 /// The node and its cgroups at one moment.
@@ -30,6 +32,8 @@ pub struct Snapshot<'a> {
     pub window_s: Option<f64>,
     /// Source and version of the estimator, such as `run-delay/5`; absent before the first score.
     pub basis: Option<String>,
+    /// Time until the first score, seconds; absent where there is one, or where it is overdue.
+    pub warm_up_left_s: Option<f64>,
     /// End of the score's latest window, Unix time in milliseconds; absent before the first score.
     pub scored_at_ms: Option<u64>,
     /// State of the agent; absent where `top` reads the kernel itself.
@@ -45,6 +49,15 @@ pub struct NodeIdentity {
     /// Name of the Node, or of the host outside a cluster.
     pub name: Option<String>,
     pub levels: LevelsView,
+    /// When this process began to read.
+    pub started_at: Instant,
+}
+
+impl NodeIdentity {
+    /// Time until the first score is due.
+    fn warm_up_left(&self, now: Instant) -> Option<Duration> {
+        (self.started_at + WARM_UP).checked_duration_since(now)
+    }
 }
 
 /// Scores at which the levels begin, 0 to 1.
@@ -57,8 +70,6 @@ pub struct LevelsView {
 /// State of a running agent.
 #[derive(Debug, Serialize)]
 pub struct AgentView {
-    /// Time until the first score, seconds; absent where there is one, or where it is overdue.
-    pub warm_up_left_s: Option<f64>,
     /// Time of the last tick, Unix time in milliseconds.
     pub ticked_at_ms: Option<u64>,
     /// Window of the last tick, seconds; absent before the second tick.
@@ -244,6 +255,8 @@ impl<'a> Snapshot<'a> {
             let rates = rates.copied().unwrap_or_default();
             CgroupView { is_user, ..CgroupView::new(member, rates, scored) }
         });
+        let has_score = score.is_some_and(|score| score.score.is_some());
+        let left = identity.warm_up_left(sample.moment.at).filter(|_| !has_score);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             node_name: identity.name.as_deref(),
@@ -251,6 +264,7 @@ impl<'a> Snapshot<'a> {
             observed_at_ms: sample.moment.unix_ms,
             window_s: rates.map(|rates| rates.node.window.as_secs_f64()),
             basis: score.map(|score| score.basis.to_string()),
+            warm_up_left_s: left.map(|left| left.as_secs_f64()),
             scored_at_ms: score.map(|score| score.moment.unix_ms),
             agent,
             node: NodeView {

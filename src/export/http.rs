@@ -33,9 +33,6 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
-/// Until the first score: a first sample, and 30 s of windows.
-const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
-
 pub(crate) struct AgentService {
     pub(crate) identity: NodeIdentity,
     pub(crate) sampler: Sampler,
@@ -43,7 +40,6 @@ pub(crate) struct AgentService {
     pub(crate) assessments: watch::Receiver<Option<Arc<Assessment>>>,
     pub(crate) scrapes: Scrapes,
     pub(crate) health: Arc<Health>,
-    pub(crate) started_at: Instant,
     pub(crate) rules: AccessRules,
     /// Needed where the rules require tokens.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
@@ -116,7 +112,7 @@ impl AgentService {
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
-        let agent = self.agent(assessment.as_deref(), sample.moment.at);
+        let agent = self.agent();
         let snapshot = Snapshot::new(
             &self.identity,
             &sample,
@@ -137,13 +133,10 @@ impl AgentService {
         latest.filter(|latest| !is_stale(&latest.score, now))
     }
 
-    fn agent(&self, assessment: Option<&Assessment>, now: Instant) -> AgentView {
+    fn agent(&self) -> AgentView {
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
-        let has_score = assessment.is_some_and(|latest| latest.score.score.is_some());
-        let left = (self.started_at + WARM_UP).checked_duration_since(now);
         AgentView {
-            warm_up_left_s: left.filter(|_| !has_score).map(|left| left.as_secs_f64()),
             ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
             tick_window_s: tick
                 .and_then(|tick| Some(tick.rates.as_ref()?.node.window.as_secs_f64())),
@@ -173,7 +166,7 @@ impl AgentService {
 impl Probed for AgentService {
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
-        let last = tick.as_ref().map_or(self.started_at, |tick| tick.sample.moment.at);
+        let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.sample.moment.at);
         if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
             text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
         } else if tick.is_none() {

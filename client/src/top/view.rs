@@ -25,6 +25,7 @@ pub struct View {
     pub version: String,
     pub(super) node_name: Option<String>,
     pub(super) observed_at_ms: u64,
+    pub(super) warm_up_left_s: Option<f64>,
     pub(super) node: Node,
     pub(super) agent: Option<Agent>,
     pub(super) cgroups: Vec<Cgroup>,
@@ -32,7 +33,6 @@ pub struct View {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Agent {
-    pub(super) warm_up_left_s: Option<f64>,
     pub(super) pods_listed: Option<bool>,
     pub(super) pods_error: Option<Problem>,
     pub(super) publish: Publish,
@@ -153,8 +153,7 @@ impl View {
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();
         let level = agent.and_then(|agent| agent.publish.last.as_ref()?.level.as_deref());
-        let left = agent.and_then(|agent| agent.warm_up_left_s);
-        match (self.node.score, left) {
+        match (self.node.score, self.warm_up_left_s) {
             (Some(score), _) => {
                 format!("score {:.0} {}", score * 100.0, level.unwrap_or_default())
             }

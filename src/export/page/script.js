@@ -192,8 +192,8 @@ function sentence({ node, levels, agent }, vms, users) {
   return clauses.join("; ") + ".";
 }
 
-function showScore({ node, levels, agent }) {
-  const level = agent?.publish.last?.level ?? "", left = agent?.warm_up_left_s;
+function showScore({ node, levels, agent, warm_up_left_s: left }) {
+  const level = agent?.publish.last?.level ?? "";
   const words = known(node.score) ? `${(node.score * 100).toFixed(0)} ${level}`.trim()
     : known(left) ? `warming up, ${Math.ceil(left)} s left` : "no score";
   const score = byId("score"), scale = byId("scale");

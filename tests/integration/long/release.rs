@@ -57,7 +57,7 @@ fn nobody(folder: &Folder) -> Command {
         "mount --bind \"$1\" \"$0/rust\" && mount --bind \"$2\" \"$0/cache/psi-agent\" || exit
         owner=$3
         shift 3
-        cd \"$0/psi-agent\" && exec setpriv --reuid \"$owner\" --clear-groups env HOME=\"$0\" \
+        cd \"$0/psi-agent\" && exec setpriv --reuid \"$owner\" --clear-groups env -i HOME=\"$0\" \
             PATH=\"$0/rust/bin:$PATH\" XDG_CACHE_HOME=\"$0/cache\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "bash", "-c", script, folder.text(), sysroot.trim()]);

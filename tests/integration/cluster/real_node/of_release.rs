@@ -17,6 +17,10 @@ use crate::support::prometheus::Prometheus;
 /// Panels that have data only with a program or an event that is not part of this story.
 const WITHOUT_DATA: [&str; 4] = ["Bridge: ", "Time since reap", "migrations", "Moves: "];
 
+/// What the kubelet does not export of these VMs, which have neither limits nor disks.
+const NOT_OF_THESE_VMS: [&str; 3] =
+    ["container_spec_cpu_quota{", "container_spec_memory_limit_bytes{", "container_fs_"];
+
 pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
     let install = commands_of("docs/release.md", "Install from a release");
     let install = install.iter().find(|command| command.starts_with("helm install")).unwrap();
@@ -100,7 +104,8 @@ fn prometheus(scene: &Scene, agent: &Forward, kubelet: &Forward) -> Prometheus {
 /// What a dashboard asks of the VM, its node and the cluster, but for panels without data.
 fn asked(dashboard: &Value) -> Vec<PanelQuery> {
     let variables = [
-        ("$__rate_interval", "20s"),
+        // The kubelet reads a container every 10 s or less often.
+        ("$__rate_interval", "1m"),
         ("$__range", "1m"),
         ("$kubelet_job", "kubelet"),
         ("$job", "psi-agent"),
@@ -114,13 +119,16 @@ fn asked(dashboard: &Value) -> Vec<PanelQuery> {
     asked.retain(|query| {
         let title = query.panel["title"].as_str().unwrap();
         !WITHOUT_DATA.iter().any(|start| title.starts_with(start))
+            && !NOT_OF_THESE_VMS.iter().any(|metric| query.text.contains(metric))
     });
     asked
 }
 
-/// While the consoles are throttled, which a panel shows.
+/// While consoles are throttled, and the score changes and is published: panels show that.
 pub(super) fn the_dashboards_have_answers(scene: &Scene) {
-    scene.signal("USR1", &VMS.map(|vm| scene.vm_cgroup(vm, CONSOLE)));
+    for container in [CONSOLE, "compute"] {
+        scene.signal("USR1", &VMS.map(|vm| scene.vm_cgroup(vm, container)));
+    }
     let agent = format!("pod/{}", name(&scene.agent()));
     let agent = Forward::start(scene, &["port-forward", "-n", "psi-agent", &agent, ":9942"]);
     let server = format!("--server=https://{}", scene.node.kubelet_address());
