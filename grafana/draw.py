@@ -3,6 +3,7 @@ in the documents so show real results of the committed panels, without a Grafana
 
 import json
 import re
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -182,7 +183,18 @@ def draw_panel(axes, panel: dict, answers: dict, moves: list) -> None:
         axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
 
 
+def closed_up(dashboard: dict) -> None:
+    """Moves panels up by the height of the collapsed rows above, as Grafana does."""
+    hidden = 0
+    for panel in dashboard["panels"]:
+        panel["gridPos"]["y"] -= hidden
+        if panel.get("collapsed"):
+            inside = [each["gridPos"] for each in panel["panels"]]
+            hidden += max(at["y"] + at["h"] for at in inside) - min(at["y"] for at in inside)
+
+
 def draw(dashboard: dict, answers: dict, path: Path) -> None:
+    closed_up(dashboard)
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"])
     figure = plt.figure(figsize=(15, rows * 0.36), facecolor=GROUND)
     moves = answers.get("annotations", {}).get("A", [])
@@ -211,3 +223,4 @@ if __name__ == "__main__":
         made = json.loads(Path(f"dashboards/{name}.json").read_text())
         answer = json.loads((answered / f"{name}.json").read_text())
         draw(made, answer, pictures / f"dashboard-{name}.png")
+    shutil.copy(answered / "dashboards.txt", pictures)

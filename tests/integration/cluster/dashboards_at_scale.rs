@@ -5,6 +5,8 @@ use std::fs;
 use std::io::BufWriter;
 use std::time::SystemTime;
 
+use psi_agent::sample::CpuSource;
+use psi_agent::score::basis;
 use serde_json::{Value, json};
 
 use crate::fixture::dashboards::dashboard;
@@ -49,6 +51,17 @@ fn measured(prometheus: &Prometheus, query: &PanelQuery, end: i64) -> (Vec<Value
     (series, times.into_iter().fold(f64::INFINITY, f64::min))
 }
 
+/// Saves what the panels of a dashboard show, for `grafana/build --draw`.
+fn save(name: &str, panels: &Value) {
+    let folder = cache_dir().join("dashboards");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
+    // It comes beside the pictures, where fixture::pictures compares it.
+    let made_with = format!("{} {}\n", env!("CARGO_PKG_VERSION"), basis(CpuSource::RunDelay));
+    fs::write(folder.join("dashboards.txt"), made_with).unwrap();
+    println!("results are in {}: grafana/build --draw draws them", folder.display());
+}
+
 #[test]
 #[ignore = "needs Prometheus and promtool; takes 1 min"]
 fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
@@ -62,7 +75,6 @@ fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
         let (answer, _) = prometheus.measured(query, true, &at);
         assert_eq!(answer[0]["value"][1], expected.to_string(), "{query}");
     }
-    let folder = cache_dir().join("dashboards");
     for (name, node) in [("cluster", ".*"), ("node-and-vm", NODE)] {
         let variables = [
             ("$__rate_interval", "4m"),
@@ -106,9 +118,7 @@ fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
         }
         println!("{name}: slowest query {:.3} s: {}", slowest.0, slowest.1);
         if std::env::var_os("UPDATE_PICTURES").is_some() {
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
-            println!("results are in {}: grafana/build --draw draws them", folder.display());
+            save(name, &panels);
         }
         assert!(faults.is_empty(), "{name}: {faults:#?}");
     }

@@ -4,6 +4,9 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use psi_agent::sample::CpuSource;
+use psi_agent::score::basis;
+
 pub(crate) const NODES: u64 = 60;
 pub(crate) const VMS: u64 = 2_000;
 pub(crate) const SECONDS: i64 = 6 * 3_600;
@@ -74,9 +77,10 @@ impl<W: Write> SimulatedCluster<W> {
         let all = -SECONDS..=if node == DOWN { -1_200 } else { 0 };
         let own = of_node("psi-agent", node);
         self.series("up", &own, -SECONDS..=0, |at| f64::from(u8::from(all.contains(&at))))?;
+        let basis = format!(",basis=\"{}\"", basis(CpuSource::RunDelay));
         for (name, labels, value) in [
             ("psi_agent_build_info", concat!(",version=\"", env!("CARGO_PKG_VERSION"), "\""), 1.0),
-            ("psi_agent_score_info", ",basis=\"run-delay/9\"", 1.0),
+            ("psi_agent_score_info", &basis, 1.0),
             ("psi_agent_level_threshold", ",level=\"medium\"", 0.1),
             ("psi_agent_level_threshold", ",level=\"high\"", 0.3),
             ("psi_agent_heartbeat_interval_seconds", "", 300.0),
