@@ -29,20 +29,19 @@ fn text(command: &mut Command) -> String {
     String::from_utf8(succeeded(command).stdout).unwrap()
 }
 
-/// A clone of what is committed here, and a release made in it.
-fn build(folder: &Folder, by: impl FnOnce() -> Command) -> PathBuf {
-    let clone = folder.join("psi-agent");
-    succeeded(Command::new("git").args(["clone", "-q", REPOSITORY]).arg(&clone));
-    let release = folder.join("release");
-    let mut command = by();
+/// A folder with a clone of what is committed here.
+fn cloned(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    succeeded(Command::new("git").args(["clone", "-q", REPOSITORY]).arg(folder.join("psi-agent")));
+    folder
+}
+
+/// A release made of the clone in a folder.
+fn build(folder: &Folder, mut command: Command) -> PathBuf {
+    let (clone, release) = (folder.join("psi-agent"), folder.join("release"));
     command.arg(clone.join("release/build")).arg(VERSION).arg("--output").arg(&release);
     succeeded(command.current_dir(&clone));
     release
-}
-
-/// The user of this test.
-fn us() -> Command {
-    Command::new("env")
 }
 
 /// Another user, who owns a folder, and to whom the compiler and the tests' cache are shown in it: both are
@@ -83,16 +82,17 @@ fn linked(program: &str, target: &str) -> BTreeSet<String> {
 #[test]
 #[ignore = "needs git, gcc-aarch64-linux-gnu and qemu-user-static; compiles for an hour"]
 fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
-    let [ours, of_nobody] = ["release-ours", "release-of-nobody"].map(Folder::new);
-    let first = build(&ours, us);
-    let second = build(&of_nobody, || nobody(&of_nobody));
+    // Before the first is built, since somebody may commit meanwhile.
+    let [ours, of_nobody] = ["release-ours", "release-of-nobody"].map(cloned);
+    let first = build(&ours, Command::new("env"));
+    let second = build(&of_nobody, nobody(&of_nobody));
     let same = Command::new("diff").arg("-r").args([&first, &second]).output().unwrap();
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
 
     succeeded(
         Command::new("sha256sum").args(["--check", "--quiet", "SHA256SUMS"]).current_dir(&first),
     );
-    check_the_provenance(&first);
+    check_the_provenance(&first, &ours.join("psi-agent"));
     for program in ["psi-agent", "kubectl-psi"] {
         check_the_sbom(&first, program);
     }
@@ -105,7 +105,7 @@ fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
     assert!(notes.starts_with("Basis of the score:"), "{notes}");
 }
 
-fn check_the_provenance(release: &Path) {
+fn check_the_provenance(release: &Path, clone: &Path) {
     let statement = fs::read_to_string(release.join("provenance.intoto.json")).unwrap();
     let statement: Value = serde_json::from_str(&statement).unwrap();
     let named = statement["subject"].as_array().unwrap().iter();
@@ -116,7 +116,7 @@ fn check_the_provenance(release: &Path) {
         let is_about_others = ["SHA256SUMS", "provenance.intoto.json"].contains(&&**file);
         assert_eq!(named.contains(&**file), !is_about_others, "{file}");
     }
-    let commit = text(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(REPOSITORY));
+    let commit = text(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(clone));
     let of = &statement["predicate"]["buildDefinition"]["resolvedDependencies"][0];
     assert_eq!(of["digest"]["gitCommit"], commit.trim());
 }
