@@ -19,7 +19,7 @@ pub use view::View;
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where snapshots come from.
+/// A source of snapshots.
 pub trait Source {
     /// The next snapshot, and a few words on its origin.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<(String, View)>>;

@@ -1,4 +1,4 @@
-//! The agent of a node, through the API server.
+//! Snapshots of a node's agent, through the API server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use psi_agent_client::cluster::ApiClient;
 use psi_agent_client::top::snapshot::get;
 use psi_agent_client::top::{FETCH_INTERVAL, Source, View};
 
-/// The agents' pods.
+/// Label selector of the agents' pods.
 const SELECTOR: &str = "app.kubernetes.io/name=psi-agent";
 
 /// The port that serves snapshots, by its name in the pod.

@@ -30,7 +30,7 @@ struct CommandLine {
     access: Access,
 }
 
-/// As kubectl's own.
+/// The flags of kubectl for access to a cluster.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 struct Access {

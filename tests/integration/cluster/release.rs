@@ -1,4 +1,4 @@
-//! What a release consists of, packed from the programs that the tests built.
+//! The files of a release, packed with the programs that the tests built.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The digest by which a registry has the image.
+/// The image's digest in a registry.
 fn digest(release: &PackedRelease) -> String {
     let index =
         ["-xOf", release.folder().join(IMAGE).to_str().unwrap(), "index.json"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! `release/build`, whole: twice, in two folders and as two users.
+//! `release/build` makes the same bytes in two folders and for two users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::folder::Folder;
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A user without rights, and without a home of its own.
+/// The uid of a user without rights.
 const NOBODY: &str = "65534";
 
 /// 12 MB, for each architecture.
@@ -29,14 +29,14 @@ fn text(command: &mut Command) -> String {
     String::from_utf8(succeeded(command).stdout).unwrap()
 }
 
-/// A folder with a clone of what is committed here.
+/// A folder with a clone of this repository.
 fn cloned(name: &str) -> Folder {
     let folder = Folder::new(name);
     succeeded(Command::new("git").args(["clone", "-q", REPOSITORY]).arg(folder.join("psi-agent")));
     folder
 }
 
-/// A release made of the clone in a folder.
+/// Builds a release from the clone in a folder, and returns its path. `command` runs the script.
 fn build(folder: &Folder, mut command: Command) -> PathBuf {
     let (clone, release) = (folder.join("psi-agent"), folder.join("release"));
     command.arg(clone.join("release/build")).arg(VERSION).arg("--output").arg(&release);
@@ -44,8 +44,8 @@ fn build(folder: &Folder, mut command: Command) -> PathBuf {
     release
 }
 
-/// Another user, who owns a folder, and to whom the compiler and the tests' cache are shown in it: both are
-/// in this user's home, and the home may be closed to others.
+/// Runs a command as another user, with a folder as its home. The compiler and the tests' cache are mounted
+/// in that folder, since other users may not enter this user's home.
 fn nobody(folder: &Folder) -> Command {
     let sysroot = text(Command::new("rustc").args(["--print", "sysroot"]));
     for mounted in ["rust", "cache/psi-agent"] {
@@ -82,7 +82,7 @@ fn linked(program: &str, target: &str) -> BTreeSet<String> {
 #[test]
 #[ignore = "needs git, gcc-aarch64-linux-gnu and qemu-user-static; compiles for an hour"]
 fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
-    // Before the first is built, since somebody may commit meanwhile.
+    // Both are cloned first, so that a commit during the first build changes neither.
     let [ours, of_nobody] = ["release-ours", "release-of-nobody"].map(cloned);
     let first = build(&ours, Command::new("env"));
     let second = build(&of_nobody, nobody(&of_nobody));
@@ -138,7 +138,7 @@ fn check_the_sbom(release: &Path, program: &str) {
     assert_eq!(without_license, [Value::Null; 0], "{program}");
 }
 
-/// They start, and read this host's files; those of another architecture by emulation.
+/// Programs start and read this host's files. Those of aarch64 run in an emulator.
 fn check_the_programs(release: &Path, architecture: &str) {
     let folder = Folder::new(&format!("release-programs-{architecture}"));
     for program in ["psi-agent", "kubectl-psi"] {

@@ -1,4 +1,4 @@
-//! A release's files, as `release/package` packs them, of the programs that the tests built.
+//! The files of a release, made by `release/package` from the programs that the tests built.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use super::virtual_machine::static_binary;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The folder in the archive of the manifests.
+/// Name of the folder in the archive of manifests, and of the archive without its ending.
 pub(crate) const MANIFESTS: &str = concat!("psi-agent-", env!("CARGO_PKG_VERSION"), "-manifests");
 
-/// The chart.
+/// File of the chart.
 pub(crate) const CHART: &str = concat!("psi-agent-", env!("CARGO_PKG_VERSION"), ".tgz");
 
-/// The image.
+/// File of the image.
 pub(crate) const IMAGE: &str = concat!("psi-agent-", env!("CARGO_PKG_VERSION"), "-image.tar");
 
 /// Removed when dropped.
@@ -61,7 +61,7 @@ impl PackedRelease {
         files
     }
 
-    /// Unpacks an archive, whose name this is without what tar appends.
+    /// Unpacks an archive, given without its ending `.tar.gz`.
     pub(crate) fn unpack(&self, archive: &str, to: &Path) {
         let archive = self.folder().join(format!("{archive}.tar.gz"));
         let unpacked = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(to).status();

@@ -1,5 +1,5 @@
-//! The same node, installed by a release's files alone: by its chart, shown by the plugin and on its
-//! dashboards, removed by its Job.
+//! The same node with nothing but a release's files: its chart, plugin, dashboards, and the Job that
+//! uninstalls.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,10 +14,10 @@ use crate::support::dashboard_queries::{PanelQuery, queries};
 use crate::support::install_document::commands_of;
 use crate::support::prometheus::Prometheus;
 
-/// Panels that have data only with a program or an event that is not part of this story.
+/// Titles of panels that need a program or an event that this test does not have.
 const WITHOUT_DATA: [&str; 4] = ["Bridge: ", "Time since reap", "migrations", "Moves: "];
 
-/// What the kubelet does not export of these VMs, which have neither limits nor disks.
+/// Metrics that the kubelet does not export for these VMs, which have neither limits nor disks.
 const NOT_OF_THESE_VMS: [&str; 3] =
     ["container_spec_cpu_quota{", "container_spec_memory_limit_bytes{", "container_fs_"];
 
@@ -32,7 +32,7 @@ pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
     assert!(image.as_str().unwrap().starts_with("localhost/psi-agent@sha256:"), "{image}");
 }
 
-/// By kubectl itself, which finds the plugin by its name.
+/// kubectl finds the plugin by the name of its file.
 pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
     let listed = scene.run_as_admin("kubectl psi nodes");
     eprintln!("{listed}");
@@ -53,7 +53,7 @@ pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
 struct Forward {
     child: Child,
     address: String,
-    /// It says more with each connection, and would end if nobody could read that.
+    /// Open, since kubectl prints a line for each connection, and a closed pipe would end it.
     _said: BufReader<ChildStdout>,
 }
 
@@ -101,7 +101,7 @@ fn prometheus(scene: &Scene, agent: &Forward, kubelet: &Forward) -> Prometheus {
     Prometheus::start_with(&scraped.to_string())
 }
 
-/// What a dashboard asks of the VM, its node and the cluster, but for panels without data.
+/// The queries of a dashboard, except for panels without data.
 fn asked(dashboard: &Value) -> Vec<PanelQuery> {
     let variables = [
         // The kubelet reads a container every 10 s or less often.
@@ -124,7 +124,7 @@ fn asked(dashboard: &Value) -> Vec<PanelQuery> {
     asked
 }
 
-/// While consoles are throttled, and the score changes and is published: panels show that.
+/// Some panels need throttled containers, and a published change of the score.
 pub(super) fn the_dashboards_have_answers(scene: &Scene) {
     for container in [CONSOLE, "compute"] {
         scene.signal("USR1", &VMS.map(|vm| scene.vm_cgroup(vm, container)));
