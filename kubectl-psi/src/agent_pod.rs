@@ -27,11 +27,20 @@ pub(crate) struct AgentPod {
 }
 
 impl AgentPod {
-    pub(crate) async fn find(api: &ApiClient, node: String) -> anyhow::Result<Self> {
+    /// The agent of a node. A user who may list pods of one namespace only gives its name.
+    pub(crate) async fn find(
+        api: &ApiClient,
+        node: String,
+        namespace: Option<String>,
+    ) -> anyhow::Result<Self> {
         let client = api.client();
         let selector = ListParams::default().labels(SELECTOR);
         let selector = selector.fields(&format!("spec.nodeName={node},status.phase=Running"));
-        let pods = Api::<Pod>::all(client.clone()).list(&selector).await;
+        let pods: Api<Pod> = match namespace {
+            Some(namespace) => Api::namespaced(client.clone(), &namespace),
+            None => Api::all(client.clone()),
+        };
+        let pods = pods.list(&selector).await;
         let pods = pods.with_context(|| format!("cannot list the pods of node {node}"))?;
         let found = pods.into_iter().find_map(|pod| {
             let containers = pod.spec.into_iter().flat_map(|spec| spec.containers);

@@ -59,6 +59,9 @@ enum Command {
     Top {
         /// Name of the node
         node: String,
+        /// Namespace of the agents [default: all namespaces]
+        #[arg(short, long, value_name = "NAME")]
+        namespace: Option<String>,
     },
     /// Remove stale published scores from Nodes
     Reap {
@@ -89,10 +92,10 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
         Command::Nodes { prefix: PrefixFlag { prefix }, stale: StaleAfter { stale_after } } => {
             nodes::nodes(&api, &prefix, now, stale_after, nodes::terminal_width(), &mut out).await
         }
-        Command::Top { node } => {
+        Command::Top { node, namespace } => {
             // It writes to stdout itself.
             drop(out);
-            show(AgentPod::find(&api, node).await?).await
+            show(AgentPod::find(&api, node, namespace).await?).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
             let keys = flags.selection();
