@@ -48,6 +48,8 @@ fn a_node_has_its_agent_from_install_to_removal() {
     another_cgroup_driver_is_followed(&scene);
     scene.say("another cgroup driver");
 
+    of_release::the_dashboards_have_answers(&scene);
+    scene.say("shown on the dashboards");
     scene.follow_the_document("Remove");
     check_that_nothing_is_left(&scene);
     scene.say("removed");

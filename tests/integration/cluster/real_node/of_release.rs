@@ -126,9 +126,7 @@ fn asked(dashboard: &Value) -> Vec<PanelQuery> {
 
 /// Some panels need throttled containers, and a published change of the score.
 pub(super) fn the_dashboards_have_answers(scene: &Scene) {
-    for container in [CONSOLE, "compute"] {
-        scene.signal("USR1", &VMS.map(|vm| scene.vm_cgroup(vm, container)));
-    }
+    signal_loads(scene, "USR1");
     let agent = format!("pod/{}", name(&scene.agent()));
     let agent = Forward::start(scene, &["port-forward", "-n", "psi-agent", &agent, ":9942"]);
     let server = format!("--server=https://{}", scene.node.kubelet_address());
@@ -157,6 +155,14 @@ pub(super) fn the_dashboards_have_answers(scene: &Scene) {
             empty.is_empty().then_some(())
         });
         eprintln!("{name}: {} queries answered", asked.len());
+    }
+    signal_loads(scene, "USR2");
+}
+
+/// Starts (USR1) or stops (USR2) the load of all containers of the VMs.
+fn signal_loads(scene: &Scene, signal: &str) {
+    for container in [CONSOLE, "compute"] {
+        scene.signal(signal, &VMS.map(|vm| scene.vm_cgroup(vm, container)));
     }
 }
 
