@@ -14,7 +14,7 @@ const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The uid of a user without rights.
-const NOBODY: &str = "65534";
+const OTHER_USER: &str = "65534";
 
 /// 12 MB, for each architecture.
 const IMAGE_LIMIT: u64 = 12_000_000;
@@ -46,12 +46,12 @@ fn build(folder: &Folder, mut command: Command) -> PathBuf {
 
 /// Runs a command as another user, with a folder as its home. The compiler and the tests' cache are mounted
 /// in that folder, since other users may not enter this user's home.
-fn nobody(folder: &Folder) -> Command {
+fn other_user(folder: &Folder) -> Command {
     let sysroot = text(Command::new("rustc").args(["--print", "sysroot"]));
     for mounted in ["rust", "cache/psi-agent"] {
         fs::create_dir_all(folder.join(mounted)).unwrap();
     }
-    succeeded(Command::new("chown").args(["-R", NOBODY]).arg(&folder.0));
+    succeeded(Command::new("chown").args(["-R", OTHER_USER]).arg(&folder.0));
     let script =
         "mount --bind \"$1\" \"$0/rust\" && mount --bind \"$2\" \"$0/cache/psi-agent\" || exit
         owner=$3
@@ -60,7 +60,7 @@ fn nobody(folder: &Folder) -> Command {
             PATH=\"$0/rust/bin:$PATH\" XDG_CACHE_HOME=\"$0/cache\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "bash", "-c", script, folder.text(), sysroot.trim()]);
-    command.arg(cache_dir()).arg(NOBODY);
+    command.arg(cache_dir()).arg(OTHER_USER);
     command
 }
 
@@ -83,9 +83,9 @@ fn linked(program: &str, target: &str) -> BTreeSet<String> {
 #[ignore = "needs git, gcc-aarch64-linux-gnu and qemu-user-static; compiles for an hour"]
 fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
     // Both are cloned first, so that a commit during the first build changes neither.
-    let [ours, of_nobody] = ["release-ours", "release-of-nobody"].map(cloned);
+    let [ours, of_other] = ["release-ours", "release-of-other-user"].map(cloned);
     let first = build(&ours, Command::new("env"));
-    let second = build(&of_nobody, nobody(&of_nobody));
+    let second = build(&of_other, other_user(&of_other));
     let same = Command::new("diff").arg("-r").args([&first, &second]).output().unwrap();
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
 

@@ -1,6 +1,5 @@
-//! docs/install.md and docs/release.md, followed to the letter: the commands of their `sh` blocks, run
-//! with a release's manifests, in which the example names another image, as the documents tell their
-//! readers to.
+//! Runs the commands in the `sh` blocks of docs/install.md and docs/release.md, with the files of a release.
+//! The image is set in its kustomizations, as the documents describe.
 
 use std::fs;
 use std::os::unix::fs::symlink;
