@@ -19,7 +19,7 @@ use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
 use crate::relief::Assessment;
 
-/// Time between two attempts to check the agent's restrictions while the API server is unreachable.
+/// Time between two checks of the agent's restrictions, until they hold.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
@@ -64,18 +64,26 @@ pub(super) fn start(
     });
 }
 
-/// Checks once that admission policies restrict the agent's writes.
+/// Checks that admission policies restrict the agent's writes, until they do. Policies that were applied together
+/// with the agent take effect seconds later, so only the second finding is reported.
 async fn check_restriction(node: OwnNode, health: Arc<Health>) {
+    let mut findings = 0_u32;
     loop {
         match node.foreign_write().await {
-            Ok(None) => return,
-            Ok(Some(allowed)) => return health.publishes.unrestricted(&allowed),
+            Ok(None) => return health.publishes.restricted(),
+            Ok(Some(allowed)) => {
+                findings = findings.saturating_add(1);
+                if findings == 2 {
+                    health.publishes.unrestricted(&allowed);
+                }
+            }
             // Some admission webhooks refuse dry runs.
             Err(error @ CallError::Refused { .. }) => {
                 return tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
             }
-            Err(_) => tokio::time::sleep(CHECK_INTERVAL).await,
+            Err(_) => {}
         }
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -86,6 +86,14 @@ impl Publishes {
         );
     }
 
+    /// Dry runs showed that admission policies deny writes that are not the agent's.
+    pub fn restricted(&self) {
+        if self.unrestricted.get() > 0.0 {
+            tracing::info!("Admission policies restrict this agent again");
+        }
+        self.unrestricted.set(0.0);
+    }
+
     pub(super) fn view(&self) -> PublishView {
         let candidate = self.candidates.view();
         PublishView { candidate, ..locked(&self.state).view.clone() }

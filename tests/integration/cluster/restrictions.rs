@@ -260,12 +260,17 @@ fn an_installation_in_another_namespace_is_restricted_and_one_without_policies_i
     scene.wait_for_warning("this account may change other Nodes, such as node-b,");
     let node = StagedNode::new("elsewhere", NODE);
     let agent = node.start_agent_with(&scene.agent);
-    wait_for("the agent reports it", Duration::from_secs(30), || {
-        let series = parse(&agent.get("/metrics"));
-        let found = series.iter().find(|it| it.name == "psi_agent_writes_unrestricted").unwrap();
-        (found.value == 1.0).then_some(())
-    });
+    let wait_for_metric = |value: f64| {
+        wait_for("the agent has checked twice", Duration::from_secs(180), || {
+            let series = parse(&agent.get("/metrics"));
+            let found = series.iter().find(|it| it.name == "psi_agent_writes_unrestricted");
+            (found.unwrap().value == value).then_some(())
+        });
+    };
+    wait_for_metric(1.0);
     assert!(agent.log().contains("No admission policy restricts"), "{}", agent.log());
+    Installation { namespace: "node-pressure", way: BASE }.install(&scene.cluster);
+    wait_for_metric(0.0);
     let annotations = &scene.cluster.get(&["node", NODE])["metadata"]["annotations"];
     assert_eq!(annotations.get("not-psi-agent.invalid/dry-run"), None);
 
