@@ -1,7 +1,7 @@
-//! Reads the node and its cgroups in two passes over one state for each cgroup: a scoring pass (a
-//! tick) reads what the score needs, an export pass (a scrape) what is exported. In: open roots, a
-//! moment, pods. Out: a [`TickSample`] or a [`ScrapeSample`]. `state.rs` has the rules that decide
-//! when a file is read again.
+//! Reads the node and its cgroups in two kinds of passes, which share one state for each cgroup: a
+//! scoring pass (tick) reads what the score needs, and an export pass (scrape) what is exported.
+//! The input is open roots, a moment and the pods; the output is a [`TickSample`] or a
+//! [`ScrapeSample`]. `state.rs` has the rules that decide when a file is read again.
 
 mod cpu;
 mod export;
@@ -38,7 +38,7 @@ use stalls::{MemoryNeeds, read_io_use, read_memory_use};
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
 
-/// Directory handles that may be kept.
+/// Maximum numbers of directory handles that are kept open.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Handles {
     /// Of cgroups; beyond that, files are opened by path.
@@ -55,18 +55,18 @@ pub struct Collector {
     states: States,
     files: Files,
     cpu_source: CpuSource,
-    /// With run delay as the CPU source.
+    /// `None` unless run delay is the CPU source.
     processes: Option<ProcessFinder>,
     /// `None` on a node without cgroup v2.
     selection: Option<Selection>,
     groups: Groups,
-    /// Whether the tree is the whole node's, as the counters of `/proc` are.
+    /// Whether the tree covers the whole node, as the counters in `/proc` do.
     is_whole_node: bool,
 }
 
 impl Collector {
-    /// One that has read nothing yet. Without a selection, as on a node without cgroup v2, it reads
-    /// the node alone.
+    /// A collector that has read nothing yet. Without a selection, as on a node without cgroup v2,
+    /// it reads only the node's own files.
     pub fn new(
         proc: ProcRoot,
         root: Arc<CgroupRoot>,
@@ -94,21 +94,16 @@ impl Collector {
         }
     }
 
-    /// The scoring pass. With `pods`, a cgroup of a pod counts once its pod is known.
+    /// The scoring pass. With `pods`, cgroups of pods are included once their pods are listed.
     pub fn tick(&mut self, moment: Moment, pods: Option<&PodIndex>) -> TickSample {
         let now = moment.at;
         self.follow_tree(now);
         let node = self.node.read(self.tree.root(), &mut self.files, moment);
         let (all_pods, needs) = self.node.memory(&self.tree, &mut self.files, &node, now);
         let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
-        let run_delay_ns = match self.cpu_source {
-            CpuSource::Psi if self.is_whole_node => {
-                self.files.read_by(|buffer| self.node.proc.run_delay(buffer)).flatten()
-            }
-            CpuSource::Psi | CpuSource::RunDelay => None,
-        };
         let disks = self.files.read_by(|buffer| self.node.proc.disks(buffer));
         let (mut containers, mut others, mut hidden_containers) = (None, None, 0);
+        let mut run_delay_ns = None;
         if self.selection.is_some() && pods.is_none_or(PodIndex::is_listed) {
             let (by_uid, scored) = scored_containers(self.tree.nodes().zip(&found));
             if let Some(processes) = &mut self.processes {
@@ -131,6 +126,8 @@ impl Collector {
             if pass.any_waits && self.is_whole_node {
                 let all = workloads(self.tree.nodes()).filter(|one| !ids.contains(&one.cgroup.id));
                 others = Some(all.filter_map(|node| pass.other(node)).collect());
+                run_delay_ns =
+                    self.files.read_by(|buffer| self.node.proc.run_delay(buffer)).flatten();
             }
         }
         TickSample {
@@ -204,7 +201,7 @@ impl Collector {
         self.files.errors.extend(self.tree.take_errors());
     }
 
-    /// Ends a pass: reports it, and forgets cgroups that were found gone in it.
+    /// Ends a pass: returns its report, and removes the cgroups that no longer exist.
     fn report(&mut self, found: &[Found], matching: Option<Matching>) -> PassReport {
         let cgroups = self.tree.nodes().zip(found);
         let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
@@ -222,7 +219,7 @@ impl Collector {
     }
 }
 
-/// What the readers of one tick share.
+/// State that the readers of one tick share.
 struct TickPass<'a> {
     files: &'a mut Files,
     states: &'a mut States,
@@ -233,12 +230,12 @@ struct TickPass<'a> {
     now: Instant,
     /// Containers whose threads could not be read in full.
     hidden: usize,
-    /// Whether a container waited for a CPU of late.
+    /// Whether a container waited for a CPU within the last minute.
     any_waits: bool,
 }
 
 impl TickPass<'_> {
-    /// A scored container; `None` when it is gone.
+    /// Reads a scored container; `None` if it was removed.
     fn container(&mut self, (node, workload): Container<'_>) -> Option<ContainerSample> {
         let (files, all) = (&mut *self.files, &Resource::ALL);
         let state = self.states.entry(node.cgroup.id).or_default();
@@ -247,7 +244,7 @@ impl TickPass<'_> {
         let stalled_us = pressure.pressures.cpu.and_then(|cpu| cpu.some_us);
         let threads = match self.cpu_source {
             CpuSource::RunDelay => {
-                // While its pressure stands still, none of its tasks waited.
+                // If its CPU pressure has not changed, none of its tasks waited.
                 let may_wait = stalled_us.is_none() || state.stalled_us != stalled_us;
                 let threads = state.threads.read(may_wait, files);
                 state.cpu_wait.advance(threads.as_deref().map(delay_us), self.now);
@@ -262,7 +259,7 @@ impl TickPass<'_> {
         let cpu = read_cpu_use(files, state, dirs, self.cpu_source, self.now);
         let memory = read_memory_use(files, state, dirs, &pressure, self.needs);
         let io = read_io_use(files, state, dirs, &pressure, self.needs);
-        // A file that is missing means that its controller is off, or that the cgroup is gone.
+        // A missing file means that its controller is off, or that the cgroup was removed.
         if files.found_gone(node) {
             return None;
         }
@@ -272,7 +269,7 @@ impl TickPass<'_> {
         Some(ContainerSample { cgroup, workload, pressure, cpu, threads, memory, io })
     }
 
-    /// A workload that is not scored; `None` when it is gone.
+    /// Reads a workload that is not scored; `None` if it was removed.
     fn other(&mut self, node: &CgroupNode) -> Option<OtherSample> {
         let (id, files) = (node.cgroup.id, &mut *self.files);
         let state = self.states.entry(id).or_default();

@@ -1,5 +1,5 @@
-//! What one pass over the node and its cgroups read: raw counters in the kernel's words. `None` is
-//! what could not be read; it is never zero.
+//! Raw counters that one pass over the node and its cgroups has read, in the kernel's units. A
+//! value that could not be read is `None`, and never 0.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::kernel::task_text::TaskTimes;
 
-/// Source of the CPU wait time that the score rests on. Chosen once, at start.
+/// Source of the CPU wait time in the score. It is chosen once, at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuSource {
     /// `cpu.pressure` of containers, which any node with PSI has.
@@ -28,7 +28,7 @@ pub enum CpuSource {
 }
 
 impl CpuSource {
-    /// The word of flag, metric and log.
+    /// The source's name in flags, metrics and the log.
     pub fn word(self) -> &'static str {
         match self {
             CpuSource::Psi => "psi",
@@ -51,7 +51,7 @@ pub enum Detail {
 pub struct Groups {
     /// `cpu.stat`.
     pub cpu: bool,
-    /// `memory.current`, `memory.stat` and their kind.
+    /// `memory.current`, `memory.stat` and similar files.
     pub memory: bool,
     /// `io.stat`.
     pub io: bool,
@@ -86,7 +86,7 @@ pub struct NodeSample {
     pub devices: Arc<BTreeMap<Device, String>>,
 }
 
-/// What either pass reports of itself.
+/// The report of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassReport {
     /// Cgroups in scope, read or not.
@@ -110,8 +110,8 @@ pub struct ScrapeSample {
     pub cgroups: Vec<CgroupSample>,
     /// Those of `workloads` that are not in scope.
     pub beside: Vec<CgroupSample>,
-    /// Cgroups that use the node, each once, with [`Detail::Everything`]: containers, and the
-    /// topmost cgroups outside pods.
+    /// Cgroups whose usage adds up to that of the node: containers, and the topmost cgroups outside
+    /// pods. Empty unless the detail is [`Detail::Everything`].
     pub workloads: HashSet<CgroupId>,
     /// Source of CPU wait time of the ticks.
     pub cpu_source: CpuSource,
@@ -124,7 +124,7 @@ pub struct CgroupSample {
     /// Its pod and container; `None` outside pods, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
     pub pressure: PressureReading,
-    /// The other files; `None` where only pressure was wanted.
+    /// The other files; `None` if only pressure was read.
     pub stats: Option<Box<CgroupStats>>,
 }
 
@@ -163,8 +163,8 @@ pub struct TickSample {
     /// When the pass began.
     pub moment: Moment,
     pub node: NodeSample,
-    /// Run delay of all tasks of the node since boot, nanoseconds; read only with
-    /// [`CpuSource::Psi`]. `None` also where the tree is not the whole node's.
+    /// Run delay of all tasks of the node since boot, nanoseconds; read only while a scored
+    /// container waits. `None` also if the tree does not cover the whole node.
     pub run_delay_ns: Option<u64>,
     /// I/O of each block device since boot.
     pub disks: Option<BTreeMap<Device, DiskCounters>>,
@@ -184,13 +184,14 @@ pub struct TickSample {
 /// All pods together, from the cgroups above them: kubepods and its QoS classes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AllPods {
-    /// Times that a memory limit of these cgroups caused reclaim, which is the node's shortage.
+    /// Times that a memory limit of these cgroups caused reclaim, which counts as reclaim by the
+    /// node.
     pub limit_hits: Option<u64>,
     /// Memory of all pods, bytes.
     pub memory: Option<u64>,
 }
 
-/// A scored container. Counters are since it was made.
+/// A scored container. Its counters count from its creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSample {
     pub cgroup: Arc<Cgroup>,
@@ -227,7 +228,7 @@ pub struct CpuUse {
     pub limits: Option<CpuLimits>,
 }
 
-/// CPU counters at one moment.
+/// CPU counters of one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuCounters {
     pub at: Instant,
@@ -276,10 +277,10 @@ pub struct Throttled {
 pub struct ThreadSample {
     pub id: u32,
     pub is_vcpu: bool,
-    /// Time run and run delay since it was made.
+    /// Time run and run delay since its start.
     pub times: TaskTimes,
-    /// Whether it stayed runnable without running since the tick before. The kernel adds a delay
-    /// to `times` only when it ends.
+    /// Whether it has been runnable without running since the tick before. This is not in `times`,
+    /// since the kernel adds a delay only when it ends.
     pub starved: bool,
 }
 
@@ -297,9 +298,9 @@ pub struct MemoryUse {
 /// Pages scanned by reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scanned {
-    /// By kswapd, which only the node's shortage wakes.
+    /// By kswapd, which runs only when the node is short of memory.
     pub by_kswapd: u64,
-    /// By allocating tasks, because of the node's shortage or of a limit.
+    /// By allocating tasks, because the node is short of memory, or because of a limit.
     pub directly: u64,
 }
 
@@ -330,7 +331,7 @@ pub struct Refaults {
 /// Operations of a container on block devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskOperations {
-    /// By device, since the container was made.
+    /// By device, since the container was created.
     Counted(BTreeMap<Device, IoCounters>),
     /// The io controller is off.
     Uncounted,

@@ -1,45 +1,57 @@
-//! CPU wait of containers by their pressure, where their threads can't be seen. Pure.
+//! Computes the CPU wait of containers from their pressure, if their threads are not read. Pure.
 //!
-//! `some` of `cpu.pressure` is an average over the CPUs on which a container is active. It says how
-//! much the container waits where it is, and not on how many CPUs. So each container's *least* wait
-//! is taken, as if it waited on as few CPUs as its usage allows, and all are scaled by one factor:
-//! with it they add up to the node's run delay, which counts every task, less what quotas explain.
+//! `some` of `cpu.pressure` is an average over the CPUs on which a container is active. It does not
+//! show on how many CPUs the container waits. So the *least* wait of each container is computed, as
+//! if it waited on as few CPUs as its usage allows. All of these are scaled by one factor, so that
+//! they add up to the node's run delay, which includes every task. The waiting that quotas explain,
+//! and that of containers whose threads are read, is subtracted from it first.
 
 use super::run_delay::{allowed_cpus, quota_left};
 use super::wait::{NEGLIGIBLE, Wait};
 use crate::rates::{CpuRates, Ratio, TickRates};
+use crate::sample::CpuSource;
 
-/// What one container's own files say of its wait, in CPUs.
+/// Bounds of one container's wait by its own files, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bounds {
-    /// On as few CPUs as its usage allows.
+    /// Its wait on as few CPUs as its usage allows.
     least: f64,
-    /// No more tasks can wait, and the quota leaves no more.
+    /// The most that its tasks can wait, and that its quota leaves.
     most: f64,
-    /// Waiting that its quota explains, which the node counts as well.
+    /// Waiting that its quota explains, which the node's run delay includes.
     throttled: f64,
     /// Pressure, and the part of it that its quota explains.
     raw: Ratio,
     own_limit: Ratio,
 }
 
-/// The factor of a window; 1 where the node's run delay or another workload is not known.
+/// The factor of a window, for workloads whose threads are not read. It is 1 if the node's run
+/// delay or the wait of a workload is unknown.
 pub(super) fn scale(rates: &TickRates) -> f64 {
     let factor = || {
-        let containers = rates.containers.as_ref()?.iter().map(|one| &one.cpu);
-        let (mut least, mut throttled) = (0.0, 0.0);
-        for workload in containers.chain(rates.others.as_ref()?) {
+        let (mut least, mut explained) = (0.0, 0.0);
+        let mut add = |workload: &CpuRates| {
             let bounds = Bounds::of(workload, rates.cpus)?;
             least += bounds.least;
-            throttled += bounds.throttled;
+            explained += bounds.throttled;
+            Some(())
+        };
+        rates.others.as_ref()?.iter().try_for_each(&mut add)?;
+        let containers = rates.containers.as_ref()?;
+        match rates.cpu_source {
+            CpuSource::Psi => containers.iter().try_for_each(|one| add(&one.cpu))?,
+            CpuSource::RunDelay => {
+                let delays = containers.iter().map(|one| Some(one.threads?.delayed));
+                explained += delays.sum::<Option<f64>>()?;
+            }
         }
-        let by_node = rates.run_delay? - throttled;
+        let by_node = rates.run_delay? - explained;
         (by_node > least && least > 0.0).then(|| by_node / least)
     };
     factor().unwrap_or(1.0)
 }
 
-/// What a container waited for; `None` where a needed file could not be read.
+/// The CPU wait of a container; `None` if a required file could not be read.
 pub(super) fn cpu_wait(cpu: &CpuRates, cpus: Option<u64>, scale: f64) -> Option<Wait> {
     let (used, bounds) = (cpu.usage?, Bounds::of(cpu, cpus)?);
     let waited = (bounds.least * scale).min(bounds.most);
@@ -55,11 +67,11 @@ impl Bounds {
         }
         let (used, throttled, limits) = (cpu.usage?, cpu.throttled?, cpu.limits.as_ref()?);
         let cpus = allowed_cpus(limits, cpus);
-        // Throttled time is summed over CPUs: over those that were used or throttled, and one at the
-        // least, it is a share of time.
+        // Throttled time is summed over CPUs. Divided by the CPUs that were used or throttled, but
+        // at least one, it is a share of time.
         let own = (throttled / (used + throttled).max(1.0)).min(raw.get());
         let some = raw.get() - own;
-        // A CPU on which the container always wants to run, runs it for 1 - full of the time.
+        // A CPU on which the container is always runnable runs it for 1 - full of the time.
         let runs = 1.0 - (cpu.waits.full?.get() - own).max(0.0);
         let least = some * (used / runs.max(f64::EPSILON)).clamp(1.0, cpus);
         #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
@@ -83,7 +95,7 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::ContainerRates;
+    use crate::rates::{ContainerRates, ThreadRates};
     use crate::score::tests::{limits, node, vm};
 
     fn workload(some: f64, used: f64, throttled: f64, quota: Option<f64>, tasks: u64) -> CpuRates {
@@ -112,11 +124,22 @@ mod tests {
         let node = rates(Some(2.1), &vms, &[system, calm]);
         assert!((waited(&node, &vms[0]) - 0.6).abs() < 1e-9);
         assert!((waited(&node, &vms[1]) - 1.2).abs() < 1e-9);
-        // Never less than their own files say, and never more than their tasks can.
+        // Never less than the least wait, and never more than their tasks can wait.
         assert!((waited(&rates(Some(0.0), &vms, &[]), &vms[0]) - 0.2).abs() < 1e-9);
         assert!((waited(&rates(Some(1e6), &vms, &[]), &vms[0]) - 8.2).abs() < 1e-9);
-        // Without the node's count the least stands.
+        // Without the node's run delay, the least wait is used.
         assert!((waited(&rates(None, &vms, &[]), &vms[0]) - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_the_threads_of_vms_did_not_wait_is_left_for_the_others() {
+        let others = [workload(0.2, 0.8, 0.0, None, 9)];
+        let mut node = rates(Some(2.1), &[workload(0.9, 0.6, 0.0, None, 9)], &others);
+        node.cpu_source = CpuSource::RunDelay;
+        assert!((waited(&node, &others[0]) - 0.2).abs() < 1e-9, "threads were not read");
+        let containers = node.containers.as_mut().unwrap();
+        containers[0].threads = Some(ThreadRates { ran: 0.6, delayed: 1.5, vcpus: None });
+        assert!((waited(&node, &others[0]) - 0.6).abs() < 1e-9);
     }
 
     #[test]
