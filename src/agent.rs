@@ -38,7 +38,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
         started = start(config) => started?,
     };
     tokio::select! {
-        // The log says that the agent listens before it says what it reads.
+        // Polled in order, so that "Listening" is logged before the start message.
         biased;
         () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");
@@ -51,14 +51,14 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
 
 struct Started {
     server: Server,
-    /// `None` if probes have no address of their own.
+    /// `None` without `--probe-address`.
     probes: Option<Server>,
     service: Arc<AgentService>,
     ticks: Ticks,
 }
 
-/// Starts everything. Nothing here waits for the kernel or for the API server: requests are
-/// answered before there is a sample.
+/// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
+/// server responds before the first sample.
 async fn start(config: &Config) -> anyhow::Result<Started> {
     let host = Host::open(config)?;
     warn_of_missing_cgroup2(&host);
@@ -118,7 +118,7 @@ fn features(config: &Config, cpu_source: CpuSource) -> Vec<Feature> {
     features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }
 
-/// An agent that ended here would be restarted for ever.
+/// Logs a warning and continues: an agent that exited here would be restarted forever.
 fn warn_of_missing_cgroup2(host: &Host) {
     if host.node_alone {
         let path = host.root.path().display();
@@ -138,6 +138,6 @@ fn describe(host: &Host) -> String {
         Some(mount) if mount.hybrid => format!("{path} (cgroup v2 beside v1)"),
         Some(_) => format!("{path} (cgroup v2)"),
         None if host.root.is_cgroup2() => format!("{path} (cgroup v2, by --cgroup-root)"),
-        None => format!("{path} (no cgroupfs: a replay)"),
+        None => format!("{path} (not a cgroup2 mount: its files are read as a copy)"),
     }
 }

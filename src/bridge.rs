@@ -1,5 +1,5 @@
-//! `psi-agent bridge`: one for a cluster. It watches the scores that agents publish on Nodes, and
-//! serves them to deschedulers and schedulers in the protocols that these use.
+//! `psi-agent bridge` runs once in a cluster. It watches the scores that agents publish on Nodes,
+//! and serves them to deschedulers and schedulers in the protocols of these programs.
 
 mod document;
 pub mod prioritize;

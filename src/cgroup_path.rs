@@ -13,7 +13,7 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// The class in names of the kubelet's cgroups.
+    /// The class, as in the names of the kubelet's cgroups.
     pub fn word(self) -> &'static str {
         match self {
             Qos::Guaranteed => "guaranteed",
@@ -126,7 +126,8 @@ impl Place {
     }
 }
 
-/// The kubelet's cgroup driver. It decides what `crio-<id>` without `.scope` is.
+/// The kubelet's cgroup driver. With systemd, `crio-<id>` without `.scope` is a sandbox; with
+/// cgroupfs, it is a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Driver {
     Systemd,
@@ -171,7 +172,8 @@ fn systemd_pod(part: &str) -> Option<(Qos, &str, Option<ContainerRef>)> {
     (top == "kubepods").then_some((qos, uid, leaf))
 }
 
-/// Parses `cri-containerd:<id>`, which containerd with the cgroupfs driver makes of a systemd path.
+/// Parses `cri-containerd:<id>`, which containerd with the cgroupfs driver creates from a systemd
+/// path.
 fn colon_container(leaf: &str) -> Option<ContainerRef> {
     let (runtime, id) = leaf.split_once(':')?;
     let runtime = match runtime {
@@ -196,7 +198,8 @@ fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)>
 }
 
 impl PodLevel {
-    /// Parses the name of a cgroup directly below a pod. `crio-conmon-` is checked before `crio-`.
+    /// Parses the name of a cgroup directly below a pod. `crio-conmon-` is checked before its
+    /// prefix `crio-`.
     fn of_leaf(driver: Driver, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);

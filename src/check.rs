@@ -155,7 +155,8 @@ fn cgroup_root(host: &Host) -> Finding {
     Finding::ok("cgroup v2", format!("{path}{beside}"))
 }
 
-/// PSI is checked by reading: kernels of RHEL open the files with PSI disabled, and fail the read.
+/// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
+/// reading fails.
 fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
     let about = "pressure";
     let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
@@ -276,7 +277,7 @@ fn pods(tree: &CgroupTree) -> Finding {
     Finding::ok("pods", format!("{pods} pods and {containers} containers found by path"))
 }
 
-/// The source of CPU wait time, and whether run delay can be read here, by a tick of the agent.
+/// Reports the source of CPU wait time, and whether run delay can be read, which one tick tests.
 fn cpu_source(
     config: &Config,
     source: CpuSource,
@@ -320,7 +321,7 @@ fn cpu_source(
     }
 }
 
-/// The pods and the Node that the agent writes on; nothing where it runs stand-alone.
+/// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
 fn api_server(config: &Config) -> Vec<Finding> {
     let findings = block_on(async {
         let node = connect(&config.pods).await;
@@ -337,13 +338,14 @@ fn api_server(config: &Config) -> Vec<Finding> {
 
 type Connected = Result<Option<OwnNode>, ClusterError>;
 
-/// The list of pods, which gives series their names; `None` stand-alone.
+/// Checks the list of pods, from which series get their labels. `None` if the agent runs
+/// stand-alone.
 async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     let remedy = match source {
         PodSource::Standalone => return None,
         PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
-            "give the agent access to the API server, and its account list and watch on pods"
+            "give the agent access to the API server, with the rights to list and watch pods"
         }
     };
     let pods = match node {
@@ -359,7 +361,7 @@ async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
     })
 }
 
-/// Access to the agent's own Node; `None` where nothing is published.
+/// Checks access to the agent's own Node. `None` if nothing is published.
 async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
@@ -378,8 +380,8 @@ async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
     Some(Finding::warn("node", error, remedy))
 }
 
-/// Whether admission policies restrict what the agent's account may write. A Node that cannot be
-/// patched is reported by [`own_node`].
+/// Checks whether admission policies restrict what the agent's account may write. A Node that
+/// cannot be patched is reported by [`own_node`].
 async fn restriction(config: &Config, node: &Connected) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
@@ -398,7 +400,7 @@ async fn restriction(config: &Config, node: &Connected) -> Option<Finding> {
     }
 }
 
-/// The TLS certificate, without which an agent that is configured with one does not start.
+/// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.
 fn certificate(config: &Config) -> Option<Finding> {
     let files = config.access.certificate.clone()?;
     let path = files.certificate.display().to_string();

@@ -1,5 +1,5 @@
 //! The command line and its environment variables, as a checked [`Config`]. No other module reads
-//! either, but `top` the width `COLUMNS`.
+//! either, except that `top` reads `COLUMNS`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -76,7 +76,8 @@ impl CommandLine {
     }
 }
 
-/// The settings of one run of the program. Those that the command has no flags for are the defaults.
+/// The settings of one run of the program. Settings without a flag of the command have their
+/// defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub command: Command,
@@ -91,7 +92,7 @@ pub struct Config {
     /// Root of the cgroup v2 hierarchy; `None` to search for it.
     pub cgroup_root: Option<PathBuf>,
     pub pods: PodSource,
-    /// Kubeconfig of the commands that kubectl's rules apply to; `None` for those rules' default.
+    /// Kubeconfig of the commands that follow kubectl's rules; `None` for kubectl's default.
     pub kubeconfig: Option<PathBuf>,
     pub prefix: Prefix,
     pub selection: Selection,
@@ -99,7 +100,7 @@ pub struct Config {
     /// Resources that the score includes.
     pub counted: Vec<Resource>,
     pub thresholds: Thresholds,
-    /// Where the score goes, besides the metrics.
+    /// Whether the score is published on the Node.
     pub publish: Publish,
     /// Time after which unchanged values on the Node are renewed.
     pub heartbeat_interval: Duration,

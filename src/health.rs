@@ -1,5 +1,5 @@
-//! The agent's own metrics, and log messages about errors. They use the prometheus crate; series of
-//! cgroups don't, for their number (docs/dependencies.md).
+//! The agent's own metrics, and log messages about errors. They use the prometheus crate. The
+//! series of cgroups do not, since they are too many (docs/dependencies.md).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -100,7 +100,7 @@ impl Health {
             registered(&registry, GaugeVec::new(Opts::new(name, help), &[label])?)
         };
         Ok(Self {
-            cgroups: gauge("psi_agent_cgroups", "Cgroups in scope.")?,
+            cgroups: gauge("psi_agent_cgroups", "Number of cgroups in scope.")?,
             last_errors: Mutex::default(),
             pods: PodMetrics::new()?,
             publishes: Publishes::new()?,
@@ -130,7 +130,7 @@ impl Health {
             )?,
             hidden: IntGauge::new(
                 "psi_agent_hidden_containers",
-                "Scored containers whose threads could not be read in full, so without run delay.",
+                "Scored containers whose threads could not be read in full, so their run delay is unknown.",
             )?,
             levels: by(
                 "level",
@@ -213,15 +213,15 @@ impl Health {
         *locked(&self.last_errors).read_counts.entry(kind).or_default() += count;
     }
 
-    /// The pods were listed or changed: an error before is over.
+    /// Records that the pods were listed or changed, which ends an earlier error.
     pub fn pods_received(&self) {
         if locked(&self.last_errors).pods.take().is_some() {
             tracing::info!("Receiving pods again");
         }
     }
 
-    /// The pods could not be listed or watched at this time, milliseconds since the epoch. Logged
-    /// once until [`Health::pods_received`].
+    /// Records that the pods could not be listed or watched at `at_ms`, milliseconds since the
+    /// epoch. Logs the error once until [`Health::pods_received`].
     pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
         self.pods.errors.inc();
         let dated = DatedError { message: error.to_string(), at_ms };

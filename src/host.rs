@@ -14,7 +14,8 @@ use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::CpuSource;
 use crate::snapshot::{LevelsView, NodeIdentity};
 
-/// The Node's name, or outside a cluster the host's, the levels, and now as the start.
+/// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
+/// and the current time as the start.
 pub fn node_identity(config: &Config) -> NodeIdentity {
     let name = match &config.pods {
         PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
@@ -62,8 +63,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Opens what the configuration sets, or finds it. In a cluster, a node without cgroup v2 is no
-    /// error: the agent's pod would be restarted forever.
+    /// Opens what the configuration sets, or finds it. In a cluster, a node without cgroup v2 is
+    /// not an error, since the agent's pod would be restarted forever.
     pub fn open(config: &Config) -> Result<Self, HostError> {
         let proc = ProcRoot::open(&config.proc_root).map_err(HostError::Proc)?;
         let cpu_source = config.cpu_source.unwrap_or_else(|| {
@@ -122,7 +123,7 @@ impl Host {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
         });
-        // What is left for cgroups is enough: their files can also be opened by path.
+        // Cgroups need fewer handles, since their files can also be opened by path.
         let handles = match self.cpu_source {
             CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
             CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },

@@ -1,5 +1,5 @@
-//! Reads and parses kernel files: PSI, cgroup v2 and `/proc`. No other module opens them.
-//! Values keep the kernel's names and units; what cannot be read is a [`ReadError`].
+//! Reads and parses kernel files: PSI, cgroup v2 and `/proc`. No other module opens them. Values
+//! keep the kernel's names and units; a file that cannot be read gives a [`ReadError`].
 
 pub mod cgroup_dir;
 pub mod cgroup_tree;

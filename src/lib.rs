@@ -2,8 +2,8 @@
 //! command `psi-agent`.
 //!
 //! Data flows in one direction, and no module imports one that comes later in the flow.
-//! `docs/architecture.md` has a picture of it, says what goes into and out of each module, and follows
-//! a value from a file to an annotation.
+//! `docs/architecture.md` has a diagram of it, lists the input and output of each module, and
+//! follows a value from a file to an annotation.
 
 pub mod agent;
 pub mod bridge;

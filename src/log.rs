@@ -1,5 +1,5 @@
-//! The log on stderr. A thread of its own writes it, so that a full pipe behind stderr stops nothing
-//! else: lines that do not fit the queue are dropped and counted.
+//! The log on stderr. A separate thread writes it, so that a full pipe behind stderr blocks no
+//! other thread. Lines that do not fit in the queue are dropped and counted.
 
 use std::io::{IsTerminal, stderr};
 
@@ -12,10 +12,10 @@ use tracing_subscriber::{Layer, fmt, registry};
 use crate::config::{LogConfig, LogFormat};
 use crate::health::process::count_dropped_lines;
 
-/// Lines that wait to be written.
+/// Maximum number of lines in the queue.
 const QUEUE: usize = 1000;
 
-/// Starts to log. What is still in the queue is written when the guard is dropped, for at most a second.
+/// Starts to log. When the guard is dropped, the lines in the queue are written, for at most 1 s.
 pub fn start(config: LogConfig) -> WorkerGuard {
     let terminal = stderr().is_terminal();
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE);
@@ -23,7 +23,8 @@ pub fn start(config: LogConfig) -> WorkerGuard {
     let dropped = writer.error_counter();
     count_dropped_lines(move || dropped.dropped_lines());
     let log = fmt::layer().with_writer(writer).with_target(false).with_ansi(terminal);
-    // Libraries log each failed request, the agent logs an error once.
+    // Messages of libraries are omitted: they log each failed request, and the agent logs an error
+    // once.
     let quiet =
         Targets::new().with_default(LevelFilter::OFF).with_target("psi_agent", config.level);
     match config.format {

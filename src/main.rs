@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    // On the terminal that the table is on, a log would be written over it.
+    // Log lines on the same terminal would overwrite the table of `top`.
     let is_shown = !matches!(config.command, Command::Top(_)) || !stderr().is_terminal();
     let log = is_shown.then(|| log::start(config.log));
     let outcome = match &config.command {
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             .with_context(|| format!("cannot write the manual to {}", place(dir.as_ref())))
             .map(|()| ExitCode::SUCCESS),
     };
-    // The error comes after what was logged.
+    // Writes the queued log lines, so that the error comes last.
     drop(log);
     outcome.unwrap_or_else(|error| {
         let _ = writeln!(stderr(), "psi-agent: {error:#}");
@@ -84,7 +84,7 @@ fn place(directory: Option<&PathBuf>) -> Display<'_> {
     directory.map_or(Path::new("stdout"), PathBuf::as_path).display()
 }
 
-/// What is wrong, without the usage that clap shows below it.
+/// The message of an error, without the usage that clap prints below it.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();

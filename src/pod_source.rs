@@ -21,7 +21,7 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
-/// The process' client of the API server; `None` outside a cluster. Sends no request.
+/// The client of the API server; `None` unless pods come from a cluster. Sends no request.
 pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
     match source {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
@@ -96,7 +96,7 @@ pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
     block_on(async { list(source, connect(source).await?.as_ref()).await })
 }
 
-/// As [`read_now`], with a client that there is already.
+/// As [`read_now`], with an existing client.
 pub async fn list(source: &PodSource, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
     let pods = match (source, node) {
         (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),

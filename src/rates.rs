@@ -1,5 +1,5 @@
-//! Two samples to shares of time. Pure: a counter that went back, or a window too short to mean
-//! anything, gives `None`, never a negative or an infinite rate.
+//! Computes rates and shares of time from two samples. Pure. A counter that decreased, or a window
+//! that is too short, gives `None`, never a negative or infinite rate.
 
 mod cpu;
 mod disks;
@@ -26,7 +26,7 @@ pub use smoothing::Smoothed;
 pub use window::{PressureRates, Ratio, WaitShares};
 use window::{increase, per_second, pressure_rates};
 
-/// The node between two samples of either pass.
+/// Rates of the node between two samples of either pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRates {
     /// The time between the samples.
@@ -34,19 +34,19 @@ pub struct NodeRates {
     pub pressure: PressureRates,
     /// Share of the CPUs' time in use.
     pub utilization: Option<Ratio>,
-    /// Share of the CPUs' time that the hypervisor below gave to others.
+    /// Share of the CPUs' time that the node's hypervisor gave to other guests.
     pub steal: Option<Ratio>,
 }
 
-/// Between two export passes.
+/// Rates between two export passes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScrapeRates {
     pub node: NodeRates,
-    /// Cgroups of both samples.
+    /// Rates of the cgroups that are in both samples.
     pub cgroups: HashMap<CgroupId, PressureRates>,
 }
 
-/// Between two ticks.
+/// Rates between two ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TickRates {
     pub node: NodeRates,
@@ -60,13 +60,14 @@ pub struct TickRates {
     /// Whether the kernel reports any pressure.
     pub has_pressure: bool,
     pub cpu_source: CpuSource,
-    /// The scored containers of the later sample; `None` where it has none of them.
+    /// The scored containers of the later sample; `None` if they are unknown there.
     pub containers: Option<Vec<ContainerRates>>,
-    /// The other workloads of the later sample; `None` where one of them is new in it.
+    /// The other workloads of the later sample; `None` if one of them is new, or if they were not
+    /// read in both samples.
     pub others: Option<Vec<CpuRates>>,
 }
 
-/// A scored container between two ticks.
+/// Rates of a scored container between two ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerRates {
     pub cgroup: Arc<Cgroup>,
@@ -86,7 +87,7 @@ pub struct MemoryRates {
     pub current: Option<f64>,
     /// Whether a limit of its own or of its pod caused reclaim.
     pub own_limit: Option<bool>,
-    /// Of its pages that reclaim scanned, the share scanned by kswapd: because of the node.
+    /// Share of its pages scanned by reclaim that kswapd scanned: because of the node.
     pub scanned_for_node: Option<Ratio>,
 }
 
@@ -174,7 +175,7 @@ fn reclaims(before: &TickSample, after: &TickSample) -> Option<bool> {
     )
 }
 
-/// Of a container that is new, all but its limits is unknown.
+/// All rates of a new container are unknown, except its limits.
 fn container_rates(
     before: Option<&ContainerSample>,
     after: &ContainerSample,

@@ -1,5 +1,5 @@
-//! What a move would change: the contention of a node without one of its VMs, and how many busy
-//! vCPUs it can take. In: what each workload of a node wants. Out: predictions. Pure;
+//! Predicts the effect of a move: the contention of a node without one of its VMs, and how many
+//! busy vCPUs can be added. The input is the demand of each workload of the node. Pure;
 //! `docs/relief.md` has the formulas.
 
 mod assessment;

@@ -17,16 +17,17 @@ use crate::sample::{Detail, ScrapeSample, TickSample};
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Until the first score: a first sample, and 30 s of windows.
+/// Time until the first score: a first sample, and 30 s of windows.
 pub const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
 
-/// Between two scrapes that are further apart, rates would be of the past.
+/// Longest time between two scrapes for which rates are computed. Rates of a longer one would be
+/// out of date.
 const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub struct Tick {
     pub sample: TickSample,
-    /// Since the tick before; `None` at the first.
+    /// Rates since the tick before; `None` at the first.
     pub rates: Option<TickRates>,
     /// How long the reading took.
     pub took: Duration,
@@ -36,9 +37,9 @@ pub struct Tick {
 pub struct Scraped {
     /// The sample, shared with other requests.
     pub sample: Arc<ScrapeSample>,
-    /// Since the scrape before, unless that was long ago.
+    /// Rates since the scrape before; `None` if that was long ago.
     pub rates: Option<Arc<ScrapeRates>>,
-    /// How long reading it took; `None` where it was shared.
+    /// How long reading it took; `None` for the other requests that share it.
     pub took: Option<Duration>,
 }
 
@@ -63,7 +64,7 @@ pub struct Sampler {
 pub struct SamplerEnded;
 
 impl Sampler {
-    /// Starts the thread. Each pass takes the latest `pods`.
+    /// Starts the thread. Each pass uses the latest `pods`.
     pub fn start(
         collector: Collector,
         pods: Pods,
@@ -135,7 +136,7 @@ impl Worker {
         self.published.send_replace(Some(tick));
     }
 
-    /// Answers a request and all that wait behind it with one sample.
+    /// Responds to a request, and to all requests in the queue, with one sample.
     fn answer(&mut self, first: Request, requests: &Receiver<Request>) {
         let mut asked = vec![first];
         asked.extend(requests.try_iter());
@@ -165,12 +166,14 @@ impl Worker {
 }
 
 /// When the next tick is due, after the one that was due at `due` and ended at `now`. Ticks that a
-/// suspended machine missed are skipped. A much shorter window would measure chance.
+/// suspended machine missed are skipped. At least half an interval passes between two ticks, since
+/// rates of a much shorter window are noise.
 fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
 }
 
-/// Rates since the scrape before. One that follows too soon has the same rates.
+/// Rates since the scrape before. A scrape that follows within [`MIN_PRESSURE_INTERVAL`] keeps the
+/// rates of that scrape.
 fn rates_since(before: Option<Scraped>, sample: &ScrapeSample) -> Option<Arc<ScrapeRates>> {
     let before = before?;
     let window = sample.moment.at.saturating_duration_since(before.sample.moment.at);
@@ -191,7 +194,8 @@ mod tests {
             let next = due_after(due, due + Duration::from_secs_f64(late), TICK_INTERVAL);
             (next - due).as_secs_f64()
         };
-        // One that was a little late changes nothing; one that was very late, all that come.
+        // A tick that is a little late does not move the next one. A tick that is very late moves
+        // all later ones.
         assert_eq!([0.0, 0.1, 2.5].map(after), [5.0; 3]);
         assert_eq!([4.9, 60.0].map(after), [7.4, 62.5]);
     }

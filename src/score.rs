@@ -1,5 +1,5 @@
-//! The node's score with its reasons, from the rates of one tick after another. Pure; the clock is
-//! in the rates. `docs/score.md` explains it.
+//! Computes the node's score and its causes from the rates of successive ticks. Pure: the time is
+//! part of the rates. `docs/score.md` explains it.
 
 mod cpu_pressure;
 mod quartile;
@@ -23,8 +23,8 @@ pub use quartile::Quartile;
 use stalls::{io_wait, memory_wait};
 pub use wait::Wait;
 
-/// The estimator's source and version: values of different bases are not compared. Every change of
-/// the estimator changes it.
+/// The estimator's source and version: values of different bases are not comparable. Every change
+/// of the estimator needs a new version.
 pub fn basis(source: CpuSource) -> Basis {
     match source {
         CpuSource::Psi => Basis::Psi(9),
@@ -32,18 +32,18 @@ pub fn basis(source: CpuSource) -> Basis {
     }
 }
 
-/// A VM is counted as waiting from this share of its vCPUs' time, or of its time for memory, on.
+/// CPU ready or memory contention from which a VM counts as waiting, 0 to 1.
 const WAITING: f64 = 0.05;
 
-/// The node's score at one moment, with its reasons.
+/// The node's score at one moment, with its causes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeScore {
     /// When the later sample was taken.
     pub moment: Moment,
     /// Source and version of the estimator.
     pub basis: Basis,
-    /// The largest contention of the counted resources; `None` with too little history, or where
-    /// one of them is unknown.
+    /// The largest contention of the counted resources; `None` with too little history, or if one
+    /// of them is unknown.
     pub score: Option<Ratio>,
     /// Contention of the node's VMs, smoothed; `None` as for the score.
     pub contention: PerResource<Option<Ratio>>,
@@ -51,7 +51,7 @@ pub struct NodeScore {
     pub latest: PerResource<Option<Ratio>>,
     /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its vCPUs' time.
     pub cpu_ready: Option<Ratio>,
-    /// Share of the CPU time wanted from the hypervisor below that it gave to others, smoothed.
+    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
     pub steal: Option<Ratio>,
     /// Share of the CPUs' time in use, smoothed.
     pub cpu_utilization: Option<Ratio>,
@@ -63,10 +63,10 @@ pub struct NodeScore {
     pub containers: Vec<ContainerScore>,
 }
 
-/// What a scored container waited for.
+/// The contention of a scored container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerScore {
-    /// Which.
+    /// The container's cgroup.
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` without a source of pods.
     pub workload: Option<Arc<Workload>>,
@@ -90,13 +90,13 @@ type Waits = PerResource<Option<Wait>>;
 /// Seconds waited, by cause; for CPU, of the average vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waited {
-    /// The node's shortage.
+    /// Because of contention on the node.
     pub node_s: f64,
-    /// Its own limit or its pod's.
+    /// Because of its own limit or its pod's.
     pub own_limit_s: f64,
 }
 
-/// Makes scores of rates, one after another.
+/// Computes scores from the rates of successive ticks.
 #[derive(Debug, Default)]
 pub struct Scorer {
     /// Resources that make up the score.
@@ -131,13 +131,13 @@ struct Contention {
 }
 
 impl Scorer {
-    /// One without history.
+    /// A scorer without history.
     pub fn new(counted: Vec<Resource>) -> Self {
         Self { counted, ..Self::default() }
     }
 
-    /// Goes on from the values that the agent before this one published: they stand for the time
-    /// before this one's first window.
+    /// Continues from the values that an earlier agent published. They are used for the time before
+    /// the first window.
     pub fn adopt(&mut self, published: &NodePressure) {
         let NodePressure { cpu, memory, io, .. } = *published;
         for (resource, value) in Resource::ALL.into_iter().zip([cpu, memory, io]) {
@@ -186,8 +186,8 @@ impl Scorer {
         }
     }
 
-    /// `None` unless all counted resources are known: the missing one might be the largest. Where PSI
-    /// is off, CPU by run delay is the only resource there is.
+    /// `None` unless all counted resources are known: the missing one might be the largest. If PSI
+    /// is off, CPU by run delay is the only resource.
     fn score(&self, contention: &PerResource<Option<Ratio>>, rates: &TickRates) -> Option<Ratio> {
         let cpu_only = rates.cpu_source == CpuSource::RunDelay && !rates.has_pressure;
         let counted =
@@ -247,7 +247,7 @@ fn waits(container: &ContainerRates, rates: &TickRates, scale: f64) -> Waits {
     }
 }
 
-/// The quartiles of one window. A resource that the node reports and no container does is unknown.
+/// The quartiles of one window. A resource that the node reports, but no container, is unknown.
 fn node_contention(waits: &[Waits], rates: &TickRates) -> Contention {
     let quartile = |resource: Resource, is_known: bool| {
         let known: Vec<Wait> = waits.iter().filter_map(|wait| *wait.of(resource)).collect();
@@ -270,7 +270,7 @@ fn node_contention(waits: &[Waits], rates: &TickRates) -> Contention {
     }
 }
 
-/// Of the CPU time that the node wanted from the hypervisor below, the share that it did not get.
+/// Share of the node's demand for CPU time that it did not get from its hypervisor.
 fn steal_share(rates: &TickRates) -> Option<f64> {
     let (steal, busy) = (rates.node.steal?.get(), rates.node.utilization?.get());
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })

@@ -32,7 +32,7 @@ pub struct Snapshot<'a> {
     pub window_s: Option<f64>,
     /// Source and version of the estimator, such as `run-delay/5`; absent before the first score.
     pub basis: Option<String>,
-    /// Time until the first score, seconds; absent where there is one, or where it is overdue.
+    /// Time until the first score, seconds; absent if there is one, or if it is overdue.
     pub warm_up_left_s: Option<f64>,
     /// End of the score's latest window, Unix time in milliseconds; absent before the first score.
     pub scored_at_ms: Option<u64>,
@@ -43,7 +43,7 @@ pub struct Snapshot<'a> {
     pub cgroups: Vec<CgroupView<'a>>,
 }
 
-/// What does not change while the agent runs.
+/// Properties that do not change while the agent runs.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
     /// Name of the Node, or of the host outside a cluster.
@@ -163,7 +163,7 @@ pub struct ScoredView {
     pub pressure: PressureRates,
     /// Waiting in the last tick, by cause.
     pub waiting: PerResource<Option<Wait>>,
-    /// What would change if it left; absent for what is no VM, and without a score.
+    /// What would change if it left; absent for containers that are not VMs, and without a score.
     pub relief: Option<ReliefView>,
 }
 

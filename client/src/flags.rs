@@ -52,10 +52,10 @@ pub struct ReapFlags {
     /// All keys with the prefix, to uninstall
     #[arg(long, group = "what", help_heading = "Nodes")]
     all: bool,
-    /// Removal even if more than half of the nodes are stale, which suggests an outage
+    /// Removal of values even if more than half of the nodes are stale, which suggests an outage
     #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
     force: bool,
-    /// Also removal of the label PREFIX/migrate-first from pods on these nodes
+    /// Removal of the label PREFIX/migrate-first as well, from pods on these nodes
     ///
     /// For agents with --mark-candidate. It needs the right to list and patch pods.
     #[arg(long, help_heading = "Nodes")]
@@ -72,7 +72,7 @@ impl ReapFlags {
     }
 }
 
-/// `90s`, `5m`, `1h30m`: longer than 0.
+/// Parses a duration such as `90s`, `5m` or `1h30m`, which must be longer than 0.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = text.parse::<jiff::SignedDuration>().map_err(|_| {
         "a duration is a number with its unit (s, m or h), such as 90s, 5m or 1h30m".to_owned()

@@ -1,5 +1,5 @@
-//! What the agent and the kubectl plugin share: calls to the API server, and the commands that show
-//! or remove what agents published. Runs on any system, since it reads no kernel file.
+//! The code that the agent and the kubectl plugin share: calls to the API server, and the commands
+//! that show or remove published scores. Runs on any system, since it reads no kernel file.
 
 pub mod cluster;
 pub mod flags;

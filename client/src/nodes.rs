@@ -1,5 +1,5 @@
-//! `psi-agent nodes`: the cluster's nodes by published score, with its age. A narrow terminal gets
-//! the more important columns only.
+//! `psi-agent nodes`: lists the cluster's nodes by published score, with its age. On a narrow
+//! terminal, the less important columns are omitted.
 
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub async fn nodes(
     }
 }
 
-/// Columns of the terminal on stdout; `None` if stdout is no terminal.
+/// Columns of the terminal on stdout; `None` if stdout is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
     // A terminal of unknown size reports 0.
@@ -43,7 +43,7 @@ pub fn terminal_width() -> Option<usize> {
 
 const GAP: usize = 3;
 
-/// Columns that a narrow terminal goes without, the least important first; indices of [`HEADER`].
+/// Columns that are omitted on a narrow terminal, the least important first; indices of [`HEADER`].
 const OPTIONAL: [usize; 4] = [5, 4, 3, 2];
 
 const HEADER: [&str; 7] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"];
@@ -166,7 +166,7 @@ mod tests {
         let narrow = lines(Some(57));
         assert_eq!(narrow[1], "worker-1   35      35    -        -    10m (stale)");
         assert_eq!(lines(Some(40))[1], "worker-1   35      35    10m (stale)");
-        // Names, scores and ages are shown in any case.
+        // Names, scores and ages are never omitted.
         assert_eq!(lines(Some(1))[1], "worker-1   35      10m (stale)");
     }
 

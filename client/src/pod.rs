@@ -24,7 +24,7 @@ pub struct Metadata {
     pub namespace: String,
     pub name: String,
     pub resource_version: Option<String>,
-    /// RFC 3339; empty in a file that lacks it.
+    /// RFC 3339; empty if a file of pods does not contain it.
     pub creation_timestamp: String,
     /// Only those in [`key`].
     #[serde(deserialize_with = "known_keys")]
@@ -44,8 +44,9 @@ pub mod key {
     pub const CREATED_BY: &str = "kubevirt.io/created-by";
     /// Label: the migration that the pod is the target of.
     pub const MIGRATION: &str = "kubevirt.io/migrationJobUID";
-    /// Label: the node that the VM runs on. The target of a migration has the source's node until
-    /// the handover; one from another cluster has its own from the start.
+    /// Label: the node that the VM runs on. On the target pod of a migration it is the source's
+    /// node until the handover. If the migration comes from another cluster, it is the target's
+    /// node from the start.
     pub const NODE_NAME: &str = "kubevirt.io/nodeName";
     /// Annotation: the migration comes from another cluster or namespace.
     pub const FROM_OTHER_CLUSTER: &str = "kubevirt.io/create-migration-target";
@@ -53,7 +54,7 @@ pub mod key {
     pub const TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
     /// Annotation of a static pod's mirror pod: the uid in the path of its cgroup.
     pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-    /// Annotation, whatever its value: the VM wants no eviction. KubeVirt copies it from the VM.
+    /// Annotation with any value: the VM should not be evicted. KubeVirt copies it from the VM.
     pub const PREFER_NO_EVICTION: &str = "descheduler.alpha.kubernetes.io/prefer-no-eviction";
     /// Annotation: CPU ready that the VM's owner accepts, percent. KubeVirt copies it from the VM.
     pub const CPU_WAIT_BUDGET: &str = "psi-agent.io/cpu-wait-budget";
@@ -122,7 +123,7 @@ pub struct Resources {
     pub requests: BTreeMap<String, Value>,
 }
 
-/// Thousandths of a CPU, rounded up as Kubernetes does; `None` where this is no quantity. The API
+/// Thousandths of a CPU, rounded up as Kubernetes does; `None` if it is not a quantity. The API
 /// server sends a string; a file of pods may have a number.
 fn thousandths(quantity: &Value) -> Option<u64> {
     let cpus = match quantity {
@@ -142,7 +143,7 @@ fn rounded(thousandths: f64) -> Option<u64> {
     (0.0..=1e15).contains(&thousandths).then_some(thousandths.ceil() as u64)
 }
 
-/// Bytes, rounded up; `None` where this is no quantity.
+/// Bytes, rounded up; `None` if it is not a quantity.
 fn bytes(quantity: &Value) -> Option<u64> {
     let text = match quantity {
         Value::Number(number) => return rounded(number.as_f64()?),
@@ -174,8 +175,8 @@ impl Spec {
     }
 }
 
-/// A pod's containers. Init containers matter too: KubeVirt's guest-console-log is one that keeps
-/// running.
+/// The statuses of a pod's containers. Init containers are included: KubeVirt's guest-console-log
+/// is one that keeps running.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
@@ -188,12 +189,12 @@ pub struct Status {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     pub name: String,
-    /// Its image, as the runtime reports it.
+    /// The container's image, as the runtime reports it.
     pub image: String,
-    /// Such as `containerd://<id>`; empty before it is created.
+    /// Such as `containerd://<id>`; empty before the container is created.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// The number of restarts: the attempt in CRI-O's name of it.
+    /// Number of restarts, which is part of the container's name with CRI-O.
     pub restart_count: u32,
 }
 

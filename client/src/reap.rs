@@ -1,5 +1,5 @@
-//! `psi-agent reap`: removes values from Nodes that no agent renews, since most readers don't check
-//! their age. Removes keys of the prefix only.
+//! `psi-agent reap`: removes values that no agent renews from Nodes, since most clients do not
+//! check the age of a value. Only keys with the prefix are removed.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -16,17 +16,18 @@ use crate::contract::{Freshness, Key, NodePressure, Prefix};
 pub enum Reap {
     OlderThan {
         age: Duration,
-        /// Also where more than half of the values are stale.
+        /// Removes them even if more than half of the values are stale.
         force: bool,
     },
     All,
 }
 
-/// Tries for a Node that changes between the read and the write.
+/// Attempts for a Node that changes between the read and the write.
 const TRIES: usize = 3;
 
-/// Clears the Nodes and writes one line on `out` for each that was cleared or could not be. If more
-/// than half of the values are stale, it fails: that is an outage rather than dead agents.
+/// Clears the Nodes, and writes a line to `out` for each that was cleared or could not be cleared.
+/// If more than half of the values are stale, it clears none and fails, unless forced: the cause is
+/// probably an outage.
 pub async fn reap(
     api: &ApiClient,
     prefix: &Prefix,
@@ -112,7 +113,7 @@ fn is_stale(node: &NodeKeys, prefix: &Prefix, reap: Reap, now: Timestamp) -> boo
     }
 }
 
-/// Clears a Node; `false` where it was deleted or its value was renewed since it was listed.
+/// Clears a Node; `false` if it was deleted or its value was renewed after it was listed.
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,

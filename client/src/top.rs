@@ -21,10 +21,10 @@ pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A source of snapshots.
 pub trait Source {
-    /// The next snapshot, and a few words on its origin.
+    /// The next snapshot, and a short description of its origin.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<(String, View)>>;
 
-    /// Waits until another snapshot can differ.
+    /// Waits until the next snapshot can differ from the last one.
     fn pause(&self) -> impl Future<Output = ()>;
 }
 
@@ -34,8 +34,8 @@ pub async fn show(source: impl Source) -> anyhow::Result<()> {
     if stdout().is_terminal() { live(frames).await } else { piped(frames).await }
 }
 
-/// The lines that a terminal of this size shows of the later of two snapshots, which any server can
-/// have sent.
+/// The lines that a terminal of this size shows for the later of two snapshots. Snapshots are not
+/// trusted, since any server can send them.
 pub fn lines_of(
     [before, latest]: [&[u8]; 2],
     columns: usize,
@@ -65,7 +65,7 @@ impl<S: Source> Frames<S> {
     }
 }
 
-/// Prints the second of two frames, since rates need two. A closed pipe is no error.
+/// Prints the second of two frames, since rates need two. A closed pipe is not an error.
 async fn piped(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
     frames.next().await?;
     frames.source.pause().await;
@@ -80,7 +80,7 @@ async fn piped(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
 }
 
 async fn live(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
-    // An error of the first frame is printed before the terminal is taken over.
+    // An error in the first frame is printed before the terminal is switched to raw mode.
     let (shown, latest) = watch::channel(frames.next().await?);
     let on = |kind| signal(kind).context("cannot listen for signals");
     let mut terminate = on(SignalKind::terminate())?;

@@ -7,10 +7,11 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// The text can't be the prefix of a Kubernetes key.
+/// The text cannot be the prefix of a Kubernetes key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no DNS subdomain: use lower-case letters, digits, dashes and dots, such as psi-agent.io"
+    "{0:?} is not a DNS subdomain: use lower-case letters, digits, dashes and dots, such as \
+     psi-agent.io"
 )]
 pub struct NotASubdomain(String);
 
@@ -27,7 +28,7 @@ impl Prefix {
         &self.0
     }
 
-    /// Whether `key` is one of this prefix, `<prefix>/<name>`.
+    /// Whether `key` has this prefix: `<prefix>/<name>`.
     #[must_use]
     pub fn owns(&self, key: &str) -> bool {
         key.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::keys::{Key, Prefix};
 
-/// The score in one word. The agent applies hysteresis: a short peak changes no level.
+/// The score in one word. The agent applies hysteresis: a short peak does not change the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Below the first threshold.
@@ -38,7 +38,7 @@ impl Level {
         }
     }
 
-    /// The level that a Node's label shows; `None` without the label or with another value in it.
+    /// The level that a Node's label shows; `None` without the label, or if it has another value.
     pub fn from_labels<K: AsRef<str>, V: AsRef<str>>(
         prefix: &Prefix,
         labels: impl IntoIterator<Item = (K, V)>,
@@ -48,8 +48,8 @@ impl Level {
         labels.find(|(name, _)| name.as_ref() == key)?.1.as_ref().parse().ok()
     }
 
-    /// The level that the keys of a Node's taints show: `Low` without a taint of the prefix, which
-    /// is also the case where the agent doesn't write taints.
+    /// The level that the keys of a Node's taints show: `Low` without a taint of the prefix, and so
+    /// also if the agent does not write taints.
     pub fn from_taints<K: AsRef<str>>(prefix: &Prefix, keys: impl IntoIterator<Item = K>) -> Self {
         let [medium, high] = Key::TAINTS.map(|key| key.of(prefix));
         let levels = keys.into_iter().map(|key| match key.as_ref() {

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
-// Schedulers and deschedulers build on this surface: each item documents its unit and absence.
+// This is the public API for schedulers and deschedulers: each item documents its unit, and what
+// its absence means.
 #![warn(missing_docs)]
 
 mod keys;

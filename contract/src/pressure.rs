@@ -9,7 +9,8 @@ use jiff::Timestamp;
 
 use super::keys::{Key, Prefix};
 
-/// An age at which a value is stale: the agent renews it every 5 min, so this misses two renewals.
+/// Default age from which a value is stale, 10 min. By default, agents renew a value every 5 min,
+/// so a stale value has missed two renewals.
 pub const STALE_AFTER: Duration = Duration::from_secs(600);
 
 /// How far a node's clock may be ahead of the reader's.
@@ -69,10 +70,10 @@ pub struct NodePressure {
 /// The annotations are not as an agent writes them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
-    /// Some annotations are there, and this required one is not.
-    #[error("annotation {0} is missing beside the others")]
+    /// Some annotations are present, but this required one is not.
+    #[error("annotation {0} is missing, but others are present")]
     Missing(String),
-    /// An annotation has a value of another form.
+    /// The value of an annotation does not have the expected form.
     #[error("annotation {key} is {value:?}, expected {expected}")]
     Malformed {
         /// The annotation's key.
@@ -102,10 +103,11 @@ pub enum Freshness {
 }
 
 impl NodePressure {
-    /// Parses a Node's annotations; `None` without any annotation of the prefix's contract.
+    /// Parses a Node's annotations; `None` if the Node has none of [`Key::ANNOTATIONS`] with this
+    /// prefix.
     ///
     /// # Errors
-    /// [`ContractError`] where a required annotation is missing or one is malformed.
+    /// [`ContractError`] if a required annotation is missing or one is malformed.
     pub fn from_annotations<K: AsRef<str>, V: AsRef<str>>(
         prefix: &Prefix,
         annotations: impl IntoIterator<Item = (K, V)>,
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn a_missing_or_malformed_annotation_is_an_error_that_names_it() {
         for (change, expected) in [
-            (("score", None), "annotation psi-agent.io/score is missing beside the others"),
+            (("score", None), "annotation psi-agent.io/score is missing, but others are present"),
             (
                 ("score", Some("101")),
                 "annotation psi-agent.io/score is \"101\", expected an integer from 0 to 100",

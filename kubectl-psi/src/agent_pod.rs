@@ -27,7 +27,8 @@ pub(crate) struct AgentPod {
 }
 
 impl AgentPod {
-    /// The agent of a node. A user who may list pods of one namespace only gives its name.
+    /// Finds the agent's pod on a node. `namespace` limits the search, for users who may list pods
+    /// in one namespace only.
     pub(crate) async fn find(
         api: &ApiClient,
         node: String,

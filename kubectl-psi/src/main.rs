@@ -93,7 +93,7 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
             nodes::nodes(&api, &prefix, now, stale_after, nodes::terminal_width(), &mut out).await
         }
         Command::Top { node, namespace } => {
-            // It writes to stdout itself.
+            // `show` locks stdout itself.
             drop(out);
             show(AgentPod::find(&api, node, namespace).await?).await
         }

@@ -1,4 +1,4 @@
-//! Follows the ticks: each is counted and scored, and changes of what can be read are logged.
+//! Counts and scores each tick, and logs when pressure or processes become readable or unreadable.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Follows the ticks for ever; an error means that the sampling thread has ended.
+    /// Processes ticks forever; an error means that the sampling thread has ended.
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
         let mut tick = self.sampler.next_tick().await?;
         let mut logged_as_supported = self.log_start(&tick);
@@ -42,7 +42,7 @@ impl Ticks {
         }
     }
 
-    /// Logs what is read, and returns the resources whose pressure is.
+    /// Logs what is read. Returns the resources whose pressure the kernel reports.
     fn log_start(&self, tick: &Tick) -> Option<String> {
         let cgroups = tick.sample.report.in_scope;
         let supported = supported(tick);
@@ -81,7 +81,7 @@ fn log_hidden(sample: &TickSample, before: &mut bool) {
             tracing::warn!(
                 containers,
                 "The processes of some containers are not visible, so their run delay is unknown: \
-                 mount the host's /proc and name it with --proc-root; see `psi-agent check`"
+                 mount the host's /proc and set --proc-root to it; see `psi-agent check`"
             );
         } else {
             tracing::info!("The processes of all containers are visible");

@@ -3,7 +3,7 @@
 
 use crate::serve::body::Chunks;
 
-/// Bytes of a chunk, at least.
+/// Minimum size of a chunk, in bytes. The last chunk can be smaller.
 const CHUNK: usize = 32 * 1024;
 
 pub struct Document {

@@ -15,12 +15,12 @@ use super::table::Views;
 /// The highest score of an extender, for the least pressure.
 const BEST: f64 = 10.0;
 
-/// More than Kubernetes supports in a cluster.
+/// Maximum number of Nodes in a request, which is more than Kubernetes supports in a cluster.
 const MAX_CANDIDATES: usize = 20_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadArguments {
-    /// Not JSON, or of other types.
+    /// Not JSON, or a field has another type.
     #[error("the body is not an ExtenderArgs of kube-scheduler: {0}")]
     NotJson(#[from] serde_json::Error),
     #[error("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes")]
@@ -85,8 +85,8 @@ pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
     node_names.map(|names| names.0).or_else(|| nodes.map(whole)).ok_or(BadArguments::NoNodes)
 }
 
-/// A score for each candidate; `None` if no Node is known. A Node without a value gets the average,
-/// since the scheduler counts a missing score as 0.
+/// A score for each candidate; `None` if no Node has a known score. A Node without a value gets the
+/// average, since the scheduler counts a missing score as 0.
 pub fn answer(views: Arc<Views>, candidates: Vec<String>) -> Option<Document> {
     views.neutral?;
     let host = move |at: usize| {

@@ -1,5 +1,5 @@
 //! The part of Prometheus' `/api/v1/query` that deschedulers use: two expressions, both of which
-//! give each Node's slow score now. Pure.
+//! return the current slow score of each Node. Pure.
 
 use std::sync::Arc;
 
@@ -9,20 +9,21 @@ use serde_json::{Value, json};
 use super::document::Document;
 use super::table::Views;
 
-/// Added to the average for Nodes without a value, in points, as in the recording rules: a
-/// descheduler truncates to whole percent, and takes a Node at the average for underutilized.
+/// Points added to the average for Nodes without a value, as in the recording rules. The
+/// descheduler truncates values to whole percent, so a Node with exactly the average could count as
+/// underutilized.
 const ABOVE_AVERAGE: f64 = 1.5;
 
 /// The slow score by its own name, and by that of the recording rule with the same meaning.
 const EXPRESSIONS: [&str; 2] = ["slow-score", "node:psi_agent_node_score_ratio:avg10m_neutral"];
 
-/// How far from now a query's time may be: the bridge keeps no history.
+/// How far from now the time of a query may be, in seconds: the bridge keeps no history.
 const NEARLY_NOW_S: f64 = 300.0;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BadQuery {
     #[error(
-        "unsupported expression: the bridge answers {} only; ask Prometheus for others",
+        "unsupported expression: the bridge supports only {}; query Prometheus for others",
         EXPRESSIONS.join(" and ")
     )]
     Unsupported,
@@ -30,11 +31,11 @@ pub enum BadQuery {
     Missing,
     #[error("the parameter time is {0:?}, expected seconds since 1970 or a time in RFC 3339")]
     Time(String),
-    #[error("the parameter time is {0} s from now: the bridge keeps no history, ask Prometheus")]
+    #[error("the parameter time is {0} s from now: the bridge keeps no history, query Prometheus")]
     NotNow(f64),
 }
 
-/// Checks a form (`query=…&time=…`).
+/// Checks a URL-encoded form (`query=…&time=…`).
 pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
     let value = |key: &str| {
         form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
@@ -54,7 +55,7 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
     if away_s.abs() <= NEARLY_NOW_S { Ok(()) } else { Err(BadQuery::NotNow(away_s.round())) }
 }
 
-/// The instant vector; `None` if no Node is known.
+/// The instant vector; `None` if no Node has a known score.
 pub fn answer(views: Arc<Views>, now: Timestamp) -> Option<Document> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
     let time = seconds_of(now);
@@ -72,8 +73,9 @@ pub fn error(kind: &str, reason: &str) -> Value {
     json!({"status": "error", "errorType": kind, "error": reason})
 }
 
-/// Points as a value from 0 to 1 that clients which truncate `value * 100` read as the same points:
-/// 0.29 is less than that in binary, and they would read 28.
+/// Converts points from 0 to 100 to a value from 0 to 1. Clients that truncate `value * 100` get
+/// the same whole points. Values such as 0.29 are corrected for this: it is below 29 / 100 in
+/// binary, and would become 28.
 fn share(points: f64) -> String {
     let share = points / 100.0;
     let nearest = format!("{share:.6}");
@@ -97,7 +99,7 @@ mod tests {
     use crate::bridge::table::tests::{NOW, views};
     use proptest::prelude::*;
 
-    /// How the descheduler reads a value.
+    /// Computes percent as the descheduler does.
     fn percent(value: &str) -> f64 {
         (value.parse::<f64>().unwrap() * 100.0).trunc()
     }

@@ -31,12 +31,14 @@ const WATCHER_HEALTH: &str = "/watcher/health";
 const MAX_FORM: usize = 64 * 1024;
 /// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
 const MAX_ARGUMENTS: usize = 4 * 1024 * 1024;
-/// Bytes of a body up to which it is read at once. The rest of a larger one waits for its turn.
+/// Bytes of a body that are read at once. The rest of a larger body is read when the peer gets a
+/// [`Turn`].
 const SMALL_BODY: usize = 16 * 1024;
-/// Larger bodies that are read or answered at the same time, one for each peer: a scheduler sends one
-/// after another.
+/// Maximum number of larger bodies in progress at the same time, at most one for each peer: a
+/// scheduler sends one after another.
 const MAX_LARGE_BODIES: usize = 4;
-/// Time for a whole body, its turn included: less than kube-scheduler's default `httpTimeout`, 5 s.
+/// Time limit of receiving a body, including the wait for its turn: less than kube-scheduler's
+/// default `httpTimeout`, 5 s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -44,14 +46,14 @@ pub struct BridgeService {
     table: watch::Receiver<Table>,
     rules: AccessRules,
     health: Arc<BridgeHealth>,
-    /// The latest views, and the second in which they were made: all responses of one second share
+    /// The latest views, and the second in which they were made: all responses in that second share
     /// them.
     latest: Mutex<Option<(i64, Arc<Views>)>>,
-    /// The peers whose large bodies are being read or answered.
+    /// The peers whose large bodies are in progress.
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// A document or another value; an error is the status and document of the response.
+/// A document or another value; an error is the status and body of the response.
 type Formed<T = Document> = Result<T, (StatusCode, Value)>;
 
 impl BridgeService {
@@ -84,7 +86,7 @@ impl BridgeService {
         document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }
 
-    /// The answer, and the turn that it takes until it is written.
+    /// The response, and the turn that is held until the response is written.
     async fn prioritize(
         &self,
         request: Request<Incoming>,
@@ -122,7 +124,7 @@ impl BridgeService {
         let mut turn = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
-                bad_request(&format!("the connection failed within the body: {error}"))
+                bad_request(&format!("the connection failed before the end of the body: {error}"))
             })?;
             let Ok(data) = frame.into_data() else { continue };
             let length = bytes.len() + data.len();
@@ -148,14 +150,14 @@ impl BridgeService {
         let begin = |sending: &mut BTreeSet<IpAddr>| {
             sending.len() < MAX_LARGE_BODIES && sending.insert(peer)
         };
-        // The service holds the sender, so there is always a next change.
+        // `changed` does not fail, since the service holds the sender.
         while !self.sending.send_if_modified(begin) && changes.changed().await.is_ok() {}
         Turn { sending: self.sending.clone(), peer }
     }
 
     fn views(&self) -> Formed<Arc<Views>> {
         let now = clock::now().timestamp();
-        // The views are valid also after a panic.
+        // The views are valid even after a panic.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((second, views)) = &*latest
             && *second == now.as_second()
@@ -212,18 +214,18 @@ impl BridgeService {
         }
     }
 
-    /// load-watcher's own health: whether it has values.
+    /// load-watcher's health endpoint: whether any Node has a known score.
     fn watcher_health(&self) -> Response<Body> {
         if self.views().is_ok_and(|views| views.neutral.is_some()) {
             text(StatusCode::OK, "ok\n")
         } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "no Node is known\n")
+            text(StatusCode::SERVICE_UNAVAILABLE, "no Node has a known score\n")
         }
     }
 }
 
 impl Probed for BridgeService {
-    /// The event loop runs, or there would be no response.
+    /// Always healthy: if the event loop did not run, there would be no response.
     fn livez(&self) -> Response<Body> {
         text(StatusCode::OK, "ok\n")
     }
@@ -269,7 +271,8 @@ impl Service for BridgeService {
     }
 }
 
-/// A peer's turn to send a large body and to receive its response; it ends with the value.
+/// A peer's turn to send a large body and to receive its response. It ends when the value is
+/// dropped.
 struct Turn {
     sending: watch::Sender<BTreeSet<IpAddr>>,
     peer: IpAddr,
@@ -293,7 +296,7 @@ fn unavailable(reason: &str) -> (StatusCode, Value) {
 
 fn no_node_known() -> (StatusCode, Value) {
     unavailable(
-        "the slow score of no Node is known: agents have published no fresh value, or for less than \
+        "no Node has a known slow score: agents have published no fresh value, or for less than \
          half of --window; see `psi-agent nodes`",
     )
 }

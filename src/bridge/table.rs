@@ -1,5 +1,5 @@
-//! The selected Nodes: annotations in, each Node's slow score out, and the value of Nodes without
-//! one. Pure.
+//! The selected Nodes. Computes each Node's slow score from its annotations, and the value that is
+//! used for Nodes without one. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::contract::{Basis, ContractError, Freshness, NodePressure, Prefix};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Known,
-    /// A value, for less than half of the window.
+    /// A value that has been known for less than half of the window.
     New,
     Stale,
     Missing,
-    /// Annotations that no agent writes.
+    /// Annotations in a form that no agent writes.
     Malformed,
-    /// A value from the future: a clock is wrong.
+    /// A value that is dated in the future: a clock is wrong.
     Future,
-    /// A value with another basis than most.
+    /// A value with another basis than those of most Nodes.
     OtherBasis,
 }
 
@@ -53,7 +53,8 @@ type Published = Result<Option<NodePressure>, ContractError>;
 #[derive(Debug)]
 struct Node {
     published: Published,
-    /// Whether it was from the future when it arrived. It stays unusable when that time has come.
+    /// Whether the value was dated in the future when it arrived. It then stays unusable, even
+    /// after that date.
     is_from_future: bool,
     window: Window,
 }
@@ -62,11 +63,11 @@ struct Node {
 pub struct Table {
     prefix: Prefix,
     reach: Reach,
-    /// `None` before the API server has listed them.
+    /// `None` before the API server has listed the Nodes.
     nodes: Option<BTreeMap<String, Node>>,
 }
 
-/// A Node's state, and its slow score if that is known.
+/// The state of a Node's value, and the Node's slow score if it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     pub standing: Standing,
@@ -78,7 +79,7 @@ pub struct View {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Views {
     pub nodes: Vec<(String, View)>,
-    /// The average of the known Nodes, for all others; `None` if no Node is known.
+    /// The average of the Nodes with a known score, for all others; `None` if no score is known.
     pub neutral: Option<SlowNode>,
 }
 
@@ -107,7 +108,7 @@ impl Table {
     pub fn apply(&mut self, name: String, annotations: &BTreeMap<String, String>, now: Timestamp) {
         let published = NodePressure::from_annotations(&self.prefix, annotations);
         let nodes = self.nodes.get_or_insert_default();
-        // Most changes of a Node are about something else.
+        // Most changes of a Node do not concern these annotations.
         if nodes.get(&name).is_some_and(|before| before.published == published) {
             return;
         }
@@ -126,7 +127,7 @@ impl Table {
         }
     }
 
-    /// All Nodes now; `None` before they were listed.
+    /// The current views of all Nodes; `None` before they were listed.
     pub fn views(&self, now: Timestamp) -> Option<Views> {
         let nodes = self.nodes.as_ref()?;
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
@@ -137,7 +138,7 @@ impl Table {
         Some(Views { nodes, neutral: average(&known) })
     }
 
-    /// The basis of a value that may be used now, or why there is none.
+    /// The basis of a value that may be used now, or why the value may not be used.
     fn basis_now(&self, node: &Node, now: Timestamp) -> Result<Basis, Standing> {
         let value = match &node.published {
             Ok(Some(value)) => value,
@@ -172,7 +173,7 @@ impl Views {
         self.nodes.get(at).map(|(_, view)| view)
     }
 
-    /// A Node's value, or the neutral one; `None` if no Node is known.
+    /// A Node's value, or the neutral one; `None` if no Node has a known score.
     pub fn of(&self, name: &str) -> Option<SlowNode> {
         self.get(name).and_then(|view| view.slow).or(self.neutral)
     }
@@ -182,7 +183,8 @@ impl Views {
     }
 }
 
-/// The basis of most values; of two with the same number, run delay and the newer one.
+/// The most common basis. Of equally common ones, run delay precedes PSI, and a newer version an
+/// older one.
 fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
     let mut counts: BTreeMap<Basis, usize> = BTreeMap::new();
     for basis in bases {

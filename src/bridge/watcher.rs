@@ -1,5 +1,5 @@
-//! load-watcher's document, with each Node's CPU and memory contention over the window, in percent,
-//! where Trimaran's plugins expect utilization. Pure.
+//! load-watcher's document. It has the CPU and memory contention of each Node over the window, in
+//! percent, in the fields from which Trimaran's plugins read utilization. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,9 @@ impl Hosts {
     }
 }
 
-/// The document; `None` if there is no such Node. If no Node is known it contains none, so that
-/// Trimaran scores all Nodes the same; after an error it would keep its last document.
+/// The document; `None` if there is no such Node. If no Node has a known score, the document has no
+/// Nodes, so that Trimaran scores all Nodes the same. After an error, Trimaran would use its last
+/// document.
 pub fn document(
     views: Arc<Views>,
     hosts: Hosts,

@@ -11,15 +11,15 @@ use crate::contract::{Basis, NodePressure};
 /// Changes that are kept, so that memory is limited. Agents publish 60 times an hour at most.
 const MOST_CHANGES: usize = 512;
 
-/// Averages are rounded to 1/10000 point: the error of a sum would cost a client that truncates to
-/// whole points one of them.
+/// Averages are rounded to 1/10,000 point. Otherwise a rounding error of the sum could cost one
+/// point in a client that truncates to whole points.
 const FINE: f64 = 10_000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// The length of the window. Values must be known for half of it.
+    /// The length of the window. Values must be known for at least half of it.
     pub window: Duration,
-    /// How long a value holds without being renewed.
+    /// How long a value is valid without being renewed.
     pub stale_after: Duration,
 }
 
@@ -51,8 +51,8 @@ struct Change {
 pub struct Window(VecDeque<Change>);
 
 impl Window {
-    /// Adds a value, which holds since its own date, or since now if it is not usable, but never
-    /// since before the value that it replaces.
+    /// Adds a value. It counts from its own date, but not from before the value that it replaces.
+    /// An unusable value (`None`) counts from now.
     pub fn change(&mut self, value: Option<NodePressure>, now: Timestamp, reach: Reach) {
         let dated = value.as_ref().map_or(now, |value| value.observed_at.min(now));
         let from = self.0.back().map_or(dated, |last| dated.max(last.from));
@@ -80,8 +80,8 @@ impl Window {
         })
     }
 
-    /// The seconds of the window for which each value held, until the next one or until it was
-    /// stale.
+    /// The seconds of the window in which each value was valid: until the next value, or until it
+    /// was stale.
     fn spans(
         &self,
         now: Timestamp,

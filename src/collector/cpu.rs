@@ -13,7 +13,7 @@ use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
 use crate::kernel::limits::{CpuMax, parse_cpu_max, parse_cpu_set, parse_number};
 use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, Throttled};
 
-/// A container's directory, and its pod's.
+/// The directories of a container and of its pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Levels<'a> {
     pub(super) container: &'a CgroupDir,
@@ -33,9 +33,10 @@ impl<'a> Levels<'a> {
     }
 }
 
-/// Reads what `source` needs of a container and keeps it in its state.
-/// Threads report their own usage: with run delay the files matter only for the effect of limits
-/// on a container that waits, and a pair of readings must not span a time in which it did not.
+/// Reads the CPU files that `source` needs, and keeps their values in the container's state. With
+/// run delay, usage is read from the threads. The files are then needed only for the effect of
+/// limits while the container waits, and two readings are not compared across a time in which it
+/// did not wait.
 pub(super) fn read_cpu_use(
     files: &mut Files,
     state: &mut CgroupState,
@@ -63,7 +64,7 @@ pub(super) fn read_cpu_use(
     };
     if counters_due {
         if let (CpuSource::Psi, Some(limits)) = (source, &mut state.cpu.limits) {
-            // Tasks come and go: a VM starts its threads after its container is made.
+            // The number of tasks changes: a VM starts its threads after its container is created.
             limits.tasks = files.read_value(dirs.container, c"pids.current", parse_number);
         }
         let last = read_counters(files, dirs, state.cpu.limits.as_ref(), now);

@@ -11,7 +11,7 @@ use crate::kernel::counters::{
 use crate::kernel::limits::{parse_cpu_max, parse_io_max, parse_limit, parse_number};
 use crate::sample::{CgroupStats, Detail, Groups};
 
-/// `None` where no group is wanted. Files of controllers that are off are not opened.
+/// `None` if no group is selected. Files of controllers that are off are not opened.
 pub(super) fn read_stats(
     files: &mut Files,
     state: &mut CgroupState,

@@ -1,5 +1,5 @@
-//! Reads the files of cgroups into one buffer. A file that can't be read costs itself: its error
-//! is kept for the report of the pass.
+//! Reads the files of cgroups into one buffer. A file that can't be read does not affect others:
+//! its error is kept for the report of the pass.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::text::ParseError;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
-/// The reading side of a pass.
+/// Reads files in a pass, and collects errors for its report.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub(super) buffer: ReadBuffer,
     pub(super) errors: Vec<ReadError>,
     pub(super) dropped_io_rows: u64,
-    /// Cgroups that were found removed.
+    /// Cgroups that no longer exist.
     pub(super) gone: Vec<Arc<Cgroup>>,
     /// Whether a file was missing since the last call of [`Files::found_gone`].
     missing: bool,
 }
 
 impl Files {
-    /// The value; an error is kept.
+    /// Returns the value, or keeps the error for the report.
     pub(super) fn note<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }
 
-    /// What `read` reads with the buffer.
+    /// Calls `read` with the buffer, and keeps its error.
     pub(super) fn read_by<T>(
         &mut self,
         read: impl FnOnce(&mut ReadBuffer) -> Result<T, ReadError>,
@@ -38,8 +38,9 @@ impl Files {
         self.note(value)
     }
 
-    /// A file of a cgroup. The outer `None` is an error, the inner one that there is no such file:
-    /// its controller is off, or the cgroup is gone, see [`Files::found_gone`].
+    /// Reads a file of a cgroup. The outer `None` is an error. The inner `None` means that the file
+    /// does not exist: its controller is off, or the cgroup was removed (see
+    /// [`Files::found_gone`]).
     pub(super) fn read<T>(
         &mut self,
         dir: &CgroupDir,
@@ -51,7 +52,7 @@ impl Files {
         read
     }
 
-    /// A file whose absence and errors mean the same to the caller.
+    /// As [`Files::read`], for callers that treat a missing file like an error.
     pub(super) fn read_value<T>(
         &mut self,
         dir: &CgroupDir,
@@ -61,7 +62,7 @@ impl Files {
         self.read(dir, name, parse).flatten()
     }
 
-    /// The same, where the file is wanted.
+    /// As [`Files::read_value`], but reads nothing unless the file is wanted.
     pub(super) fn read_if<T>(
         &mut self,
         is_wanted: bool,
@@ -72,15 +73,15 @@ impl Files {
         if is_wanted { self.read_value(dir, name, parse) } else { None }
     }
 
-    /// `io.stat` by device; `None`s as of [`Files::read`].
+    /// Reads `io.stat`, by device. The two `None`s are those of [`Files::read`].
     pub(super) fn read_io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
         let stat = self.read(dir, c"io.stat", |text| Ok(parse_io_stat(text)))?;
         self.dropped_io_rows += stat.as_ref().map_or(0, |stat| stat.dropped_rows);
         Some(stat.map(|stat| stat.devices))
     }
 
-    /// A pressure file. The outer `None` is a removed cgroup, the inner one an error, or that PSI is
-    /// off for this cgroup.
+    /// Reads a pressure file. The outer `None` is a removed cgroup. The inner `None` is an error,
+    /// or means that PSI is off for this cgroup.
     pub(super) fn pressure(
         &mut self,
         node: &CgroupNode,
@@ -88,7 +89,7 @@ impl Files {
     ) -> Option<Option<Pressure>> {
         match node.dir.pressure(resource, &mut self.buffer) {
             Ok(pressure) => return Some(Some(pressure)),
-            // With its directory still there, `cgroup.pressure` is 0.
+            // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
             Err(error) if error.is_vanished() => return self.is_alive(node).then_some(None),
             Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => {}
             Err(error) => self.errors.push(error),
@@ -96,7 +97,7 @@ impl Files {
         Some(None)
     }
 
-    /// Whether a cgroup is still there.
+    /// Whether a cgroup still exists. If not, it is added to `gone`.
     pub(super) fn is_alive(&mut self, node: &CgroupNode) -> bool {
         let is_alive = node.dir.is_alive();
         if !is_alive {

@@ -20,10 +20,9 @@ use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
 use crate::sample::{AllPods, NodeSample, PressureReading, Pressures};
 
-/// Reclaimed pages are read again for about so long after the reclaim.
+/// Time after a reclaim in which most refaults of the reclaimed pages occur.
 const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
 
-/// Reads the node.
 #[derive(Debug)]
 pub(super) struct NodeReader {
     pub(super) proc: ProcRoot,
@@ -47,7 +46,7 @@ impl NodeReader {
         Self { proc, pressure: None, devices: Arc::default(), pods, memory }
     }
 
-    /// What both passes read.
+    /// Reads the files of the node that both passes need.
     pub(super) fn read(
         &mut self,
         root: &Arc<CgroupRoot>,
@@ -75,8 +74,9 @@ impl NodeReader {
         self.devices = Arc::new(names.unwrap_or_default());
     }
 
-    /// All pods together, and what this tick reads of memory. The limits of all pods delayed none
-    /// where no task waited for memory since the tick before.
+    /// Reads the memory of all pods together, and decides which memory files this tick reads. If no
+    /// task waited for memory since the tick before, no limit above the pods delayed any task, so
+    /// these cgroups are not read again.
     pub(super) fn memory(
         &mut self,
         tree: &CgroupTree,
@@ -108,7 +108,7 @@ fn read_all_pods(tree: &CgroupTree, files: &mut Files) -> AllPods {
     for CgroupNode { dir, .. } in tree.nodes().filter(is_above) {
         let hits = read_limit_hits(files, dir);
         pods.limit_hits = pods.limit_hits.zip(hits).map(|(sum, hits)| sum.saturating_add(hits));
-        // The highest has the memory of all below it.
+        // The topmost cgroup includes the memory of all cgroups below it.
         pods.memory = pods.memory.max(read_memory_of(files, dir));
     }
     pods
@@ -127,7 +127,7 @@ fn read_node_pressures(proc: &ProcRoot, root: &Arc<CgroupRoot>, files: &mut File
             read => read,
         };
         *pressures.of_mut(resource) = match read {
-            // PSI is off on this node: absent, and no error at every read.
+            // PSI is off on this node, which is not an error.
             Err(error) if error.is_vanished() => None,
             Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => None,
             read => files.note(read),

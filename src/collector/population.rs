@@ -1,5 +1,5 @@
-//! Which cgroups a pass is about: the scored containers, the other workloads, and the cgroups
-//! above all pods. Pure.
+//! Selects the cgroups of a pass: the scored containers, the other workloads, and the cgroups above
+//! all pods. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

@@ -17,21 +17,20 @@ use crate::kernel::process_dir::TaskId;
 /// How often all processes are listed; at every tick while a container is young.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Finds the processes of containers.
 #[derive(Debug)]
 pub(super) struct ProcessFinder {
-    /// Processes of no scored container. One that is seen for the first time may have been forked
-    /// a moment ago and not be in its cgroup yet: only the second time settles it.
+    /// Processes that belong to no scored container; `true` if two scans have found so. A process
+    /// that was just forked may not be in its cgroup yet, so one scan is not enough.
     others: HashMap<TaskId, bool>,
     scanned_at: Option<Instant>,
-    /// Handles that may be kept.
+    /// Maximum number of handles that are kept open.
     handles: usize,
-    /// The agent's own container, where it runs in one with a cgroup namespace.
+    /// The agent's own container, if it runs in one that has a cgroup namespace.
     own_container: Option<CgroupId>,
 }
 
 impl ProcessFinder {
-    /// One that may keep so many handles.
+    /// A finder that keeps at most this number of handles open.
     pub(super) fn new(handles: usize) -> Self {
         Self {
             others: HashMap::new(),
@@ -41,7 +40,7 @@ impl ProcessFinder {
         }
     }
 
-    /// Follows the processes of the scored containers.
+    /// Updates the processes of the scored containers.
     pub(super) fn follow(
         &mut self,
         proc: &ProcRoot,
@@ -71,8 +70,8 @@ impl ProcessFinder {
             let Some(state) = states.get_mut(&node.cgroup.id) else { continue };
             let threads = &mut state.threads;
             let listed = threads.list(files, now);
-            // A process that could not be read may be this container's QEMU, for which the threads
-            // of virt-launcher don't stand.
+            // A process that could not be read may be this container's QEMU, which the threads of
+            // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
             threads.hidden = !listed || !complete && is_populated(node, files);
             if threads.handles() > handles {
@@ -83,7 +82,7 @@ impl ProcessFinder {
         }
     }
 
-    /// Assigns processes to containers; answers whether all of them could be read.
+    /// Assigns processes to containers. Returns whether all processes could be read.
     fn scan(
         &mut self,
         proc: &ProcRoot,
@@ -120,7 +119,7 @@ impl ProcessFinder {
                     self.others.entry(id).and_modify(|settled| *settled = true).or_insert(false);
                 }
                 Err(error) if error.is_vanished() => {}
-                // The reason is usually the same for all of them.
+                // Only the first error is kept, since the cause is usually the same for all.
                 Err(error) => _ = first_error.get_or_insert(error),
             }
         }
@@ -130,9 +129,10 @@ impl ProcessFinder {
     }
 }
 
-/// The container of a process, by the path of its cgroup. In a cgroup namespace the beginning of the
-/// path is cut off, so that the container's own name has to do. The outermost counts: below its own
-/// cgroup a container can make others by any name. Paths in the agent's own container have no name.
+/// The container of a process, by the path of its cgroup. A cgroup namespace hides the beginning of
+/// the path, so a container is recognized by the name of its own cgroup. The outermost match
+/// counts, since a container can create cgroups of any name below its own. Paths in the agent's own
+/// container (`own`) do not contain its name.
 fn owner_of(
     path: Option<&[u8]>,
     owners: &HashMap<&[u8], CgroupId>,

@@ -1,5 +1,5 @@
-//! Why a container waits for memory or a disk: counters that separate the node's shortage from the
-//! container's own limits, read only while it waits.
+//! Reads the counters that separate contention on the node from a container's own limits, as causes
+//! of its memory and I/O wait. They are read only while the container waits.
 
 use super::cpu::Levels;
 use super::files::Files;
@@ -10,7 +10,7 @@ use crate::kernel::limits::{parse_io_max, parse_number};
 use crate::kernel::page_bytes;
 use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Refaults, Scanned};
 
-/// What a tick reads of memory.
+/// Which memory files a tick reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemoryNeeds {
     /// Tasks of the node waited for memory since the tick before.
@@ -19,7 +19,7 @@ pub(super) struct MemoryNeeds {
     pub(super) refaults: bool,
 }
 
-/// Reclaim of a container.
+/// Reads the memory reclaim of a container.
 pub(super) fn read_memory_use(
     files: &mut Files,
     state: &mut CgroupState,
@@ -49,7 +49,7 @@ fn read_reclaim(files: &mut Files, dirs: Levels<'_>, before: Option<MemoryUse>) 
     MemoryUse { current: None, limit_hits, scanned }
 }
 
-/// Disk I/O of a container.
+/// Reads the disk I/O of a container.
 pub(super) fn read_io_use(
     files: &mut Files,
     state: &mut CgroupState,
@@ -75,7 +75,7 @@ pub(super) fn read_io_use(
     });
     if needs.refaults {
         io.refaults = read_refaults(files, dirs.container);
-        // The other containers of a pod are no neighbours of its own.
+        // The whole pod counts: its other containers do not compete for memory as other pods do.
         io.pod_memory = read_memory_of(files, dirs.pod.unwrap_or(dirs.container));
     }
     io
@@ -94,7 +94,7 @@ pub(super) fn read_memory_of(files: &mut Files, dir: &CgroupDir) -> Option<u64> 
     files.read_value(dir, c"memory.current", parse_number)
 }
 
-/// `None` too on kernels that don't report by which reclaim.
+/// `None` also on kernels that do not count kswapd and direct reclaim separately.
 fn read_scanned(files: &mut Files, dir: &CgroupDir) -> Option<Scanned> {
     let stat = files.read_value(dir, c"memory.stat", parse_memory_stat)?;
     Some(Scanned { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })

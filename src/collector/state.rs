@@ -1,15 +1,18 @@
-//! What is remembered of one cgroup between passes. It lives and dies with the cgroup. The rules
-//! that decide when a file is read again are all here:
+//! The state of one cgroup that is kept between passes, until the cgroup is removed. These rules
+//! decide when a file is read again:
 //!
-//! 1. A pressure file at most once a second, by either pass: each read closes one of the kernel's
-//!    averaging windows, and windows of less than a busy jiffy count nothing.
-//! 2. Memory and I/O pressure only after the node's own total moved: tasks that wait in a cgroup
-//!    wait on the node.
-//! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file, at each tick of a
-//!    container that waited for that resource within the last minute.
-//! 4. CPU limits and weight, the list of controllers, and with PSI as the CPU source `cpu.stat` of a container
-//!    that doesn't wait, every half minute; `cpu.stat` at the first two ticks, too.
-//! 5. Memory and I/O limits, and what they caused, after the container's own pressure moved.
+//! 1. A pressure file is read at most once a second, by either pass. Each read ends one of the
+//!    kernel's averaging windows, and in a window the kernel ignores a CPU that was busy for less
+//!    than a jiffy.
+//! 2. Memory and I/O pressure are read only after the total of the node has changed: a task that
+//!    waits in a cgroup is also counted in the node's pressure.
+//! 3. `cpu.stat` and `io.stat` cost many times as much as a pressure file. They are read at each
+//!    tick of a container that waited for that resource within the last minute.
+//! 4. CPU limits, CPU weight and the list of controllers are read every 30 s. So is `cpu.stat` of a
+//!    container that does not wait, if PSI is the CPU source. It is also read at the first two
+//!    ticks.
+//! 5. Memory and I/O limits, and counters of their effects, are read after the container's own
+//!    pressure has changed.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -26,21 +29,21 @@ use crate::sample::{CpuUse, MemoryUse, PressureReading, Pressures};
 /// Minimum time between two reads of the same pressure file.
 pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a limit is read, or a counter whose container doesn't wait.
+/// Interval at which limits, and counters of containers that do not wait, are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A container that waited for this share of the time between two reads...
+/// Share of the time between two reads from which a container counts as waiting.
 const WAITS: f64 = 0.01;
-/// ...has its costlier files read for so long.
+/// Time after a wait in which the container's costly files are read.
 const ATTENTION: Duration = Duration::from_secs(60);
 
 pub(super) type States = HashMap<CgroupId, CgroupState>;
 
-/// What is remembered of one cgroup.
+/// The state of one cgroup.
 #[derive(Debug, Default)]
 pub(super) struct CgroupState {
     pressures: PerResource<Option<KeptPressure>>,
-    /// Controllers that are on, and when that was read.
+    /// Controllers that are on, and when they were read.
     controllers: Option<(Instant, Controllers)>,
     /// CPU counters and limits.
     pub(super) cpu: CpuUse,
@@ -48,9 +51,9 @@ pub(super) struct CgroupState {
     pub(super) limits_at: Option<Instant>,
     /// Total of `some` of `cpu.pressure` at the last tick, microseconds.
     pub(super) stalled_us: Option<u64>,
-    /// Waiting for a CPU.
+    /// Recent waiting for a CPU.
     pub(super) cpu_wait: WaitHistory,
-    /// Waiting for a disk.
+    /// Recent waiting for a disk.
     pub(super) io_wait: WaitHistory,
     /// Reclaim, and the memory pressure at which it was read.
     pub(super) memory: Option<(Option<Pressure>, MemoryUse)>,
@@ -63,13 +66,13 @@ pub(super) struct CgroupState {
 #[derive(Debug, Clone, Copy)]
 struct KeptPressure {
     at: Instant,
-    /// The node's pressure then.
+    /// The node's pressure at that time.
     node: Option<Pressure>,
     pressure: Option<Pressure>,
 }
 
 impl CgroupState {
-    /// Pressures of these resources, by rules 1 and 2; `None` when the cgroup is gone.
+    /// Pressures of these resources, by rules 1 and 2; `None` if the cgroup was removed.
     pub(super) fn pressures(
         &mut self,
         files: &mut Files,
@@ -83,7 +86,7 @@ impl CgroupState {
         }
         let mut reading = PressureReading { at: now, pressures: Pressures::default() };
         if node.pressures == Pressures::default() {
-            // PSI is off on the whole node: the files are not even there.
+            // PSI is off on the whole node, so the files do not exist.
             return files.is_alive(cgroup).then_some(reading);
         }
         for &resource in resources {
@@ -118,17 +121,17 @@ impl CgroupState {
     }
 }
 
-/// Rule 1.
+/// Whether a pressure file was read too recently to be read again (rule 1).
 pub(super) fn is_fresh(read_at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
 }
 
-/// Rule 4.
+/// Whether a file with the slow interval is to be read (rule 4).
 pub(super) fn is_due(read_at: Option<Instant>, now: Instant) -> bool {
     read_at.is_none_or(|at| now.saturating_duration_since(at) >= SLOW_INTERVAL)
 }
 
-/// A total of waiting time over the ticks, for rule 3.
+/// The increase of a total of waiting time between ticks, for rule 3.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WaitHistory {
     last: Option<(Instant, u64)>,
@@ -136,7 +139,7 @@ pub(super) struct WaitHistory {
 }
 
 impl WaitHistory {
-    /// Takes in a total, microseconds; answers whether the container waited of late.
+    /// Adds a total, microseconds. Returns whether the container waited within the last minute.
     pub(super) fn advance(&mut self, total_us: Option<u64>, now: Instant) -> bool {
         if let (Some((at, before)), Some(total)) = (self.last, total_us)
             && total > before

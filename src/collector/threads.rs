@@ -1,6 +1,6 @@
 //! The threads of one container below the host's `/proc`: their time run and run delay.
 //!
-//! A container is *hidden*, and has no value, unless its threads could be read in full.
+//! A container is *hidden*, and its run delay is unknown, unless all of its threads can be read.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::kernel::task_text::TaskTimes;
 use crate::kernel::{ReadBuffer, ReadError};
 use crate::sample::ThreadSample;
 
-/// Until then a container's processes are still starting, and its threads still get their names.
+/// Age until which a container may still start processes, and a process may still rename threads.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// The processes of one container.
@@ -34,7 +34,7 @@ pub(super) struct Process {
 #[derive(Debug)]
 struct Thread {
     is_vcpu: bool,
-    /// `None` for a thread that is not read, beside vCPU threads.
+    /// `None` for a thread that is not read, since only vCPU threads are.
     dir: Option<ThreadDir>,
     last: Option<TaskTimes>,
     was_runnable: bool,
@@ -61,7 +61,7 @@ impl ContainerThreads {
         self.processes.len() + threads.filter(|thread| thread.dir.is_some()).count()
     }
 
-    /// Brings the threads of all processes up to date; answers whether all could be read.
+    /// Updates the threads of all processes. Returns whether all could be read.
     pub(super) fn list(&mut self, files: &mut Files, now: Instant) -> bool {
         let known_errors = files.errors.len();
         self.processes.retain(|_, process| match process.list(files, now) {
@@ -78,8 +78,8 @@ impl ContainerThreads {
         files.errors.len() == known_errors
     }
 
-    /// The vCPU threads, or all threads where there are none; `None` where the container is hidden.
-    /// `may_wait` is false where its CPU pressure proves that no task waited.
+    /// Reads the vCPU threads, or all threads if there are none; `None` if the container is hidden.
+    /// `may_wait` is false if its CPU pressure shows that no task waited.
     pub(super) fn read(&mut self, may_wait: bool, files: &mut Files) -> Option<Vec<ThreadSample>> {
         if self.hidden {
             return None;
@@ -110,7 +110,7 @@ impl ContainerThreads {
 
 impl Process {
     fn list(&mut self, files: &mut Files, now: Instant) -> Result<(), ReadError> {
-        // A thread is born with the name of its process.
+        // A new thread has the name of its process until it is renamed.
         let names_change = is_young(self.since, now);
         let mut before = std::mem::take(&mut self.threads);
         for id in self.dir.threads()? {
@@ -140,7 +140,8 @@ impl Thread {
     ) -> Result<Option<ThreadSample>, ReadError> {
         let Some(dir) = &self.dir else { return Ok(None) };
         let times = dir.times(buffer)?;
-        // The kernel adds a delay when it ends: of a thread that never gets a CPU it adds nothing.
+        // The kernel adds a delay when it ends, so nothing is added for a thread that never gets a
+        // CPU.
         let stands_still = self.last.replace(times) == Some(times);
         let runnable = stands_still && may_wait && dir.is_runnable(buffer)?;
         let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;

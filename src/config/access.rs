@@ -1,4 +1,4 @@
-//! Who may read what: TLS and authentication.
+//! The settings of TLS and authentication.
 
 use clap::ValueEnum;
 

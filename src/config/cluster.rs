@@ -82,7 +82,7 @@ pub(super) enum CgroupLevel {
     Container,
 }
 
-/// Where the score goes, besides the metrics.
+/// Whether the score is published on the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Publish {
     /// The score is written on the Node

@@ -40,8 +40,8 @@ pub enum Command {
     Reap(ReapCommand),
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
     ///
-    /// /api/v1/query responds to the descheduler as a Prometheus does, with the slow score of each Node.
-    /// /watcher responds to Trimaran as a load-watcher does. /prioritize is an extender of
+    /// /api/v1/query responds to the descheduler as Prometheus does, with the slow score of each Node.
+    /// /watcher responds to Trimaran as load-watcher does. /prioritize is an extender of
     /// kube-scheduler. A Node without a fresh score gets the average of the others.
     Bridge(Bridge),
     /// Print the completion script of a shell

@@ -64,7 +64,7 @@ pub(super) struct ServerFlags {
 
     /// Address of a second HTTP server, for probes
     ///
-    /// It serves /livez and /readyz alone, without TLS. Clients of the first server cannot delay probes
+    /// It serves only /livez and /readyz, without TLS. Clients of the first server cannot delay probes
     /// there.
     #[arg(long, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(super) probe_address: Option<SocketAddr>,
@@ -84,8 +84,8 @@ pub(super) struct AccessFlags {
 
     /// Clients that may open the page and /snapshot.json
     ///
-    /// loopback: those on this host or in this pod, `kubectl port-forward` included. anywhere: all that
-    /// may read the metrics. off: none.
+    /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
+    /// clients that may read the metrics. off: none.
     #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
           value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], page_word))]
     pub(super) page: Page,

@@ -25,7 +25,7 @@ pub fn write_manual(
     }
 }
 
-/// A reader may close its pipe early.
+/// A pipe that the reader closes early is not an error.
 fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

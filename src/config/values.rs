@@ -27,8 +27,8 @@ pub(super) fn parse_window(text: &str) -> Result<Duration, String> {
     WINDOWS.contains(&window).then_some(window).ok_or_else(|| "a window is 10s to 1h long".into())
 }
 
-/// The allowed heartbeat intervals. The longer it is, the longer the value of an agent that has ended
-/// counts as fresh.
+/// The allowed heartbeat intervals. The longer the interval, the longer the last value of a stopped
+/// agent counts as fresh.
 pub(super) const HEARTBEATS: RangeInclusive<Duration> =
     Duration::from_secs(300)..=Duration::from_secs(1_800);
 

@@ -1,5 +1,5 @@
 //! A sample in Prometheus' text format 0.0.4, in chunks, so that a body of many MB is never in
-//! memory as a whole. Series allocate no memory.
+//! memory as a whole. Writing a series allocates no memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

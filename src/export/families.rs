@@ -135,7 +135,7 @@ fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
     stats(cgroup)?.swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-/// No limit is exported as 0, as in cAdvisor.
+/// The absence of a limit is exported as 0, as in cAdvisor.
 fn limit_or_zero(limit: Limit) -> Number {
     Number::Whole(limit.at().unwrap_or(0))
 }

@@ -41,7 +41,7 @@ pub(crate) struct AgentService {
     pub(crate) scrapes: Scrapes,
     pub(crate) health: Arc<Health>,
     pub(crate) rules: AccessRules,
-    /// Needed where the rules require tokens.
+    /// Reviews tokens; required if the rules require tokens.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
 }
 
@@ -68,7 +68,7 @@ impl AgentService {
         };
         Err(match decision {
             Decision::Allowed => return Ok(()),
-            Decision::Unauthenticated => unauthorized("The API server does not know this token.\n"),
+            Decision::Unauthenticated => unauthorized("The API server rejects this token.\n"),
             Decision::Forbidden => text(
                 StatusCode::FORBIDDEN,
                 "The token's account may not get this path: bind it to a ClusterRole with this path \
@@ -81,7 +81,7 @@ impl AgentService {
             ),
             Decision::NotAsked => text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "Too many unknown tokens were sent to have this one reviewed; try again later.\n",
+                "Too many unknown tokens were sent, so this one was not reviewed; retry later.\n",
             ),
         })
     }
@@ -145,8 +145,8 @@ impl AgentService {
         }
     }
 
-    /// A fresh sample, counted once however many requests share it; an error is the response
-    /// without one.
+    /// A fresh sample. It is counted once, even if several requests share it. An error is the
+    /// response to send if there is no sample.
     async fn sample(&self, depth: Detail) -> Result<Scraped, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
             return Err(waiting_for_first_sample());

@@ -15,10 +15,12 @@ use crate::relief::Assessment;
 use crate::sample::CpuSource;
 use crate::score::{ContainerScore, NodeScore, Waited};
 
-/// Age from which a score is stale: the agent was stopped since.
+/// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
+/// meantime.
 const STALE: Duration = Duration::from_secs(60);
 
-/// Whether a score is too old to be exported, as it is between the end of a stop and the next tick.
+/// Whether a score is stale, and so not exported. After the agent was suspended, it is stale until
+/// the next tick.
 pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
     now.saturating_duration_since(score.moment.at) >= STALE
 }
@@ -52,7 +54,7 @@ fn write_node(text: &mut String, score: &NodeScore) {
     let mut family = gauge(text, "psi_agent_node_utilization_ratio", help);
     family.write(&[&resource_label(Resource::Cpu)], ratio(score.cpu_utilization));
     family.write(&[&resource_label(Resource::Memory)], ratio(score.memory_utilization));
-    let help = "Share of the CPU time wanted by the node that its hypervisor gave to others (steal), \
+    let help = "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
                 0 to 1, smoothed over 30 s.";
     gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.steal));
     let help = "Number of VMs whose CPU ready or memory contention is 5 % or more.";
@@ -159,7 +161,7 @@ fn resource_label(resource: Resource) -> String {
 fn label(name: &str, value: &str) -> String {
     let mut label = String::new();
     push_label(&mut label, name, value);
-    // The comma.
+    // Removes the trailing comma.
     label.pop();
     label
 }

@@ -11,7 +11,7 @@ use crate::relief::Assessment;
 use crate::sample::ScrapeSample;
 use crate::serve::body::Chunks;
 
-/// What scrapes share: the exported families, and the cgroups' labels.
+/// State that scrapes share: the exported families, and the cgroups' labels.
 #[derive(Debug)]
 pub struct Scrapes {
     groups: Vec<FamilyGroup>,
@@ -30,7 +30,7 @@ impl Scrapes {
         assessment: Option<&Assessment>,
         health: &Health,
     ) -> Scrape {
-        // A cache is valid also after a panic.
+        // The cache is valid even after a panic.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
@@ -47,7 +47,7 @@ impl Scrapes {
     }
 }
 
-/// The rest of a response.
+/// The part of a response that is not written yet.
 #[derive(Debug)]
 pub struct Scrape {
     exposition: Exposition,

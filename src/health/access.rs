@@ -29,7 +29,7 @@ impl Outcomes {
         Ok(Self { counts, is_failing: AtomicBool::new(false) })
     }
 
-    /// Whether the outcome before was of the other kind.
+    /// Records an outcome. Returns whether the one before was of the other kind.
     fn changes_to(&self, failing: bool) -> bool {
         self.is_failing.swap(failing, Ordering::Relaxed) != failing
     }
@@ -49,10 +49,10 @@ impl Reviews {
         register(registry, &self.0.counts)
     }
 
-    /// A token was reviewed, or the limit of reviews was reached.
+    /// Records that a token was reviewed, or that the limit of reviews was reached.
     pub fn decided(&self, decision: Decision) {
         self.0.count(decision.word());
-        // A token that was not reviewed says nothing about the API server.
+        // A token that was not reviewed does not show whether reviews work again.
         if decision != Decision::NotAsked && self.0.changes_to(false) {
             tracing::info!("The API server reviews tokens again");
         }
@@ -84,7 +84,7 @@ impl Certificates {
         register(registry, &self.0.counts)
     }
 
-    /// The certificate was read again: whether it is new.
+    /// Records that the certificate was read again. `Ok(true)` means that it is new.
     pub fn read(&self, outcome: Result<bool, impl Display>) {
         match outcome {
             Ok(is_new) => {

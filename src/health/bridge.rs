@@ -106,37 +106,38 @@ impl BridgeHealth {
         self.nodes.with_label_values(&[standing]).set(signed(count));
     }
 
-    /// Counts a request. That no Node is known is logged once until one is, since the
-    /// descheduler's log shows no more than the status.
+    /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
+    /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
         self.requests.with_label_values(&[form.word(), outcome.word()]).inc();
         match (form, outcome) {
-            // load-watcher's document has a form for no Nodes.
+            // load-watcher's document can have no Nodes, so its client gets no error.
             (Form::Watcher, _) | (_, Outcome::Refused) => {}
             (Form::Query | Form::Prioritize, Outcome::Unknown) => {
                 if !self.is_no_node_known.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "No Node is known, so no request gets a score: agents have published no \
-                         fresh value, or for less than half of --window; see `psi-agent nodes`"
+                        "No Node has a known score, so requests get no scores: agents have \
+                         published no fresh value, or for less than half of --window; see \
+                         `psi-agent nodes`"
                     );
                 }
             }
             (Form::Query | Form::Prioritize, Outcome::Answered) => {
                 if self.is_no_node_known.swap(false, Ordering::Relaxed) {
-                    tracing::info!("Nodes are known again");
+                    tracing::info!("Scores of Nodes are known again");
                 }
             }
         }
     }
 
-    /// Nodes were listed or changed: an error before is over.
+    /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
         if self.is_watch_failing.swap(false, Ordering::Relaxed) {
             tracing::info!("Receiving Nodes again");
         }
     }
 
-    /// The Nodes could not be listed or watched. Logged once until
+    /// Records that the Nodes could not be listed or watched. Logs the error once until
     /// [`BridgeHealth::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
         self.watch_errors.inc();

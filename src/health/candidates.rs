@@ -19,7 +19,7 @@ pub struct CandidateView {
     pub name: String,
 }
 
-/// Which VM is named, or why none is.
+/// Metrics of the VM to move first, or of the reason why there is none.
 #[derive(Debug)]
 pub struct Candidates {
     info: GaugeVec,
@@ -56,7 +56,7 @@ impl Candidates {
         register(registry, &self.writes)
     }
 
-    /// The VM that is named, and why, or why none is.
+    /// Sets the VM to move first and the reason for it, or `None` and the reason why there is none.
     pub fn named(&self, named: Option<CandidateView>, reason: &'static str) {
         let mut state = locked(&self.state);
         if state.reason == reason && state.named == named {
@@ -73,7 +73,7 @@ impl Candidates {
         locked(&self.state).named.clone()
     }
 
-    /// The label was set or removed.
+    /// Records that the label was set or removed.
     pub fn written(&self) {
         self.writes.with_label_values(&[WRITTEN]).inc();
         locked(&self.state).logged = None;

@@ -7,8 +7,8 @@ use crate::kernel::ReadErrorKind;
 
 const REPEAT_EVERY: Duration = Duration::from_secs(600);
 
-/// When errors were last logged, by kind and errno: closed sets, so that it stays small whatever
-/// cgroups are called.
+/// When errors were last logged, by kind and errno. Both are closed sets, so the map stays small,
+/// whatever the names of cgroups are.
 #[derive(Debug, Default)]
 pub(super) struct ErrorLog(HashMap<(&'static str, Option<i32>), Logged>);
 
@@ -19,7 +19,8 @@ struct Logged {
 }
 
 impl ErrorLog {
-    /// If this error is to be logged now: how many of its kind were suppressed since the last one.
+    /// The number of errors of this kind that were suppressed since the last logged one; `None` if
+    /// this error is to be suppressed, too.
     pub(super) fn suppressed_before(&mut self, error: ReadErrorKind, now: Instant) -> Option<u64> {
         let errno = match error {
             ReadErrorKind::Vanished(errno)

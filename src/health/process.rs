@@ -29,7 +29,8 @@ const GAUGES: [(&str, &str, Value); 5] = [
     ),
 ];
 
-/// How many lines the log of this process dropped so far. A process has one log, or none.
+/// Returns the number of lines that the log of this process has dropped. A process has at most one
+/// log.
 static DROPPED_LINES: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
 
 /// Counts the lines that the log drops from now on.
@@ -53,13 +54,13 @@ impl ProcessMetrics {
         });
         let dropped_lines = IntCounter::new(
             "psi_agent_log_lines_dropped_total",
-            "Lines of the log that were dropped, since stderr took no more.",
+            "Lines of the log that were dropped because stderr was blocked.",
         )?;
         let dropped_lines = registered(registry, dropped_lines)?;
         Ok(Self { cpu_seconds, dropped_lines, gauges: gauges.collect::<prometheus::Result<_>>()? })
     }
 
-    /// Reads the process anew, if its files can be read.
+    /// Updates the metrics. They stay as they are if the files of the process can't be read.
     pub(super) fn update(&self) {
         let dropped = DROPPED_LINES.get().map_or(0, |dropped| dropped());
         let dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
@@ -73,7 +74,8 @@ impl ProcessMetrics {
 }
 
 pub(super) fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
-    let options = Opts::new("psi_agent_build_info", "Always 1, labelled by the agent's version.");
+    let options =
+        Opts::new("psi_agent_build_info", "Version of the agent in the label version; always 1.");
     let options = options.const_label("version", env!("CARGO_PKG_VERSION"));
     registered(registry, IntGauge::with_opts(options)?)?.set(1);
     Ok(())

@@ -1,4 +1,4 @@
-//! Helpers of all metrics here.
+//! Functions that create, register and lock metrics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +21,7 @@ pub(super) fn registered<M: Collector + Clone + 'static>(
 }
 
 /// A counter for each value of one label. Those of `from_start` exist from the start, so that an
-/// alert on their increase sees the first count. The others exist from their first count.
+/// alert on their increase detects the first count. The others exist from their first count.
 pub(super) fn counters(
     (name, help): (&str, &str),
     label: &str,
@@ -34,7 +34,7 @@ pub(super) fn counters(
     Ok(counters)
 }
 
-/// Every state behind these locks is valid, also after a panic.
+/// Locks a state, which is valid even after a panic.
 pub(super) fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! How many readings there were, and how long they took.
+//! Metrics of the number of readings, and of the time that they took.
 
 use std::time::Duration;
 

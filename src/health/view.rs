@@ -12,7 +12,7 @@ pub struct HealthView {
     pub read_errors: BTreeMap<&'static str, u64>,
     /// The last of those errors; absent before the first.
     pub last_read_error: Option<DatedError>,
-    /// Why pods can't be listed or watched; absent while they can.
+    /// Why the pods can't be listed or watched; absent while they can be.
     pub pods_error: Option<DatedError>,
     pub publish: PublishView,
 }

@@ -22,8 +22,8 @@ const LONGEST_HASH: usize = 63;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
-    /// Uids of pods by their annotation [`CONFIG_HASH`]. Any user can annotate a pod, so a uid is
-    /// always looked up before a hash.
+    /// Uids of pods by their annotation [`key::CONFIG_HASH`]. Any user can annotate a pod, so a uid
+    /// is always looked up before a hash.
     config_hashes: HashMap<Box<str>, Box<str>>,
     listed: bool,
 }
@@ -159,7 +159,7 @@ fn runtime_name(
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 
-/// The name of a VM that no VM can have.
+/// The name in the annotation is not a valid name of a VM.
 struct NotAName;
 
 fn vm_of(pod: &Pod) -> Result<Option<Vm>, NotAName> {
@@ -207,8 +207,9 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= LONGEST_NAME && name.split('.').all(is_part)
 }
 
-/// Whether the VM has arrived in the target of its migration. A VM that arrives without running is
-/// handed over, but its target never gets the annotation.
+/// Whether the VM has arrived in the target of its migration. The target of a VM that does not run
+/// during the migration never gets the annotation [`key::TARGET_READY`], so the node in its label
+/// counts, too.
 fn has_arrived(pod: &Pod) -> bool {
     let Metadata { labels, annotations, .. } = &pod.metadata;
     let is_here = labels.get(key::NODE_NAME) == Some(&pod.spec.node_name);

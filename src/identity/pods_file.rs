@@ -12,7 +12,7 @@ use crate::client::pod::Pod;
 pub enum PodsFileError {
     #[error("cannot read the pods in {}: {source}", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{} is no list of pods as `kubectl get pods -o json` prints it: {source}", .path.display())]
+    #[error("{} is not in the format of `kubectl get pods -o json`: {source}", .path.display())]
     Malformed { path: PathBuf, source: serde_json::Error },
 }
 

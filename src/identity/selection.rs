@@ -1,4 +1,4 @@
-//! Which cgroups are exported.
+//! Selects the cgroups that are exported.
 
 use super::matching::Found;
 use crate::cgroup_path::{Place, PodLevel};
@@ -6,7 +6,7 @@ use crate::cgroup_path::{Place, PodLevel};
 /// Which cgroups are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
-    /// Every cgroup, or the levels below only.
+    /// All cgroups; if not, only those that the fields below select.
     pub everything: bool,
     /// The root cgroup.
     pub root: bool,

@@ -16,7 +16,7 @@ pub struct Vm {
     /// When the VM arrived here or, without a migration, its pod was created; `None` where that is
     /// unknown.
     pub arrived_at: Option<Timestamp>,
-    /// Whether its owner wants no eviction.
+    /// Whether its owner has excluded it from eviction.
     pub prefers_no_eviction: bool,
     /// CPU ready that its owner accepts, in hundredths of a percent.
     pub cpu_wait_budget: Option<u16>,

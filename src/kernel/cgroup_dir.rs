@@ -17,7 +17,7 @@ use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind};
 use super::text::ParseError;
 
-/// The inode of the real root cgroup.
+/// The inode of the host's root cgroup.
 const ROOT_INODE: u64 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +72,7 @@ impl CgroupRoot {
         self.is_cgroup2
     }
 
-    /// Whether this is cgroup v2, or has the files of a root cgroup as a copy does.
+    /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.
     pub fn has_cgroup2_files(&self) -> bool {
         self.is_cgroup2
             || ["cgroup.controllers", "cpu.pressure"]
@@ -90,7 +90,8 @@ impl CgroupRoot {
         is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
-    /// Whether this is a cgroup below the host's root: only the real root has no `cgroup.events`.
+    /// Whether this is a cgroup below the host's root: only the host's root cgroup has no
+    /// `cgroup.events`.
     pub fn is_namespaced(&self) -> bool {
         self.stat("cgroup.events").is_ok()
     }
@@ -108,7 +109,7 @@ impl CgroupRoot {
     }
 }
 
-/// `path` without its leading slash, which is the root cgroup.
+/// `path` relative to the root cgroup: without its leading slash.
 fn relative(path: &str) -> &str {
     match path.trim_start_matches('/') {
         "" => ".",
@@ -186,7 +187,7 @@ impl CgroupDir {
                 children.push((name.to_owned(), entry.ino()));
             }
         }
-        // Only on cgroupfs is the listed inode known to equal that of stat().
+        // The listed inode equals that of stat() on cgroupfs, but not on every file system.
         if !self.root.is_cgroup2 {
             for (name, inode) in &mut children {
                 *inode = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?.st_ino;

@@ -21,8 +21,8 @@ const RESCAN_EVERY: Duration = Duration::from_secs(60);
 /// Interval of rescans while some directories cannot be watched.
 const RESCAN_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 
-/// Identity of a cgroup: the inode of its directory. A path can be reused; inode numbers of cgroupfs
-/// count up in 64 bits and are not.
+/// Identity of a cgroup: the inode of its directory. A path can be reused. Inode numbers of
+/// cgroupfs are not: they have 64 bits and only increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CgroupId(pub u64);
 
@@ -169,8 +169,9 @@ impl CgroupTree {
                         let watch = self.watch.as_mut();
                         node.watch = watch_node(watch, &self.root, &path, &mut self.errors);
                     }
-                    // On cgroupfs the link count is the number of children and 2, which saves
-                    // listing the directory. Other file systems do not guarantee it.
+                    // On cgroupfs the link count is the number of children plus 2, so the directory
+                    // need not be listed to detect a change. Other file systems do not guarantee
+                    // it.
                     let links = usize::try_from(stat.st_nlink).ok();
                     let listed = node.subdirs.map(|subdirs| subdirs + 2);
                     let unchanged = self.root.is_cgroup2() && links.is_some() && links == listed;
@@ -337,7 +338,8 @@ impl CgroupTree {
     }
 }
 
-/// Adds a watch; `None` with the error reported, unless the directory is gone.
+/// Adds a watch. Returns `None` if that fails, and keeps the error unless the directory was
+/// removed.
 fn watch_node(
     watch: Option<&mut CgroupWatch>,
     root: &CgroupRoot,

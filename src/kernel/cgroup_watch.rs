@@ -1,6 +1,6 @@
-//! Watches cgroup directories by inotify. Events can be late, doubled or lost, so they are hints to
-//! list a directory again, not its content. cgroupfs sends no IN_DELETE_SELF or IN_IGNORED on rmdir:
-//! a watch must be removed explicitly.
+//! Watches cgroup directories by inotify. Events can be late, repeated or lost. So they only
+//! indicate that a directory has to be listed again. cgroupfs sends no IN_DELETE_SELF or IN_IGNORED
+//! on rmdir: a watch must be removed explicitly.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -29,8 +29,9 @@ impl CgroupWatch {
         Ok(Self { inotify, paths: HashMap::new(), buffer: vec![0; 16 * 1024] })
     }
 
-    /// Watches the children of the directory `full_path`, named `cgroup` in hints. Fails with ENOSPC
-    /// when `fs.inotify.max_user_watches` is reached, and with ENOENT when the directory is gone.
+    /// Watches the children of the directory `full_path`, named `cgroup` in hints. Fails with
+    /// ENOSPC when `fs.inotify.max_user_watches` is reached, and with ENOENT when the directory was
+    /// removed.
     pub fn add(&mut self, full_path: &Path, cgroup: &str) -> Result<WatchDescriptor, Errno> {
         // ONLYDIR applies to the watched path. Events of control files, which come and go with
         // controllers, arrive too: take_hints() ignores them.

@@ -26,7 +26,8 @@ pub struct MemoryStat {
     pub inactive_file: Option<u64>,
     /// Pages scanned by kswapd, which runs only when the node is short of memory.
     pub pgscan_kswapd: Option<u64>,
-    /// Pages scanned by allocating tasks, because of the node's shortage or of a limit.
+    /// Pages scanned by allocating tasks, because the node is short of memory, or because of a
+    /// limit.
     pub pgscan_direct: Option<u64>,
     /// Pages of files read again after their eviction from the page cache.
     pub workingset_refault_file: Option<u64>,
@@ -109,7 +110,7 @@ pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     Ok(count)
 }
 
-/// Controllers that are on for a cgroup: without one, its files are missing.
+/// Controllers that are on for a cgroup. The files of a controller that is off do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Controllers {
     pub cpu: bool,
@@ -122,7 +123,7 @@ impl Controllers {
     pub const ALL: Self = Self { cpu: true, memory: true, io: true, pids: true };
 }
 
-/// `cgroup.controllers`: their names in one line.
+/// Parses `cgroup.controllers`, one line with the names of controllers.
 pub fn parse_controllers(text: &[u8]) -> Result<Controllers, ParseError> {
     let is_on = |name| text.split(u8::is_ascii_whitespace).any(|word| word == name);
     let (cpu, memory) = (is_on(&b"cpu"[..]), is_on(b"memory"));

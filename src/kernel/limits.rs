@@ -1,5 +1,5 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
-//! similar files, `pids.max`, `io.max`. `max` stays a case of its own and becomes no number.
+//! similar files, `pids.max`, `io.max`. `max` is a variant of its own, not a number.
 
 use super::io_stat::{Device, parse_device};
 use super::text::{ParseError, lines, parse_u64, single_line, split_once};
@@ -42,7 +42,7 @@ impl CpuMax {
 pub struct CpuSet([u64; 16]);
 
 impl CpuSet {
-    /// Whether there is room for such a number.
+    /// Adds a CPU. Returns `false` if its number is above 1023.
     pub fn insert(&mut self, cpu: u64) -> bool {
         let word = usize::try_from(cpu / 64).ok().and_then(|index| self.0.get_mut(index));
         word.map(|word| *word |= 1 << (cpu % 64)).is_some()
@@ -101,8 +101,8 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
     Ok(CpuMax { quota_us, period_us })
 }
 
-/// Parses `cpuset.cpus.effective`, such as `0-3,8`. An empty list has no CPU: none is left for the
-/// cgroup.
+/// Parses `cpuset.cpus.effective`, such as `0-3,8`. An empty list is valid, and means that no CPU
+/// is left for the cgroup.
 pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
     let expected = ParseError { line: 1, expected: "a list of CPUs below 1024" };
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());

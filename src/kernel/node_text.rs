@@ -20,7 +20,7 @@ pub struct CpuTimes {
     pub iowait: u64,
     pub irq: u64,
     pub softirq: u64,
-    /// Runnable, while the hypervisor below ran other guests.
+    /// Runnable while the hypervisor of this node ran other guests.
     pub steal: u64,
     pub cpus: u64,
     /// Time of boot, seconds since the epoch.

@@ -89,9 +89,9 @@ impl ProcRoot {
             .map_err(|errno| ReadError::new(&self.path, errno))
     }
 
-    /// Whether this mount shows the processes of the host, or of the node where that is itself a
-    /// container: it is of an outer PID namespace (this process has another PID there), or of the
-    /// initial one, which alone has kernel threads.
+    /// Whether this mount shows all processes of the host, or of the node if that is a container.
+    /// Such a mount belongs to an outer PID namespace, in which this process has another PID, or to
+    /// the initial one, which alone has kernel threads.
     pub fn shows_host_processes(&self, buffer: &mut ReadBuffer) -> bool {
         let is_outer = self.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
         let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";

@@ -1,8 +1,8 @@
 //! One process below a mounted `/proc`: its cgroup, its threads, their times.
 //!
-//! Directories of processes and threads are kept open. The kernel ties such a handle to the task
-//! itself: when the task has ended, every read below it fails with ENOENT or ESRCH, even if its number
-//! already belongs to another task: [`ReadErrorKind::Vanished`]. So a reused number is never mistaken for the old task.
+//! Directories of processes and threads are kept open. The kernel ties such a handle to the task,
+//! not to its number. After the task has ended, every read below it fails with ENOENT or ESRCH
+//! ([`ReadErrorKind::Vanished`]), even if another task has the same number by then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +18,8 @@ use super::task_text::{
 };
 use super::text::parse_u32;
 
-/// A number below `/proc`, and the inode of its directory: where the inode is another one, so is the
-/// task.
+/// Identity of a process or thread: its number below `/proc`, and the inode of its directory. The
+/// same number with another inode is another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaskId {
     /// Process or thread ID in the mount's PID namespace.
@@ -60,8 +60,8 @@ impl ProcessDir {
         TaskDir::open(proc, &name, path.join(&name)).map(Self)
     }
 
-    /// Its path in the hierarchy of cgroup v2, as far as the agent's own cgroup namespace shows
-    /// it; `None` where it is in none.
+    /// Path of its cgroup (v2), as shown in the agent's own cgroup namespace; `None` without cgroup
+    /// v2.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         let text = buffer.read_all(&self.0.handle, c"cgroup");
         let path = text.and_then(|text| Ok(parse_cgroup_path(text)?));
@@ -82,7 +82,7 @@ impl ProcessDir {
 }
 
 impl ThreadDir {
-    /// Whether it runs a virtual CPU, by its name.
+    /// Whether it is a vCPU thread, by its name.
     pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.read(c"comm", buffer, |text| Ok(is_vcpu(text)))
     }

@@ -22,7 +22,8 @@ pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
 }
 
 /// Whether a thread name (`comm`) is that of a vCPU under KVM, such as `CPU 3/KVM`. QEMU sets it
-/// with `debug-threads=on`, as libvirt does. Threads of an emulated guest, `CPU 3/TCG`, are none.
+/// with `debug-threads=on`, as libvirt does. Threads of an emulated guest, such as `CPU 3/TCG`, do
+/// not count.
 pub fn is_vcpu(comm: &[u8]) -> bool {
     let comm = comm.strip_suffix(b"\n").unwrap_or(comm);
     let number = comm.strip_prefix(b"CPU ").and_then(|rest| rest.strip_suffix(b"/KVM"));
@@ -40,7 +41,8 @@ pub fn parse_is_runnable(text: &[u8]) -> Result<bool, ParseError> {
     }
 }
 
-/// Whether `/proc/PID/status` counts more than one PID: the namespace of the mount is an outer one.
+/// Whether `NSpid` in `/proc/PID/status` has more than one PID, so that the mount belongs to an
+/// outer PID namespace.
 pub fn counts_two_pids(text: &[u8]) -> bool {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
     let pids =

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct ParseError {
     /// Line number, from 1; 0 for the file as a whole (empty, or truncated).
     pub line: usize,
-    /// What the format has there.
+    /// The content that the format requires there.
     pub expected: &'static str,
 }
 

@@ -11,13 +11,13 @@ const DWELL: Duration = Duration::from_secs(30);
 pub struct LevelInput {
     pub score: f64,
     /// The largest contention of the counted resources other than CPU, in points. It is a share of
-    /// time, so it needs no second condition.
+    /// time, so unlike CPU contention it needs no second condition.
     pub other_than_cpu: f64,
     /// CPU ready, 0 to 1; `None` where it is unknown, and then the score alone decides.
     pub cpu_ready: Option<f64>,
 }
 
-/// The current level, and since when the score has been pointing at another.
+/// The current level, and since when the conditions of another level have held.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelTracker {
     medium: Threshold,
@@ -112,7 +112,8 @@ mod tests {
         levels_of(scores.into_iter().map(input))
     }
 
-    /// The last level of 35 s each of these: score, other than CPU, CPU ready.
+    /// The level at the end of each phase of 35 s, with these inputs: score, other than CPU, CPU
+    /// ready.
     fn last_levels(inputs: &[(f64, f64, f64)]) -> Vec<Level> {
         let input = |&(score, other_than_cpu, ready): &(f64, f64, f64)| LevelInput {
             score,

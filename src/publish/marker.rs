@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
 
-/// Labels that are set in an hour. Each is removed once at most.
+/// Maximum number of labels that are set in an hour. Each is removed at most once.
 const MOST_MARKS: usize = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Time from a failed request to the next.
+/// Time from a failed request to the next attempt.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Keeps the label on one pod at most.
@@ -24,7 +24,7 @@ pub(super) struct Marker {
     not_before: Option<Instant>,
 }
 
-/// One request.
+/// A change of the label, made by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     Set(PodName),
@@ -36,7 +36,7 @@ impl Marker {
         Self { label, marked: None, marks: VecDeque::new(), not_before: None }
     }
 
-    /// Makes the requests after which the wanted pod alone has the label, as far as the bound allows.
+    /// Makes the requests after which only the wanted pod has the label, within the hourly limit.
     pub(super) async fn follow(
         &mut self,
         node: &OwnNode,
@@ -70,7 +70,7 @@ impl Marker {
                 Mark::Removed(pod) => (pod, None),
             };
             let written = node.api.label_pod(pod, &self.label, value).await;
-            // A pod that is gone has no label.
+            // A pod that no longer exists has no label.
             if written != Err(CallError::NotFound) {
                 written?;
             }
@@ -80,7 +80,7 @@ impl Marker {
         Ok(())
     }
 
-    /// The next request: labels of others are removed first.
+    /// The next request. Labels of other pods are removed first.
     fn next(&mut self, wanted: Option<&PodName>, now: Instant) -> Option<Mark> {
         let marked = self.marked.as_ref()?;
         if let Some(other) = marked.iter().find(|pod| Some(*pod) != wanted) {

@@ -26,8 +26,9 @@ impl Outputs {
     }
 }
 
-/// The patch. It names the Node's version only where it writes the list of taints, which can only be
-/// written as a whole. Without the version, a concurrent write, such as the kubelet's, is no conflict.
+/// The patch. It contains the Node's resource version only if it writes the list of taints, which
+/// is always replaced as a whole. Without the version, concurrent writes, such as those of the
+/// kubelet, are not conflicts.
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,

@@ -1,5 +1,5 @@
-//! When to write. Pure: time and random numbers are arguments, and the caller does the writing.
-//! `tests/integration/fixture/plan.rs` tests it over hours.
+//! Decides when to write. Pure: time and random numbers are arguments, and the caller writes.
+//! `tests/integration/fixture/plan.rs` tests it over simulated hours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use crate::score::{NodeScore, PerResource, Resource};
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Changes in an hour. Beyond that, heartbeats alone write the values.
+/// Maximum number of changes in an hour. Beyond that, only heartbeats write new values.
 const MOST_CHANGES: usize = 60;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
 const ZERO_BELOW: f64 = STEP / 2.0;
-/// Time before the second try; it doubles with each further one.
+/// Time before the first retry. It doubles with each further retry.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Longest time between tries while the API server is unavailable. All agents of a cluster try again
-/// at this pace, so it bounds what the API server gets when it comes back: in a cluster with heartbeats
-/// every 5 min, less than three times as many writes as usual.
+/// Longest time between retries while the API server is unavailable. It limits the load when the
+/// API server is available again, since all agents of a cluster retry at this interval: less than
+/// three times the usual number of writes, if heartbeats are every 5 min.
 const LAST_RETRY: Duration = Duration::from_secs(180);
-/// Longest time between tries while the API server refuses the write.
+/// Longest time between retries while the API server refuses the write.
 const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
-/// Longest time that the API server may ask to wait.
+/// Longest wait that the agent accepts from the API server (`Retry-After`).
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub enum WriteReason {
     Change,
     /// The level differs from the published one; the values stay as they are.
     Level,
-    /// The date is to be renewed; the values stay as they are, unless the hour's changes are used up.
+    /// The date is renewed. The values stay as they are, unless the hourly limit of changes is
+    /// reached.
     Heartbeat,
 }
 
@@ -41,7 +42,7 @@ pub enum WriteReason {
 pub enum Failure {
     /// The API server refuses the write until rights or objects change.
     Refused,
-    /// The API server is unreachable or busy, and may ask to wait for this long.
+    /// The API server is unreachable or busy, and may set a time to wait (`Retry-After`).
     Unavailable(Option<Duration>),
 }
 
@@ -99,8 +100,8 @@ impl Plan {
         self.heartbeat_due = Some(written_at + self.heartbeat);
     }
 
-    /// Continues from the level alone: it holds until the agent's own scores have been beyond it
-    /// for as long as any change of the level takes.
+    /// Continues from the level alone. It changes only when the agent's own scores have met the
+    /// conditions of another level for the dwell.
     pub fn adopt_level(&mut self, level: Level) {
         self.levels.adopt(level);
     }
@@ -110,7 +111,7 @@ impl Plan {
         self.levels.level()
     }
 
-    /// Takes the next score; what to write now, if anything.
+    /// Adds the next score. Returns what to write now, if anything.
     pub fn next_write(
         &mut self,
         now: Instant,
@@ -120,7 +121,8 @@ impl Plan {
         let published = PublishedScore::of(score, level)?;
         let reason = self.reason_to_write(now, score, level)?;
         let published = match (&self.last, reason) {
-            // A heartbeat dates its values: where changes are used up, it writes those of now.
+            // A heartbeat sets a new date. If the limit of changes is reached, it also writes the
+            // current values.
             (Some((last, _)), WriteReason::Heartbeat) if values_differ(last, score) => published,
             (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
                 PublishedScore { score: last.score, each: last.each, ..published }

@@ -1,5 +1,5 @@
-//! Writes scores on the Node when the plan says so. After failures it writes the newest score only:
-//! there is no queue.
+//! Writes scores on the Node at the times that the plan sets. After failures it writes the newest
+//! score only: there is no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +38,10 @@ pub struct Settings {
 
 #[derive(Debug)]
 pub enum Report<'a> {
-    /// It continues from this value of an earlier agent.
+    /// The publisher continues from this value of an earlier agent.
     Adopted(&'a NodePressure),
     Written(&'a PublishedScore, WriteReason),
-    /// It would have written this; in a cluster, by this patch.
+    /// A dry run would have written this; in a cluster, with this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
     Failed(&'a CallError),
     /// The VM to move first.
@@ -55,7 +55,7 @@ pub struct Publisher {
     plan: Plan,
     /// Whether the Node was read for values of an earlier agent.
     has_read_node: bool,
-    /// The VM that was named last.
+    /// The last VM that was chosen to be moved first.
     named: Option<CgroupId>,
     marker: Option<Marker>,
 }
@@ -74,7 +74,7 @@ pub async fn publish(
         let Some(assessment) = assessments.borrow_and_update().clone() else { continue };
         let on_report = |step: &Report<'_>| {
             if let (Report::Adopted(found), Some(adopt)) = (step, adopt.take()) {
-                // A receiver that is gone means that the agent is stopping.
+                // This fails only while the agent stops, and has dropped the receiver.
                 let _ = adopt.send((*found).clone());
             }
             report(step);
@@ -146,9 +146,9 @@ impl Publisher {
         marker.follow(node, pod.as_ref(), now, on_mark).await;
     }
 
-    /// Continues from the Node's values if they are fresh. Of values with another basis, which
-    /// measure something else, only the level is kept: a node that was short when the agent was
-    /// upgraded stays marked until a score of the new basis shows otherwise.
+    /// Continues from the Node's values if they are fresh. Values with another basis are not
+    /// comparable, so only their level is kept. A contended node then stays marked during an
+    /// upgrade of the agent, until scores with the new basis change the level.
     fn adopt(&mut self, keys: &NodeKeys, score: &NodeScore, report: &mut impl FnMut(&Report<'_>)) {
         self.has_read_node = true;
         self.plan.recovered();

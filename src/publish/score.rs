@@ -1,4 +1,4 @@
-//! The values on a Node, made of a score.
+//! The values on a Node, computed from a score.
 
 use crate::contract::Level;
 use crate::rates::Ratio;

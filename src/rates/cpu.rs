@@ -14,7 +14,8 @@ pub struct CpuRates {
     pub waits: WaitShares,
     /// CPUs used on average.
     pub usage: Option<f64>,
-    /// CPUs lost to a quota of its own or of its pod, on average: the level that reports most.
+    /// CPUs lost on average to its own quota or its pod's: the largest value of any level, since
+    /// levels can report the same time.
     pub throttled: Option<f64>,
     pub limits: Option<CpuLimits>,
 }
@@ -30,8 +31,8 @@ pub struct ThreadRates {
     pub vcpus: Option<f64>,
 }
 
-/// Threads of both samples count. What a thread did before it was found is not of this window; one
-/// that ended took its counters along.
+/// Only threads that are in both samples count. Counters of a new thread can include time before
+/// this window, and those of a thread that ended are lost.
 pub(super) fn thread_rates(
     before: &[ThreadSample],
     after: &[ThreadSample],
@@ -43,8 +44,8 @@ pub(super) fn thread_rates(
     let both = after.iter().filter_map(|thread| {
         let before = before.get(&thread.id)?;
         let ran = increase(before.run_ns, thread.times.run_ns)?;
-        // The counter gets a delay when it ends, so it can be longer than the window; kernels were
-        // also seen to count a sleep.
+        // The kernel adds a delay when it ends, so it can be longer than the window. Kernels were
+        // also observed to count sleep as delay.
         let most = (window_ns - ran).max(0.0);
         let delayed = increase(before.delay_ns, thread.times.delay_ns)?;
         Some((ran, if thread.starved { most } else { delayed.min(most) }))
@@ -62,11 +63,12 @@ pub(super) fn thread_rates(
     Some(ThreadRates { ran: cpus(ran)?, delayed: cpus(delayed)?, vcpus })
 }
 
-/// Between its last two readings, which are further apart where the container hardly waits.
+/// Rates between the last two readings, which are further apart than two ticks if the container
+/// hardly waits.
 pub(super) fn cpu_rates(cpu: &CpuUse, waits: WaitShares) -> CpuRates {
     let limits = cpu.limits.clone();
     let (Some(before), Some(last)) = (cpu.before, cpu.last) else {
-        // Without a quota nothing is throttled, whether it was read or not.
+        // Without a quota nothing is throttled, so throttling is 0 even if it was not read.
         let throttled = limits.as_ref().filter(|limits| limits.quota().is_none()).map(|_| 0.0);
         return CpuRates { waits, usage: None, throttled, limits };
     };
@@ -111,7 +113,7 @@ mod tests {
         // No thread waits for longer than the rest of the window.
         let slept = [thread(1, 1_000_000_000, 30_000_000_000)];
         assert_eq!(rates(&before, &slept), Some((0.2, 0.8)));
-        // A number that was used again is another thread.
+        // A reused thread ID is another thread.
         let reused = [after[0], thread(3, 1, 1)];
         assert_eq!(rates(&before, &reused), Some((0.4, 0.5)));
         // New threads alone have no rate, and a container without threads waits for nothing.

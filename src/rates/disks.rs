@@ -15,7 +15,8 @@ pub struct IoRates {
     pub has_max: Option<bool>,
     /// Share of the operations on its disks that other workloads requested.
     pub others: Option<Ratio>,
-    /// Its reads in flight, on average: the time waited, if a task waits for each of them.
+    /// Its reads in flight, on average. If one task waits for each read, this is the share of time
+    /// waited.
     pub reading: Option<f64>,
     /// Share of the bytes that it read which came from swap.
     pub swapped_in: Option<Ratio>,
@@ -26,7 +27,7 @@ pub struct IoRates {
     pub displaced: Option<Ratio>,
 }
 
-/// What a disk did between two samples.
+/// Operations of a disk between two samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DiskRates {
     reads: Operations,
@@ -38,16 +39,16 @@ pub(super) struct DiskRates {
 #[derive(Debug, Clone, Copy, Default)]
 struct Operations {
     completed: f64,
-    /// As requested, before some were merged.
+    /// Operations before merging.
     requested: f64,
 }
 
-/// What each disk did between two samples.
+/// Operations of each disk between two samples.
 pub(super) fn disk_rates(
     earlier: &TickSample,
     later: &TickSample,
 ) -> Option<BTreeMap<Device, DiskRates>> {
-    // A file without a row could not be read.
+    // No rows mean that the file could not be read.
     let disks = [earlier, later].map(|sample| sample.disks.as_ref());
     let [Some(before), Some(after)] = disks.map(|disks| disks.filter(|all| !all.is_empty())) else {
         return None;
@@ -71,14 +72,15 @@ pub(super) fn disk_rates(
 }
 
 impl Operations {
-    /// A container's requested operations as a share of all.
+    /// The share of `own` operations of a container in all requested ones.
     fn share(self, own: f64) -> f64 {
-        // The two counts were not read at the same moment, so one can be larger than all.
+        // The two counts were not read at the same moment, so the container's can be the larger
+        // one.
         own / self.requested.max(own).max(1.0)
     }
 }
 
-/// What a container did on a disk between two samples.
+/// Operations of a container on a disk between two samples.
 struct Use {
     reads: f64,
     writes: f64,
@@ -128,7 +130,7 @@ impl IoRates {
     }
 }
 
-/// The share of other workloads.
+/// The share of `all` that is not `own`.
 fn others_of(own: Option<u64>, all: Option<u64>) -> Option<f64> {
     let (own, all) = (increase(0, own?)?, increase(0, all?)?);
     Some((all - own).max(0.0) / all.max(1.0))
@@ -154,12 +156,13 @@ fn uses(
 }
 
 impl Use {
-    /// How long its own reads took: each as long as the disk's reads did on average.
+    /// Time that its own reads took, seconds, if each took as long as the average read of the disk.
     fn reading_s(&self) -> f64 {
         self.disk.reading_s * self.disk.reads.share(self.reads)
     }
 
-    /// Operations that the disk completed for it, and for all. A merged one is part of another.
+    /// Operations that the disk completed for the container, and for all workloads. Merged
+    /// operations count as one.
     fn completed(&self) -> (f64, f64) {
         let DiskRates { reads, writes, .. } = &self.disk;
         let own = reads.completed * reads.share(self.reads)
@@ -168,8 +171,8 @@ impl Use {
     }
 }
 
-/// Other workloads' share of the disks' operations, each disk weighted by the container's use of it.
-/// It is 0 for a container that used no disk, whose storage is elsewhere.
+/// Other workloads' share of the disks' operations, each disk weighted by the container's use of
+/// it. It is 0 for a container that used none of the node's disks, such as with network storage.
 fn others(uses: &[Use]) -> Option<Ratio> {
     let all: f64 = uses.iter().map(|one| one.completed().0).sum();
     let others = uses.iter().map(|one| {
@@ -189,7 +192,7 @@ mod tests {
         Device { major: 8, minor }
     }
 
-    /// Half of it reads of 4 KiB.
+    /// Operations on one disk, half of them reads of 4 KiB.
     fn counted(minor: u32, operations: u64) -> IoUse {
         let (reads, device) = (operations / 2, device(minor));
         let io = IoCounters {
@@ -220,14 +223,15 @@ mod tests {
         let others = |before: &IoUse, after: &IoUse| rates(before, after).others.map(Ratio::get);
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_100)), Some(0.75));
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_500)), Some(0.0));
-        // Its storage is elsewhere, or on a disk without counters of the node.
+        // Its storage is not on a disk of the node, or on one that the node has no counters of.
         assert_eq!(others(&counted(0, 1_000), &counted(0, 1_000)), Some(0.0));
         assert_eq!(others(&counted(1, 1_000), &counted(1, 1_100)), Some(0.0));
         // A disk that it did not use before.
         let none =
             IoUse { operations: Some(DiskOperations::Counted(BTreeMap::new())), ..counted(0, 0) };
         assert_eq!(others(&none, &counted(0, 100)), Some(0.75));
-        // Without an io controller all operations count as others'. Unread ones are unknown.
+        // Without an io controller, all operations count as those of other workloads. Operations
+        // that were not read are unknown.
         let uncounted = IoUse { operations: Some(DiskOperations::Uncounted), ..counted(0, 0) };
         assert_eq!(others(&uncounted, &uncounted), Some(1.0));
         let unread = IoUse { operations: None, ..counted(0, 0) };
@@ -236,7 +240,8 @@ mod tests {
 
     #[test]
     fn what_is_merged_is_one_operation_of_a_disk() {
-        // As measured: a reader beside one that writes to the page cache, both of the same disk time.
+        // As measured with a reader, and a writer to the page cache, that each use half of the
+        // disk's time.
         let disk = DiskRates {
             reads: Operations { completed: 98.0, requested: 98.0 },
             writes: Operations { completed: 102.0, requested: 1_625.0 },
@@ -293,9 +298,10 @@ mod tests {
         };
         assert_eq!(displaced(50, Some(250)), Some(0.75));
         assert_eq!(displaced(25, Some(250)), Some(0.375));
-        // The kernel reads ahead, too.
+        // The kernel reads ahead, so refaults can exceed the reads.
         assert_eq!(displaced(90, Some(250)), Some(0.75));
-        // There are no other pods. The memory of all was read a little earlier.
+        // There are no other pods. The memory of all pods was read slightly earlier, so it can be
+        // the smaller one.
         assert_eq!(displaced(50, Some(1_000)), Some(0.0));
         assert_eq!(displaced(50, Some(1_100)), Some(0.0));
         assert_eq!(displaced(50, None), None);

@@ -1,31 +1,34 @@
-//! Exponential smoothing in continuous time: windows of any length, and none at the start.
+//! Exponential smoothing in continuous time, for windows of any length. The first window has no
+//! predecessor, so its value is not smoothed.
 
 use std::time::Duration;
 
 use super::window::Ratio;
 
-/// After this long, a change has come through by 63 %.
+/// Time after which the smoothed value has followed a change by 63 %.
 const TIME_CONSTANT: Duration = Duration::from_secs(30);
 
-/// Less weight than this, which 30 s have, is too little to rest a score on.
+/// Minimum weight of the windows for a score, which is reached after 30 s.
 const SETTLED: f64 = 0.632;
 
-/// For so long a value that cannot be read keeps its last one; a longer window is of the past.
+/// Time for which the last value is kept while none can be read. The value of a longer window is
+/// out of date and not used.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// A smoothed value. What there was before the first window has no weight in it.
+/// A smoothed value. The time before the first window has no weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Smoothed {
     sum: f64,
     weight: f64,
     absent: Duration,
-    /// Whether a window had a value. An adopted value alone is of another agent's time.
+    /// Whether a window had a value. An adopted value alone is not enough, since an earlier agent
+    /// measured it.
     was_read: bool,
 }
 
 impl Smoothed {
-    /// Takes in the value of a window; `None` where it could not be read. Time without ticks, in which
-    /// the agent was stopped, is not read either.
+    /// Adds the value of a window; `None` if it could not be read. A window longer than 60 s, in
+    /// which the agent was suspended, counts as not read.
     pub fn advance(&mut self, value: Option<f64>, window: Duration) {
         let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
@@ -40,24 +43,25 @@ impl Smoothed {
         (self.absent, self.was_read) = (Duration::ZERO, true);
     }
 
-    /// Lets `value` stand for all the time before the first window.
+    /// Uses `value` for all the time before the first window.
     pub fn adopt(&mut self, value: f64) {
         self.sum += value * (1.0 - self.weight);
         self.weight = 1.0;
     }
 
-    /// The value, however little it rests on.
+    /// The value, even with a short history; `None` before the first window.
     pub fn mean(&self) -> Option<f64> {
         self.was_read.then(|| self.sum / self.weight)
     }
 
-    /// The same of a share.
+    /// As [`Smoothed::mean`], for a share.
     pub fn now(&self) -> Option<Ratio> {
-        // Of sums that are equal in all but their last bit, the one may be the larger.
+        // A rounding error can make the quotient slightly larger than 1, which `Ratio::of`
+        // corrects.
         Ratio::of(self.mean()?, 1.0)
     }
 
-    /// The value, once it has a history.
+    /// The value, once its history is long enough for a score.
     pub fn settled(&self) -> Option<Ratio> {
         if self.weight >= SETTLED { self.now() } else { None }
     }

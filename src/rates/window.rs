@@ -9,7 +9,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::sample::PressureReading;
 
-/// Shorter windows hold too few of the kernel's own to be a rate.
+/// Shortest window of a rate. A shorter one contains too few of the kernel's own averaging windows.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
 
 /// A finite number from 0 to 1.
@@ -17,8 +17,8 @@ const MIN_WINDOW: Duration = Duration::from_millis(900);
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// `part / whole`, held within 0 and 1 (windows of the kernel and of the agent differ by
-    /// microseconds); `None` where it is no number.
+    /// `part / whole`, clamped to the range 0 to 1, since windows of the kernel and of the agent
+    /// differ by microseconds. `None` if it is not a finite number.
     pub fn of(part: f64, whole: f64) -> Option<Self> {
         let ratio = part / whole;
         ratio.is_finite().then(|| Self(ratio.clamp(0.0, 1.0)))

@@ -1,4 +1,4 @@
-//! The score of each tick, and what a move would change of it.
+//! The score of each tick, and how a move would change it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::score::{
     ContainerScore, NodeScore, PerResource, Resource, Scorer, Wait, waits_of_others,
 };
 
-/// Where VMs together wait for less, in CPUs, there is nothing to relieve.
+/// If the VMs together wait for fewer CPUs than this, and none waits for memory, relief is 0.
 const NEGLIGIBLE: f64 = 0.01;
 
 /// A score, and predictions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
     pub score: NodeScore,
-    /// Busy vCPUs that can be added before the level is `medium`; `None` without a score, and where
-    /// CPU is not part of it.
+    /// Busy vCPUs that can be added before the level is `medium`; `None` without a score, or if CPU
+    /// is not part of it.
     pub headroom_cpus: Option<f64>,
     /// What would change if a VM left, by its container; empty without a score.
     pub relief: HashMap<CgroupId, Relief>,
 }
 
 impl From<NodeScore> for Assessment {
-    /// One without predictions.
+    /// An assessment without predictions.
     fn from(score: NodeScore) -> Self {
         Self { score, headroom_cpus: None, relief: HashMap::new() }
     }
@@ -39,11 +39,11 @@ impl From<NodeScore> for Assessment {
 pub struct Relief {
     /// CPUs' worth of waiting that would end: its own, and that of the other VMs.
     pub cpus: f64,
-    /// The score that the node would have.
+    /// The score that the node would have without the VM.
     pub score_without: Ratio,
 }
 
-/// Makes scores and predictions of rates, one after another.
+/// Computes scores and predictions from the rates of successive ticks.
 #[derive(Debug)]
 pub struct Assessor {
     scorer: Scorer,
@@ -53,7 +53,7 @@ pub struct Assessor {
     demands: HashMap<CgroupId, SmoothedDemand>,
 }
 
-/// CPUs used and waited for, over the windows.
+/// CPUs used and waited for, smoothed.
 #[derive(Debug, Clone, Copy, Default)]
 struct SmoothedDemand {
     used: Smoothed,
@@ -69,13 +69,13 @@ impl SmoothedDemand {
 }
 
 impl Assessor {
-    /// One without history.
+    /// An assessor without history.
     pub fn new(counted: Vec<Resource>, thresholds: Thresholds) -> Self {
         let medium = f64::from(thresholds.medium()) / 100.0;
         Self { scorer: Scorer::new(counted.clone()), counted, medium, demands: HashMap::new() }
     }
 
-    /// Goes on from the values that the agent before this one published.
+    /// Continues from the values that an earlier agent published.
     pub fn adopt(&mut self, published: &NodePressure) {
         self.scorer.adopt(published);
     }
@@ -130,7 +130,7 @@ impl Assessor {
         relief.collect()
     }
 
-    /// The score less what is predicted to change, so that it equals the score where nothing does.
+    /// The score minus the predicted decrease, so that it equals the score if nothing changes.
     fn score_without(&self, score: &NodeScore, now: &Contention, without: &Contention) -> Ratio {
         let ends = PerResource {
             cpu: now.cpu - without.cpu,
@@ -144,7 +144,8 @@ impl Assessor {
         left.reduce(|largest, one| if one > largest { one } else { largest }).unwrap_or(Ratio::ZERO)
     }
 
-    /// The node with what its workloads want; the scored containers come first, in the score's order.
+    /// The node with the demands of its workloads. The scored containers come first, in the score's
+    /// order.
     fn node(&self, score: &NodeScore, rates: &TickRates) -> Option<Node> {
         let cpus = u32::try_from(rates.cpus?).ok()?;
         let containers = score.containers.iter().zip(rates.containers.as_deref()?);
@@ -177,8 +178,8 @@ fn is_vm(container: &ContainerScore) -> bool {
     container.workload.as_deref().is_some_and(Workload::is_vm)
 }
 
-/// CPUs of another workload in the last window. It is left out of the CPUs in use where they were not
-/// read, since it did not wait.
+/// Demand of a workload that is not scored, in the last window. CPUs in use that were not read
+/// count as 0: the workload did not wait.
 fn other_demand(cpu: &CpuRates, wait: Option<Wait>) -> Demand {
     let used = cpu.usage.unwrap_or(0.0);
     let waiting = wait.map_or(0.0, |wait| (wait.demand - used).max(0.0));

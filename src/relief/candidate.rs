@@ -16,7 +16,7 @@ const SETTLING: Duration = Duration::from_secs(15 * 60);
 /// Least decrease of the score, 0 to 1: the step of published values.
 const LEAST_DECREASE: f64 = 0.05;
 
-/// VMs with at least this part of the largest relief count as equal.
+/// VMs with at least this share of the largest relief count as equal.
 const NEARLY: f64 = 0.9;
 
 /// Why no VM is named.
@@ -26,7 +26,7 @@ pub enum NoCandidate {
     LevelLow,
     /// No move would decrease the score by 5 points, or the VM would wait elsewhere as well.
     NoMoveHelps,
-    /// The VMs whose move would help arrived in the last 15 min, or want no eviction.
+    /// The VMs whose move would help arrived in the last 15 min, or are excluded from eviction.
     Excluded,
 }
 
@@ -44,7 +44,7 @@ impl NoCandidate {
     }
 }
 
-/// The VM to move first at this level. Of VMs whose relief is nearly equal it is the one that was
+/// The VM to move first at this level. Among VMs with nearly equal relief, it is the one that was
 /// named before, else the one with the least memory to copy.
 pub fn choose(
     assessment: &Assessment,
@@ -174,7 +174,7 @@ mod tests {
     fn no_vm_is_named_where_no_move_helps() {
         let too_little = [(1, 0.3, 0.36, 1)];
         assert_eq!(chosen(&too_little, Level::High, Some(1)), Err(NoCandidate::NoMoveHelps));
-        // One that is larger than the node would wait elsewhere as well.
+        // A VM that is larger than the node would wait elsewhere as well.
         assert_eq!(chosen(&[(1, 0.0, 0.0, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
         assert_eq!(chosen(&[], Level::High, None), Err(NoCandidate::NoMoveHelps));
     }

@@ -1,4 +1,4 @@
-//! What a node would be without one of its VMs, or with one more.
+//! Predicts the contention of a node without one of its VMs, or with more vCPUs.
 
 use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
@@ -9,10 +9,10 @@ use crate::score::{Quartile, Wait};
 /// `cpu.weight` of a cgroup that has none.
 const DEFAULT_WEIGHT: f64 = 100.0;
 
-/// What a VM or another workload wants of a node.
+/// The demand of a VM or of another workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Demand {
-    /// Whether the score is about it: a VM, or on a node without VMs any container.
+    /// Whether it is scored: a VM, or on a node without VMs any container.
     pub is_scored: bool,
     /// CPUs in use, on average.
     pub used: f64,
@@ -24,11 +24,11 @@ pub struct Demand {
     pub weight: f64,
     /// CPUs on which it may run; `None` for all.
     pub cpuset: Option<CpuSet>,
-    /// Number of vCPUs; `None` where it is unknown, and then its demand takes its place.
+    /// Number of vCPUs; `None` if unknown, and then the demand in CPUs is used instead.
     pub vcpus: Option<f64>,
     /// Memory in use, bytes; `None` where it is unknown.
     pub memory: Option<f64>,
-    /// Share of time that it waited for memory because of the node.
+    /// Share of time that it waited for memory because of the node, 0 to 1.
     pub memory_wait: f64,
 }
 
@@ -54,26 +54,27 @@ impl Demand {
         (self.used + self.waiting).min(self.limit.unwrap_or(f64::INFINITY)).max(self.used)
     }
 
-    /// The memory, or where none is known the same for all.
+    /// Memory in bytes. If it is unknown, all demands have the same.
     fn bytes(&self) -> f64 {
         self.memory.unwrap_or(1.0)
     }
 }
 
-/// A node and all that wants its CPUs.
+/// A node and the demands for its CPUs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Node {
     /// Number of CPUs.
     pub cpus: u32,
     /// CPUs that are not in use, on average.
     pub idle: f64,
-    /// Share of the wanted CPU time that a hypervisor below the node gave to others.
+    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, 0 to 1.
     pub steal: f64,
-    /// VMs, and other workloads that wait. What does not wait and is not scored may be left out.
+    /// VMs, and other workloads that wait. Workloads that neither wait nor are scored may be
+    /// omitted.
     pub demands: Vec<Demand>,
 }
 
-/// A demand, and the CPUs that it gets.
+/// A demand, and the CPUs that are allocated to it.
 #[derive(Debug, Clone, Copy)]
 struct Allocated<'a> {
     demand: &'a Demand,
@@ -95,12 +96,12 @@ pub struct Contention {
     pub cpu_ready: f64,
     /// Memory contention, 0 to 1.
     pub memory: f64,
-    /// CPUs that the scored workloads wait for, all together.
+    /// CPUs that all scored workloads together wait for.
     pub waiting: f64,
 }
 
 impl Contention {
-    /// Whether this is the level `medium` or more, where it begins at this score, 0 to 1.
+    /// Whether this is the level `medium` or higher. `score` is the threshold of `medium`, 0 to 1.
     pub fn is_medium(&self, score: f64) -> bool {
         let by_cpu = self.cpu >= score && self.cpu_ready >= Level::Medium.least_cpu_ready();
         by_cpu || self.memory >= score
@@ -108,13 +109,14 @@ impl Contention {
 }
 
 impl Node {
-    /// As it is.
+    /// The contention as it is now.
     pub fn contention(&self) -> Contention {
         self.contention_of(&self.allocation(), 1.0)
     }
 
-    /// Without one of the demands: the others keep the CPUs that they use, and those that wait share
-    /// the CPUs that it used. Waiting for memory decreases by its part of the memory in use.
+    /// The predicted contention without one of the demands. The others keep the CPUs that they use,
+    /// and those that wait share the freed CPUs. Memory wait decreases by the share of memory that
+    /// is freed.
     pub fn without(&self, leaving: usize) -> Contention {
         let Some(gone) = self.demands.get(leaving) else { return self.contention() };
         let (mut left, mut stays) = (gone.used, self.allocation());
@@ -134,8 +136,8 @@ impl Node {
         self.contention_of(&stays, if gone.is_scored { 1.0 - freed } else { 1.0 })
     }
 
-    /// CPUs' worth of waiting that would end without one of the demands: that of the others, and its own
-    /// as far as an empty node with as many CPUs would end it.
+    /// CPUs' worth of waiting that would end without one of the demands. Its own waiting counts
+    /// only as far as it would end on an empty node with as many CPUs.
     pub fn relief_cpus(&self, leaving: usize) -> f64 {
         let Some(gone) = self.demands.get(leaving) else { return 0.0 };
         let goes_along = (gone.wanted() - f64::from(self.cpus)).clamp(0.0, gone.waiting);
@@ -143,17 +145,18 @@ impl Node {
         (ends - if gone.is_scored { goes_along } else { 0.0 }).max(0.0)
     }
 
-    /// Busy vCPUs that can be added before the level is `medium`, which begins at this score, 0 to 1.
+    /// Busy vCPUs that can be added before the level is `medium`. `medium` is the threshold of that
+    /// level, 0 to 1.
     pub fn headroom_cpus(&self, medium: f64) -> f64 {
-        // All of these wait for the part of their time that makes a node `medium`, even alone.
+        // With so many busy vCPUs, even an empty node is `medium`.
         let (mut fits, mut too_many) = (0.0, f64::from(self.cpus) / (1.0 - medium).max(0.01));
         if self.contention().is_medium(medium) {
             return 0.0;
         }
-        // Idle VMs change nothing, and a node can have hundreds.
+        // Idle VMs are omitted: they do not change the result, and a node can have hundreds.
         let busy = self.demands.iter().filter(|one| one.wanted() >= 0.001).cloned();
         let node = Self { demands: busy.collect(), ..*self };
-        // Halved until the error is below a tenth of a percent of the node.
+        // Bisection, until the error is below 0.1 % of the node.
         for _ in 0..10 {
             let middle = f64::midpoint(fits, too_many);
             if node.with(middle).is_medium(medium) {
@@ -165,8 +168,9 @@ impl Node {
         fits
     }
 
-    /// With so many vCPUs more that are always busy, which have the average weight of a vCPU. They run
-    /// on the cpuset that most demands have, take its idle CPUs, and share those that others use.
+    /// The predicted contention with this number of added vCPUs that are always busy. They have the
+    /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
+    /// CPUs, and share the CPUs in use there.
     pub fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|one| one.is_scored);
         let pool = self.shared_pool();
@@ -204,7 +208,7 @@ impl Node {
         self.demands.iter().map(|demand| Allocated { demand, cpus: demand.used }).collect()
     }
 
-    /// With these demands, and this part of the waiting for memory.
+    /// The contention of these demands. Their memory wait is multiplied by `memory_left`.
     fn contention_of(&self, all: &[Allocated<'_>], memory_left: f64) -> Contention {
         let scored = || all.iter().filter(|one| one.demand.is_scored);
         let waits = scored().filter_map(|one| {
@@ -223,7 +227,7 @@ impl Node {
         }
     }
 
-    /// Its cpuset, if that is a part of the node.
+    /// The cpuset of a demand; `None` if it is the whole node.
     fn cpuset(&self, demand: &Demand) -> Option<CpuSet> {
         demand.cpuset.filter(|set| !set.is_empty() && set.len() < self.cpus)
     }
@@ -240,7 +244,7 @@ impl Node {
         sets
     }
 
-    /// The cpuset that most demands have; of two, the larger.
+    /// The cpuset that most demands have; if several are equally common, the largest.
     fn shared_pool(&self) -> Option<CpuSet> {
         let users = |set: &Option<CpuSet>| {
             self.demands.iter().filter(|one| self.cpuset(one) == *set).count()
@@ -252,7 +256,7 @@ impl Node {
         cpuset.map_or(self.cpus, |set| set.len())
     }
 
-    /// The part of a cpuset that is within another.
+    /// Share of a cpuset's CPUs that are also in another, 0 to 1.
     fn part_in(&self, cpuset: Option<CpuSet>, other: Option<CpuSet>) -> f64 {
         let common = match (cpuset, other) {
             (_, None) => return 1.0,
@@ -263,14 +267,15 @@ impl Node {
     }
 }
 
-/// Of two that wait, what each gets now is its effective weight. It includes what `cpu.weight` doesn't
-/// show: the weights of the cgroups above, and on how many CPUs the threads are.
+/// The effective weight of a demand that waits is the number of CPUs that it gets now. This
+/// includes effects that `cpu.weight` does not show: the weights of the cgroups above, and the
+/// number of CPUs on which its threads run.
 fn want(demand: &Demand) -> Want {
     let weight = demand.used.max(1e-6);
     Want { least: demand.used, most: demand.wanted(), weight }
 }
 
-/// A weight that can be divided by: `cpu.idle` makes it 0.
+/// A weight above 0, since it is a divisor: with `cpu.idle`, `cpu.weight` is 0.
 fn weight_of(demand: &Demand) -> f64 {
     demand.weight.max(0.1)
 }
@@ -301,18 +306,18 @@ mod tests {
 
     #[test]
     fn those_that_wait_share_the_cpus_of_the_one_that_leaves() {
-        // Three VMs that always want a CPU, on two.
+        // Three VMs with one busy vCPU each, on two CPUs.
         let three = node(2, vec![vm(2.0 / 3.0, 1.0 / 3.0); 3]);
         assert!(near(three.contention().cpu, 1.0 / 3.0) && near(three.contention().waiting, 1.0));
         assert!(near(three.without(0).cpu, 0.0) && near(three.relief_cpus(0), 1.0));
-        // Six of them on two: five still wait.
+        // Six of them on two CPUs: the other five still wait.
         let six = node(2, vec![vm(1.0 / 3.0, 2.0 / 3.0); 6]);
         assert!(near(six.without(0).cpu, 0.6) && near(six.relief_cpus(0), 1.0));
     }
 
     #[test]
     fn the_largest_that_the_others_wait_for_helps_most_and_not_the_one_that_suffers() {
-        // A large VM in use of most of the node, two that wait, and an idle one.
+        // A large VM that uses most of the node, two that wait, and an idle one.
         let demands = vec![vm(3.0, 0.2), vm(0.5, 0.5), vm(0.5, 0.5), vm(0.0, 0.0)];
         let node = node(4, demands);
         let relief: Vec<f64> = (0..4).map(|at| node.relief_cpus(at)).collect();
@@ -331,11 +336,12 @@ mod tests {
     #[test]
     fn weight_and_quota_decide_which_get_the_freed_cpus() {
         let third = vm(1.0 / 3.0, 2.0 / 3.0);
-        // A batch of three times the weight gets as much as three VMs, of two CPUs, and then 1.2.
+        // A batch workload with three times the weight of a VM gets one of the two CPUs, and 1.2
+        // when a VM has left.
         let batch = Demand { is_scored: false, ..vm(1.0, 9.0) };
         let beside = node(2, [vec![third.clone(); 3], vec![batch.clone()]].concat());
         assert!(near(beside.without(0).waiting, 1.2), "{:?}", beside.without(0));
-        // With a quota that is used up it gets nothing more.
+        // With a quota that is used up, it gets no more.
         let limited = Demand { limit: Some(1.0), ..batch };
         let beside = node(2, [vec![third; 3], vec![limited]].concat());
         assert!(near(beside.without(0).waiting, 1.0), "{:?}", beside.without(0));
@@ -363,7 +369,7 @@ mod tests {
         assert!(headroom > 4.0 && headroom < 6.0, "{headroom}");
         assert!(half.with(headroom).cpu < 0.1 && half.with(headroom + 0.02).cpu >= 0.1);
         assert_eq!(node(2, vec![vm(1.0, 0.5); 2]).headroom_cpus(0.1), 0.0);
-        // What the list doesn't show uses the node, too.
+        // CPUs that are used by workloads outside the list are not available, either.
         let used = Node { idle: 1.0, ..half };
         assert!(used.headroom_cpus(0.1) < headroom - 2.0, "{}", used.headroom_cpus(0.1));
         // CPUs of a dedicated VM are not available, even if it is idle.

@@ -1,6 +1,6 @@
 //! Weighted max-min fair sharing of CPUs, as the kernel's scheduler shares them between cgroups.
 
-/// One that wants CPUs.
+/// A demand for CPUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Want {
     /// CPUs that it gets in any case.
@@ -10,15 +10,16 @@ pub(super) struct Want {
     pub(super) weight: f64,
 }
 
-/// The CPUs that each gets of `cpus` more than all get in any case. Those that have the least for
-/// their weight come first, until they have as much as the next or all that they want.
+/// Distributes `cpus` in addition to the `least` of each. Demands with the fewest CPUs for their
+/// weight get CPUs first, until they have as many as the next ones, or their `most`. Returns the
+/// CPUs of each, with its `least`.
 pub(super) fn fair_shares(wants: &[Want], cpus: f64) -> Vec<f64> {
     let level = level(wants, cpus);
     let share = |want: &Want| (want.weight * level).max(want.least).min(want.most.max(want.least));
     wants.iter().map(share).collect()
 }
 
-/// CPUs for a weight of 1 at which all the CPUs are given away.
+/// CPUs per unit of weight at which all CPUs are distributed.
 fn level(wants: &[Want], cpus: f64) -> f64 {
     let begin = wants.iter().map(|want| (want.least / want.weight, want.weight));
     let end = wants.iter().map(|want| (want.most.max(want.least) / want.weight, -want.weight));

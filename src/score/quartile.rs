@@ -1,12 +1,13 @@
-//! The quartile that makes one number of many containers.
+//! The quartile that reduces the contention of many containers to one number.
 
 use super::wait::Wait;
 
-/// The part of all demand that may be worse off than the answer.
+/// Share of all demand that may have a higher contention than the result.
 const UPPER: f64 = 0.25;
 
-/// Where VMs together want less than this share of the node's CPUs, or less than this many, there is
-/// no contention. From there to twice as much, contention comes to count.
+/// Floor of the demand of all VMs: this share of the node's CPUs, but at most this number of CPUs.
+/// Below the floor, contention is 0. From the floor to twice the floor, it is scaled from 0 to its
+/// full value.
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
@@ -22,11 +23,12 @@ pub struct Quartile {
 
 impl Quartile {
     /// The smallest contention that three quarters of the demand do not exceed (Hyndman and Fan's
-    /// type 1): of two equal demands the larger, of four the second largest. 0 without demand.
+    /// type 1): of two equal demands it is the larger contention, of four the second largest. 0
+    /// without demand.
     pub fn of(mut waits: Vec<Wait>) -> Self {
         let demand: f64 = waits.iter().map(|wait| wait.demand).sum();
         waits.sort_by(|a, b| b.contention.get().total_cmp(&a.contention.get()));
-        // A margin for sums that are not quite equal in binary.
+        // A margin for rounding errors of the sums.
         let (allowed, mut above) = (UPPER * demand * (1.0 + 1e-9), 0.0);
         let found = waits.into_iter().find(|wait| {
             above += wait.demand;
@@ -37,7 +39,7 @@ impl Quartile {
         Self { contention, ready, demand }
     }
 
-    /// CPU contention of a node with so many CPUs and this share of steal.
+    /// CPU contention of a node with this number of CPUs and this share of steal, 0 to 1.
     #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
     pub fn cpu_contention(&self, cpus: Option<u64>, steal: f64) -> f64 {
         let floor = (DEMAND_FLOOR_SHARE * cpus.unwrap_or(1) as f64).min(DEMAND_FLOOR_CPUS);
@@ -68,8 +70,8 @@ mod tests {
     #[test]
     fn weight_decides_and_not_the_number() {
         let small = |count| std::iter::repeat_n((0.0, 0.1), count);
-        // One starved large VM among small ones is seen, one small one among large ones decides
-        // nothing, and idle ones dilute nothing.
+        // A starved large VM among small ones decides. A small one among large ones does not, and
+        // idle ones do not change the result.
         assert_eq!(quartile(small(20).chain([(0.8, 4.0)]).collect()), 0.8);
         assert_eq!(quartile(vec![(0.9, 0.1), (0.1, 4.0)]), 0.1);
         let idle = std::iter::repeat_n((0.0, 0.0), 50);

@@ -19,9 +19,10 @@ pub(super) fn cpu_wait(container: &ContainerRates, cpus: Option<u64>) -> Option<
     Wait::of_cpu(threads.ran, waited, threads.vcpus, raw, own_limit)
 }
 
-/// CPUs' worth of delay that throttling explains. While one of its CPUs is throttled, the threads
-/// wait that queue there: on average (ran + delayed) / CPUs, and one at least. CPUs on which the
-/// container runs are not throttled; Linux 7.2 counts some of that time, too.
+/// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,
+/// the threads that are queued there wait: on average (ran + delayed) / CPUs, but at least one.
+/// CPUs on which the container runs are not throttled, although Linux 7.2 counts some of that time
+/// as throttled.
 fn own_delay(cpu: &CpuRates, threads: ThreadRates, cpus: Option<u64>) -> Option<f64> {
     let (throttled, limits) = (cpu.throttled?, cpu.limits.as_ref()?);
     let cpus = allowed_cpus(limits, cpus);
@@ -31,7 +32,7 @@ fn own_delay(cpu: &CpuRates, threads: ThreadRates, cpus: Option<u64>) -> Option<
 }
 
 /// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
-/// for the node.
+/// because of the node. Infinite without a quota.
 pub(super) fn quota_left(cpu: &CpuRates) -> Option<f64> {
     match cpu.limits.as_ref()?.quota() {
         Some(quota) => Some((quota - cpu.usage?).max(0.0)),
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
     use crate::score::tests::{limits, vm};
 
-    /// A VM whose threads ran and waited for so many CPUs.
+    /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.
     fn container(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> ContainerRates {
         let mut container = vm(1, 0.0, ran, throttled);
         container.cpu.limits = Some(limits(quota, None));
@@ -70,7 +71,8 @@ mod tests {
         assert_eq!(wait(&container(1.0, 1.0, 0.0, None)), (0.5, 2.0));
         assert_eq!(wait(&container(0.5, 0.0, 0.0, None)), (0.0, 0.5));
         assert_eq!(wait(&container(0.0, 0.0, 0.0, None)), (0.0, 0.0));
-        // CPU ready is the wait of the average vCPU: half of what little it wants is little of that.
+        // CPU ready is the wait of the average vCPU, so half of a small demand is a small CPU
+        // ready.
         let mut little = container(0.02, 0.02, 0.0, None);
         little.threads.as_mut().unwrap().vcpus = Some(4.0);
         let wait = cpu_wait(&little, Some(4)).unwrap();
@@ -85,12 +87,12 @@ mod tests {
         // Eight threads on four CPUs: two wait behind each throttled one.
         let (contention, demand) = wait(&container(0.5, 7.0, 3.5, Some(9.0)));
         assert_eq!((contention, demand), (0.4375 / 0.9375, 0.9375));
-        // As measured on two CPUs of Linux 7.2: it got 0.36 of a CPU less than its quota allows, and
-        // more was counted as throttled than it left of the CPUs.
+        // As measured on two CPUs with Linux 7.2: it got 0.36 CPUs less than its quota allows, and
+        // more time was counted as throttled than it did not run.
         let fills = cpu_wait(&container(1.64, 2.38, 1.05, Some(2.0)), Some(2)).unwrap();
         assert!((fills.contention.get() - 0.18).abs() < 1e-9, "{fills:?}");
-        // A VM that gets all that its quota allows does not wait for the node, one that gets half
-        // of it does.
+        // A VM that gets all that its quota allows does not wait because of the node. One that gets
+        // half of it does.
         assert_eq!(wait(&container(2.0, 2.0, 0.0, Some(2.0))).0, 0.0);
         assert_eq!(wait(&container(0.5, 1.5, 0.0, Some(1.0))), (0.5, 1.0));
     }

@@ -1,4 +1,4 @@
-//! The score of nodes that are put together by hand.
+//! The score of nodes with given rates.
 
 use super::*;
 use crate::clock::now;
@@ -16,14 +16,14 @@ pub(super) fn ratio(value: f64) -> Option<Ratio> {
     Ratio::of(value, 1.0)
 }
 
-/// Limits with a quota of so many CPUs.
+/// Limits with a quota of this number of CPUs.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
 pub(super) fn limits(quota: Option<f64>, tasks: Option<u64>) -> CpuLimits {
     let max = |cpus: f64| CpuMax { quota_us: Limit::At((cpus * 1e6) as u64), period_us: 1_000_000 };
     CpuLimits { container_max: quota.map(max), tasks, ..CpuLimits::default() }
 }
 
-/// A VM that stalled for `full`, used so many CPUs, and was throttled for so many.
+/// A VM with the CPU pressure `full`, and these numbers of CPUs used and throttled.
 pub(super) fn vm(number: u64, full: f64, usage: f64, throttled: f64) -> ContainerRates {
     let path = format!("/kubepods/pod{number}/{number:064x}");
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
@@ -66,7 +66,7 @@ pub(super) fn node(containers: Vec<ContainerRates>) -> TickRates {
     }
 }
 
-/// The score after a minute of the same.
+/// The score after a minute with the same rates.
 fn settled(rates: &TickRates) -> NodeScore {
     let mut scorer = Scorer::new(COUNTED.into());
     (0..12).for_each(|_| drop(scorer.advance(now(), rates)));
@@ -106,7 +106,7 @@ fn vms_that_share_half_the_cpus_they_want_have_a_contention_of_half() {
     let score = settled(&node(contended().collect()));
     assert_eq!((rounded(score.score), score.waiting_vms), (Some(0.5), 4));
     assert_eq!(score.containers[0].cpu_ready, ratio(0.5));
-    // One among them that its own limit throttles changes nothing, nor do fifty idle ones.
+    // A VM that its own limit throttles does not change the score, nor do fifty idle VMs.
     assert_eq!(cpu(&node(contended().chain([vm(5, 0.987, 0.05, 3.83)]).collect())), 0.5);
     let idle = (10..60).map(|number| vm(number, 0.0, 0.001, 0.0));
     assert_eq!(cpu(&node(contended().chain(idle).collect())), 0.5);
@@ -124,7 +124,7 @@ fn a_node_with_hardly_any_demand_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
     assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02, 0.0)])), 0.0);
     assert!(cpu(&node(vec![vm(1, 0.2, 0.2, 0.0)])) > 0.4);
-    // A floor of 0.08 CPUs, and half as much again.
+    // A demand of one and a half times the floor, which is 0.08 CPUs.
     let little = cpu(&node(vec![vm(1, 0.06, 0.06, 0.0)]));
     assert!((0.2..0.3).contains(&little), "{little}");
 }
@@ -146,7 +146,7 @@ fn what_could_not_be_read_is_absent() {
         (vm.pressure.memory.some, vm.memory.own_limit) = (ratio(0.3), None);
     });
     assert_eq!(no_limits, (None, Some(0.5), None));
-    // One container of two costs itself alone.
+    // An unreadable container does not affect the other one.
     let mut unread = vm(2, 0.5, 1.0, 0.0);
     unread.cpu.throttled = None;
     let score = settled(&node(vec![vm(1, 0.5, 1.0, 0.0), unread]));
@@ -166,7 +166,7 @@ fn memory_counts_while_the_node_reclaims_less_the_part_of_own_limits() {
     assert_eq!(memory(false, false, None), (0.0, false, false));
     assert_eq!(memory(false, true, None), (0.0, false, true));
     assert_eq!(memory(false, true, ratio(0.8)), (0.0, false, true));
-    // Nothing tells how much was for the node: nothing is put on it.
+    // The share that was reclaimed because of the node is unknown, so it counts as 0.
     assert_eq!(memory(true, true, None), (0.0, false, true));
     assert_eq!(memory(true, true, ratio(0.8)), (0.24, true, true));
     assert_eq!(memory(true, false, ratio(0.8)), (0.3, true, false));
@@ -207,7 +207,7 @@ fn io(some: f64, own_limit: bool, io: IoRates) -> Option<f64> {
     rounded(score.contention.io)
 }
 
-/// A VM whose disks others use for this share.
+/// A VM on whose disks other workloads have this share.
 fn beside(others: f64) -> IoRates {
     IoRates { has_max: Some(false), others: ratio(others), ..IoRates::default() }
 }
@@ -218,9 +218,9 @@ fn io_counts_by_the_part_that_others_have_of_the_disk() {
     assert_eq!(io(0.4, false, beside(0.25)), Some(0.1));
     let score = of_one(false, |vm| vm.pressure.io.some = ratio(0.4)).score;
     assert_eq!(score, ratio(0.0), "I/O is published, and not scored");
-    // A disk of its own is as slow as it is.
+    // On a disk of its own there is no contention.
     assert_eq!(io(0.4, false, beside(0.0)), Some(0.0));
-    // The other users are not known yet, which matters where it waits for the disk at all.
+    // The share of others is unknown, which matters only if the VM waits for the disk.
     assert_eq!(io(0.4, false, IoRates { others: None, ..beside(1.0) }), None);
     assert_eq!(io(0.005, false, IoRates { others: None, ..beside(1.0) }), Some(0.005));
     assert_eq!(io(0.4, false, IoRates { has_max: Some(true), ..beside(1.0) }), None);
@@ -232,17 +232,18 @@ fn io_wait_is_the_time_of_reads_and_refaults_count_whole() {
         let (reading, swapped_in) = (Some(reading), ratio(swapped_in));
         io(some, own_limit, IoRates { reading, swapped_in, ..beside(0.5) }).unwrap()
     };
-    // As measured on two CPUs: of a thread that slept for .7 pressure tells the half.
+    // As measured on two CPUs: pressure shows 0.4 for a thread that slept for 0.7 of the time.
     assert_eq!(swap(0.4, 0.7, 0.0, false), 0.35);
-    // Reads that nobody waits for do not make it less, nor more than it can have been.
+    // Reads for which no task waits do not decrease it, nor increase it beyond what is possible.
     assert_eq!(swap(0.4, 0.1, 0.0, false), 0.2);
     assert_eq!(swap(0.4, 30.0, 0.0, false), 0.5);
     assert_eq!(swap(0.02, 30.0, 0.0, false), 0.04);
-    // What the node put into swap it would not have to read; what its own limit did, it would.
+    // Reading pages that were swapped out because of the node counts in full, but not because of
+    // its own limit.
     assert_eq!(swap(0.4, 0.7, 1.0, false), 0.7);
     assert_eq!(swap(0.4, 0.7, 0.5, false), 0.525);
     assert_eq!(swap(0.4, 0.7, 1.0, true), 0.35);
-    // So with page cache that was evicted for the memory of others.
+    // So does reading page cache that was evicted for the memory of other pods.
     let file = |swapped_in, displaced, own_limit| {
         let (swapped_in, displaced) = (ratio(swapped_in), ratio(displaced));
         io(0.4, own_limit, IoRates { swapped_in, displaced, ..beside(0.25) }).unwrap()
@@ -264,16 +265,16 @@ fn refaults_from_swap_are_memory_wait() {
         });
         rounded(score.contention.memory).unwrap()
     };
-    // As measured on Linux 6.1, which calls none of it a stall.
+    // As measured on Linux 6.1, which counts none of it as a stall.
     assert_eq!(memory(0.0, false, 1.0, 1.0), 0.4);
-    // What it waits to get memory comes on top of that.
+    // Waiting for reclaim is added.
     assert_eq!(memory(0.3, false, 1.0, 1.0), 0.7);
-    // As newer kernels have it: what they call a stall is in the pressure already.
+    // Newer kernels count a part of it as a stall, which is in the pressure already.
     assert_eq!(memory(0.3, false, 0.5, 0.0), 0.3);
     assert_eq!(memory(0.3, false, 0.5, 0.25), 0.4);
-    // Of which pressure, an average over CPUs, may tell a part.
+    // Pressure is an average over CPUs, so it may show only a part of that.
     assert_eq!(memory(0.1, false, 1.0, 0.0), 0.4);
-    // What its own limit put there is its own.
+    // Pages that were swapped out because of its own limit do not count.
     assert_eq!(memory(0.0, true, 1.0, 1.0), 0.0);
 }
 
@@ -283,7 +284,7 @@ fn steal_from_the_hypervisor_is_contention_of_the_node() {
     rates.node.steal = ratio(0.25);
     let score = settled(&rates);
     assert_eq!([score.score, score.steal].map(rounded), [Some(0.333_333); 2]);
-    // Where nobody wants anything, nothing was stolen from anybody.
+    // Without demand, steal is not contention.
     assert_eq!(cpu(&TickRates { containers: Some(vec![]), ..rates }), 0.0);
 }
 
@@ -315,7 +316,7 @@ fn run_delay_needs_no_psi_and_never_falls_back_to_it() {
     let mut rates = TickRates { cpu_source: CpuSource::RunDelay, ..node(vec![container.clone()]) };
     let score = settled(&rates);
     assert_eq!((score.basis, score.score), (Basis::RunDelay(5), ratio(0.5)));
-    // Threads that are not seen are not made up for by pressure, which is there.
+    // Pressure does not replace threads that are not readable.
     let unseen = vec![ContainerRates { threads: None, ..container.clone() }];
     let unseen = settled(&TickRates { containers: Some(unseen), ..rates.clone() });
     assert_eq!((unseen.contention.cpu, unseen.score), (None, None));

@@ -1,11 +1,11 @@
-//! What one container waited for in one window, for one resource.
+//! The waiting of one container in one window, for one resource.
 
 use serde::Serialize;
 
 use crate::rates::Ratio;
 
-/// A container that waits for less, in CPUs or as a share of the window, doesn't wait: the files that
-/// would separate the causes are not read.
+/// A container that waits for less than this, in CPUs or as a share of the window, counts as not
+/// waiting: the files that separate the causes are not read.
 pub(super) const NEGLIGIBLE: f64 = 0.01;
 
 /// Waiting of a container for one resource, as shares of the window.
@@ -21,13 +21,13 @@ pub struct Wait {
     pub node: Ratio,
     /// Contention: share of demand that waited because of the node.
     pub contention: Ratio,
-    /// Weight among the containers: CPUs wanted, or bytes of memory; 1 for I/O.
+    /// Weight among the containers: demand in CPUs, or bytes of memory; 1 for I/O.
     pub demand: f64,
 }
 
 impl Wait {
-    /// CPU: `used` and `waited` CPUs. `vcpus` is what a share of the window counts for: without vCPUs,
-    /// the CPUs that were wanted.
+    /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. Shares of the
+    /// window are per vCPU, or without `vcpus` per CPU of demand. `None` if a number is not finite.
     pub fn of_cpu(
         used: f64,
         waited: f64,
@@ -41,7 +41,8 @@ impl Wait {
         Some(Self { raw, own_limit, node, contention, demand })
     }
 
-    /// Memory and I/O, whose demand is not known: the share of the window is the contention.
+    /// Memory or I/O wait. The demand for these is unknown, so contention is the share of the
+    /// window.
     pub fn of_stall(raw: Ratio, own_limit: Ratio, node: Ratio, weight: f64) -> Self {
         Self { raw, own_limit, node, contention: node, demand: weight }
     }

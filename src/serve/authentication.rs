@@ -1,5 +1,5 @@
-//! Reviews bearer tokens through the API server: each token once at a time, and only those without
-//! a decision in the [`TokenCache`]. Every failure means no access.
+//! Reviews bearer tokens through the API server, unless the [`TokenCache`] has a decision.
+//! Concurrent requests with one token share its review. Every failure means no access.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -69,7 +69,8 @@ impl Authenticator {
         decision.ok().and_then(|decision| *decision).unwrap_or(Decision::Unanswered)
     }
 
-    /// The review of a token without a decision. It continues when its client disconnects.
+    /// Begins or joins the review of a token; an error is a decision that needs no review. The
+    /// review continues when its client disconnects.
     fn begin(
         self: &Arc<Self>,
         path: &'static str,

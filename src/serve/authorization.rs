@@ -1,8 +1,8 @@
-//! What a request needs before it is answered, by its path and by where it comes from. Pure.
+//! Access rules: what a request needs for a response, by its path and its peer. Pure.
 
 use std::net::IpAddr;
 
-/// Who may read the page for people and the snapshot behind it.
+/// Clients that may open the page and its snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
     /// Clients on this host or in the agent's own pod, such as `kubectl port-forward`.
@@ -19,7 +19,7 @@ pub const SNAPSHOT: &str = "/snapshot.json";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address. IPv4 on an IPv6 socket is given as IPv4.
+    /// Its address. An IPv4-mapped IPv6 address is converted to IPv4.
     pub address: IpAddr,
     pub is_encrypted: bool,
 }
@@ -46,26 +46,28 @@ pub enum Requirement {
     Nothing,
     /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
     Token(&'static str),
-    /// It is refused, with or without a token.
+    /// The request is refused, with or without a token.
     Refused(Refusal),
 }
 
-/// Why a request is refused before any token is looked at.
+/// Why a request is refused before its token is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     NotEncrypted,
     PageIsLocal,
     PageIsOff,
-    /// The page of a loopback address under a name that any website can have resolve to it.
+    /// A request for the page on loopback under another name than localhost: any website can let a
+    /// name of its own resolve to a loopback address.
     ForeignHost,
 }
 
 impl AccessRules {
-    /// What a request of this peer for this path needs; `host` is its header `Host`.
+    /// What a request of this peer for this path needs. `host` is its header `Host`.
     pub fn requirement(&self, peer: Peer, path: &str, host: Option<&str>) -> Requirement {
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
-        // The metrics do: a client that sends its token in clear here would do so elsewhere too.
+        // The metrics need it: a client that sends its token unencrypted here would do so
+        // elsewhere, too.
         let plain_allowed = peer.is_local() && path != Some(METRICS);
         if self.tls && !peer.is_encrypted && !plain_allowed {
             return Requirement::Refused(Refusal::NotEncrypted);
@@ -88,7 +90,7 @@ impl AccessRules {
     }
 }
 
-/// Whether a header `Host` is an IP address or `localhost`, and not a name that a website chose.
+/// Whether a header `Host` is an IP address or `localhost`, and not the name of a website.
 fn is_own_name(host: &str) -> bool {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {

@@ -24,7 +24,7 @@ pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes)
     response
 }
 
-/// A response with a body in chunks, which compresses it if the client accepts that.
+/// A response with a body in chunks, compressed if `gzip` is set.
 pub(crate) fn chunked(
     content_type: &'static str,
     chunks: impl Chunks + 'static,
@@ -60,8 +60,8 @@ pub(crate) fn not_encrypted() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, "This is an HTTPS server: use https://.\n")
 }
 
-/// Bytes of a body that are handed over at once: hyper takes the next ones when these are written, so
-/// that a body lasts until a client has read nearly all of it.
+/// Bytes of a body that are passed to hyper at once. hyper takes the next ones when these are
+/// written, so a body exists until its client has read nearly all of it.
 const PIECE: usize = 16 * 1024;
 
 /// Text that is rendered as it is sent.
@@ -72,7 +72,7 @@ pub(crate) trait Chunks: Send {
 
 pub struct Body {
     rest: Rest,
-    /// Dropped with the body: once it is written, or its connection has failed.
+    /// Values that are dropped with the body: when it is written, or its connection has failed.
     held: Vec<Box<dyn Send>>,
 }
 

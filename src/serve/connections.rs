@@ -1,5 +1,5 @@
-//! Accepts connections and serves HTTP/1.1 on them, with TLS or without. Their number is limited,
-//! and so are their buffers and the time in which a client makes no progress.
+//! Accepts connections and serves HTTP/1.1 on them, with TLS or without. Limits the number of
+//! connections, their buffers, and the time in which a client makes no progress.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,19 +26,20 @@ use super::places::Places;
 use super::tls::Tls;
 use crate::clock;
 
-/// Bytes that the kernel buffers of a connection in each direction. It doubles this for its own needs,
-/// and counts it to the agent's memory limit.
+/// Bytes that the kernel buffers for a connection in each direction. The kernel doubles this for
+/// its own overhead, and charges it to the agent's memory limit.
 const SOCKET_BUFFER: u32 = 64 * 1024;
-/// Connections that wait in the kernel to be accepted.
+/// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 128;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the first request of a connection.
+/// Time limit of the first request of a connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two requests of a connection: longer than a usual scrape interval.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a client that reads a response accepts at least one byte.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time in which a connection that gives up its place can send what is left of its last response.
+/// Time in which a connection that is closed in favour of another one can send the rest of its last
+/// response.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time between two attempts to accept while that fails: most often EMFILE, which doesn't go away at once.
 const ACCEPT_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// A server that listens and doesn't accept connections yet.
+/// A server that listens, but does not accept connections yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -116,7 +117,7 @@ impl Server {
             // While all places are taken by responses in progress, further connections stay in the
             // kernel's queue.
             let accepting = async {
-                // The sender is in `shared`, so this waits for room.
+                // This waits for a free place. It does not fail, since `shared` holds the sender.
                 let _ = left.wait_for(Places::have_room).await;
                 listener.accept().await
             };
@@ -130,7 +131,7 @@ impl Server {
                     if let Some(held) = shared.take_place(peer.ip().to_canonical()) {
                         tokio::spawn(Arc::clone(&shared).serve_connection(stream, peer.ip(), held));
                     } else {
-                        tracing::debug!(%peer, "Too many connections of this address");
+                        tracing::debug!(%peer, "Too many connections from this address");
                     }
                 }
                 Err(error) => {
@@ -149,7 +150,7 @@ impl Server {
     }
 }
 
-/// Connections inherit the sizes of the buffers.
+/// Accepted connections inherit the sizes of the listener's buffers.
 async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -189,7 +190,7 @@ struct Shared<S> {
     stopping: watch::Receiver<bool>,
 }
 
-/// A connection's place; it is left with the value.
+/// A connection's place. It is free when the value is dropped.
 struct Held {
     places: watch::Sender<Places>,
     id: u64,
@@ -203,7 +204,7 @@ impl Drop for Held {
     }
 }
 
-/// A request in progress; it ends with the value, which its response's body holds.
+/// A request in progress. It ends when the value is dropped, which the response's body holds.
 struct InProgress {
     places: watch::Sender<Places>,
     id: u64,
@@ -225,7 +226,7 @@ impl Drop for InProgress {
     }
 }
 
-/// A connection after its first bytes.
+/// A connection whose first byte shows whether it uses TLS.
 enum Stream {
     Tls(Box<TlsStream<WriteTimeout<TcpStream>>>),
     Plain(WriteTimeout<TcpStream>),

@@ -1,5 +1,5 @@
 //! The places of a server's connections: how many there are, how many one peer may take, and which
-//! connection gives its place up for a new one. Pure.
+//! connection is closed in favour of a new one. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-/// Prometheus, schedulers and a few browsers need less.
+/// Maximum number of connections. Prometheus, schedulers and a few browsers need fewer.
 const MAX_CONNECTIONS: usize = 64;
-/// Connections of one address, so that a few clients together cannot take all places.
+/// Maximum number of connections from one address, so that a few clients together cannot take all
+/// places.
 const MAX_PER_PEER: usize = 16;
 
 #[derive(Debug, Default)]
@@ -37,9 +38,9 @@ impl Places {
         self.taken.is_empty()
     }
 
-    /// Takes a place, if necessary that of the connection that is idle for longest: at the limit of one
-    /// peer, of this peer's. `None` if no place can be had. The receiver completes when the connection
-    /// has to close.
+    /// Takes a place. If all places are taken, the longest idle connection is closed; if the peer
+    /// is at its limit, the longest idle connection of this peer is. `None` if none of these is
+    /// idle. The receiver completes when the new connection has to close.
     pub(super) fn take(
         &mut self,
         peer: IpAddr,
@@ -65,7 +66,7 @@ impl Places {
         self.set_idle(id, None);
     }
 
-    /// Its response was handed over as a whole, or the connection failed.
+    /// The whole response was passed on, or the connection failed.
     pub(super) fn end_request(&mut self, id: u64, now: Instant) {
         self.set_idle(id, Some(now));
     }
@@ -99,7 +100,7 @@ mod tests {
         Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap()).into()
     }
 
-    /// Takes so many places, each for a peer of its own, one second after another.
+    /// Takes all places, each for a different peer, at intervals of 1 s.
     fn full(start: Instant) -> (Places, Vec<(u64, oneshot::Receiver<()>)>) {
         let mut places = Places::default();
         let taken = (0..MAX_CONNECTIONS).map(|number| {

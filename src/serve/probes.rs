@@ -1,5 +1,4 @@
-//! The kubelet's probes on an address of their own, so that other clients can't take the places that
-//! they need.
+//! The kubelet's probes on a separate address, so that other clients can't take all connections.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ impl<S: Probed> Service for Probes<S> {
     }
 }
 
-/// Serves the probes of a service for ever; waits without a server.
+/// Serves the probes of a service forever. Without a server, it waits forever.
 pub(crate) async fn serve_probes(server: Option<Server>, service: Arc<impl Probed>) {
     match server {
         Some(server) => server.serve(Probes(service).into(), pending()).await,

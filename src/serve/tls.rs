@@ -1,5 +1,5 @@
-//! TLS with a certificate that is read again when its files change. A certificate and a key that
-//! don't fit together change nothing.
+//! TLS with a certificate that is read again when its files change. If a new certificate and key do
+//! not match, the old ones stay in use.
 
 use std::io::Error;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// How often the files are read. That takes microseconds, and the files' dates don't show every
-/// change: the kubelet replaces a link above them.
+/// Interval at which the files are read, which takes microseconds. Modification times do not show
+/// every change, since the kubelet replaces a symbolic link above the files.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Both files are read until two readings are equal, this many times at most.
@@ -30,7 +30,7 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Why TLS can't be served with these files. No message contains what is in them.
+/// Why TLS can't be served with these files. No message contains the content of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("cannot read {}: {source}; is the Secret mounted, and may this user read it?", .path.display())]
@@ -50,8 +50,8 @@ pub enum CertificateError {
 pub struct Tls(watch::Receiver<Arc<ServerConfig>>);
 
 impl Tls {
-    /// Reads the files, and again every 10 s from now on; `None` without files. `report` gets each
-    /// later outcome: whether the certificate is new, or why it can't be served.
+    /// Reads the files, and again every 10 s from now on; `None` without files. `report` is called
+    /// with each later outcome: whether the certificate is new, or why it can't be served.
     pub fn follow(
         files: Option<&CertificateFiles>,
         report: impl Fn(Result<bool, CertificateError>) + Send + 'static,
@@ -92,7 +92,7 @@ impl Certificate {
         Ok((Self { files, hash: pair.hash(), current }, Tls(tls)))
     }
 
-    /// Reads the files again; whether the certificate is new.
+    /// Reads the files again. Returns whether the certificate is new.
     fn reload(&mut self) -> Result<bool, CertificateError> {
         let pair = Pair::read(&self.files)?;
         let hash = pair.hash();
@@ -153,7 +153,7 @@ impl Pair {
             .with_single_cert(chain, key)
             .map_err(unusable)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // A resumed session would present no certificate, so a client would not see a new one.
+        // A resumed session would present no certificate, so a client would not get a new one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

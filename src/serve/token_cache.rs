@@ -1,27 +1,31 @@
-//! Decisions about bearer tokens for as long as they hold, and how many reviews unknown tokens may
-//! cause. Pure: time is an argument, and tokens are known by their hashes only.
+//! Caches decisions about bearer tokens, and limits the number of reviews that unknown tokens
+//! cause. Pure: time is an argument. Only hashes of tokens are kept.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long access lasts after it was revoked.
+/// Lifetime of a decision that allows access, and so the time that access can last after it was
+/// revoked.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
-/// How long a refusal lasts after access was granted.
+/// Lifetime of a decision that refuses access, and so the time that a refusal can last after access
+/// was granted.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// Time between two attempts to review a token while the API server is unreachable.
 const UNANSWERED_FOR: Duration = Duration::from_secs(2);
-/// How long a token, and the address that it came from, count as known after a good review.
+/// How long a token, and the address that it came from, count as known after a review that allowed
+/// access.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Reviews from unknown addresses, all together: this many at once, then one after each interval.
 const ALL_UNKNOWN: Rate = Rate { burst: 10, interval: Duration::from_secs(1) };
-/// Reviews from one of them, so that it takes 20 addresses to use up what they share.
+/// Reviews from one unknown address. So it takes 20 addresses to use up the limit of all together.
 const ONE_UNKNOWN: Rate = Rate { burst: 3, interval: Duration::from_secs(20) };
-/// Unknown addresses that are counted.
+/// Maximum number of unknown addresses that are counted.
 const MAX_SENDERS: usize = 1024;
 /// Reviews for one address within [`REFUSED_FOR`] that didn't lead to access.
 const MAX_REFUSED_PER_ADDRESS: usize = 5;
-/// Unknown addresses alone can't fill it: they cause at most 20 reviews in [`REFUSED_FOR`].
+/// Maximum number of cached decisions. Unknown addresses alone can't reach it: they cause at most
+/// 20 reviews in [`REFUSED_FOR`].
 const MAX_ENTRIES: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub enum Decision {
     Allowed,
     Forbidden,
     Unauthenticated,
-    /// No access: the API server didn't answer.
+    /// No access: the API server did not review the token.
     Unanswered,
     /// No access: the limit of reviews for unknown tokens is reached.
     NotAsked,
@@ -86,7 +90,7 @@ struct Entry {
     since: Instant,
     /// The address that sent the token last.
     address: IpAddr,
-    /// The last good review, unless a later one refused the token.
+    /// Time of the last review that allowed access; `None` after one that refused it.
     good_at: Option<Instant>,
 }
 
@@ -97,9 +101,9 @@ impl Entry {
 }
 
 impl TokenCache {
-    /// Looks a token up that an address sends now. A token that was good lately may always be
-    /// reviewed again. A new token from the address of a good one, as after a rotation, doesn't
-    /// compete with unknown addresses.
+    /// Looks up a token that an address sends. A known token may always be reviewed again. A new
+    /// token from the address of a known one, as after a rotation, does not count towards the limit
+    /// of unknown addresses.
     pub fn look_up(&mut self, key: &TokenKey, address: IpAddr, now: Instant) -> Lookup {
         let entry = self.entries.get(key);
         if let Some(entry) = entry
@@ -112,7 +116,7 @@ impl TokenCache {
         if !is_known && !self.may_review(address, now) {
             return Lookup::Decided(Decision::NotAsked);
         }
-        // It counts from now on, and not only when the API server has answered.
+        // The review counts from now on, and not only after the response of the API server.
         self.insert(*key, Entry { decision: Decision::Unanswered, since: now, address, good_at });
         Lookup::Review
     }
@@ -151,7 +155,8 @@ impl TokenCache {
         self.insert(key, Entry { decision, since: now, address, good_at });
     }
 
-    /// A full cache drops tokens that were never good first, and of each kind the oldest.
+    /// A full cache drops the oldest token without allowed access, or else the one whose access was
+    /// allowed longest ago.
     fn insert(&mut self, key: TokenKey, entry: Entry) {
         if self.entries.len() >= MAX_ENTRIES && !self.entries.contains_key(&key) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| (entry.good_at, entry.since));
@@ -163,7 +168,7 @@ impl TokenCache {
     }
 }
 
-/// So many at once, then one after each interval.
+/// A rate limit: `burst` reviews at once, then one after each interval.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u32,
@@ -218,7 +223,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// Sends a token that the API server decides about like this.
+    /// Sends a token for which a review has this decision.
     fn send(
         cache: &mut TokenCache,
         token: usize,
@@ -235,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Uses up what unknown addresses share.
+    /// Uses up the limit of all unknown addresses together.
     fn exhaust(cache: &mut TokenCache, now: Instant) {
         while cache.unknown.take(ALL_UNKNOWN, now) {}
     }
@@ -362,7 +367,7 @@ mod tests {
         assert_eq!(decision, Decision::Unanswered);
         let later = now + UNANSWERED_FOR;
         assert_eq!(cache.look_up(&key(0), PROMETHEUS, later), Lookup::Review);
-        // Once it is refused it is like any other token.
+        // After a refusal, it is an unknown token.
         cache.store(key(0), PROMETHEUS, Decision::Forbidden, later);
         let later = later + REFUSED_FOR;
         exhaust(&mut cache, later);

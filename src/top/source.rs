@@ -17,7 +17,7 @@ use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
 use crate::snapshot::{NodeIdentity, Snapshot};
 
-/// Time that the API server has to list the pods.
+/// Time limit of the API server's list of pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The agent at the configured address, or, where the connection is refused, own readings.
@@ -29,7 +29,7 @@ pub(super) struct AgentOrKernel {
 }
 
 impl Source for AgentOrKernel {
-    /// At once from an agent, at the next tick from own readings.
+    /// Returns at once from an agent, and at the next tick from own readings.
     async fn next(&mut self) -> anyhow::Result<(String, View)> {
         if let Some(view) = fetch(self.agent).await? {
             self.own = None;

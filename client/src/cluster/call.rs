@@ -1,4 +1,5 @@
-//! One request to the API server, with a time limit and errors by what the caller can do about them.
+//! One request to the API server, with a time limit. Its errors are grouped by what the caller can
+//! do about them.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use serde_json::Value;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The largest answer about one object, in bytes: etcd stores at most 1.5 MiB per object.
+/// Size limit of a response with one object, in bytes: etcd stores at most 1.5 MiB per object.
 pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
 
-/// Characters of an answer that an error quotes.
+/// Characters of a response that an error message quotes.
 const QUOTED: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,10 +38,10 @@ pub enum CallError {
     Refused { code: u16, message: String },
     #[error("the API server failed with {code}: {message}")]
     Failed { code: u16, message: String, retry_after: Option<Duration> },
-    /// No connection, or an answer that does not parse.
+    /// No connection, or a response that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    #[error("the API server did not answer within {} s", .0.as_secs())]
+    #[error("the API server did not respond within {} s", .0.as_secs())]
     TimedOut(Duration),
 }
 
@@ -79,8 +80,8 @@ impl CallError {
     }
 }
 
-/// Sends a request and parses the JSON body of a success, of at most `longest` bytes. Takes
-/// [`TIME_LIMIT`] at most.
+/// Sends a request and parses the JSON body of a successful response. Fails if the body is longer
+/// than `longest` bytes, or after [`TIME_LIMIT`].
 pub(super) async fn call<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, request::Error>,
@@ -125,7 +126,7 @@ fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
     }
 }
 
-/// The innermost error: those around it only state that a request failed.
+/// The innermost error. The outer ones state only that a request failed.
 fn innermost(error: &kube::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {

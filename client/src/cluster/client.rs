@@ -1,4 +1,4 @@
-//! The client and its connection. Calls are in the files of what they are about.
+//! The client and its connection. The calls are in the modules of their subjects, such as `nodes`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-/// Time without a byte from the API server after which a connection is given up. It ends a list that is
-/// never answered. Watches are quiet for at most 290 s, since they end then.
+/// Time without a byte from the API server after which a connection is closed, so that a list
+/// request without a response ends. A watch without events ends earlier, after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How the agent reaches the API server, and the name of its Node.
+/// Access of the agent to the API server, and the name of its Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     /// The kubeconfig; `None` for the pod's own service account.
@@ -18,7 +18,8 @@ pub struct Cluster {
     pub node_name: String,
 }
 
-/// No client can be made. An unreachable API server is none of these.
+/// Why no client can be created. An unreachable API server is not among the reasons: creating a
+/// client sends no request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error("cannot use the kubeconfig {path}: {reason}")]
@@ -27,17 +28,17 @@ pub enum ClusterError {
         "cannot use the service account: {0}: set --kubeconfig, or let the pod mount its token"
     )]
     ServiceAccount(String),
-    /// Neither a kubeconfig in kubectl's places nor a service account.
+    /// There is neither a kubeconfig in one of kubectl's locations nor a service account.
     #[error("no cluster: cannot use the default kubeconfig ({0}): set --kubeconfig or KUBECONFIG")]
     NoCluster(String),
-    /// The configuration makes no client, for example because of a bad certificate.
+    /// The configuration is unusable, for example because of a malformed certificate.
     #[error("cannot make a client for the API server: {0}")]
     Client(#[source] kube::Error),
     #[error("cannot start the event loop: {0}")]
     EventLoop(std::io::Error),
 }
 
-/// A client of the API server. Clones share its connections: make one per process.
+/// A client of the API server. Clones share its connections: create one per process.
 #[derive(Clone)]
 pub struct ApiClient {
     pub(super) client: Client,
@@ -48,14 +49,14 @@ impl ApiClient {
         Self { client }
     }
 
-    /// The library's client, for calls that the agent does not make.
+    /// The client of the kube crate, for calls that this type does not have.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// A client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
-    /// `~/.kube/config`, else the service account. `context`: that of the file, if not the current one.
-    /// Sends no request.
+    /// Creates a client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
+    /// `~/.kube/config`, else the service account. `context` names a context of the file; `None` is
+    /// the current one. Sends no request.
     pub async fn connect_as_kubectl(
         kubeconfig: Option<&PathBuf>,
         context: Option<String>,
@@ -81,7 +82,7 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Makes the agent's client. Sends no request.
+    /// Creates the agent's client. Sends no request.
     pub async fn connect(cluster: &Cluster) -> Result<Self, ClusterError> {
         let mut config = match &cluster.kubeconfig {
             None => Config::incluster()
@@ -100,7 +101,7 @@ fn client(mut config: Config) -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(ClusterError::Client)
 }
 
-/// One line: errors of the parser quote the file.
+/// The first line of an error: the parser's errors quote the file in further lines.
 fn reason(error: &KubeconfigError) -> String {
     if let KubeconfigError::ReadConfig(error, _) = error {
         return error.to_string();
@@ -117,8 +118,8 @@ async fn from_kubeconfig(path: &Path, options: &KubeConfigOptions) -> Result<Con
     Config::from_custom_kubeconfig(kubeconfig, options).await.map_err(failed)
 }
 
-/// Runs `work` on an event loop of the calling thread. Threads that block, in a name lookup or in the
-/// read of a kernel file, don't delay the return.
+/// Runs `work` on an event loop on the calling thread. Returns without waiting for threads that are
+/// blocked in a name lookup or in reading a kernel file.
 pub fn block_on<T, E: From<ClusterError>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {

@@ -1,4 +1,4 @@
-//! A label on pods: listed, set and removed.
+//! Lists the pods with a label, and sets or removes the label.
 
 use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::call::{CallError, LONGEST_OBJECT, call};
 use super::client::ApiClient;
 
-/// Pods in one answer: each node has at most one with the label, and a pod can have 1.5 MB.
+/// Pods per response. Each node has at most one pod with the label, and a pod can have 1.5 MB.
 const PAGE: u32 = 8;
 
 const LONGEST_PAGE: usize = 16 * 1024 * 1024;
@@ -41,7 +41,7 @@ struct Spec {
 }
 
 impl ApiClient {
-    /// Pods with a label, of one Node or of all.
+    /// Lists the pods with a label on one Node, or on all Nodes.
     pub async fn labelled_pods(
         &self,
         label: &str,
@@ -67,7 +67,7 @@ impl ApiClient {
         }
     }
 
-    /// Sets a label of a pod, or removes it.
+    /// Sets a label of a pod. `None` removes it.
     pub async fn label_pod(
         &self,
         pod: &PodName,

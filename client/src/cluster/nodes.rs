@@ -1,5 +1,5 @@
-//! Nodes: read and patched one by one, listed in pages, and watched. Of each Node only names,
-//! annotations, labels and taints are kept: images and status are twenty times as large.
+//! Reads, patches, lists and watches Nodes. Only their names, annotations, labels and taints are
+//! kept: images and status are twenty times as large.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,18 @@ use crate::contract::Prefix;
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
 
-/// An annotation that no prefix of the agent owns, and that is never stored.
+/// An annotation outside the agent's prefix. It is sent in dry runs only, so it is never stored.
 const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
 
-/// Nodes in one answer: of 30 kB each, as they often are, 1.5 MB.
+/// Nodes per response: 1.5 MB if each Node has 30 kB, which is common.
 const PAGE: u32 = 50;
 
-/// Nodes in one answer of metadata alone.
+/// Nodes per response with metadata alone.
 const METADATA_PAGE: u32 = 100;
 
 const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
-/// The part of a Node that concerns the agent.
+/// The part of a Node that the agent reads and writes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct NodeKeys {
     pub metadata: NodeMetadata,
@@ -86,7 +86,7 @@ impl NodeKeys {
         keys.chain(self.taint_keys()).any(|key| prefix.owns(key))
     }
 
-    /// Its taints, as the API server sends them: the list can only be written as a whole.
+    /// Its taints, as the API server sends them. A patch replaces the whole list.
     pub fn taints(&self) -> &[Value] {
         &self.spec.taints
     }
@@ -101,8 +101,8 @@ impl NodeKeys {
         self
     }
 
-    /// The merge patch that removes all keys of the prefix. It names the version that it was made
-    /// for, so that the API server refuses it where the Node has changed.
+    /// The merge patch that removes all keys of the prefix. It contains the Node's resource
+    /// version, so that the API server rejects it as a conflict if the Node has changed.
     pub fn clearing_patch(&self, prefix: &Prefix) -> Value {
         let nulls = |keys: &BTreeMap<String, String>| {
             let own = keys.keys().filter(|key| prefix.owns(key));
@@ -146,15 +146,15 @@ impl ApiClient {
         }
     }
 
-    /// Watches the prefix' annotations of Nodes with these labels. Ends only when the API server refuses
-    /// the selector.
+    /// Watches the annotations with this prefix on the Nodes that match a label selector. Returns
+    /// only if the API server rejects the selector.
     pub async fn watch_nodes(
         &self,
         prefix: &Prefix,
         selector: &str,
         mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
     ) -> Result<(), NotASelector> {
-        // Metadata alone: whole Nodes would be ten times as long.
+        // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
         let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
         let own = |mut node: PartialObjectMeta<Node>| {
@@ -185,27 +185,28 @@ impl OwnNode {
         self.send(&self.name, patch, &PatchParams::default()).await
     }
 
-    /// A write outside the agent's keys of its own Node that the API server allows this account, by
-    /// dry runs. Without a pod elsewhere, no other Node is known.
+    /// Tests by dry runs whether this account may write anything but the agent's keys on its own
+    /// Node. Returns such a write; `None` if there is none. Other Nodes are found by their pods: if
+    /// no pod runs on another Node, only the own Node is tested.
     pub async fn foreign_write(&self) -> Result<Option<ForeignWrite>, CallError> {
         let foreign_key = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
         if self.allows(&self.name, &foreign_key).await? {
             return Ok(Some(ForeignWrite::Key));
         }
-        // With a wrong --node-name, the other Node could be the one that the token is bound to.
+        // If --node-name is wrong, the Node found below may be the one that the token is bound to.
         if !self.allows(&self.name, &json!({})).await? {
             return Ok(None);
         }
         let Some(other) = self.another_node().await? else { return Ok(None) };
         match self.allows(&other, &json!({})).await {
             Ok(is_allowed) => Ok(is_allowed.then_some(ForeignWrite::Node(other))),
-            // The pod's node has been removed since.
+            // The Node was deleted after its pod was listed.
             Err(CallError::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The Node of any pod that is not on this one.
+    /// The Node of any pod that runs on another Node.
     async fn another_node(&self) -> Result<Option<String>, CallError> {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
         let params = ListParams::default().fields(&elsewhere).limit(1);
@@ -214,7 +215,7 @@ impl OwnNode {
         Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
     }
 
-    /// Whether this account may patch a Node so, by a dry run.
+    /// Whether this account may apply a patch to a Node, by a dry run.
     async fn allows(&self, node: &str, patch: &Value) -> Result<bool, CallError> {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
         match self.send(node, patch, &dry_run).await {
@@ -233,13 +234,13 @@ impl OwnNode {
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
 
 #[derive(Debug, thiserror::Error)]
-#[error("the API server does not understand the --node-selector {selector:?}: {message}")]
+#[error("the API server rejects the --node-selector {selector:?}: {message}")]
 pub struct NotASelector {
     selector: String,
     message: String,
 }
 
-/// The message of a list that is refused as a bad request, which a retry doesn't change.
+/// The message of a list request that failed with 400, which a retry does not change.
 fn refused_selector(error: &watcher::Error) -> Option<String> {
     if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error {
         return (status.code == 400).then(|| status.message.clone());

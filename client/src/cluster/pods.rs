@@ -1,5 +1,5 @@
-//! The pods of one node. They are read into a slim type, since full pods double the agent's memory
-//! and a metadata-only watch has no container ids.
+//! The pods of one node. They are parsed into a small type: whole pods would double the agent's
+//! memory, and a metadata-only watch has no container IDs.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use super::client::OwnNode;
 use super::watch::{WatchEvent, watch};
 use crate::pod::{Metadata, Pod};
 
-/// Pods in one answer. Each can have 1.5 MB, and an answer is in memory as a whole.
+/// Pods per response. Each can have 1.5 MB, and a whole response is kept in memory.
 const PAGE: u32 = 8;
 
 /// A [`Pod`] with the metadata that a watch needs: its version, its name and its namespace.
@@ -71,7 +71,7 @@ impl Resource for WatchedPod {
 }
 
 impl OwnNode {
-    /// The Node's pods as they change, without those that have ended. The stream never ends by itself.
+    /// Watches the Node's pods, except those that have ended. The stream never ends by itself.
     pub fn watch_pods(&self) -> impl Stream<Item = WatchEvent<Pod>> + use<> {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
@@ -86,7 +86,7 @@ impl OwnNode {
             match event {
                 WatchEvent::Listed(pods) => return Ok(pods),
                 WatchEvent::Failed(error) => return Err(error),
-                // None comes before the list.
+                // These events do not come before the list.
                 WatchEvent::Changed(_) | WatchEvent::Deleted(_) => {}
             }
         }

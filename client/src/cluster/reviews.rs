@@ -33,7 +33,7 @@ struct TokenStatus {
     user: User,
 }
 
-/// The user as the first review names it, passed to the second unchanged.
+/// The user that the TokenReview returns. It is passed to the SubjectAccessReview unchanged.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct User {
@@ -52,7 +52,7 @@ struct AccessStatus {
 }
 
 impl ApiClient {
-    /// Whether the user of `token` may `get` the non-resource `path`. An error gives no access.
+    /// Whether the user of `token` may `get` the non-resource `path`. An error means no access.
     pub async fn review(&self, token: &str, path: &str) -> Result<Review, CallError> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",

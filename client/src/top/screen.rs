@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::table::{Choice, Frame, Size, Sort, lines};
 
-/// The terminal in raw mode. It is restored on drop, so whenever the program ends, except by SIGKILL.
+/// The terminal in raw mode. It is restored on drop: whenever the program ends, except by SIGKILL.
 pub(super) struct Screen {
     out: io::Stdout,
     choice: Choice,
@@ -29,7 +29,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows the latest frame until the user quits or the terminal is gone.
+    /// Shows the latest frame until the user quits or the terminal is closed.
     pub(super) async fn show(&mut self, mut frames: watch::Receiver<Frame>) -> io::Result<()> {
         let mut events = EventStream::new();
         loop {
@@ -72,13 +72,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Fails if the terminal is gone.
+        // Fails if the terminal is closed.
         let _ = execute!(self.out, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// The choice after a key. Any key ends the help.
+/// The choice after a key press. Any key closes the help.
 fn chosen(before: Choice, key: KeyCode) -> Choice {
     let letter = key.as_char();
     let sort = match letter {

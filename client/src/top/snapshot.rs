@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::view::View;
 
-/// Limit of a response. The snapshot of 10,000 cgroups has a tenth of this size.
+/// Size limit of a response, in bytes. The snapshot of 10,000 cgroups has a tenth of this size.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Why a server returned no snapshot.
@@ -30,15 +30,15 @@ impl SnapshotError {
     }
 }
 
-/// The snapshot of the agent at the other end of a connection, which is used once. `host`: the name in
-/// the request; agents refuse names that are neither `localhost` nor an IP address.
+/// Requests the snapshot of the agent at the other end of a connection, which is used once. `host`
+/// is the value of the Host header: agents reject names other than `localhost` and IP addresses.
 pub async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
 ) -> Result<View, SnapshotError> {
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(SnapshotError::foreign)?;
-    // The connection ends with the sender, which reports its errors.
+    // The connection ends when the sender is dropped, and the sender reports its errors.
     tokio::spawn(connection);
     let request = http::Request::get("/snapshot.json")
         .header(HOST, host)

@@ -14,11 +14,11 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// For output that is not a terminal: all rows, in lines that fit most windows and mails.
+    /// For output that is not a terminal: all rows, in lines that fit most windows and emails.
     pub(super) const PIPE: Self = Self { columns: 120, rows: usize::MAX };
 
-    /// The same with as many columns as the environment variable `COLUMNS` asks for, if it is a number
-    /// above 0.
+    /// [`Size::PIPE`] with as many columns as the environment variable `COLUMNS` sets, if that is a
+    /// number above 0.
     pub(super) fn of_pipe(variable: Option<&str>) -> Self {
         let columns =
             variable.and_then(|columns| columns.parse().ok()).filter(|&wanted| wanted > 0);
@@ -77,7 +77,8 @@ const GAP: usize = 2;
 /// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
 
-/// Longer names are cut even if the output is no terminal: a width of more than 65,535 is a panic.
+/// Longer names are cut even if the output is not a terminal: formatting panics at a width above
+/// 65,535.
 const MAX_NAME: usize = 10_000;
 
 /// Rows of a terminal from which the keys are shown.
@@ -85,11 +86,11 @@ const ROWS_WITH_KEYS: usize = 16;
 
 const KEYS: &str = "? help  c contention  u CPUs  m memory  q quit";
 
-const HELP: &str = "CONTENTION: share of demand that waited because of the node. CPU, MEMORY, IO: \
-                      share of time in which some task waited (pressure). LIMIT: part of CPU that own \
-                      limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. RELIEF: \
-                      CPUs' worth of waiting that would end if the VM left. EXCESS: CPUs used above the REQUEST. Sort by contention: c, by CPUs used: u, by memory \
-                    pressure: m.";
+const HELP: &str = "CONTENTION: share of its demand that the VM waited for because of the node. CPU, \
+                    MEMORY, IO: share of time in which some task waited (pressure). LIMIT: part of CPU \
+                    that own limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. \
+                    RELIEF: CPUs' worth of waiting that would end if the VM left. EXCESS: CPUs used \
+                    above the REQUEST. Sort by contention: c, by CPUs used: u, by memory pressure: m.";
 
 /// The lines of a frame, at most as many and as long as fit.
 pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
@@ -303,7 +304,7 @@ fn percent(share: Option<f64>) -> String {
     }
 }
 
-/// A name with all but printable ASCII escaped: control characters could command the terminal, and
+/// A name with all but printable ASCII escaped: control characters could control the terminal, and
 /// other characters have an unknown width.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());

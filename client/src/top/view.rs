@@ -128,7 +128,8 @@ impl View {
         serde_json::from_slice(json)
     }
 
-    /// Computes the CPU use of each cgroup since `before`. A tick has that of scored containers only.
+    /// Computes the CPU use of each cgroup since `before`. A tick contains the use of scored
+    /// containers only.
     pub(super) fn compute_cpu_use(&mut self, before: &Self) {
         let Some(passed) = self.observed_at_ms.checked_sub(before.observed_at_ms) else { return };
         let seconds = std::time::Duration::from_millis(passed).as_secs_f64();
@@ -182,7 +183,7 @@ impl Agent {
 }
 
 impl Cgroup {
-    /// CPUs used beyond its request; all of them without a known request.
+    /// CPUs used beyond its request; all CPUs used if the request is unknown.
     pub(super) fn excess(&self) -> Option<f64> {
         Some((self.usage()? - self.cpu_request.unwrap_or(0.0)).max(0.0))
     }
@@ -198,7 +199,7 @@ impl Cgroup {
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 
-    /// Whether a VM waits for longer than its owner accepts.
+    /// Whether the CPU ready of a VM exceeds the budget that its owner set.
     pub(super) fn is_over_budget(&self) -> bool {
         let ready = self.scored.and_then(|scored| scored.cpu_ready);
         self.is_vm && ready.zip(self.cpu_wait_budget).is_some_and(|(ready, budget)| ready > budget)

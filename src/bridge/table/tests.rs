@@ -1,10 +1,10 @@
 use super::*;
 use crate::bridge::window::tests::{REACH, at};
 
-/// The moment of the golden answers.
+/// The time of the expected responses.
 pub(in crate::bridge) const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// Views of Nodes with this score, which is all CPU, or of which nothing is known.
+/// Views of Nodes with this score, all of it from CPU; `None` is a Node without a value.
 pub(in crate::bridge) fn views(nodes: &[(&str, Option<f64>)]) -> Views {
     let slow = |mean| {
         let steady = Slow { mean, deviation: 0.0 };
@@ -132,7 +132,7 @@ fn a_deleted_node_leaves_nothing_behind() {
     let mut table = table(&[("a", annotations("40", 0, "psi/2"))], 300);
     table.remove("a");
     assert!(table.views(at(300)).unwrap().nodes.is_empty());
-    // A new Node of the same name starts anew.
+    // A new Node of the same name starts without a history.
     table.apply("a".into(), &annotations("80", 290, "psi/2"), at(300));
     assert_eq!(standing(&table, "a", 300), Standing::New);
     table.replace(Vec::new(), at(300));

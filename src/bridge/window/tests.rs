@@ -84,10 +84,10 @@ fn values_of_another_basis_are_not_known() {
 #[test]
 fn a_date_before_the_last_or_after_now_takes_away_no_more_than_its_own_time() {
     let mut window = window(&[(40, 0), (60, 300)]);
-    // The node's clock went back; what was before 300 s is known as it was.
+    // The node's clock was set back. The values before 300 s stay as they were.
     window.change(Some(value(20, 100)), at(400), REACH);
     assert_eq!(mean(&window, 600), Some(30.0));
-    // Its clock is a little ahead: the value holds since it arrived.
+    // Its clock is a little ahead: the value counts from its arrival.
     window.change(Some(value(80, 620)), at(600), REACH);
     assert_eq!(mean(&window, 600), Some(30.0));
 }
@@ -106,7 +106,8 @@ fn changes_are_dropped_when_they_have_left_the_window() {
     assert_eq!(window.0.len(), 11);
 }
 
-/// What may come, in any order: a value or nothing, by dates around the time when it is seen.
+/// Any sequence of changes: a score or none, its date relative to its arrival, and the time since
+/// the change before, in seconds.
 fn any_changes() -> impl Strategy<Value = Vec<(Option<u8>, i64, i64)>> {
     let change = (proptest::option::of(0_u8..=100), -900_i64..900, -100_i64..400);
     proptest::collection::vec(change, 0..40)

@@ -96,7 +96,7 @@ fn a_static_pod_is_found_by_the_hash_of_its_manifest() {
     let mut gone = index.clone();
     gone.delete(&pod(&mirror));
     assert_eq!(find(&gone, &path), None);
-    // Without the annotation the hash is forgotten.
+    // Without the annotation, the hash is removed from the index.
     mirror["metadata"]["annotations"] = json!({});
     let mut changed = index;
     changed.apply(&pod(&mirror));

@@ -1,4 +1,4 @@
-//! Predictions for nodes that are put together by hand.
+//! Predictions for nodes with given rates.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn ratio(value: f64) -> Option<Ratio> {
     Ratio::of(value, 1.0)
 }
 
-/// A VM whose two vCPUs ran and waited for so many CPUs.
+/// A VM whose two vCPUs ran on `ran` CPUs and waited for `delayed` CPUs.
 fn vm(number: u64, ran: f64, delayed: f64) -> ContainerRates {
     let path = format!("/kubepods/pod{number}/{number:064x}");
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
@@ -36,7 +36,7 @@ fn vm(number: u64, ran: f64, delayed: f64) -> ContainerRates {
     }
 }
 
-/// A node of two CPUs with these.
+/// A node of two CPUs with these containers and other workloads.
 fn node(containers: Vec<ContainerRates>, others: Vec<CpuRates>) -> TickRates {
     let share = WaitShares { some: ratio(0.5), full: ratio(0.0) };
     let others_use: f64 = others.iter().filter_map(|one| one.usage).sum();
@@ -63,7 +63,7 @@ fn assessor() -> Assessor {
     Assessor::new(COUNTED.into(), Thresholds::default())
 }
 
-/// The assessment after a minute of the same.
+/// The assessment after a minute with the same rates.
 fn settled(rates: &TickRates) -> Assessment {
     let mut assessor = assessor();
     (0..12).for_each(|_| drop(assessor.advance(now(), rates)));
@@ -90,7 +90,7 @@ fn two_vms_that_want_the_whole_node_are_each_others_relief() {
     let contended = settled(&node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0)], vec![]));
     assert_eq!(relief(&contended, 1), (2.0, 0.0));
     assert_eq!(contended.headroom_cpus, Some(0.0));
-    // An idle one beside them is none.
+    // An idle VM beside them gives no relief.
     let idle = settled(&node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0), vm(3, 0.0, 0.0)], vec![]));
     assert_eq!(relief(&idle, 3), (0.0, 0.5));
 }
@@ -101,7 +101,7 @@ fn a_calm_node_has_headroom_and_needs_no_relief() {
     assert_eq!(relief(&calm, 1), (0.0, 0.0));
     let headroom = calm.headroom_cpus.unwrap();
     assert!((1.5..2.0).contains(&headroom), "{headroom}");
-    // What others use is not to be had.
+    // CPUs that other workloads use are not available.
     let waits = WaitShares { some: ratio(0.0), full: ratio(0.0) };
     let daemon = CpuRates { waits, usage: Some(1.0), ..CpuRates::default() };
     let busy = settled(&node(vec![vm(1, 0.5, 0.0)], vec![daemon]));
@@ -124,7 +124,7 @@ fn another_workload_that_waits_takes_its_part_of_the_freed_cpus() {
         limits: Some(CpuLimits::default()),
     };
     let beside = |others| settled(&node(vec![vm(1, 0.5, 0.5), vm(2, 0.5, 0.5)], others));
-    // A batch that could use a CPU more gets two thirds of the half that is freed.
+    // A batch workload that waits for one CPU gets two thirds of the half CPU that is freed.
     assert_eq!(relief(&beside(vec![batch]), 1).0, 0.67);
     assert_eq!(relief(&beside(vec![]), 1).0, 1.0);
 }

@@ -248,5 +248,5 @@ fn a_connection_that_goes_silent_is_given_up_and_the_newest_value_is_written_by_
     );
     assert!(after["psi-agent.io/score"].parse::<u8>().unwrap() < 40, "{after:?}");
     assert!(proxy.connections() > connections, "by another connection");
-    assert_eq!(agent.log().matches("did not answer").count(), 1, "{}", agent.log());
+    assert_eq!(agent.log().matches("did not respond").count(), 1, "{}", agent.log());
 }

@@ -152,7 +152,7 @@ fn the_bridge_serves_every_node_in_three_forms() {
     });
     let (status, why) = scene.query().unwrap_err();
     assert_eq!(status, 503, "{why}");
-    assert!(why.contains("the slow score of no Node is known"), "{why}");
+    assert!(why.contains("no Node has a known slow score"), "{why}");
     let pod = r#"{"Pod":{},"Nodes":null,"NodeNames":["calm","hot","silent","elsewhere"]}"#;
     assert_eq!(post(&scene.bridge, "/prioritize", pod).status, 503);
     let empty = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: localhost\r\n"));
@@ -392,7 +392,7 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
     });
     assert_eq!(evicted_soon(&descheduler, cluster), first);
     // Said at the start, and now again.
-    assert_eq!(scene.bridge.log().matches("No Node is known").count(), 2);
+    assert_eq!(scene.bridge.log().matches("No Node has a known score").count(), 2);
     // With an agent again, the same VM has to go.
     scene.write("calm", 0, A_WHILE);
     scene.write("hot", 60, A_WHILE);

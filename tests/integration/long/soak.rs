@@ -180,7 +180,7 @@ fn ask(agent: &Agent, bridge: &Agent) {
     assert_eq!(agent.request(scraped).status, 200);
     assert_eq!(agent.request("GET /snapshot.json HTTP/1.1\r\nHost: localhost\r\n").status, 200);
     assert_eq!(bridge.request("GET /metrics HTTP/1.1\r\nHost: localhost\r\n").status, 200);
-    // 503 while no Node is known.
+    // 503 while no Node has a known score.
     bridge.request("GET /api/v1/query?query=slow-score HTTP/1.1\r\nHost: localhost\r\n");
     for server in [agent, bridge] {
         // They are refused, or the connection is closed: both are well.

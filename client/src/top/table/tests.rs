@@ -248,7 +248,7 @@ fn keys_sort_the_rows_and_show_the_meaning_of_the_columns() {
     let all = [Sort::Contention, Sort::Cpus, Sort::Memory].map(first);
     assert_eq!(all, ["shop/waits", "shop/uses", "shop/reclaims"]);
     let help = super::lines(&seen, Choice { help: true, ..Choice::default() }, WIDE);
-    assert!(help[5].starts_with("CONTENTION: share of demand"), "{help:#?}");
+    assert!(help[5].starts_with("CONTENTION: share of its demand"), "{help:#?}");
 }
 
 #[test]
