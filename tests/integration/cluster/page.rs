@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::agent::Agent;
+use crate::support::agent::{Agent, BINARY};
 use crate::support::browser::Browser;
 use crate::support::cache_dir;
 use crate::support::shown_node::ShownNode;
@@ -258,7 +258,7 @@ fn check_looks(scene: &mut Scene) {
         let ground = "getComputedStyle(document.body).backgroundColor";
         grounds.push(scene.browser.value(ground));
         if std::env::var_os("UPDATE_PICTURES").is_some() {
-            draw(&mut scene.browser, &format!("page-{scheme}.png"));
+            draw(&mut scene.browser, 1400, &format!("page-{scheme}.png"));
         }
     }
     assert_ne!(grounds[0], grounds[1]);
@@ -295,10 +295,30 @@ fn check_accessibility(scene: &mut Scene) {
     scene.browser.look(1400, 800, "light");
 }
 
+/// What `top` shows of the same node, as a picture for the documents.
+fn draw_top(agent: &Agent, browser: &mut Browser) {
+    let output = Command::new(BINARY)
+        .args(["top", "--listen-address", &agent.address])
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("shop/web"), "{text}");
+    browser.open("about:blank");
+    browser.value(&format!(
+        "document.body.innerHTML = '<pre id=main>'; document.body.style.background = '#1e1e1e'; \
+         const main = document.getElementById('main'); main.textContent = {}; \
+         main.style = 'color: #ddd; font: 14px/1.4 monospace; margin: 16px'",
+        json!(text.trim_end())
+    ));
+    draw(browser, 900, "top.png");
+}
+
 /// All of the page as a picture for the documents.
-fn draw(browser: &mut Browser, name: &str) {
-    let height = browser.value("Math.ceil(byId('main').getBoundingClientRect().bottom) + 16");
-    let clip = json!({"x": 0, "y": 0, "width": 1400, "height": height, "scale": 1});
+fn draw(browser: &mut Browser, width: u32, name: &str) {
+    let bottom = "document.getElementById('main').getBoundingClientRect().bottom";
+    let height = browser.value(&format!("Math.ceil({bottom}) + 16"));
+    let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
     let shot = json!({"format": "png", "clip": clip, "captureBeyondViewport": true});
     let shot = browser.ask("Page.captureScreenshot", shot);
     let path = format!("{}/docs/pictures/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -339,6 +359,9 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     scene.browser.wait_until("!byId('alarm').checkVisibility()");
 
     let Scene { mut browser, agent, node } = scene;
+    if std::env::var_os("UPDATE_PICTURES").is_some() {
+        draw_top(&agent, &mut Browser::start("top"));
+    }
     drop(agent);
     browser.wait_until("byId('alarm').innerText.includes('No response from the agent')");
     assert!(browser.value("byId('main').className").as_str().unwrap().contains("old"));
