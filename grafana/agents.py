@@ -19,7 +19,7 @@ def row(own: str) -> dashboard.Row:
         made.with_panel(table(
             title, description,
             {"agents": (f"topk(15, count by ({label}) ({series}{{{own}}}))", "none")},
-            names={label: label},
+            names={label: label}, rows=5,
         ))
     made.with_panel(graph(
         "Publishes per second, by result",
@@ -28,14 +28,14 @@ def row(own: str) -> dashboard.Row:
             f"sum by (result) (rate(psi_agent_publishes_total{{{own}}}[$__rate_interval])) > 0",
             "{{result}}",
         )],
-        unit="suffix: /s",
+        unit="suffix:/s",
     ))
     age = f"time() - max by (cluster, node) (psi_agent_last_publish_timestamp_seconds{{{own}}} > 0)"
     made.with_panel(table(
         "Oldest published values",
         "Age of the score on the 10 Nodes where it is oldest. Agents renew it every heartbeat "
         "interval, 5 min by default. Agents that do not publish are not included.",
-        {"age": (f"topk(10, {age})", "s")}, names={"node": "node"},
+        {"age": (f"topk(10, {age})", "s")}, names={"node": "node"}, rows=10,
     ))
     made.with_panel(graph(
         "Read errors per second, by kind",
@@ -45,7 +45,7 @@ def row(own: str) -> dashboard.Row:
             f"sum by (kind) (rate(psi_agent_read_errors_total{{{own}}}[$__rate_interval]))",
             "{{kind}}",
         )],
-        unit="suffix: /s",
+        unit="suffix:/s",
     ))
     cpu = f"rate(process_cpu_seconds_total{{{own}}}[$__rate_interval])"
     made.with_panel(graph(
@@ -75,7 +75,7 @@ def row(own: str) -> dashboard.Row:
         "known: the value is used. A Node in any other state gets the average. No data without a "
         "bridge.",
         [Query(f"max by (standing) (psi_agent_bridge_nodes{{{BRIDGE}}})", "{{standing}}")],
-        unit="suffix: nodes",
+        unit="suffix:nodes",
     ))
     return made.with_panel(graph(
         "Bridge: requests per second, by result",
@@ -85,5 +85,5 @@ def row(own: str) -> dashboard.Row:
             f"(rate(psi_agent_bridge_requests_total{{{BRIDGE}}}[$__rate_interval]))",
             "{{form}}: {{result}}",
         )],
-        unit="suffix: /s",
+        unit="suffix:/s",
     ))

@@ -163,7 +163,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
-        unit="suffix: nodes", stacked=True, points=180,
+        unit="suffix:nodes", stacked=True, points=180,
     ))
 
 
@@ -219,7 +219,7 @@ def _raw_psi(made: dashboard.Dashboard) -> None:
             "CPU contention": (f"{cpu} and {worst}", RATIO),
             "CPU in use": (f"{used} and {worst}", RATIO),
         },
-        names={"node": "node"},
+        names={"node": "node"}, rows=10,
         links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
     throttled = f"container_cpu_cfs_throttled_seconds_total{{{KUBELET}}}"
@@ -229,11 +229,12 @@ def _raw_psi(made: dashboard.Dashboard) -> None:
         "usual reason for high raw PSI without contention. From the kubelet's cAdvisor job. "
         "psi-agent's manifest does not export this family.",
         {"CPUs throttled": (
-            "topk(15, sum by (node, namespace, pod, container) "
+            "topk(10, sum by (node, namespace, pod, container) "
             f"(rate({throttled}[$__rate_interval])) > 0.001)",
             CPUS,
         )},
         names={"node": "node", "namespace": "namespace", "pod": "pod", "container": "container"},
+        rows=10,
         links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
     rule = f"(({CPU_PSI} > bool $rule_psi) * ({used} > bool 0.7))"
@@ -248,5 +249,5 @@ def _raw_psi(made: dashboard.Dashboard) -> None:
             Query(f"count(({rule} == {one}) and ({score} == {two})) or vector(0)", name)
             for name, one, two in cases
         ],
-        unit="suffix: nodes", width=24, points=180,
+        unit="suffix:nodes", width=24, points=180,
     ))

@@ -22,7 +22,7 @@ def row() -> dashboard.Row:
         "Number of moves in the day before. Helped or hurt: the VM's CPU wait changed by at least 2 % "
         f"of its vCPUs' time. {RULES}",
         [Query(f"sum by (verdict) (psi_agent:vmi_moves:count1d{{{WHERE}}})", "{{verdict}}")],
-        unit="suffix: moves", width=18, points=180,
+        unit="suffix:moves", width=18, points=180,
     ))
 
     def last(series: str) -> str:

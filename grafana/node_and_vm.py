@@ -97,6 +97,16 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             namespace="__data.fields.namespace", vm="__value.raw",
         )},
     ))
+    names = f"max by (cluster, namespace, pod, name) (psi_agent_vmi_info{{{NODE}}})"
+    usage = f'job=~"$kubelet_job", cluster=~"$cluster", {COMPUTE}'
+    usage = rate(f"container_cpu_usage_seconds_total{{{usage}}}")
+    used = f"sum by (namespace, name) ({usage} * on (cluster, namespace, pod) group_left (name) {names})"
+    made.with_panel(table(
+        "CPU usage: largest 15 VMs",
+        "CPU usage of VMs on the node now. Other workloads on the node use CPU too." + FROM_KUBELET,
+        {"CPUs": (f"topk(15, {used})", CPUS)},
+        names={"namespace": "namespace", "name": "VM"},
+    ))
     waited = f'psi_agent_vmi_wait_seconds_total{{{NODE}, resource="cpu", cause="node"}}'
     total = of_each(f"increase({waited}[$__range] @ end())")
     made.with_panel(graph(
@@ -107,14 +117,5 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             f"{of_each(rate(waited))} and on (namespace, name) topk(10, {total})",
             "{{namespace}}/{{name}}",
         )],
-    ))
-    names = f"max by (cluster, namespace, pod, name) (psi_agent_vmi_info{{{NODE}}})"
-    usage = f'job=~"$kubelet_job", cluster=~"$cluster", {COMPUTE}'
-    usage = rate(f"container_cpu_usage_seconds_total{{{usage}}}")
-    used = f"sum by (namespace, name) ({usage} * on (cluster, namespace, pod) group_left (name) {names})"
-    made.with_panel(table(
-        "CPU usage: largest 15 VMs",
-        "CPU usage of VMs on the node now. Other workloads on the node use CPU too." + FROM_KUBELET,
-        {"CPUs": (f"topk(15, {used})", CPUS)},
-        names={"namespace": "namespace", "name": "VM"}, width=24,
+        width=24,
     ))

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 CLUSTER_UID, VM_UID = "psi-agent-cluster", "psi-agent-node-and-vm"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
-RATIO, CPUS = "percentunit", "suffix: CPUs"
+RATIO, CPUS = "percentunit", "suffix:CPUs"
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 
 PLAIN = [(None, BLUE)]
@@ -117,7 +117,8 @@ def stat(title, description, queries, *, unit="none", width=6, steps=PLAIN, heig
     panel = _instant(_common(stat_builder.Panel(), title, description, queries, width, height))
     panel.unit(unit).thresholds(thresholds(steps))
     panel.reduce_options(_last()).graph_mode(common_model.BigValueGraphMode.NONE)
-    return panel.text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
+    # The name of a series without a legend would be its whole expression.
+    return panel.text_mode(common_model.BigValueTextMode.VALUE)
 
 
 def text(title, description, queries, *, width=6, height=4):
@@ -141,13 +142,17 @@ def table(
     columns: dict[str, tuple[str, str]],
     *,
     names: dict[str, str],
+    rows: int = 15,
     width: int = 12,
     links: dict[str, dashboard.DashboardLink] | None = None,
 ):
     """A table with one row for each set of labels. `columns`: query and unit of each numeric
-    column. `names`: labels to show, with their column titles."""
+    column. `names`: labels to show, with their column titles. It is as high as `rows` rows."""
     queries = [Query(expr) for expr, _ in columns.values()]
-    panel = _instant(_common(table_builder.Panel(), title, description, queries, width, 11))
+    # Rows and the header have 36 px, the title and borders 48, and a unit of height 38.
+    height = -(-(36 * (rows + 1) + 48) // 38)
+    panel = _instant(_common(table_builder.Panel(), title, description, queries, width, height))
+    panel.min_width(70)
     for target in panel.build().targets:
         target.format_val = PromQueryFormat.TABLE
     several = len(columns) > 1

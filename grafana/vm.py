@@ -100,6 +100,7 @@ def pressure(made: dashboard.Dashboard) -> None:
             Query(f"psi_agent_vmi_contention_ratio{{{VM}}}", "{{resource}} on {{node}}"),
             Query(f"psi_agent_vmi_wait_ratio{{{VM}}}", "CPU wait on {{node}}"),
         ],
+        width=8,
     ))
     made.with_panel(graph(
         "Waiting time by cause",
@@ -109,6 +110,7 @@ def pressure(made: dashboard.Dashboard) -> None:
             f"sum by (resource, cause) ({rate(f'psi_agent_vmi_wait_seconds_total{{{VM}}}')})",
             "{{resource}}: {{cause}}",
         )],
+        width=8,
     ))
     made.with_panel(graph(
         "CPU: raw PSI of the container",
@@ -118,6 +120,7 @@ def pressure(made: dashboard.Dashboard) -> None:
             Query(container_psi("cpu", kind), f"{kind} on {{{{node}}}}")
             for kind in ["waiting", "stalled"]
         ],
+        width=8,
     ))
 
 
