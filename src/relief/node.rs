@@ -115,8 +115,8 @@ impl Node {
     }
 
     /// The predicted contention without one of the demands. The others keep the CPUs that they use,
-    /// and those that wait share the freed CPUs. Memory wait decreases by the share of memory that
-    /// is freed.
+    /// and those that wait share the freed CPUs. Queueing decreases with the waiting of other workloads.
+    /// Memory wait decreases by the share of memory that is freed.
     pub fn without(&self, leaving: usize) -> Contention {
         let Some(gone) = self.demands.get(leaving) else { return self.contention() };
         let (mut left, mut stays) = (gone.used, self.allocation());
@@ -131,9 +131,39 @@ impl Node {
                 member.cpus = share;
             }
         }
+        self.keep_queueing(&mut stays, leaving);
         let scored = self.demands.iter().filter(|one| one.is_scored);
         let freed = gone.bytes() / scored.map(Demand::bytes).sum::<f64>();
         self.contention_of(&stays, if gone.is_scored { 1.0 - freed } else { 1.0 })
+    }
+
+    /// Takes CPUs from those that stay, as far as they still queue: while other workloads wait all the
+    /// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
+    /// larger than it needs.
+    fn keep_queueing(&self, stays: &mut [Allocated<'_>], leaving: usize) {
+        let waiting = |all: &[Allocated<'_>]| {
+            all.iter().filter(|one| !one.demand.is_scored).map(Allocated::waiting).sum::<f64>()
+        };
+        let (before, after) = (waiting(&self.allocation()), waiting(stays));
+        if before == 0.0 {
+            return;
+        }
+        let mut queueing = self.queueing();
+        queueing.remove(leaving);
+        for (one, queueing) in stays.iter_mut().zip(queueing) {
+            let left = (after / before).min(1.0);
+            one.cpus = one.cpus.min(one.demand.wanted() - queueing * left);
+        }
+    }
+
+    /// CPUs that each demand waits for although its fair share, by weight, is larger than what it uses.
+    fn queueing(&self) -> Vec<f64> {
+        let most = |one: &Demand| one.wanted().min(f64::from(self.size(self.cpuset(one))));
+        let want = |one: &Demand| Want { least: 0.0, most: most(one), weight: weight_of(one) };
+        let wants: Vec<Want> = self.demands.iter().map(want).collect();
+        let used: f64 = self.demands.iter().map(|one| one.used).sum();
+        let shares = fair_shares(&wants, self.idle + used);
+        self.demands.iter().zip(shares).map(|(one, share)| (share - one.used).max(0.0)).collect()
     }
 
     /// CPUs' worth of waiting that would end without one of the demands. Its own waiting counts
@@ -331,6 +361,20 @@ mod tests {
         assert!(near(alone.relief_cpus(0), 0.0) && near(alone.without(0).cpu, 0.0));
         let beside = node(2, vec![vm(2.0, 6.0), vm(0.0, 0.0)]);
         assert!(near(beside.without(1).cpu, 0.75));
+    }
+
+    #[test]
+    fn beside_a_batch_job_that_takes_what_becomes_free_vms_wait_for_their_turn_as_before() {
+        // As measured: six threads of little weight beside two VMs and one with CPUs of its own.
+        let batch = Demand { is_scored: false, weight: 50.0, vcpus: Some(6.0), ..vm(0.648, 5.351) };
+        let own = Demand { cpuset: set(0..2), weight: 200.0, ..vm(1.808, 0.192) };
+        let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
+        let (now, without) = (beside.contention().cpu, beside.without(0).cpu);
+        assert!(now > 0.15 && without > 0.1, "{now} {without}");
+        // A job that hardly waits takes nothing that becomes free.
+        let calm = Demand { used: 0.9, waiting: 0.1, ..batch };
+        let beside = node(2, vec![vm(0.55, 0.1), vm(0.55, 0.1), calm]);
+        assert!(beside.without(0).cpu < 0.01, "{:?}", beside.without(0));
     }
 
     #[test]
