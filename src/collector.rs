@@ -1,7 +1,6 @@
 //! Reads the node and its cgroups in two kinds of passes, which share one state for each cgroup: a
 //! scoring pass (tick) reads what the score needs, and an export pass (scrape) what is exported.
-//! The input is open roots, a moment and the pods; the output is a [`TickSample`] or a
-//! [`ScrapeSample`]. `state.rs` has the rules that decide when a file is read again.
+//! `state.rs` has the rules that decide when a file is read again.
 
 mod cpu;
 mod export;
@@ -102,8 +101,7 @@ impl Collector {
         let (all_pods, needs) = self.node.memory(&self.tree, &mut self.files, &node, now);
         let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
         let disks = self.files.read_by(|buffer| self.node.proc.disks(buffer));
-        let (mut containers, mut others, mut hidden_containers) = (None, None, 0);
-        let mut run_delay_ns = None;
+        let (mut containers, mut others, mut run_delay_ns, mut hidden) = (None, None, None, 0);
         if self.selection.is_some() && pods.is_none_or(PodIndex::is_listed) {
             let (by_uid, scored) = scored_containers(self.tree.nodes().zip(&found));
             if let Some(processes) = &mut self.processes {
@@ -122,7 +120,7 @@ impl Collector {
                 any_waits: false,
             };
             containers = Some(scored.into_iter().filter_map(|one| pass.container(one)).collect());
-            hidden_containers = pass.hidden;
+            hidden = pass.hidden;
             if pass.any_waits && self.is_whole_node {
                 let all = workloads(self.tree.nodes()).filter(|one| !ids.contains(&one.cgroup.id));
                 others = Some(all.filter_map(|node| pass.other(node)).collect());
@@ -139,7 +137,7 @@ impl Collector {
             cpu_source: self.cpu_source,
             containers,
             others,
-            hidden_containers,
+            hidden_containers: hidden,
             report: self.report(&found, matching),
         }
     }

@@ -2,15 +2,13 @@
 //! decide when a file is read again:
 //!
 //! 1. A pressure file is read at most once a second, by either pass. Each read ends one of the
-//!    kernel's averaging windows, and in a window the kernel ignores a CPU that was busy for less
-//!    than a jiffy.
+//!    kernel's averaging windows, in which a CPU that was busy for less than a jiffy is ignored.
 //! 2. Memory and I/O pressure are read only after the total of the node has changed: a task that
 //!    waits in a cgroup is also counted in the node's pressure.
 //! 3. `cpu.stat` and `io.stat` cost many times as much as a pressure file. They are read at each
 //!    tick of a container that waited for that resource within the last minute.
 //! 4. CPU limits, CPU weight and the list of controllers are read every 30 s. So is `cpu.stat` of a
-//!    container that does not wait, if PSI is the CPU source. It is also read at the first two
-//!    ticks.
+//!    container that does not wait, if PSI is the CPU source, and at the first two ticks.
 //! 5. Memory and I/O limits, and counters of their effects, are read after the container's own
 //!    pressure has changed.
 
