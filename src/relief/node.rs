@@ -150,8 +150,8 @@ impl Node {
         }
         let mut queueing = self.queueing();
         queueing.remove(leaving);
+        let left = (after / before).min(1.0);
         for (one, queueing) in stays.iter_mut().zip(queueing) {
-            let left = (after / before).min(1.0);
             one.cpus = one.cpus.min(one.demand.wanted() - queueing * left);
         }
     }
