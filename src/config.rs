@@ -106,6 +106,8 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// Label and taints, beside the annotations.
     pub outputs: Outputs,
+    /// Time for which a VM is not named as the one to move first after it arrived or started.
+    pub candidate_min_age: Duration,
     /// Whether the pod of the VM to move first gets a label.
     pub mark_candidate: bool,
     pub log: LogConfig,
@@ -131,6 +133,7 @@ impl Config {
             publish: Publish::DryRun,
             heartbeat_interval: *HEARTBEATS.start(),
             outputs: Outputs::default(),
+            candidate_min_age: Duration::ZERO,
             mark_candidate: false,
             log,
         }
@@ -202,6 +205,7 @@ impl TryFrom<CommandLine> for Config {
                 config.heartbeat_interval = publishing.heartbeat_interval;
                 let taints = publishing.taint_levels.into_iter().collect();
                 config.outputs = Outputs { label: publishing.label, taints };
+                config.candidate_min_age = publishing.candidate_min_age;
                 config.mark_candidate = publishing.mark_candidate;
                 config.access = Access { auth: access.auth, page: access.page, ..config.access };
                 config.access.check(&config.pods)?;

@@ -53,6 +53,7 @@ pub(super) fn start(
         heartbeat: config.heartbeat_interval,
         node,
         dry_run: config.publish == Publish::DryRun,
+        candidate_min_age: config.candidate_min_age,
         mark_candidate: config.mark_candidate,
         random,
     };

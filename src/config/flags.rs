@@ -11,7 +11,7 @@ use super::access::Auth;
 use super::cluster::{CgroupLevel, Publish, Scope};
 use super::error::ConfigError;
 use super::values::{one_of, parse_heartbeat};
-use crate::client::flags::KubeconfigFlag;
+use crate::client::flags::{KubeconfigFlag, parse_duration};
 use crate::contract::{Level, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
@@ -212,6 +212,13 @@ pub(super) struct PublishingFlags {
     /// At most one pod of this node has the label, and only while the level is medium or high.
     #[arg(long, env = "PSI_AGENT_MARK_CANDIDATE", value_parser = BoolishValueParser::new())]
     pub(super) mark_candidate: bool,
+
+    /// Age from which a VM can be named as the one to move first
+    ///
+    /// Set it to the minPodAge of the descheduler's policy.
+    #[arg(long, env = "PSI_AGENT_CANDIDATE_MIN_AGE", value_name = "DURATION", value_parser = parse_duration,
+          default_value = "15m")]
+    pub(super) candidate_min_age: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

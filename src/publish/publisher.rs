@@ -30,6 +30,8 @@ pub struct Settings {
     /// The Node; `None` on a host outside a cluster.
     pub node: Option<OwnNode>,
     pub dry_run: bool,
+    /// Time for which a VM is not named after it arrived or started.
+    pub candidate_min_age: Duration,
     /// Whether the pod of the VM to move first gets a label.
     pub mark_candidate: bool,
     /// A random number from 0 to 1, new at each call.
@@ -125,7 +127,8 @@ impl Publisher {
         assessment: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) {
-        let chosen = choose(assessment, self.plan.level(), self.named);
+        let min_age = self.settings.candidate_min_age;
+        let chosen = choose(assessment, self.plan.level(), min_age, self.named);
         self.named = chosen.ok().map(|one| one.cgroup.id);
         let named = chosen.map(|one| one.workload.as_deref());
         let named = named.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));

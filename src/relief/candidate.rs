@@ -10,9 +10,6 @@ use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::score::ContainerScore;
 
-/// A VM that arrived or started more recently is not moved again.
-const SETTLING: Duration = Duration::from_secs(15 * 60);
-
 /// Least decrease of the score, 0 to 1: the step of published values.
 const LEAST_DECREASE: f64 = 0.05;
 
@@ -26,7 +23,7 @@ pub enum NoCandidate {
     LevelLow,
     /// No move would decrease the score by 5 points, or the VM would wait elsewhere as well.
     NoMoveHelps,
-    /// The VMs whose move would help arrived in the last 15 min, or are excluded from eviction.
+    /// The VMs whose move would help arrived too recently, or are excluded from eviction.
     Excluded,
 }
 
@@ -44,11 +41,13 @@ impl NoCandidate {
     }
 }
 
-/// The VM to move first at this level. Among VMs with nearly equal relief, it is the one that was
-/// named before, else the one with the least memory to copy.
+/// The VM to move first at this level, of those that arrived or started at least `min_age` ago. Among
+/// VMs with nearly equal relief, it is the one that was named before, else the one with the least memory
+/// to copy.
 pub fn choose(
     assessment: &Assessment,
     level: Level,
+    min_age: Duration,
     named: Option<CgroupId>,
 ) -> Result<&ContainerScore, NoCandidate> {
     let score = assessment.score.score.ok_or(NoCandidate::NoScore)?;
@@ -69,8 +68,11 @@ pub fn choose(
         return Err(NoCandidate::NoMoveHelps);
     }
     let now = assessment.score.moment.timestamp();
+    let is_movable = |one: &ContainerScore| {
+        one.workload.as_deref().is_some_and(|all| is_movable(all, min_age, now))
+    };
     let mut movable = helpful;
-    movable.retain(|(one, _)| one.workload.as_deref().is_some_and(|all| is_movable(all, now)));
+    movable.retain(|(one, _)| is_movable(one));
     let most = movable.iter().map(|(_, rank)| *rank).fold(0.0, f64::max);
     let equal = movable.into_iter().filter(|(_, rank)| *rank >= NEARLY * most);
     let order = |one: &ContainerScore| {
@@ -80,13 +82,13 @@ pub fn choose(
     equal.map(|(one, _)| one).min_by_key(|one| order(one)).ok_or(NoCandidate::Excluded)
 }
 
-fn is_movable(workload: &Workload, now: Timestamp) -> bool {
+fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
     let Some(Vm { arrived_at, prefers_no_eviction, .. }) = workload.vm.as_deref() else {
         return false;
     };
     let has_settled = arrived_at.is_none_or(|at| {
         let since = now.duration_since(at);
-        since.is_negative() || since.unsigned_abs() >= SETTLING
+        since.is_negative() || since.unsigned_abs() >= min_age
     });
     has_settled && !prefers_no_eviction
 }
@@ -102,6 +104,8 @@ mod tests {
     use crate::score::{NodeScore, PerResource, basis};
     use std::collections::HashMap;
     use std::sync::Arc;
+
+    const MIN_AGE: Duration = Duration::from_secs(15 * 60);
 
     /// A VM's number, relief in CPUs, the score without it, and its memory request.
     type Row = (u64, f64, f64, u64);
@@ -146,7 +150,7 @@ mod tests {
 
     fn chosen(rows: &[Row], level: Level, named: Option<u64>) -> Result<u64, NoCandidate> {
         let assessment = assessment(rows, |_, _| ());
-        choose(&assessment, level, named.map(CgroupId)).map(|one| one.cgroup.id.0)
+        choose(&assessment, level, MIN_AGE, named.map(CgroupId)).map(|one| one.cgroup.id.0)
     }
 
     #[test]
@@ -159,7 +163,7 @@ mod tests {
             score: NodeScore { score: None, ..assessment(&rows, |_, _| ()).score },
             ..assessment(&rows, |_, _| ())
         };
-        assert_eq!(choose(&unscored, Level::High, None).err(), Some(NoCandidate::NoScore));
+        assert_eq!(choose(&unscored, Level::High, MIN_AGE, None).err(), Some(NoCandidate::NoScore));
     }
 
     #[test]
@@ -187,13 +191,13 @@ mod tests {
             let change = move |number, vm: &mut Vm| {
                 vm.arrived_at = (number == 1).then_some(at);
             };
-            choose(&assessment(&rows, change), Level::High, None).unwrap().cgroup.id.0
+            choose(&assessment(&rows, change), Level::High, MIN_AGE, None).unwrap().cgroup.id.0
         };
         assert_eq!([arrived(0), arrived(14), arrived(15), arrived(500)], [2, 2, 1, 1]);
         let stays = |_, vm: &mut Vm| vm.prefers_no_eviction = true;
         let none = assessment(&rows, stays);
         assert_eq!(
-            choose(&none, Level::High, Some(CgroupId(1))).err(),
+            choose(&none, Level::High, MIN_AGE, Some(CgroupId(1))).err(),
             Some(NoCandidate::Excluded)
         );
     }

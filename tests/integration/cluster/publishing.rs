@@ -47,6 +47,7 @@ pub(super) fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -
         heartbeat,
         node,
         dry_run,
+        candidate_min_age: Duration::from_secs(15 * 60),
         mark_candidate,
         random,
     }

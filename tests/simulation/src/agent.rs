@@ -71,6 +71,8 @@ pub struct Agent {
     /// Seconds after the start of a tick at which this agent's tick is.
     pub phase_s: u32,
     cpus: f64,
+    /// `--candidate-min-age`.
+    min_age: Duration,
     pub score: f64,
     pub cpu_contention: f64,
     pub utilization: f64,
@@ -88,13 +90,15 @@ fn moment(start: Instant, at_s: u32) -> Moment {
 }
 
 impl Agent {
-    pub fn new(cpus: f64, phase_s: u32, start: Instant) -> Self {
+    /// The agent of a node with this number of CPUs. `min_age_s` is the descheduler's `minPodAge`.
+    pub fn new(cpus: f64, phase_s: u32, min_age_s: u32, start: Instant) -> Self {
         Self {
             scorer: Scorer::new(COUNTED.to_vec()),
             plan: Plan::new(Thresholds::default(), COUNTED.to_vec(), true, HEARTBEAT),
             start,
             phase_s,
             cpus,
+            min_age: Duration::from_secs(u64::from(min_age_s)),
             score: 0.0,
             cpu_contention: 0.0,
             utilization: 0.0,
@@ -136,7 +140,8 @@ impl Agent {
         };
         // Below `medium` no VM is chosen, whatever the prediction.
         let assessment = (level >= Level::Medium).then(assess);
-        let chosen = assessment.as_ref().and_then(|found| choose(found, level, named).ok());
+        let chosen = assessment.as_ref();
+        let chosen = chosen.and_then(|found| choose(found, level, self.min_age, named).ok());
         let chosen = chosen.and_then(|one| {
             let seen = vms.iter().find(|seen| seen.pod.cgroup.id == one.cgroup.id)?;
             Some((seen.vm, one.cgroup.id))
@@ -201,7 +206,7 @@ mod tests {
     const ALWAYS: Share = Share { ran: 2.0, waited: 2.0 };
 
     fn after(minutes: u32, pods: &[Pod], shares: &[Share]) -> (Agent, u16) {
-        let mut agent = Agent::new(4.0, 3, clock::now().at);
+        let mut agent = Agent::new(4.0, 3, 900, clock::now().at);
         let mut writes = 0;
         let vms: Vec<Seen<'_>> = pods
             .iter()

@@ -68,7 +68,7 @@ impl<'a> Simulation<'a> {
         let agents = if arm.has_agents() { nodes } else { 0 };
         let agents = (0..agents).map(|_| {
             let phase_s = random.below(STEP_S as usize) as u32;
-            Agent::new(cpus, phase_s, start)
+            Agent::new(cpus, phase_s, policy.least_age_s, start)
         });
         Self {
             trace,
