@@ -11,7 +11,7 @@ mod combinations;
 mod dashboards;
 mod dashboards_at_scale;
 mod default_scheduler;
-mod descheduler;
+pub(crate) mod descheduler;
 mod documentation;
 mod evicted_candidate;
 mod hostile_pods;

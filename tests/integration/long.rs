@@ -1,5 +1,6 @@
 //! Tests that take long or want the machine to themselves: `tests/run --all`.
 
+mod benefit;
 mod cost;
 mod limits;
 mod many_cgroups;

@@ -9,6 +9,7 @@ pub mod consumers;
 pub mod extract;
 pub mod judge;
 pub mod lab;
+pub mod load;
 pub mod node;
 pub mod plot;
 pub mod population;

@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use psi_agent_simulation::arm::{Arm, Overrides};
+use psi_agent_simulation::load::{self, Load};
 use psi_agent_simulation::population::Population;
 use psi_agent_simulation::report::{Row, goals_text, table};
 use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
@@ -67,6 +68,17 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Runs the demand of one VM as a real load; tests/integration/long/benefit.rs uses it
+    Load {
+        /// CSV file of demand
+        #[arg(long)]
+        trace: PathBuf,
+        /// The VM's name in it
+        #[arg(long)]
+        vm: String,
+        #[command(flatten)]
+        load: Load,
+    },
     /// Compares the model of a node with the lab's measurements; exit 1 if an error is above 0.05
     Lab,
     /// Makes tests/simulation/lab.csv, on stdout, of records of tests/lab/run
@@ -81,11 +93,7 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Suite { vms, seeds, pictures } => suite(&vms, seeds, pictures, &mut out),
         Command::Run { trace, population, vms, days, seeds, nodes, overrides, arms, picture } => {
-            let read = trace.as_deref().map(|path| {
-                let file = File::open(path).with_context(|| path.display().to_string())?;
-                Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())
-            });
-            let read = read.transpose()?;
+            let read = trace.as_deref().map(read).transpose()?;
             let trace_of = |seed| match &read {
                 Some(trace) => trace.clone(),
                 None => population.generate(vms, days * 1440, seed),
@@ -100,6 +108,11 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Generate { population, vms, days, seed } => {
             Ok(population.generate(vms, days * 1440, seed).write(io::BufWriter::new(out))?)
+        }
+        Command::Load { trace, vm, load } => {
+            let mut vms = read(&trace)?.vms.into_iter();
+            let vm = vms.find(|one| one.name == vm).with_context(|| format!("no VM {vm}"))?;
+            load::run(vm, load)
         }
         Command::Lab => {
             let compared = lab::compare(&lab::read(lab::RECORDED)?);
@@ -119,6 +132,11 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+fn read(path: &Path) -> anyhow::Result<Trace> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())
 }
 
 fn suite(
@@ -146,6 +164,6 @@ fn suite(
     Ok(())
 }
 
-fn draw(path: &std::path::Path, title: &str, rows: &[Row]) -> anyhow::Result<()> {
+fn draw(path: &Path, title: &str, rows: &[Row]) -> anyhow::Result<()> {
     fs::write(path, plot::svg(title, rows)).with_context(|| path.display().to_string())
 }
