@@ -1,4 +1,11 @@
-//! On which side of a threshold a score must be. Pure.
+//! What judging a table gives, and on which side of a threshold a score must be. Pure.
+
+/// A kind of scenarios, judged: a row of CSV for each, a summary of all, and what fails.
+pub struct Verdict {
+    pub rows: String,
+    pub summary: String,
+    pub failures: Vec<String>,
+}
 
 /// The thresholds: levels switch at the first and last.
 pub const THRESHOLDS: [f64; 3] = [0.10, 0.20, 0.30];

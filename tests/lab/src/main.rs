@@ -42,6 +42,7 @@ use std::thread::{self, available_parallelism};
 use anyhow::{Context, anyhow};
 use clap::{Parser, Subcommand};
 
+use judging::Verdict;
 use machine::Machine;
 use record::Record;
 use scenario::Scenario;
@@ -104,6 +105,10 @@ enum Command {
         /// Print how far apart the files are, each of which is one run of the same scenarios.
         #[arg(long)]
         compare: bool,
+        /// Write the rows as `cpu-SERIES.csv`, `memory-io-SERIES.csv` and `reactions-SERIES.csv` into this
+        /// folder instead of printing them.
+        #[arg(long, value_name = "FOLDER", conflicts_with = "compare")]
+        csv: Option<PathBuf>,
         #[arg(required = true)]
         records: Vec<PathBuf>,
     },
@@ -137,7 +142,7 @@ fn main() -> anyhow::Result<()> {
             let machine = Machine { kernel, agent, late_cpus };
             let scenarios = Scenario::read_all(&scenarios, &names)?;
             let (all, failures) = run_matrix(&machine, scenarios, records.as_deref())?;
-            let table = print_table(&all);
+            let table = print_table(&all, None);
             complain(&failures)?;
             table
         }
@@ -155,11 +160,11 @@ fn main() -> anyhow::Result<()> {
             println!("{text}");
             complain(&failures)
         }
-        Command::Table { compare: false, records } => {
+        Command::Table { compare: false, csv, records } => {
             let all: Vec<Record> = read_all(&records)?.into_iter().flatten().collect();
-            print_table(&all)
+            print_table(&all, csv.as_deref())
         }
-        Command::Table { compare: true, records } => {
+        Command::Table { compare: true, records, .. } => {
             let (text, failures) = compare::table(&read_all(&records)?);
             println!("{text}");
             complain(&failures)
@@ -256,25 +261,33 @@ fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<V
     (in_virtual_time, in_real_time.into_iter().map(|(_, scenarios)| scenarios).collect())
 }
 
-fn print_table(records: &[Record]) -> anyhow::Result<()> {
-    if let Some(record) = records.first() {
-        println!("Linux {}\n", record.kernel);
-    }
+/// Prints the tables of records of one kernel, their rows as CSV or into files of `folder`.
+fn print_table(records: &[Record], folder: Option<&Path>) -> anyhow::Result<()> {
+    let kernel = records.first().map_or("", |record| &record.kernel);
+    println!("Linux {kernel}\n");
+    let series: Vec<&str> = kernel.split('.').take(2).collect();
     let (reactions, values): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| record.scenario.is_long());
     let (memory_and_io, cpu): (Vec<&Record>, Vec<&Record>) =
         values.into_iter().partition(|record| record.scenario.real_time);
     let mut failures = Vec::new();
-    for (table, records) in [
-        (table::table as fn(&[&Record]) -> _, cpu),
-        (waits_table::table, memory_and_io),
-        (reactions::table, reactions),
+    for (name, table, records) in [
+        ("cpu", table::table as fn(&[&Record]) -> Verdict, cpu),
+        ("memory-io", waits_table::table, memory_and_io),
+        ("reactions", reactions::table, reactions),
     ] {
-        if !records.is_empty() {
-            let (text, more) = table(&records);
-            println!("{text}");
-            failures.extend(more);
+        if records.is_empty() {
+            continue;
         }
+        let Verdict { rows, summary, failures: more } = table(&records);
+        if let Some(folder) = folder {
+            let file = folder.join(format!("{name}-{}.csv", series.join(".")));
+            fs::write(&file, rows).with_context(|| file.display().to_string())?;
+        } else {
+            println!("{rows}");
+        }
+        println!("{summary}");
+        failures.extend(more);
     }
     complain(&failures)
 }
@@ -295,4 +308,49 @@ fn read_records(file: &Path) -> anyhow::Result<Vec<Record>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let lines: Result<_, _> = text.lines().map(serde_json::from_str).collect();
     lines.with_context(|| file.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+    fn read(file: &str) -> String {
+        fs::read_to_string(format!("{ROOT}/{file}")).unwrap()
+    }
+
+    #[test]
+    fn files_of_rows_in_docs_have_the_columns_that_are_written() {
+        for (name, header, count) in [
+            ("cpu", table::header(), 108),
+            ("memory-io", waits_table::HEADER.to_owned(), 27),
+            ("reactions", reactions::header(), 5),
+        ] {
+            for series in ["6.1", "6.12", "7.2"] {
+                let file = read(&format!("docs/lab/{name}-{series}.csv"));
+                let lines: Vec<&str> = file.lines().collect();
+                assert_eq!(lines[0], header);
+                assert_eq!(lines.len(), 1 + count, "{name}-{series}");
+                let cells = |line: &str| line.split(',').count();
+                assert!(lines.iter().all(|line| cells(line) == cells(&header)), "{name}-{series}");
+            }
+        }
+    }
+
+    #[test]
+    fn pictures_in_docs_show_the_rows_in_docs() {
+        for (program, rows, picture) in [
+            ("tests/lab/plot", "cpu-6.12", "lab-6.12"),
+            ("tests/lab/plot", "cpu-7.2", "lab-7.2"),
+            ("docs/pictures/psi-and-score", "cpu-6.12", "psi-and-score"),
+        ] {
+            let mut command = Command::new(format!("{ROOT}/{program}"));
+            let output = command.arg(format!("{ROOT}/docs/lab/{rows}.csv")).output().unwrap();
+            let drawn = String::from_utf8(output.stdout).unwrap();
+            assert!(drawn == read(&format!("docs/pictures/{picture}.svg")), "draw {picture} again");
+        }
+    }
 }

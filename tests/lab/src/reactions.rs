@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::judging::Verdict;
 use crate::record::{Published, Record};
 use crate::table::CONTENDED;
 use crate::truth;
@@ -58,24 +59,24 @@ const PROMISES: [Promise; 5] = [
     },
 ];
 
-/// The table as Markdown, and what fails.
-pub fn table(records: &[&Record]) -> (String, Vec<String>) {
-    let mut text = String::from("| scenario | crowded, s | truth |");
-    for promise in &PROMISES {
-        let _ = write!(text, " {} (at most {} s) |", promise.what, promise.within);
-    }
-    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(2 + PROMISES.len()));
-    let mut failures = Vec::new();
+/// The names of the columns. Start and end of the contention, and what is promised, are in seconds.
+pub fn header() -> String {
+    let columns = ["scenario", "from", "until", "truth", "highest score"].into_iter();
+    columns.chain(PROMISES.map(|promise| promise.what)).collect::<Vec<_>>().join(",")
+}
+
+pub fn table(records: &[&Record]) -> Verdict {
+    let (mut rows, mut failures) = (header() + "\n", Vec::new());
     for record in records {
         if let Some(failure) = record.failure() {
             failures.push(format!("{}: {failure}", record.scenario.name));
             continue;
         }
         for (from, to) in crowds(record) {
-            row(record, (from, to), &mut text, &mut failures);
+            row(record, (from, to), &mut rows, &mut failures);
         }
     }
-    (text, failures)
+    Verdict { rows, summary: String::new(), failures }
 }
 
 /// Start and end of the VMs that don't run all the time, seconds.
@@ -94,7 +95,7 @@ fn crowds(record: &Record) -> Vec<(f64, f64)> {
 
 fn row(record: &Record, (from, to): (f64, f64), text: &mut String, failures: &mut Vec<String>) {
     let name = &record.scenario.name;
-    let _ = write!(text, "| {name} | {from} to {to} |");
+    let _ = write!(text, "{name},{from},{to},");
     if to - from < SHORT_SECONDS {
         let levels: BTreeSet<&str> =
             record.published.iter().map(|shown| shown.level.as_str()).collect();
@@ -103,27 +104,25 @@ fn row(record: &Record, (from, to): (f64, f64), text: &mut String, failures: &mu
                 .push(format!("{name}: contention of {} s reached a level: {levels:?}", to - from));
         }
         let highest = record.published.iter().map(|shown| shown.score).max().unwrap_or(0);
-        let _ = writeln!(text, " – | no level, score at most {highest} | – | – | – | – |");
+        let _ = writeln!(text, ",{highest}{}", ",".repeat(PROMISES.len()));
         return;
     }
     let truth = truth::between(record, from, to).unwrap_or_default();
-    let _ = write!(text, " {truth:.3} |");
+    let _ = write!(text, "{truth:.3},");
     if truth < CONTENDED {
         failures.push(format!("{name}: truth {truth:.3}, nothing to react to"));
     }
     for promise in &PROMISES {
         let since = if promise.after_the_end { to } else { from };
         let mut later = record.published.iter().filter(|shown| shown.at > since);
-        let took = later.find(|shown| (promise.holds)(shown)).map(|shown| shown.at - since);
-        match took {
-            _ if truth < promise.from => text.push_str(" – |"),
-            Some(took) => {
-                let _ = write!(text, " {took:.0} |");
+        let kept = later.find(|shown| (promise.holds)(shown));
+        let took = kept.map_or(f64::INFINITY, |shown| shown.at - since);
+        text.push(',');
+        if truth >= promise.from {
+            let _ = write!(text, "{took:.0}");
+            if took > promise.within {
+                failures.push(format!("{name}: {} after {took} s", promise.what));
             }
-            None => text.push_str(" never |"),
-        }
-        if truth >= promise.from && took.is_none_or(|took| took > promise.within) {
-            failures.push(format!("{name}: {} after {took:?} s", promise.what));
         }
     }
     text.push('\n');

@@ -1,9 +1,9 @@
-//! The tables of the CPU scenarios: truth beside the agent's scores and other rules, and how far each of
+//! The table of the CPU scenarios: truth beside the agent's scores and other rules, and how far each of
 //! them is from truth. Pure.
 
 use std::fmt::Write;
 
-use crate::judging::{THRESHOLDS, TOLERANCE, marks, wrong_sides};
+use crate::judging::{THRESHOLDS, TOLERANCE, Verdict, marks, wrong_sides};
 use crate::record::{Answer, Record};
 use crate::rules::RULES;
 use crate::scenario::{Compare, Exemption, Scenario, Score};
@@ -48,8 +48,13 @@ struct Estimate {
     acts_from: Option<f64>,
 }
 
-/// The tables as Markdown, and what fails.
-pub fn table(records: &[&Record]) -> (String, Vec<String>) {
+/// The names of the columns.
+pub fn header() -> String {
+    let columns = ["scenario", "CPUs", "exempted", "truth", "loads"].into_iter();
+    columns.chain(estimators()).collect::<Vec<_>>().join(",")
+}
+
+pub fn table(records: &[&Record]) -> Verdict {
     let mut failures = Vec::new();
     let mut rows = Vec::new();
     for record in records {
@@ -58,18 +63,14 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             Err(why) => failures.push(format!("{}: {why}", record.scenario.name)),
         }
     }
-    let mut text = String::from("| scenario | CPUs | truth | loads |");
-    for name in estimators() {
-        let _ = write!(text, " {name} |");
-    }
-    let _ = write!(text, "\n|---|{}\n", "---:|".repeat(3 + estimators().count()));
+    let (mut shown, mut summary) = (header() + "\n", String::new());
     for row in &rows {
-        let _ = writeln!(text, "{}", row.shown());
+        let _ = writeln!(shown, "{}", row.shown());
         row.judge(&mut failures);
     }
-    notes(records, &[Score::RunDelay], &mut text);
-    headlines(&rows, &mut text, &mut failures);
-    (text, failures)
+    notes(records, &[Score::RunDelay], &mut summary);
+    headlines(&rows, &mut summary, &mut failures);
+    Verdict { rows: shown, summary, failures }
 }
 
 /// The names of all estimators: the agent's two, and the rules.
@@ -106,11 +107,10 @@ impl<'a> Row<'a> {
 
     fn shown(&self) -> String {
         let Scenario { name, vcpus, .. } = &self.record.scenario;
-        let exempt = if self.exempt { " †" } else { "" };
-        let mut row =
-            format!("| {name}{exempt} | {vcpus} | {:.3} | {:.3} |", self.truth, self.loads);
+        let exempt = u8::from(self.exempt);
+        let mut row = format!("{name},{vcpus},{exempt},{:.3},{:.3}", self.truth, self.loads);
         for estimate in &self.estimates {
-            let _ = write!(row, " {:.3}{} |", estimate.value, marks(estimate.wrong_sides()));
+            let _ = write!(row, ",{:.3}", estimate.value);
         }
         row
     }
@@ -211,6 +211,7 @@ fn headlines(rows: &[Row<'_>], text: &mut String, failures: &mut Vec<String>) {
     let neither = "Without both";
     comparison(neither, &all().filter(not_zero).filter(not_exempt).collect::<Vec<_>>(), text);
     details(rows, text);
+    by_psi(rows, text);
     let of = |estimator| rows.iter().filter_map(move |row| row.estimates.get(estimator));
     // A few scenarios of many say nothing of an estimate's bounds.
     let all_ran = rows.len() >= 50;
@@ -257,6 +258,18 @@ fn comparison(title: &str, rows: &[&Row<'_>], text: &mut String) {
             },
         );
         let _ = writeln!(text, " {acts} |");
+    }
+}
+
+/// The scenarios in which the score by PSI is on a wrong side.
+fn by_psi(rows: &[Row<'_>], text: &mut String) {
+    for row in rows {
+        let Some(estimate) = row.estimates.get(1) else { continue };
+        let wrong = marks(estimate.wrong_sides());
+        if !wrong.is_empty() {
+            let (name, Estimate { truth, value, .. }) = (&row.record.scenario.name, estimate);
+            let _ = writeln!(text, "By psi: {name}, {value:.3} for {truth:.3}{wrong}");
+        }
     }
 }
 

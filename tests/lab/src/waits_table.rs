@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::judging::{TOLERANCE_IN_REAL_TIME, marks, wrong_sides};
+use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::record::Record;
 use crate::scenario::{Compare, Exemption, Score};
 use crate::table::notes;
@@ -35,14 +35,14 @@ struct Cell {
     judged: f64,
 }
 
-/// The table as Markdown, and what fails.
-pub fn table(records: &[&Record]) -> (String, Vec<String>) {
-    let mut text = String::from(
-        "| scenario | work lost | memory: truth | score | error | node some | reclaiming | thrashing | \
-         swapping in | I/O: truth | score | error | node some | by disks |\n|---|",
-    );
-    text.push_str(&"---:|".repeat(13));
-    text.push('\n');
+/// The names of the columns.
+pub const HEADER: &str = "scenario,work lost,\
+    memory exempted,memory truth,memory score,memory error,memory node some,\
+    reclaiming,thrashing,swapping in,\
+    I/O exempted,I/O truth,I/O score,I/O error,I/O node some,by disks";
+
+pub fn table(records: &[&Record]) -> Verdict {
+    let (mut rows, mut summary) = (format!("{HEADER}\n"), String::new());
     let (mut failures, mut memory, mut io) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
         let name = &record.scenario.name;
@@ -50,7 +50,7 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
             failures.push(format!("{name}: {failure}"));
             continue;
         }
-        let _ = write!(text, "| {name} | {:.3} |", waits::by_loads(record));
+        let _ = write!(rows, "{name},{:.3}", waits::by_loads(record));
         for (pod, _) in record.alone.iter().filter(|(_, alone)| alone.work <= 0.0) {
             if !record.scenario.no_contention {
                 failures
@@ -60,23 +60,23 @@ pub fn table(records: &[&Record]) -> (String, Vec<String>) {
         for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
             let cell = Cell::of(record, resource);
             cell.judge(record, resource, &mut failures);
-            let exempt = if record.exemption(score_of(resource)).is_some() { " †" } else { "" };
-            let _ = write!(text, " {}{exempt} | {:.2} |", cell.shown(), cell.node);
+            let exempt = u8::from(record.exemption(score_of(resource)).is_some());
+            let _ = write!(rows, ",{exempt},{},{:.2}", cell.shown(), cell.node);
             cells.push(cell);
             if resource == Resource::Memory {
                 for kind in KINDS {
-                    let _ = write!(text, " {:.2} |", waits::of_kind(record, kind));
+                    let _ = write!(rows, ",{:.2}", waits::of_kind(record, kind));
                 }
             }
         }
-        let _ = writeln!(text, " {:.2} |", by_disks(record));
+        let _ = writeln!(rows, ",{:.2}", by_disks(record));
     }
-    notes(records, &[Score::Memory, Score::Io], &mut text);
-    text.push('\n');
+    notes(records, &[Score::Memory, Score::Io], &mut summary);
+    summary.push('\n');
     for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
-        summary(resource, cells, &mut text, &mut failures);
+        errors(resource, cells, &mut summary, &mut failures);
     }
-    (text, failures)
+    Verdict { rows, summary, failures }
 }
 
 impl Cell {
@@ -106,11 +106,8 @@ impl Cell {
 
     fn shown(&self) -> String {
         match (self.score, self.error()) {
-            (Some(score), Some(error)) => {
-                let wrong = marks(wrong_sides(self.judged, score, TOLERANCE_IN_REAL_TIME));
-                format!("{:.3} | {score:.3}{wrong} | {error:+.3}", self.truth)
-            }
-            _ => format!("{:.3} | – | –", self.truth),
+            (Some(score), Some(error)) => format!("{:.3},{score:.3},{error:.3}", self.truth),
+            _ => format!("{:.3},,", self.truth),
         }
     }
 
@@ -144,7 +141,7 @@ impl Cell {
     }
 }
 
-fn summary(resource: Resource, cells: &[Cell], text: &mut String, failures: &mut Vec<String>) {
+fn errors(resource: Resource, cells: &[Cell], text: &mut String, failures: &mut Vec<String>) {
     let key = key(resource);
     let absolute = |of: &dyn Fn(&Cell) -> Option<f64>| {
         let counted = cells.iter().filter(|cell| cell.counts());
