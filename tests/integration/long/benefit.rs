@@ -74,7 +74,7 @@ impl Arm {
                 "--candidate-min-age",
                 MIN_AGE,
             ],
-            _ => &["--publish", "off"],
+            Self::Nothing | Self::NodePsi => &["--publish", "off"],
         }
     }
 
@@ -83,7 +83,9 @@ impl Arm {
         let score = "node:psi_agent_node_score_ratio:avg10m_neutral";
         let (policy, query) = match self {
             Self::Candidate => ("descheduler-candidate.yaml", "slow-score".to_owned()),
-            _ => ("descheduler-contention.yaml", by_instance(PLAIN_PRESSURE)),
+            Self::Nothing | Self::NodePsi => {
+                ("descheduler-contention.yaml", by_instance(PLAIN_PRESSURE))
+            }
         };
         let policy = snippet(policy);
         assert!(policy.contains("minPodAge: 15m") && policy.contains(score), "{policy}");
