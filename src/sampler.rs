@@ -143,13 +143,19 @@ impl Worker {
         let detail = asked.iter().map(|request| request.detail).max().unwrap_or(Detail::Exported);
         let moment = clock::now();
         let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
-        let before = self.shared.take();
+        let mut before = self.shared.take();
         let usable = |before: &&Scraped| {
             before.sample.detail >= detail && age(&before.sample) < MIN_PRESSURE_INTERVAL
         };
         let mut scraped = match before.as_ref().filter(usable) {
             Some(before) => Scraped { took: None, ..before.clone() },
             None => {
+                // Rates use only the pressures of the sample before. The rest is freed before
+                // another sample needs as much memory.
+                let unshared = before.as_mut().and_then(|one| Arc::get_mut(&mut one.sample));
+                for cgroup in unshared.into_iter().flat_map(|sample| &mut sample.cgroups) {
+                    cgroup.stats = None;
+                }
                 let pods = self.pods.borrow().clone();
                 let sample = Arc::new(self.collector.scrape(moment, detail, pods.as_deref()));
                 let took = clock::now().at.saturating_duration_since(moment.at);

@@ -35,7 +35,8 @@ const WAITS: f64 = 0.01;
 /// Time after a wait in which the container's costly files are read.
 const ATTENTION: Duration = Duration::from_secs(60);
 
-pub(super) type States = HashMap<CgroupId, CgroupState>;
+/// Boxed, since the map has up to twice as many slots as cgroups.
+pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
 
 /// The state of one cgroup.
 #[derive(Debug, Default)]

@@ -10,10 +10,10 @@ use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
 
 /// Size from which a chunk is complete.
-const CHUNK_BYTES: usize = 64 * 1024;
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Capacity beyond [`CHUNK_BYTES`] for the line that completes a chunk. Few lines are longer.
-const LINE_BYTES: usize = 1024;
+pub(super) const LINE_BYTES: usize = 1024;
 
 #[derive(Debug)]
 pub struct Exposition {

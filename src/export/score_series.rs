@@ -3,9 +3,10 @@
 //! no new series of the others.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
+use super::exposition::{CHUNK_BYTES, LINE_BYTES};
 use super::families::Kind;
 use super::series::push_label;
 use crate::identity::{Vm, Workload};
@@ -25,8 +26,12 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
     now.saturating_duration_since(score.moment.at) >= STALE
 }
 
+/// Text in pieces of about [`CHUNK_BYTES`]. With 500 VMs it has 0.5 MB: as a single growing text, it
+/// left that much free memory in the heap.
+pub type Pieces = Vec<Vec<u8>>;
+
 /// Appends the series of the CPU source, which exists before the first score, and of the score.
-pub fn write_score(text: &mut String, source: CpuSource, assessment: Option<&Assessment>) {
+pub fn write_score(text: &mut Pieces, source: CpuSource, assessment: Option<&Assessment>) {
     let help = "Source of CPU wait time as the label source, run-delay or psi; always 1.";
     gauge(text, "psi_agent_cpu_source_info", help)
         .write(&[&label("source", source.word())], Some(1.0));
@@ -38,7 +43,7 @@ pub fn write_score(text: &mut String, source: CpuSource, assessment: Option<&Ass
     }
 }
 
-fn write_node(text: &mut String, score: &NodeScore) {
+fn write_node(text: &mut Pieces, score: &NodeScore) {
     let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
     let help = "Contention score of the node, 0 to 1, smoothed over 30 s: the largest contention \
                 ratio of the resources in --score-resources.";
@@ -97,7 +102,7 @@ struct VmSeries<'a> {
     vm: &'a Vm,
 }
 
-fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
+fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
     let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
     let help = "Share of its demand that the VM waited for because of the node, excluding its own \
                 limits, 0 to 1, smoothed over 30 s.";
@@ -137,7 +142,7 @@ fn write_vms(text: &mut String, vms: &[VmSeries<'_>]) {
     }
 }
 
-fn write_relief(text: &mut String, assessment: &Assessment, vms: &[VmSeries<'_>]) {
+fn write_relief(text: &mut Pieces, assessment: &Assessment, vms: &[VmSeries<'_>]) {
     let help = "Busy vCPUs that can be added to the node before the level is medium.";
     gauge(text, "psi_agent_node_headroom_cpus", help).write(&[], assessment.headroom_cpus);
     let relief = |vm: &VmSeries<'_>| assessment.relief.get(&vm.member.cgroup.id);
@@ -166,13 +171,13 @@ fn label(name: &str, value: &str) -> String {
     label
 }
 
-fn gauge<'a>(text: &'a mut String, name: &'static str, help: &'static str) -> Family<'a> {
+fn gauge<'a>(text: &'a mut Pieces, name: &'static str, help: &'static str) -> Family<'a> {
     Family::new(text, Kind::Gauge, name, help)
 }
 
 /// Writer of a family. A family without series has no header.
 struct Family<'a> {
-    text: &'a mut String,
+    text: &'a mut Pieces,
     kind: Kind,
     name: &'static str,
     help: &'static str,
@@ -180,7 +185,7 @@ struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    fn new(text: &'a mut String, kind: Kind, name: &'static str, help: &'static str) -> Self {
+    fn new(text: &'a mut Pieces, kind: Kind, name: &'static str, help: &'static str) -> Self {
         Self { text, kind, name, help, needs_header: true }
     }
 
@@ -188,18 +193,22 @@ impl<'a> Family<'a> {
     fn write(&mut self, labels: &[&str], value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         let Self { name, help, .. } = *self;
-        // Writing to a String cannot fail.
+        if self.text.last().is_none_or(|piece| piece.len() >= CHUNK_BYTES) {
+            self.text.push(Vec::with_capacity(CHUNK_BYTES + LINE_BYTES));
+        }
+        let Some(text) = self.text.last_mut() else { return };
+        // Writing to a Vec cannot fail.
         if std::mem::take(&mut self.needs_header) {
             let kind = self.kind.word();
-            let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
-        self.text.push_str(name);
+        text.extend_from_slice(name.as_bytes());
         if !labels.is_empty() {
-            self.text.push('{');
-            labels.iter().for_each(|part| self.text.push_str(part));
-            self.text.push('}');
+            text.push(b'{');
+            labels.iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+            text.push(b'}');
         }
-        let _ = writeln!(self.text, " {}", (value * 1e6).round() / 1e6);
+        let _ = writeln!(text, " {}", (value * 1e6).round() / 1e6);
     }
 }
 
@@ -253,10 +262,14 @@ mod tests {
         }
     }
 
+    fn written(source: CpuSource, assessment: Option<&Assessment>) -> String {
+        let mut text = Pieces::new();
+        write_score(&mut text, source, assessment);
+        String::from_utf8(text.concat()).unwrap()
+    }
+
     fn score(members: Vec<ContainerScore>) -> String {
-        let mut text = String::new();
-        write_score(&mut text, CpuSource::RunDelay, Some(&node_score(members).into()));
-        text
+        written(CpuSource::RunDelay, Some(&node_score(members).into()))
     }
 
     #[test]
@@ -279,8 +292,7 @@ mod tests {
 
     #[test]
     fn the_source_of_cpu_wait_is_exported_before_the_first_score() {
-        let mut text = String::new();
-        write_score(&mut text, CpuSource::Psi, None);
+        let text = written(CpuSource::Psi, None);
         assert_eq!(text.lines().last(), Some("psi_agent_cpu_source_info{source=\"psi\"} 1"));
         let line = "\npsi_agent_cpu_source_info{source=\"run-delay\"} 1\n";
         assert!(score(Vec::new()).contains(line), "{line}");

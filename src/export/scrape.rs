@@ -1,10 +1,11 @@
 //! The response to a scrape, in chunks: series of the sample, of the score, then the agent's own.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::IntoIter;
 
 use super::exposition::Exposition;
 use super::families::FamilyGroup;
-use super::score_series::write_score;
+use super::score_series::{Pieces, write_score};
 use super::series::LabelCache;
 use crate::health::Health;
 use crate::relief::Assessment;
@@ -34,16 +35,15 @@ impl Scrapes {
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
-        let mut text = String::new();
-        write_score(&mut text, sample.cpu_source, assessment);
-        let mut own = Vec::new();
-        if let Err(error) = health.render(&mut own) {
-            tracing::error!(%error, "Cannot render the agent's own metrics");
-            own.clear();
+        let mut own = Pieces::new();
+        write_score(&mut own, sample.cpu_source, assessment);
+        let mut text = Vec::new();
+        match health.render(&mut text) {
+            Ok(()) => own.push(text),
+            Err(error) => tracing::error!(%error, "Cannot render the agent's own metrics"),
         }
-        let own = [text.into_bytes(), own].concat();
         let exposition = Exposition::new(sample, labels, self.groups.clone());
-        Scrape { exposition, own }
+        Scrape { exposition, own: own.into_iter() }
     }
 }
 
@@ -51,17 +51,18 @@ impl Scrapes {
 #[derive(Debug)]
 pub struct Scrape {
     exposition: Exposition,
-    own: Vec<u8>,
+    /// The series of the score, then the agent's own.
+    own: IntoIter<Vec<u8>>,
 }
 
 impl Scrape {
     /// Appends the next chunk to `text`; `false` when it was the last.
     pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        let more = self.exposition.next_chunk(text);
-        if !more {
-            text.append(&mut self.own);
+        if self.exposition.next_chunk(text) {
+            return true;
         }
-        more
+        text.extend(self.own.next().unwrap_or_default());
+        self.own.len() > 0
     }
 }
 

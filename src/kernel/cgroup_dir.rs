@@ -120,7 +120,7 @@ fn relative(path: &str) -> &str {
 #[derive(Debug)]
 pub struct CgroupDir {
     root: Arc<CgroupRoot>,
-    path: Box<str>,
+    path: Arc<str>,
     inode: u64,
     /// `None` where files are opened by path, to save the descriptor.
     handle: Option<OwnedFd>,
@@ -129,21 +129,26 @@ pub struct CgroupDir {
 impl CgroupDir {
     /// Opens the cgroup at `path` (`/` for the root). Without `keep`, or where no descriptor is
     /// left, later files are opened by path.
-    pub fn open(root: &Arc<CgroupRoot>, path: &str, keep: bool) -> Result<Self, ReadError> {
-        let named = |errno: Errno| ReadError::new(&root.full_path(path), errno);
+    pub fn open(
+        root: &Arc<CgroupRoot>,
+        path: impl Into<Arc<str>>,
+        keep: bool,
+    ) -> Result<Self, ReadError> {
+        let path = path.into();
+        let named = |errno: Errno| ReadError::new(&root.full_path(&path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let opened = match openat(&root.handle, relative(path), flags, Mode::empty()) {
+        let opened = match openat(&root.handle, relative(&path), flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
         };
         let stat = match &opened {
             Some(handle) => nix::sys::stat::fstat(handle),
-            None => root.stat(path),
+            None => root.stat(&path),
         };
         let inode = stat.map_err(named)?.st_ino;
         let handle = opened.filter(|_| keep);
-        Ok(Self { root: Arc::clone(root), path: path.into(), inode, handle })
+        Ok(Self { root: Arc::clone(root), path, inode, handle })
     }
 
     /// The directory's inode, which identifies the cgroup; a path can be reused.

@@ -30,8 +30,8 @@ pub struct CgroupId(pub u64);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cgroup {
     pub id: CgroupId,
-    /// Its path from the root of the hierarchy; `/` is the root.
-    pub path: Box<str>,
+    /// Its path from the root of the hierarchy; `/` is the root. All holders of a path share it.
+    pub path: Arc<str>,
     pub place: Place,
     /// When it was created, seconds since the epoch.
     pub made_at_s: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Cgroup {
 
 impl Cgroup {
     #[must_use]
-    pub fn new(id: CgroupId, path: impl Into<Box<str>>, made_at_s: Option<u64>) -> Self {
+    pub fn new(id: CgroupId, path: impl Into<Arc<str>>, made_at_s: Option<u64>) -> Self {
         let path = path.into();
         Self { id, place: Place::of_path(&path), path, made_at_s }
     }
@@ -104,7 +104,7 @@ pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     extent: Extent,
     watch: Option<CgroupWatch>,
-    nodes: BTreeMap<Box<str>, CgroupNode>,
+    nodes: BTreeMap<Arc<str>, CgroupNode>,
     rescanned_at: Option<Instant>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
@@ -208,7 +208,7 @@ impl CgroupTree {
                 return;
             }
         };
-        let listed: BTreeMap<Box<str>, u64> = self.child_paths(path, &children).collect();
+        let listed: BTreeMap<Arc<str>, u64> = self.child_paths(path, &children).collect();
         for known in self.children_of(path) {
             let inode = self.nodes.get(&known).map(|node| node.dir.inode());
             if inode != listed.get(&known).copied() {
@@ -229,7 +229,7 @@ impl CgroupTree {
         &mut self,
         path: &str,
         children: &[(CString, u64)],
-    ) -> impl Iterator<Item = (Box<str>, u64)> {
+    ) -> impl Iterator<Item = (Arc<str>, u64)> {
         children.iter().filter_map(move |(name, inode)| {
             if let Ok(name) = name.to_str() {
                 return Some((join(path, name), *inode));
@@ -240,7 +240,7 @@ impl CgroupTree {
         })
     }
 
-    fn add(&mut self, path: Box<str>) {
+    fn add(&mut self, path: Arc<str>) {
         let mut pending = vec![path];
         while let Some(path) = pending.pop() {
             let place = Place::of_path(&path);
@@ -248,7 +248,7 @@ impl CgroupTree {
                 continue;
             }
             let keep = self.nodes.len() < self.handles;
-            let dir = match CgroupDir::open(&self.root, &path, keep) {
+            let dir = match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
                 Ok(dir) => dir,
                 Err(error) if error.is_vanished() => continue,
                 Err(error) => {
@@ -258,7 +258,7 @@ impl CgroupTree {
             };
             let descends = self.extent.descends(&place);
             let id = CgroupId(dir.inode());
-            let cgroup = Arc::new(Cgroup::new(id, path.clone(), dir.made_at_s()));
+            let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
             let mut node = CgroupNode { cgroup, dir, descends, subdirs: None, watch: None };
             if descends {
                 // Watch before listing: a child created in between is reported twice, not missed.
@@ -278,7 +278,7 @@ impl CgroupTree {
 
     /// Removes a cgroup that no longer exists, and its descendants. Returns its parent, which has to
     /// be listed again: a new cgroup may have the same name.
-    pub fn remove(&mut self, path: &str) -> Option<Box<str>> {
+    pub fn remove(&mut self, path: &str) -> Option<Arc<str>> {
         let mut gone = self.descendants_of(path);
         gone.push(path.into());
         for path in gone {
@@ -295,14 +295,14 @@ impl CgroupTree {
         Some(parent.into())
     }
 
-    fn descendants_of(&self, path: &str) -> Vec<Box<str>> {
+    fn descendants_of(&self, path: &str) -> Vec<Arc<str>> {
         let below = join(path, "");
         let range = (Bound::Excluded(&below), Bound::Unbounded);
-        let paths = self.nodes.range::<Box<str>, _>(range).map(|(path, _)| path);
+        let paths = self.nodes.range::<Arc<str>, _>(range).map(|(path, _)| path);
         paths.take_while(|path| path.starts_with(&*below)).cloned().collect()
     }
 
-    fn children_of(&self, path: &str) -> Vec<Box<str>> {
+    fn children_of(&self, path: &str) -> Vec<Arc<str>> {
         let below = join(path, "");
         let mut paths = self.descendants_of(path);
         paths.retain(|path| path.strip_prefix(&*below).is_some_and(|name| !name.contains('/')));
@@ -343,10 +343,10 @@ impl CgroupTree {
 fn watch_node(
     watch: Option<&mut CgroupWatch>,
     root: &CgroupRoot,
-    path: &str,
+    path: &Arc<str>,
     errors: &mut Vec<ReadError>,
 ) -> Option<WatchDescriptor> {
-    match watch?.add(&root.full_path(path), path) {
+    match watch?.add(&root.full_path(path), Arc::clone(path)) {
         Ok(descriptor) => Some(descriptor),
         Err(errno) => {
             if errno != Errno::ENOENT && errno != Errno::ENODEV {
@@ -368,7 +368,7 @@ fn inotify_error(errno: Errno) -> ReadError {
     ReadError { path: path.into(), kind: ReadErrorKind::Failed(errno) }
 }
 
-fn join(path: &str, name: &str) -> Box<str> {
+fn join(path: &str, name: &str) -> Arc<str> {
     let base = path.trim_end_matches('/');
     format!("{base}/{name}").into()
 }

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use nix::errno::Errno;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    pub changed: BTreeSet<Box<str>>,
+    pub changed: BTreeSet<Arc<str>>,
     /// The event queue overflowed: any cgroup may have changed.
     pub overflow: bool,
 }
@@ -18,7 +19,7 @@ pub struct Hints {
 #[derive(Debug)]
 pub struct CgroupWatch {
     inotify: Inotify,
-    paths: HashMap<WatchDescriptor, Box<str>>,
+    paths: HashMap<WatchDescriptor, Arc<str>>,
     buffer: Vec<u8>,
 }
 
@@ -32,7 +33,7 @@ impl CgroupWatch {
     /// Watches the children of the directory `full_path`, named `cgroup` in hints. Fails with
     /// ENOSPC when `fs.inotify.max_user_watches` is reached, and with ENOENT when the directory was
     /// removed.
-    pub fn add(&mut self, full_path: &Path, cgroup: &str) -> Result<WatchDescriptor, Errno> {
+    pub fn add(&mut self, full_path: &Path, cgroup: Arc<str>) -> Result<WatchDescriptor, Errno> {
         // ONLYDIR applies to the watched path. Events of control files, which come and go with
         // controllers, arrive too: take_hints() ignores them.
         let mask = WatchMask::CREATE
@@ -42,7 +43,7 @@ impl CgroupWatch {
             | WatchMask::ONLYDIR
             | WatchMask::DONT_FOLLOW;
         let watch = self.inotify.watches().add(full_path, mask).map_err(errno)?;
-        self.paths.insert(watch.clone(), cgroup.into());
+        self.paths.insert(watch.clone(), cgroup);
         Ok(watch)
     }
 
