@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// The predicted contention without one of the demands. The others keep the CPUs that they use,
-    /// and those that wait share the freed CPUs. Queueing decreases with the waiting of other workloads.
+    /// and those that wait share the freed CPUs. Some queue behind other workloads as before.
     /// Memory wait decreases by the share of memory that is freed.
     pub fn without(&self, leaving: usize) -> Contention {
         let Some(gone) = self.demands.get(leaving) else { return self.contention() };
@@ -139,20 +139,20 @@ impl Node {
 
     /// Takes CPUs from those that stay, as far as they still queue: while other workloads wait all the
     /// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
-    /// larger than it needs.
+    /// larger than it needs. All of them queue for at most as many CPUs as the other workloads wait for.
     fn keep_queueing(&self, stays: &mut [Allocated<'_>], leaving: usize) {
-        let waiting = |all: &[Allocated<'_>]| {
-            all.iter().filter(|one| !one.demand.is_scored).map(Allocated::waiting).sum::<f64>()
-        };
-        let (before, after) = (waiting(&self.allocation()), waiting(stays));
-        if before == 0.0 {
-            return;
-        }
+        let others = stays.iter().filter(|one| !one.demand.is_scored);
+        let others: f64 = others.map(Allocated::waiting).sum();
         let mut queueing = self.queueing();
         queueing.remove(leaving);
-        let left = (after / before).min(1.0);
-        for (one, queueing) in stays.iter_mut().zip(queueing) {
-            one.cpus = one.cpus.min(one.demand.wanted() - queueing * left);
+        let queue = stays.iter().zip(&queueing).filter(|(one, _)| one.demand.is_scored);
+        let all: f64 = queue.map(|(_, cpus)| cpus).sum();
+        if all == 0.0 {
+            return;
+        }
+        let left = (others / all).min(1.0);
+        for (one, cpus) in stays.iter_mut().zip(queueing).filter(|(one, _)| one.demand.is_scored) {
+            one.cpus = one.cpus.min(one.demand.wanted() - cpus * left);
         }
     }
 
@@ -372,9 +372,15 @@ mod tests {
         let (now, without) = (beside.contention().cpu, beside.without(0).cpu);
         assert!(now > 0.15 && without > 0.1, "{now} {without}");
         // A job that hardly waits takes nothing that becomes free.
-        let calm = Demand { used: 0.9, waiting: 0.1, ..batch };
+        let calm = Demand { used: 0.9, waiting: 0.1, ..batch.clone() };
         let beside = node(2, vec![vm(0.55, 0.1), vm(0.55, 0.1), calm]);
         assert!(beside.without(0).cpu < 0.01, "{:?}", beside.without(0));
+        // Nor does one that waits for little beside VMs that wait for each other.
+        let shared = || Demand { cpuset: set(4..8), ..vm(1.33, 0.67) };
+        let own = Demand { cpuset: set(0..4), ..vm(3.85, 0.15) };
+        let daemon = Demand { used: 0.01, waiting: 0.02, ..batch };
+        let beside = node(8, vec![shared(), shared(), shared(), own, daemon]);
+        assert!(beside.without(0).cpu < 0.06, "{:?}", beside.without(0));
     }
 
     #[test]
