@@ -124,7 +124,7 @@ impl Scene {
 
 /// The policy that the documents have, but that VMs may move which started just now.
 fn policy() -> String {
-    let (policy, age) = (snippet(POLICY), "minPodAge: 15m");
+    let (policy, age) = (snippet(POLICY), "minPodAge: 6h");
     assert!(policy.contains(age), "{policy}");
     policy.replace(age, "minPodAge: 1s")
 }

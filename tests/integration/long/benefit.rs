@@ -81,15 +81,15 @@ impl Arm {
     /// The policy of docs/consumers.
     fn policy(self) -> String {
         let score = "node:psi_agent_node_score_ratio:avg10m_neutral";
-        let (policy, query) = match self {
-            Self::Candidate => ("descheduler-candidate.yaml", "slow-score".to_owned()),
+        let (policy, age, query) = match self {
+            Self::Candidate => ("descheduler-candidate.yaml", "6h", "slow-score".to_owned()),
             Self::Nothing | Self::NodePsi => {
-                ("descheduler-contention.yaml", by_instance(PLAIN_PRESSURE))
+                ("descheduler-contention.yaml", "15m", by_instance(PLAIN_PRESSURE))
             }
         };
-        let policy = snippet(policy);
-        assert!(policy.contains("minPodAge: 15m") && policy.contains(score), "{policy}");
-        policy.replace("minPodAge: 15m", &format!("minPodAge: {MIN_AGE}")).replace(score, &query)
+        let (policy, age) = (snippet(policy), format!("minPodAge: {age}"));
+        assert!(policy.contains(&age) && policy.contains(score), "{policy}");
+        policy.replace(&age, &format!("minPodAge: {MIN_AGE}")).replace(score, &query)
     }
 }
 

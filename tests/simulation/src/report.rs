@@ -91,11 +91,12 @@ pub enum Goal {
     ThrottledAlone,
 }
 
-/// Each goal with whether it holds, for psi-agent with candidate and brake.
+/// Each goal with whether it holds, for psi-agent with candidate and brake, and no second move within six
+/// hours.
 pub fn goals(goal: Goal, rows: &[Row]) -> Vec<(String, bool)> {
     let find = |arm: Arm| rows.iter().find(|row| row.arm == arm);
     let (Some(own), Some(nothing), Some(openshift)) =
-        (find(Arm::Brake), find(Arm::Nothing), find(Arm::Openshift))
+        (find(Arm::Rest), find(Arm::Nothing), find(Arm::Openshift))
     else {
         return Vec::new();
     };
@@ -166,7 +167,7 @@ mod tests {
                 row(Arm::Nothing, 10.0, 0.0),
                 row(Arm::Openshift, 6.0, 9.0),
                 row(Arm::Score, 1.0, 1.0),
-                row(Arm::Brake, lost, moves),
+                row(Arm::Rest, lost, moves),
             ]
         };
         let holds = |lost, moves| -> Vec<bool> {
