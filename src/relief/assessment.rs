@@ -130,7 +130,8 @@ impl Assessor {
         relief.collect()
     }
 
-    /// The score minus the predicted decrease, so that it equals the score if nothing changes.
+    /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can
+    /// increase: without a VM that hardly waits, one that starves is a larger part of the demand.
     fn score_without(&self, score: &NodeScore, now: &Contention, without: &Contention) -> Ratio {
         let ends = PerResource {
             cpu: now.cpu - without.cpu,
@@ -139,7 +140,7 @@ impl Assessor {
         };
         let left = self.counted.iter().filter_map(|resource| {
             let contention = (*score.contention.of(*resource))?.get();
-            Ratio::of(contention - ends.of(*resource).max(0.0), 1.0)
+            Ratio::of(contention - ends.of(*resource), 1.0)
         });
         left.reduce(|largest, one| if one > largest { one } else { largest }).unwrap_or(Ratio::ZERO)
     }

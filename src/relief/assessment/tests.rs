@@ -96,6 +96,14 @@ fn two_vms_that_want_the_whole_node_are_each_others_relief() {
 }
 
 #[test]
+fn without_a_vm_that_hardly_waits_one_that_starves_is_a_larger_part_of_the_demand() {
+    let fed = |number| vm(number, 0.66, 0.5);
+    let starved = settled(&node(vec![vm(1, 0.02, 1.0), fed(2), fed(3), fed(4)], vec![]));
+    assert!(starved.score.score < ratio(0.5));
+    assert!(relief(&starved, 2).1 > 0.9);
+}
+
+#[test]
 fn a_calm_node_has_headroom_and_needs_no_relief() {
     let calm = settled(&node(vec![vm(1, 0.5, 0.0)], vec![]));
     assert_eq!(relief(&calm, 1), (0.0, 0.0));
