@@ -26,7 +26,7 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
     now.saturating_duration_since(score.moment.at) >= STALE
 }
 
-/// Text in pieces of about [`CHUNK_BYTES`]. With 500 VMs it has 0.5 MB: as a single growing text, it
+/// Text in pieces of about 64 KiB. With 500 VMs it has 0.5 MB: as a single growing text, it
 /// left that much free memory in the heap.
 pub type Pieces = Vec<Vec<u8>>;
 

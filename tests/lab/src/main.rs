@@ -156,8 +156,8 @@ fn main() -> anyhow::Result<()> {
             complain(&failures)
         }
         Command::Relief { records } => {
-            let (text, failures) = relief::table(&read_records(&records)?);
-            println!("{text}");
+            let Verdict { rows, summary, failures } = relief::table(&read_records(&records)?);
+            println!("{rows}\n{summary}");
             complain(&failures)
         }
         Command::Table { compare: false, csv, records } => {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::judging::Verdict;
 use crate::record::{Answer, Record};
 use crate::scenario::Pod;
 use crate::truth::{self, mean};
@@ -49,19 +50,13 @@ pub fn is_compared(record: &Record) -> bool {
         && truth::by_run_delay(record) >= CONTENDED
 }
 
-/// The tables as Markdown, and what fails.
-pub fn table(records: &[Record]) -> (String, Vec<String>) {
+/// A row of CSV for each VM that was left out, and what they show together.
+pub fn table(records: &[Record]) -> Verdict {
     let by_name: BTreeMap<&str, &Record> =
         records.iter().map(|record| (record.scenario.name.as_str(), record)).collect();
     let mut failures = Vec::new();
-    let mut text = String::new();
-    if let Some(record) = records.first() {
-        let _ = writeln!(text, "Linux {}\n", record.kernel);
-    }
-    text.push_str(
-        "| scenario | VM | truth | without it | predicted | waiting ended, CPUs | predicted | named |\n\
-         |---|---|---:|---:|---:|---:|---:|---|\n",
-    );
+    let mut rows =
+        "scenario,vm,truth,without,predicted,ended_cpus,predicted_cpus,named\n".to_owned();
     let (mut errors, mut parts) = (Vec::new(), Vec::new());
     // The others are runs without a VM.
     let whole = records.iter().filter(|record| record.scenario.is_long_enough_to_predict());
@@ -74,13 +69,13 @@ pub fn table(records: &[Record]) -> (String, Vec<String>) {
                     let Kind { pod, predicted, without, ended, .. } = kind;
                     errors.push((predicted.without - without).abs());
                     let _ = writeln!(
-                        text,
-                        "| {name} | {} | {:.3} | {without:.3} | {:.3} | {ended:.2} | {:.2} | {} |",
+                        rows,
+                        "{name},{},{:.3},{without:.3},{:.3},{ended:.2},{:.2},{}",
                         pod.name,
                         truth::by_run_delay(record),
                         predicted.without,
                         predicted.cpus,
-                        if named == Some(at) { "yes" } else { "" },
+                        u8::from(named == Some(at)),
                     );
                 }
                 parts.push(parts_of_best(&kinds));
@@ -90,19 +85,20 @@ pub fn table(records: &[Record]) -> (String, Vec<String>) {
     }
     let error = mean(&errors).unwrap_or(1.0);
     let largest = errors.iter().copied().fold(0.0, f64::max);
-    let _ = writeln!(
-        text,
-        "\nContention without a VM, {} VMs of {} scenarios: mean error {error:.3}, largest {largest:.3}.\n",
+    let kernel = records.first().map_or("", |record| &record.kernel);
+    let mut summary = format!(
+        "Contention without a VM on Linux {kernel}, {} VMs of {} scenarios: mean error {error:.3}, \
+         largest {largest:.3}.\n\n",
         errors.len(),
         parts.len()
     );
-    text.push_str("| the VM that leaves | mean part of the largest relief | at least .9 of it |\n|---|---:|---:|\n");
+    summary.push_str("| the VM that leaves | mean part of the largest relief | at least .9 of it |\n|---|---:|---:|\n");
     for (at, rule) in RULES.iter().enumerate() {
         let of_rule: Vec<f64> = parts.iter().map(|parts| parts[at]).collect();
         let nearly: Vec<f64> =
             of_rule.iter().map(|part| if *part >= NEARLY_BEST { 1.0 } else { 0.0 }).collect();
         let (part, nearly) = (mean(&of_rule).unwrap_or(0.0), mean(&nearly).unwrap_or(0.0));
-        let _ = writeln!(text, "| {rule} | {part:.3} | {:.0} % |", nearly * 100.0);
+        let _ = writeln!(summary, "| {rule} | {part:.3} | {:.0} % |", nearly * 100.0);
         if at == 0 && nearly < SCENARIOS {
             failures
                 .push(format!("the named VM is nearly the best in {nearly:.3} of the scenarios"));
@@ -111,7 +107,7 @@ pub fn table(records: &[Record]) -> (String, Vec<String>) {
     if error > MEAN_ERROR {
         failures.push(format!("mean error {error:.3}, more than {MEAN_ERROR}"));
     }
-    (text, failures)
+    Verdict { rows, summary, failures }
 }
 
 /// The kinds of VMs of a scenario; an error is why they can't be compared.
