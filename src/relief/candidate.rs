@@ -68,11 +68,10 @@ pub fn choose(
         return Err(NoCandidate::NoMoveHelps);
     }
     let now = assessment.score.moment.timestamp();
-    let is_movable = |one: &ContainerScore| {
-        one.workload.as_deref().is_some_and(|all| is_movable(all, min_age, now))
-    };
     let mut movable = helpful;
-    movable.retain(|(one, _)| is_movable(one));
+    movable.retain(|(one, _)| {
+        one.workload.as_deref().is_some_and(|all| is_movable(all, min_age, now))
+    });
     let most = movable.iter().map(|(_, rank)| *rank).fold(0.0, f64::max);
     let equal = movable.into_iter().filter(|(_, rank)| *rank >= NEARLY * most);
     let order = |one: &ContainerScore| {

@@ -35,7 +35,7 @@ const MEASURED: Duration = Duration::from_secs(600);
 /// Of the descheduler, as long as the windows of the queries. With a shorter one it would react twice.
 const INTERVAL: u32 = 120;
 /// Ages and windows are shorter than in docs/consumers, in both arms.
-const MIN_AGE: &str = "2m";
+const WINDOW: &str = "2m";
 const COPYING: Duration = Duration::from_secs(5);
 
 /// A node has its CPU for a third of the time.
@@ -72,7 +72,7 @@ impl Arm {
                 "medium,high",
                 "--mark-candidate",
                 "--candidate-min-age",
-                MIN_AGE,
+                WINDOW,
             ],
             Self::Nothing | Self::NodePsi => &["--publish", "off"],
         }
@@ -89,7 +89,7 @@ impl Arm {
         };
         let (policy, age) = (snippet(policy), format!("minPodAge: {age}"));
         assert!(policy.contains(&age) && policy.contains(score), "{policy}");
-        policy.replace(&age, &format!("minPodAge: {MIN_AGE}")).replace(score, &query)
+        policy.replace(&age, &format!("minPodAge: {WINDOW}")).replace(score, &query)
     }
 }
 
@@ -289,8 +289,18 @@ impl<'a> Scene<'a> {
             }
             std::thread::sleep(Duration::from_secs(2));
         }
-        let done = |counter: &PathBuf| -> f64 {
-            fs::read_to_string(counter).unwrap().trim().parse().unwrap_or_default()
+        for vm in &self.vms {
+            // What a load that has ended did not do would count as lost.
+            assert!(
+                Path::new(&format!("/proc/{}/exe", vm.process)).exists(),
+                "{} has ended",
+                vm.name
+            );
+        }
+        // A load that ran for less than 100 ms has not written its counter.
+        let done = |counter: &PathBuf| match fs::read_to_string(counter).unwrap().trim() {
+            "" => 0.0,
+            seconds => seconds.parse::<f64>().unwrap(),
         };
         let of_vm = |vm: &Vm| (vm.name.clone(), vm.counters.iter().map(done).sum());
         self.vms.iter().map(of_vm).collect()
@@ -318,7 +328,7 @@ fn run(arm: Arm, demand: &Demand, cpu: usize) -> Outcome {
         let token = scene.kubevirt.cluster.token("psi-agent-bridge");
         let kubeconfig = scene.kubevirt.cluster.write_kubeconfig("bridge", &token);
         let kubeconfig = kubeconfig.to_str().unwrap();
-        Agent::start(&["bridge", "--window", MIN_AGE, "--kubeconfig", kubeconfig])
+        Agent::start(&["bridge", "--window", WINDOW, "--kubeconfig", kubeconfig])
     });
     let source = prometheus.as_ref().map(Prometheus::address);
     let source = source.or(bridge.as_ref().map(|bridge| &*bridge.address));
