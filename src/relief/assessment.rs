@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::departure::Departures;
 use super::node::{Contention, Demand, Node};
 use crate::clock::Moment;
 use crate::contract::{NodePressure, Thresholds};
@@ -114,18 +115,18 @@ impl Assessor {
     }
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
-        let as_it_is = node.contention();
-        let is_calm = as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0;
-        let vms = score.containers.iter().enumerate().filter(|(_, one)| is_vm(one));
-        let relief = vms.map(|(at, one)| {
-            let relief = if is_calm {
-                Relief { cpus: 0.0, score_without: now }
-            } else {
-                let without = node.without(at);
-                let cpus = node.relief_cpus(at);
-                Relief { cpus, score_without: self.score_without(score, &as_it_is, &without) }
-            };
-            (one.cgroup.id, relief)
+        let departures = Departures::new(node);
+        let as_it_is = departures.now();
+        if as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0 {
+            let vms = score.containers.iter().filter(|one| is_vm(one));
+            return vms
+                .map(|one| (one.cgroup.id, Relief { cpus: 0.0, score_without: now }))
+                .collect();
+        }
+        let each = score.containers.iter().zip(departures.each());
+        let relief = each.filter(|(one, _)| is_vm(one)).map(|(one, departure)| {
+            let score_without = self.score_without(score, as_it_is, &departure.contention);
+            (one.cgroup.id, Relief { cpus: departure.relief_cpus, score_without })
         });
         relief.collect()
     }

@@ -1,0 +1,213 @@
+//! Predicts the contention of a node without one of its VMs.
+
+use super::node::{Allocated, Contention, Demand, Node, weight_of};
+use super::sharing::{Want, fair_shares};
+use crate::kernel::limits::CpuSet;
+
+/// What would change if one of a node's demands left.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Departure {
+    /// The contention that is left.
+    pub contention: Contention,
+    /// CPUs' worth of waiting that would end. Its own waiting counts only as far as it would end on
+    /// an empty node with as many CPUs.
+    pub relief_cpus: f64,
+}
+
+/// A node as it is now, from which each demand can be removed.
+#[derive(Debug)]
+pub struct Departures<'a> {
+    node: &'a Node,
+    now: Contention,
+    cpusets: Vec<Option<CpuSet>>,
+    /// The demands that are not idle, and the CPUs that each of them queues for.
+    queue: Vec<(Allocated<'a>, f64)>,
+}
+
+impl<'a> Departures<'a> {
+    /// Nothing has left yet.
+    pub fn new(node: &'a Node) -> Self {
+        let (now, cpusets) = (node.contention(), node.cpusets());
+        Self { node, now, cpusets, queue: queueing(node) }
+    }
+
+    /// The contention as it is now.
+    pub fn now(&self) -> &Contention {
+        &self.now
+    }
+
+    /// The prediction for each demand, in the node's order.
+    pub fn each(&self) -> impl Iterator<Item = Departure> {
+        self.node.demands.iter().map(|gone| self.without(gone))
+    }
+
+    /// The others keep the CPUs that they use, and those that wait share the freed CPUs. Some queue
+    /// behind other workloads as before.
+    fn without(&self, gone: &Demand) -> Departure {
+        let memory = self.node.memory_contention(Some(gone));
+        if gone.is_idle() {
+            return Departure { contention: Contention { memory, ..self.now }, relief_cpus: 0.0 };
+        }
+        let stay = self.queue.iter().filter(|(one, _)| !std::ptr::eq(one.demand, gone));
+        let mut stay: Vec<(Allocated<'_>, f64)> = stay.copied().collect();
+        self.share_what_is_freed(&mut stay, gone);
+        keep_queueing(&mut stay);
+        let stay: Vec<Allocated<'_>> = stay.into_iter().map(|(one, _)| one).collect();
+        let contention = self.node.contention_of(&stay, memory);
+        let too_large = gone.wanted() - f64::from(self.node.cpus);
+        let goes_along = if gone.is_scored { too_large.clamp(0.0, gone.waiting) } else { 0.0 };
+        let relief_cpus = (self.now.waiting - contention.waiting - goes_along).max(0.0);
+        Departure { contention, relief_cpus }
+    }
+
+    fn share_what_is_freed(&self, stay: &mut [(Allocated<'_>, f64)], gone: &Demand) {
+        let (node, mut left) = (self.node, gone.used);
+        for &cpuset in &self.cpusets {
+            let members = stay.iter_mut().map(|(one, _)| one);
+            let members = members.filter(|one| node.cpuset(one.demand) == cpuset);
+            let members: Vec<&mut Allocated<'_>> = members.collect();
+            let wants: Vec<Want> = members.iter().map(|one| want(one.demand)).collect();
+            let freed = left.min(gone.used * node.part_in(node.cpuset(gone), cpuset));
+            for (member, share) in members.into_iter().zip(fair_shares(&wants, freed)) {
+                left -= share - member.cpus;
+                member.cpus = share;
+            }
+        }
+    }
+}
+
+/// Takes CPUs from those that stay, as far as they still queue: while other workloads wait all the
+/// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
+/// larger than it needs. All of them queue for at most as many CPUs as the other workloads wait for.
+fn keep_queueing(stay: &mut [(Allocated<'_>, f64)]) {
+    let others = stay.iter().filter(|(one, _)| !one.demand.is_scored);
+    let others: f64 = others.map(|(one, _)| one.waiting()).sum();
+    let scored = || stay.iter().filter(|(one, _)| one.demand.is_scored);
+    let all: f64 = scored().map(|(_, queueing)| queueing).sum();
+    if all == 0.0 {
+        return;
+    }
+    let left = (others / all).min(1.0);
+    for (one, queueing) in stay.iter_mut().filter(|(one, _)| one.demand.is_scored) {
+        one.cpus = one.cpus.min(one.demand.wanted() - *queueing * left);
+    }
+}
+
+/// The demands that are not idle, and the CPUs that each waits for although its fair share, by
+/// weight, is larger than what it uses.
+fn queueing(node: &Node) -> Vec<(Allocated<'_>, f64)> {
+    let all = node.allocation();
+    let most = |one: &Demand| one.wanted().min(f64::from(node.size(node.cpuset(one))));
+    let want = |one: &Demand| Want { least: 0.0, most: most(one), weight: weight_of(one) };
+    let wants: Vec<Want> = all.iter().map(|one| want(one.demand)).collect();
+    let used: f64 = all.iter().map(|one| one.cpus).sum();
+    let shares = fair_shares(&wants, node.idle + used);
+    all.into_iter().zip(shares).map(|(one, share)| (one, (share - one.cpus).max(0.0))).collect()
+}
+
+/// The effective weight of a demand that waits is the number of CPUs that it gets now. This
+/// includes effects that `cpu.weight` does not show: the weights of the cgroups above, and the
+/// number of CPUs on which its threads run.
+fn want(demand: &Demand) -> Want {
+    let weight = demand.used.max(1e-6);
+    Want { least: demand.used, most: demand.wanted(), weight }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::tests::{near, node, set, vm};
+    use super::*;
+
+    fn without(node: &Node, leaving: usize) -> Contention {
+        Departures::new(node).each().nth(leaving).unwrap().contention
+    }
+
+    fn relief_cpus(node: &Node, leaving: usize) -> f64 {
+        Departures::new(node).each().nth(leaving).unwrap().relief_cpus
+    }
+
+    #[test]
+    fn those_that_wait_share_the_cpus_of_the_one_that_leaves() {
+        // Three VMs with one busy vCPU each, on two CPUs.
+        let three = node(2, vec![vm(2.0 / 3.0, 1.0 / 3.0); 3]);
+        assert!(near(three.contention().cpu, 1.0 / 3.0) && near(three.contention().waiting, 1.0));
+        assert!(near(without(&three, 0).cpu, 0.0) && near(relief_cpus(&three, 0), 1.0));
+        // Six of them on two CPUs: the other five still wait.
+        let six = node(2, vec![vm(1.0 / 3.0, 2.0 / 3.0); 6]);
+        assert!(near(without(&six, 0).cpu, 0.6) && near(relief_cpus(&six, 0), 1.0));
+    }
+
+    #[test]
+    fn the_largest_that_the_others_wait_for_helps_most_and_not_the_one_that_suffers() {
+        // A large VM that uses most of the node, two that wait, and an idle one.
+        let demands = vec![vm(3.0, 0.2), vm(0.5, 0.5), vm(0.5, 0.5), vm(0.0, 0.0)];
+        let node = node(4, demands);
+        let relief: Vec<f64> = (0..4).map(|at| relief_cpus(&node, at)).collect();
+        assert!(near(relief[0], 1.2) && near(relief[1], 1.0) && near(relief[3], 0.0), "{relief:?}");
+        assert!(without(&node, 0).cpu < 1e-6 && without(&node, 3) == node.contention());
+    }
+
+    #[test]
+    fn a_vm_larger_than_the_node_would_wait_elsewhere_as_well() {
+        let alone = node(2, vec![vm(2.0, 2.0)]);
+        assert!(near(relief_cpus(&alone, 0), 0.0) && near(without(&alone, 0).cpu, 0.0));
+        let beside = node(2, vec![vm(2.0, 6.0), vm(0.0, 0.0)]);
+        assert!(near(without(&beside, 1).cpu, 0.75));
+    }
+
+    #[test]
+    fn beside_a_batch_job_that_takes_what_becomes_free_vms_wait_for_their_turn_as_before() {
+        // As measured: six threads of little weight beside two VMs and one with CPUs of its own.
+        let batch = Demand { is_scored: false, weight: 50.0, vcpus: Some(6.0), ..vm(0.648, 5.351) };
+        let own = Demand { cpuset: set(0..2), weight: 200.0, ..vm(1.808, 0.192) };
+        let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
+        let (now, left) = (beside.contention().cpu, without(&beside, 0).cpu);
+        assert!(now > 0.15 && left > 0.1, "{now} {left}");
+        // A job that hardly waits takes nothing that becomes free.
+        let calm = Demand { used: 0.9, waiting: 0.1, ..batch.clone() };
+        let beside = node(2, vec![vm(0.55, 0.1), vm(0.55, 0.1), calm]);
+        assert!(without(&beside, 0).cpu < 0.01, "{:?}", without(&beside, 0));
+        // Nor does one that waits for little beside VMs that wait for each other.
+        let shared = || Demand { cpuset: set(4..8), ..vm(1.33, 0.67) };
+        let own = Demand { cpuset: set(0..4), ..vm(3.85, 0.15) };
+        let daemon = Demand { used: 0.01, waiting: 0.02, ..batch };
+        let beside = node(8, vec![shared(), shared(), shared(), own, daemon]);
+        assert!(without(&beside, 0).cpu < 0.06, "{:?}", without(&beside, 0));
+    }
+
+    #[test]
+    fn weight_and_quota_decide_which_get_the_freed_cpus() {
+        let third = vm(1.0 / 3.0, 2.0 / 3.0);
+        // A batch workload with three times the weight of a VM gets one of the two CPUs, and 1.2
+        // when a VM has left.
+        let batch = Demand { is_scored: false, ..vm(1.0, 9.0) };
+        let beside = node(2, [vec![third.clone(); 3], vec![batch.clone()]].concat());
+        assert!(near(without(&beside, 0).waiting, 1.2), "{:?}", without(&beside, 0));
+        // With a quota that is used up, it gets no more.
+        let limited = Demand { limit: Some(1.0), ..batch };
+        let beside = node(2, [vec![third; 3], vec![limited]].concat());
+        assert!(near(without(&beside, 0).waiting, 1.0), "{:?}", without(&beside, 0));
+    }
+
+    #[test]
+    fn a_vm_on_other_cpus_is_no_relief() {
+        let on = |cpuset, one| Demand { cpuset, ..one };
+        let demands = vec![
+            on(set(0..2), vm(2.0, 0.0)),
+            on(set(2..4), vm(1.0, 1.0)),
+            on(set(2..4), vm(1.0, 1.0)),
+        ];
+        let node = node(4, demands);
+        assert!(near(relief_cpus(&node, 0), 0.0));
+        assert!(near(relief_cpus(&node, 1), 2.0));
+    }
+
+    #[test]
+    fn waiting_for_memory_decreases_by_the_part_of_the_one_that_leaves() {
+        let of = |memory, memory_wait| Demand { memory: Some(memory), memory_wait, ..vm(0.5, 0.0) };
+        let node = node(4, vec![of(6e9, 0.4), of(2e9, 0.4)]);
+        assert!(near(node.contention().memory, 0.4));
+        assert!(near(without(&node, 0).memory, 0.1) && near(without(&node, 1).memory, 0.3));
+        assert_eq!(node.headroom_cpus(0.1), 0.0);
+    }
+}
