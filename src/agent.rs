@@ -33,7 +33,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let Started { server, probes, service, ticks } = tokio::select! {
+    let RunningAgent { server, probes, service, ticks } = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
@@ -49,7 +49,7 @@ async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-struct Started {
+struct RunningAgent {
     server: Server,
     /// `None` without `--probe-address`.
     probes: Option<Server>,
@@ -59,7 +59,7 @@ struct Started {
 
 /// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
 /// server responds before the first sample.
-async fn start(config: &Config) -> anyhow::Result<Started> {
+async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
     let host = Host::open(config)?;
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
@@ -101,7 +101,7 @@ async fn start(config: &Config) -> anyhow::Result<Started> {
         rules: config.access.rules(),
         authenticator,
     };
-    Ok(Started { server, probes, service: Arc::new(service), ticks })
+    Ok(RunningAgent { server, probes, service: Arc::new(service), ticks })
 }
 
 /// The features in use that have metrics of their own.

@@ -336,11 +336,11 @@ fn api_server(config: &Config) -> Vec<Finding> {
     }
 }
 
-type Connected = Result<Option<OwnNode>, ClusterError>;
+type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
 
 /// Checks the list of pods, from which series get their labels. `None` if the agent runs
 /// stand-alone.
-async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
+async fn pod_names(source: &PodSource, node: &OwnNodeResult) -> Option<Finding> {
     let remedy = match source {
         PodSource::Standalone => return None,
         PodSource::File(_) => "write the file with `kubectl get pods -o json`",
@@ -362,7 +362,7 @@ async fn pod_names(source: &PodSource, node: &Connected) -> Option<Finding> {
 }
 
 /// Checks access to the agent's own Node. `None` if nothing is published.
-async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
+async fn own_node(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
     }
@@ -382,7 +382,7 @@ async fn own_node(config: &Config, node: &Connected) -> Option<Finding> {
 
 /// Checks whether admission policies restrict what the agent's account may write. A Node that
 /// cannot be patched is reported by [`own_node`].
-async fn restriction(config: &Config, node: &Connected) -> Option<Finding> {
+async fn restriction(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
     if config.publish != Publish::On {
         return None;
     }

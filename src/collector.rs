@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::clock::Moment;
-use crate::identity::matching::{Found, Matching, match_pods};
+use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
@@ -159,7 +159,7 @@ impl Collector {
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
         for (cgroup, found) in self.tree.nodes().zip(&found) {
             let in_scope = self.is_in_scope(cgroup, found);
-            if *found == Found::NotYet || !in_scope && !shown.contains(&cgroup.cgroup.id) {
+            if *found == PodMatch::NotListed || !in_scope && !shown.contains(&cgroup.cgroup.id) {
                 continue;
             }
             let (files, all) = (&mut self.files, &Resource::ALL);
@@ -186,7 +186,7 @@ impl Collector {
         }
     }
 
-    fn is_in_scope(&self, node: &CgroupNode, found: &Found) -> bool {
+    fn is_in_scope(&self, node: &CgroupNode, found: &PodMatch) -> bool {
         self.selection.is_some_and(|selection| selection.includes(&node.cgroup.place, found))
     }
 
@@ -200,7 +200,7 @@ impl Collector {
     }
 
     /// Ends a pass: returns its report, and removes the cgroups that no longer exist.
-    fn report(&mut self, found: &[Found], matching: Option<Matching>) -> PassReport {
+    fn report(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
         let cgroups = self.tree.nodes().zip(found);
         let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
         for cgroup in std::mem::take(&mut self.files.gone) {

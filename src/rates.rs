@@ -22,7 +22,7 @@ pub use cpu::{CpuRates, ThreadRates};
 use cpu::{cpu_rates, thread_rates};
 pub use disks::IoRates;
 use disks::disk_rates;
-pub use smoothing::Smoothed;
+pub use smoothing::MovingAverage;
 pub use window::{PressureRates, Ratio, WaitShares};
 use window::{increase, per_second, pressure_rates};
 
@@ -224,14 +224,14 @@ fn other_rates(earlier: &TickSample, later: &TickSample) -> Option<Vec<CpuRates>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Scanned;
+    use crate::sample::ScannedPages;
 
     #[test]
     fn pages_scanned_by_kswapd_were_scanned_for_the_node() {
         let scanned = |by_kswapd, directly| MemoryUse {
             current: None,
             limit_hits: Some(by_kswapd),
-            scanned: Some(Scanned { by_kswapd, directly }),
+            scanned: Some(ScannedPages { by_kswapd, directly }),
         };
         let rates = |before: MemoryUse, after: MemoryUse| memory_rates(Some(&before), &after);
         let some = rates(scanned(0, 100), scanned(30, 190));

@@ -234,7 +234,7 @@ pub struct CpuCounters {
     pub at: Instant,
     /// CPU time used, microseconds.
     pub usage_us: Option<u64>,
-    pub throttled: Option<Throttled>,
+    pub throttled: Option<ThrottledTime>,
 }
 
 /// CPU limits of a container.
@@ -264,7 +264,7 @@ impl CpuLimits {
 /// CPU time lost to quotas, microseconds, summed over CPUs. Several levels can report the same
 /// time. Zero where the cpu controller is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Throttled {
+pub struct ThrottledTime {
     /// By the container's own quota.
     pub container_us: u64,
     /// By its pod's quota; `None` where the pod has none.
@@ -292,12 +292,12 @@ pub struct MemoryUse {
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Option<u64>,
     /// Its pages scanned by reclaim; read only after one of these limits was hit.
-    pub scanned: Option<Scanned>,
+    pub scanned: Option<ScannedPages>,
 }
 
 /// Pages scanned by reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scanned {
+pub struct ScannedPages {
     /// By kswapd, which runs only when the node is short of memory.
     pub by_kswapd: u64,
     /// By allocating tasks, because the node is short of memory, or because of a limit.

@@ -34,7 +34,7 @@ pub struct Tick {
 }
 
 #[derive(Debug, Clone)]
-pub struct Scraped {
+pub struct ScrapeResult {
     /// The sample, shared with other requests.
     pub sample: Arc<ScrapeSample>,
     /// Rates since the scrape before; `None` if that was long ago.
@@ -48,7 +48,7 @@ pub type Pods = watch::Receiver<Option<Arc<PodIndex>>>;
 
 struct Request {
     detail: Detail,
-    answer: oneshot::Sender<Scraped>,
+    answer: oneshot::Sender<ScrapeResult>,
 }
 
 /// A handle of the thread. When all handles are dropped, the thread ends.
@@ -80,7 +80,7 @@ impl Sampler {
     }
 
     /// A sample of at least `detail`, no older than a second.
-    pub async fn scrape(&self, detail: Detail) -> Result<Scraped, SamplerEnded> {
+    pub async fn scrape(&self, detail: Detail) -> Result<ScrapeResult, SamplerEnded> {
         let (answer, scraped) = oneshot::channel();
         self.requests.send(Request { detail, answer }).map_err(|_| SamplerEnded)?;
         scraped.await.map_err(|_| SamplerEnded)
@@ -106,7 +106,7 @@ struct Worker {
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
     previous: Option<Arc<Tick>>,
-    shared: Option<Scraped>,
+    shared: Option<ScrapeResult>,
 }
 
 impl Worker {
@@ -144,11 +144,11 @@ impl Worker {
         let moment = clock::now();
         let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
         let mut before = self.shared.take();
-        let usable = |before: &&Scraped| {
+        let usable = |before: &&ScrapeResult| {
             before.sample.detail >= detail && age(&before.sample) < MIN_PRESSURE_INTERVAL
         };
         let mut scraped = match before.as_ref().filter(usable) {
-            Some(before) => Scraped { took: None, ..before.clone() },
+            Some(before) => ScrapeResult { took: None, ..before.clone() },
             None => {
                 // Rates use only the pressures of the sample before. The rest is freed before
                 // another sample needs as much memory.
@@ -159,7 +159,7 @@ impl Worker {
                 let pods = self.pods.borrow().clone();
                 let sample = Arc::new(self.collector.scrape(moment, detail, pods.as_deref()));
                 let took = clock::now().at.saturating_duration_since(moment.at);
-                Scraped { rates: rates_since(before, &sample), sample, took: Some(took) }
+                ScrapeResult { rates: rates_since(before, &sample), sample, took: Some(took) }
             }
         };
         self.shared = Some(scraped.clone());
@@ -180,7 +180,7 @@ fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
 
 /// Rates since the scrape before. A scrape that follows within [`MIN_PRESSURE_INTERVAL`] keeps the
 /// rates of that scrape.
-fn rates_since(before: Option<Scraped>, sample: &ScrapeSample) -> Option<Arc<ScrapeRates>> {
+fn rates_since(before: Option<ScrapeResult>, sample: &ScrapeSample) -> Option<Arc<ScrapeRates>> {
     let before = before?;
     let window = sample.moment.at.saturating_duration_since(before.sample.moment.at);
     if window < MIN_PRESSURE_INTERVAL {

@@ -17,7 +17,7 @@ use crate::identity::Workload;
 pub use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 pub use crate::kernel::resource::PerResource;
-use crate::rates::{ContainerRates, PressureRates, Ratio, Smoothed, TickRates};
+use crate::rates::{ContainerRates, MovingAverage, PressureRates, Ratio, TickRates};
 use crate::sample::CpuSource;
 pub use quartile::Quartile;
 use stalls::{io_wait, memory_wait};
@@ -81,7 +81,7 @@ pub struct ContainerScore {
     /// CPU ready, smoothed: share of its vCPUs' time.
     pub cpu_ready: Option<Ratio>,
     /// Time waited since the agent started.
-    pub waited: PerResource<Waited>,
+    pub waited: PerResource<WaitSeconds>,
 }
 
 /// Waiting in one window; `None` where it is not known.
@@ -89,7 +89,7 @@ type Waits = PerResource<Option<Wait>>;
 
 /// Seconds waited, by cause; for CPU, of the average vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Waited {
+pub struct WaitSeconds {
     /// Because of contention on the node.
     pub node_s: f64,
     /// Because of its own limit or its pod's.
@@ -102,16 +102,16 @@ pub struct Scorer {
     /// Resources that make up the score.
     counted: Vec<Resource>,
     node: History,
-    steal: Smoothed,
-    utilization: Smoothed,
-    containers: HashMap<CgroupId, (History, PerResource<Waited>)>,
+    steal: MovingAverage,
+    utilization: MovingAverage,
+    containers: HashMap<CgroupId, (History, PerResource<WaitSeconds>)>,
 }
 
 /// Contention of the node or of a container over the windows.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    contention: PerResource<Smoothed>,
-    cpu_ready: Smoothed,
+    contention: PerResource<MovingAverage>,
+    cpu_ready: MovingAverage,
 }
 
 impl History {

@@ -31,13 +31,13 @@ pub enum BadArguments {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Arguments {
-    node_names: Option<Bounded<String>>,
+    node_names: Option<BoundedList<String>>,
     nodes: Option<Nodes>,
 }
 
 #[derive(Deserialize)]
 struct Nodes {
-    items: Bounded<Node>,
+    items: BoundedList<Node>,
 }
 
 #[derive(Deserialize)]
@@ -51,13 +51,13 @@ struct Metadata {
 }
 
 /// A list of at most [`MAX_CANDIDATES`]. A body of 4 MiB can name a million Nodes.
-struct Bounded<T>(Vec<T>);
+struct BoundedList<T>(Vec<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Items<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
-            type Value = Bounded<T>;
+            type Value = BoundedList<T>;
 
             fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
                 write!(formatter, "a list of at most {MAX_CANDIDATES}")
@@ -71,7 +71,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
                     }
                     list.push(item);
                 }
-                Ok(Bounded(list))
+                Ok(BoundedList(list))
             }
         }
         deserializer.deserialize_seq(Items(PhantomData))

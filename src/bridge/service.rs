@@ -21,7 +21,7 @@ use crate::health::bridge::{BridgeHealth, Form, Outcome};
 use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
 use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, Probed, READYZ};
+use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
@@ -54,7 +54,7 @@ pub struct BridgeService {
 }
 
 /// A document or another value; an error is the status and body of the response.
-type Formed<T = Document> = Result<T, (StatusCode, Value)>;
+type ServiceResult<T = Document> = Result<T, (StatusCode, Value)>;
 
 impl BridgeService {
     pub fn new(
@@ -68,7 +68,7 @@ impl BridgeService {
         Self { table, rules, health, latest, sending }
     }
 
-    async fn query(&self, request: Request<Incoming>, peer: Peer) -> Formed {
+    async fn query(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
         let form = match *request.method() {
             Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?.0,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
@@ -78,7 +78,7 @@ impl BridgeService {
         query::answer(self.views()?, now).ok_or_else(no_node_known)
     }
 
-    fn watcher(&self, request: &Request<Incoming>) -> Formed {
+    fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
         let document = watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
@@ -91,7 +91,7 @@ impl BridgeService {
         &self,
         request: Request<Incoming>,
         peer: Peer,
-    ) -> Formed<(Document, Option<Turn>)> {
+    ) -> ServiceResult<(Document, Option<Turn>)> {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
         let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
@@ -103,7 +103,7 @@ impl BridgeService {
         body: Incoming,
         max: usize,
         peer: Peer,
-    ) -> Formed<(Vec<u8>, Option<Turn>)> {
+    ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
         match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
             Ok(read) => read,
             Err(_) => {
@@ -118,7 +118,7 @@ impl BridgeService {
         mut body: Incoming,
         max: usize,
         peer: Peer,
-    ) -> Formed<(Vec<u8>, Option<Turn>)> {
+    ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         let mut turn = None;
@@ -155,7 +155,7 @@ impl BridgeService {
         Turn { sending: self.sending.clone(), peer }
     }
 
-    fn views(&self) -> Formed<Arc<Views>> {
+    fn views(&self) -> ServiceResult<Arc<Views>> {
         let now = clock::now().timestamp();
         // The views are valid even after a panic.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +173,7 @@ impl BridgeService {
     }
 
     /// Counts the request, and makes its response.
-    fn response(&self, form: Form, formed: Formed) -> Response<Body> {
+    fn response(&self, form: Form, formed: ServiceResult) -> Response<Body> {
         let outcome = match &formed {
             Ok(_) => Outcome::Answered,
             Err((StatusCode::SERVICE_UNAVAILABLE, _)) => Outcome::Unknown,
@@ -224,7 +224,7 @@ impl BridgeService {
     }
 }
 
-impl Probed for BridgeService {
+impl ProbeTarget for BridgeService {
     /// Always healthy: if the event loop did not run, there would be no response.
     fn livez(&self) -> Response<Body> {
         text(StatusCode::OK, "ok\n")

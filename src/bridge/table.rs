@@ -48,11 +48,11 @@ impl Standing {
     }
 }
 
-type Published = Result<Option<NodePressure>, ContractError>;
+type NodeValue = Result<Option<NodePressure>, ContractError>;
 
 #[derive(Debug)]
 struct Node {
-    published: Published,
+    published: NodeValue,
     /// Whether the value was dated in the future when it arrived. It then stays unusable, even
     /// after that date.
     is_from_future: bool,

@@ -11,7 +11,7 @@ use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::cgroup_tree::CgroupNode;
 use crate::kernel::counters::{CpuStat, parse_cpu_stat, parse_cpu_stat_local};
 use crate::kernel::limits::{CpuMax, parse_cpu_max, parse_cpu_set, parse_number};
-use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, Throttled};
+use crate::sample::{CpuCounters, CpuLimits, CpuSource, CpuUse, ThrottledTime};
 
 /// The directories of a container and of its pod.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +94,7 @@ fn read_counters(
 ) -> CpuCounters {
     let stat = files.read(dirs.container, c"cpu.stat", parse_cpu_stat);
     let throttled = limits.zip(stat).and_then(|(limits, stat)| match limits.quota() {
-        None => Some(Throttled::default()),
+        None => Some(ThrottledTime::default()),
         Some(_) => read_throttled(files, dirs, limits, stat),
     });
     CpuCounters { at: now, usage_us: stat.flatten().and_then(|stat| stat.usage_us), throttled }
@@ -105,7 +105,7 @@ fn read_throttled(
     dirs: Levels<'_>,
     limits: &CpuLimits,
     stat: Option<CpuStat>,
-) -> Option<Throttled> {
+) -> Option<ThrottledTime> {
     let of = |stat: Option<CpuStat>| stat.and_then(|stat| stat.throttled_us).unwrap_or_default();
     let pod_us = match dirs.pod {
         Some(pod) if limits.pod_max.and_then(CpuMax::cpus).is_some() => {
@@ -115,5 +115,5 @@ fn read_throttled(
     };
     let local = files.read(dirs.container, c"cpu.stat.local", parse_cpu_stat_local)?;
     let here_or_above_us = local.flatten().unwrap_or_default();
-    Some(Throttled { container_us: of(stat), pod_us, here_or_above_us })
+    Some(ThrottledTime { container_us: of(stat), pod_us, here_or_above_us })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cgroup_path::{Place, PodLevel, PodUid};
 use crate::identity::Workload;
-use crate::identity::matching::Found;
+use crate::identity::matching::PodMatch;
 use crate::kernel::cgroup_tree::CgroupNode;
 
 /// A container in the tree, and its pod's labels.
@@ -19,7 +19,7 @@ pub(super) type Pods<'a> = HashMap<&'a PodUid, &'a CgroupNode>;
 /// The pods, and the containers that are scored: those in which VMs run, without targets of a
 /// migration before their handover; on a node without VMs, all containers.
 pub(super) fn scored_containers<'a>(
-    nodes: impl Iterator<Item = (&'a CgroupNode, &'a Found)>,
+    nodes: impl Iterator<Item = (&'a CgroupNode, &'a PodMatch)>,
 ) -> (Pods<'a>, Vec<Container<'a>>) {
     let (mut pods, mut containers) = (HashMap::new(), Vec::new());
     for (node, found) in nodes {
@@ -29,7 +29,7 @@ pub(super) fn scored_containers<'a>(
         }
         let workload = found.workload();
         let vm = workload.and_then(|workload| workload.vm.as_ref());
-        let awaits = *found == Found::NotYet || vm.is_some_and(|vm| vm.awaits_handover);
+        let awaits = *found == PodMatch::NotListed || vm.is_some_and(|vm| vm.awaits_handover);
         if matches!(pod.level, PodLevel::Container(_)) && !awaits {
             containers.push((node, workload.cloned()));
         }

@@ -8,7 +8,7 @@ use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{parse_memory_events, parse_memory_stat};
 use crate::kernel::limits::{parse_io_max, parse_number};
 use crate::kernel::page_bytes;
-use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Refaults, Scanned};
+use crate::sample::{DiskOperations, IoUse, MemoryUse, PressureReading, Refaults, ScannedPages};
 
 /// Which memory files a tick reads.
 #[derive(Debug, Clone, Copy)]
@@ -95,9 +95,9 @@ pub(super) fn read_memory_of(files: &mut Files, dir: &CgroupDir) -> Option<u64> 
 }
 
 /// `None` also on kernels that do not count kswapd and direct reclaim separately.
-fn read_scanned(files: &mut Files, dir: &CgroupDir) -> Option<Scanned> {
+fn read_scanned(files: &mut Files, dir: &CgroupDir) -> Option<ScannedPages> {
     let stat = files.read_value(dir, c"memory.stat", parse_memory_stat)?;
-    Some(Scanned { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
+    Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
 }
 
 fn read_has_io_max(files: &mut Files, dirs: Levels<'_>) -> Option<bool> {

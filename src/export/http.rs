@@ -16,7 +16,7 @@ use crate::clock;
 use crate::health::Health;
 use crate::relief::Assessment;
 use crate::sample::Detail;
-use crate::sampler::{Pods, Sampler, Scraped, TICK_INTERVAL};
+use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
 use crate::serve::body::{
@@ -24,7 +24,7 @@ use crate::serve::body::{
 };
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, Probed, READYZ};
+use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 use crate::serve::token_cache::Decision;
 use crate::snapshot::{AgentView, NodeIdentity, Snapshot};
 
@@ -110,7 +110,7 @@ impl AgentService {
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
-        let Scraped { sample, rates, .. } = self.sample(Detail::Everything).await?;
+        let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
         let agent = self.agent();
         let snapshot = Snapshot::new(
@@ -147,7 +147,7 @@ impl AgentService {
 
     /// A fresh sample. It is counted once, even if several requests share it. An error is the
     /// response to send if there is no sample.
-    async fn sample(&self, depth: Detail) -> Result<Scraped, Response<Body>> {
+    async fn sample(&self, depth: Detail) -> Result<ScrapeResult, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
             return Err(waiting_for_first_sample());
         }
@@ -163,7 +163,7 @@ impl AgentService {
     }
 }
 
-impl Probed for AgentService {
+impl ProbeTarget for AgentService {
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.sample.moment.at);

@@ -14,7 +14,7 @@ use crate::kernel::cgroup_dir::Resource;
 use crate::rates::Ratio;
 use crate::relief::Assessment;
 use crate::sample::CpuSource;
-use crate::score::{ContainerScore, NodeScore, Waited};
+use crate::score::{ContainerScore, NodeScore, WaitSeconds};
 
 /// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
 /// meantime.
@@ -123,7 +123,7 @@ fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
     let mut family = Family::new(text, Kind::Counter, "psi_agent_vmi_wait_seconds_total", help);
     for VmSeries { labels, member, .. } in vms {
         for (resource, label) in &resources {
-            let Waited { node_s, own_limit_s } = *member.waited.of(*resource);
+            let WaitSeconds { node_s, own_limit_s } = *member.waited.of(*resource);
             family.write(&[labels, ",cause=\"node\",", label], Some(node_s));
             family.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
         }
@@ -240,7 +240,7 @@ mod tests {
             contention: PerResource { cpu: Ratio::of(0.1 + 0.2, 1.0), ..PerResource::default() },
             cpu_ready: Ratio::of(0.25, 1.0),
             waited: PerResource {
-                cpu: Waited { node_s: 12.5, own_limit_s: 0.0 },
+                cpu: WaitSeconds { node_s: 12.5, own_limit_s: 0.0 },
                 ..PerResource::default()
             },
         }

@@ -60,18 +60,18 @@ pub(super) fn push_label(text: &mut String, name: &str, value: &str) {
 
 /// The labels of the last scrape, in the order of their cgroups' paths.
 #[derive(Debug, Default)]
-pub struct LabelCache(Vec<Rendered>);
+pub struct LabelCache(Vec<CachedLabels>);
 
 /// Labels with the cgroup and the workload that they were rendered for: a workload can become known
 /// after its cgroup.
 #[derive(Debug)]
-struct Rendered {
+struct CachedLabels {
     cgroup: Arc<Cgroup>,
     workload: Option<Arc<Workload>>,
     labels: Arc<SeriesLabels>,
 }
 
-impl Rendered {
+impl CachedLabels {
     fn new(member: &CgroupSample) -> Self {
         let (cgroup, workload) = (Arc::clone(&member.cgroup), member.workload.clone());
         let labels = Arc::new(SeriesLabels::of(&cgroup, workload.as_deref()));
@@ -96,7 +96,7 @@ impl LabelCache {
         let labels = cgroups.iter().map(|member| {
             while kept.next_if(|other| other.cgroup.path < member.cgroup.path).is_some() {}
             let same = kept.next_if(|other| other.is_for(member));
-            let rendered = same.unwrap_or_else(|| Rendered::new(member));
+            let rendered = same.unwrap_or_else(|| CachedLabels::new(member));
             let labels = Arc::clone(&rendered.labels);
             self.0.push(rendered);
             labels

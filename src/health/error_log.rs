@@ -10,10 +10,10 @@ const REPEAT_EVERY: Duration = Duration::from_secs(600);
 /// When errors were last logged, by kind and errno. Both are closed sets, so the map stays small,
 /// whatever the names of cgroups are.
 #[derive(Debug, Default)]
-pub(super) struct ErrorLog(HashMap<(&'static str, Option<i32>), Logged>);
+pub(super) struct ErrorLog(HashMap<(&'static str, Option<i32>), LogEntry>);
 
 #[derive(Debug)]
-struct Logged {
+struct LogEntry {
     at: Instant,
     suppressed: u64,
 }
@@ -38,7 +38,7 @@ impl ErrorLog {
             }
             _ => {
                 let suppressed = logged.map_or(0, |logged| logged.suppressed);
-                self.0.insert(key, Logged { at: now, suppressed: 0 });
+                self.0.insert(key, LogEntry { at: now, suppressed: 0 });
                 Some(suppressed)
             }
         }

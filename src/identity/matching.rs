@@ -8,19 +8,19 @@ use crate::cgroup_path::{Place, PodLevel};
 
 /// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum PodMatch {
     Known(Arc<Workload>),
     /// A pod or container that is not in the list of pods yet.
-    NotYet,
+    NotListed,
     /// Outside pods, or within a container; or there is no source of pods.
-    Unnamed,
+    NoPod,
 }
 
-impl Found {
+impl PodMatch {
     pub fn workload(&self) -> Option<&Arc<Workload>> {
         match self {
-            Found::Known(workload) => Some(workload),
-            Found::NotYet | Found::Unnamed => None,
+            PodMatch::Known(workload) => Some(workload),
+            PodMatch::NotListed | PodMatch::NoPod => None,
         }
     }
 }
@@ -41,19 +41,19 @@ pub struct Matching {
 pub fn match_pods<'a>(
     pods: Option<&PodIndex>,
     places: impl Iterator<Item = &'a Place>,
-) -> (Vec<Found>, Option<Matching>) {
-    let Some(pods) = pods else { return (places.map(|_| Found::Unnamed).collect(), None) };
+) -> (Vec<PodMatch>, Option<Matching>) {
+    let Some(pods) = pods else { return (places.map(|_| PodMatch::NoPod).collect(), None) };
     let mut cgroups_without_pod = 0;
     let found = places.map(|place| {
-        let Place::Pod(pod) = place else { return Found::Unnamed };
+        let Place::Pod(pod) = place else { return PodMatch::NoPod };
         if let Some(workload) = pods.workload(pod) {
-            return Found::Known(Arc::clone(workload));
+            return PodMatch::Known(Arc::clone(workload));
         }
         if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {
             cgroups_without_pod += 1;
-            return Found::NotYet;
+            return PodMatch::NotListed;
         }
-        Found::Unnamed
+        PodMatch::NoPod
     });
     let found = found.collect();
     let rejected_names = pods.rejected_names();

@@ -1,6 +1,6 @@
 //! Selects the cgroups that are exported.
 
-use super::matching::Found;
+use super::matching::PodMatch;
 use crate::cgroup_path::{Place, PodLevel};
 
 /// Which cgroups are exported.
@@ -20,12 +20,12 @@ pub struct Selection {
 
 impl Selection {
     /// Whether a cgroup at this place, with this pod or container, is exported.
-    pub fn includes(&self, place: &Place, found: &Found) -> bool {
+    pub fn includes(&self, place: &Place, found: &PodMatch) -> bool {
         self.includes_place(place)
             && match found {
-                Found::Known(workload) => !self.vms_only || workload.vm.is_some(),
-                Found::NotYet => false,
-                Found::Unnamed => true,
+                PodMatch::Known(workload) => !self.vms_only || workload.vm.is_some(),
+                PodMatch::NotListed => false,
+                PodMatch::NoPod => true,
             }
     }
 

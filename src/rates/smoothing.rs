@@ -17,7 +17,7 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// A smoothed value. The time before the first window has no weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Smoothed {
+pub struct MovingAverage {
     sum: f64,
     weight: f64,
     absent: Duration,
@@ -26,7 +26,7 @@ pub struct Smoothed {
     was_read: bool,
 }
 
-impl Smoothed {
+impl MovingAverage {
     /// Adds the value of a window; `None` if it could not be read. A window longer than 60 s, in
     /// which the agent was suspended, counts as not read.
     pub fn advance(&mut self, value: Option<f64>, window: Duration) {
@@ -54,7 +54,7 @@ impl Smoothed {
         self.was_read.then(|| self.sum / self.weight)
     }
 
-    /// As [`Smoothed::mean`], for a share.
+    /// As [`MovingAverage::mean`], for a share.
     pub fn now(&self) -> Option<Ratio> {
         // A rounding error can make the quotient slightly larger than 1, which `Ratio::of`
         // corrects.
@@ -73,21 +73,21 @@ mod tests {
 
     const TICK: Duration = Duration::from_secs(5);
 
-    fn after(values: &[(f64, u64)]) -> Smoothed {
-        let mut smoothed = Smoothed::default();
+    fn after(values: &[(f64, u64)]) -> MovingAverage {
+        let mut smoothed = MovingAverage::default();
         for &(value, seconds) in values {
             smoothed.advance(Some(value), Duration::from_secs(seconds));
         }
         smoothed
     }
 
-    fn now(smoothed: Smoothed) -> f64 {
+    fn now(smoothed: MovingAverage) -> f64 {
         smoothed.now().unwrap().get()
     }
 
     #[test]
     fn a_change_comes_through_by_63_percent_in_the_time_constant() {
-        assert_eq!(Smoothed::default().now(), None);
+        assert_eq!(MovingAverage::default().now(), None);
         assert!((now(after(&[(0.4, 5)])) - 0.4).abs() < 1e-12, "the first window stands alone");
         let calm = [(0.0, 60); 20];
         let whole = now(after(&[&calm[..], &[(1.0, 30)]].concat()));
@@ -102,7 +102,7 @@ mod tests {
         assert!(after(&[(0.4, 15), (0.4, 15)]).settled().is_some());
         let mut late = after(&[(0.0, 5)]);
         late.adopt(0.4);
-        let mut early = Smoothed::default();
+        let mut early = MovingAverage::default();
         early.adopt(0.4);
         early.advance(None, TICK);
         assert_eq!(early.now(), None);

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::contract::{NodePressure, Thresholds};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
-use crate::rates::{ContainerRates, CpuRates, Ratio, Smoothed, TickRates};
+use crate::rates::{ContainerRates, CpuRates, MovingAverage, Ratio, TickRates};
 use crate::score::{
     ContainerScore, NodeScore, PerResource, Resource, Scorer, Wait, waits_of_others,
 };
@@ -57,8 +57,8 @@ pub struct Assessor {
 /// CPUs used and waited for, smoothed.
 #[derive(Debug, Clone, Copy, Default)]
 struct SmoothedDemand {
-    used: Smoothed,
-    waiting: Smoothed,
+    used: MovingAverage,
+    waiting: MovingAverage,
 }
 
 impl SmoothedDemand {

@@ -1,6 +1,6 @@
 //! Predicts the contention of a node without one of its VMs.
 
-use super::node::{Allocated, Contention, Demand, Node, weight_of};
+use super::node::{Allocation, Contention, Demand, Node, weight_of};
 use super::sharing::{Want, fair_shares};
 use crate::kernel::limits::CpuSet;
 
@@ -21,7 +21,7 @@ pub struct Departures<'a> {
     now: Contention,
     cpusets: Vec<Option<CpuSet>>,
     /// The demands that are not idle, and the CPUs that each of them queues for.
-    queue: Vec<(Allocated<'a>, f64)>,
+    queue: Vec<(Allocation<'a>, f64)>,
 }
 
 impl<'a> Departures<'a> {
@@ -49,10 +49,10 @@ impl<'a> Departures<'a> {
             return Departure { contention: Contention { memory, ..self.now }, relief_cpus: 0.0 };
         }
         let stay = self.queue.iter().filter(|(one, _)| !std::ptr::eq(one.demand, gone));
-        let mut stay: Vec<(Allocated<'_>, f64)> = stay.copied().collect();
+        let mut stay: Vec<(Allocation<'_>, f64)> = stay.copied().collect();
         self.share_what_is_freed(&mut stay, gone);
         keep_queueing(&mut stay);
-        let stay: Vec<Allocated<'_>> = stay.into_iter().map(|(one, _)| one).collect();
+        let stay: Vec<Allocation<'_>> = stay.into_iter().map(|(one, _)| one).collect();
         let contention = self.node.contention_of(&stay, memory);
         let too_large = gone.wanted() - f64::from(self.node.cpus);
         let goes_along = if gone.is_scored { too_large.clamp(0.0, gone.waiting) } else { 0.0 };
@@ -60,12 +60,12 @@ impl<'a> Departures<'a> {
         Departure { contention, relief_cpus }
     }
 
-    fn share_what_is_freed(&self, stay: &mut [(Allocated<'_>, f64)], gone: &Demand) {
+    fn share_what_is_freed(&self, stay: &mut [(Allocation<'_>, f64)], gone: &Demand) {
         let (node, mut left) = (self.node, gone.used);
         for &cpuset in &self.cpusets {
             let members = stay.iter_mut().map(|(one, _)| one);
             let members = members.filter(|one| node.cpuset(one.demand) == cpuset);
-            let members: Vec<&mut Allocated<'_>> = members.collect();
+            let members: Vec<&mut Allocation<'_>> = members.collect();
             let wants: Vec<Want> = members.iter().map(|one| want(one.demand)).collect();
             let freed = left.min(gone.used * node.part_in(node.cpuset(gone), cpuset));
             for (member, share) in members.into_iter().zip(fair_shares(&wants, freed)) {
@@ -79,7 +79,7 @@ impl<'a> Departures<'a> {
 /// Takes CPUs from those that stay, as far as they still queue: while other workloads wait all the
 /// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
 /// larger than it needs. All of them queue for at most as many CPUs as the other workloads wait for.
-fn keep_queueing(stay: &mut [(Allocated<'_>, f64)]) {
+fn keep_queueing(stay: &mut [(Allocation<'_>, f64)]) {
     let others = stay.iter().filter(|(one, _)| !one.demand.is_scored);
     let others: f64 = others.map(|(one, _)| one.waiting()).sum();
     let scored = || stay.iter().filter(|(one, _)| one.demand.is_scored);
@@ -95,7 +95,7 @@ fn keep_queueing(stay: &mut [(Allocated<'_>, f64)]) {
 
 /// The demands that are not idle, and the CPUs that each waits for although its fair share, by
 /// weight, is larger than what it uses.
-fn queueing(node: &Node) -> Vec<(Allocated<'_>, f64)> {
+fn queueing(node: &Node) -> Vec<(Allocation<'_>, f64)> {
     let all = node.allocation();
     let most = |one: &Demand| one.wanted().min(f64::from(node.size(node.cpuset(one))));
     let want = |one: &Demand| Want { least: 0.0, most: most(one), weight: weight_of(one) };

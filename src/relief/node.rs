@@ -81,12 +81,12 @@ pub struct Node {
 
 /// A demand, and the CPUs that are allocated to it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Allocated<'a> {
+pub(super) struct Allocation<'a> {
     pub(super) demand: &'a Demand,
     pub(super) cpus: f64,
 }
 
-impl Allocated<'_> {
+impl Allocation<'_> {
     pub(super) fn waiting(&self) -> f64 {
         (self.demand.wanted() - self.cpus).max(0.0)
     }
@@ -157,7 +157,7 @@ impl Node {
         let weight = if all_vcpus > 0.0 { all_weights / all_vcpus } else { DEFAULT_WEIGHT };
         let mut all = self.allocation();
         let members = all.iter_mut().filter(|one| self.cpuset(one.demand) == pool);
-        let members: Vec<&mut Allocated<'_>> = members.collect();
+        let members: Vec<&mut Allocation<'_>> = members.collect();
         let want = |one: &Demand| Want { least: 0.0, most: one.used, weight: weight_of(one) };
         let mut wants: Vec<Want> = members.iter().map(|one| want(one.demand)).collect();
         let available = idle + wants.iter().map(|want| want.most).sum::<f64>();
@@ -170,20 +170,20 @@ impl Node {
         }
         let (waiting, vcpus) = (vcpus - used, Some(vcpus));
         let added = Demand { is_scored: true, used, waiting, vcpus, ..Demand::default() };
-        let all: Vec<Allocated<'_>> =
-            all.into_iter().chain([Allocated { demand: &added, cpus: used }]).collect();
+        let all: Vec<Allocation<'_>> =
+            all.into_iter().chain([Allocation { demand: &added, cpus: used }]).collect();
         self.contention_of(&all, self.memory_contention(None))
     }
 
     /// The CPUs of each demand as they are now. Idle demands are omitted: they change no prediction,
     /// and a node can have hundreds.
-    pub(super) fn allocation(&self) -> Vec<Allocated<'_>> {
+    pub(super) fn allocation(&self) -> Vec<Allocation<'_>> {
         let busy = self.demands.iter().filter(|one| !one.is_idle());
-        busy.map(|demand| Allocated { demand, cpus: demand.used }).collect()
+        busy.map(|demand| Allocation { demand, cpus: demand.used }).collect()
     }
 
     /// The contention of these demands for CPUs, with this memory contention.
-    pub(super) fn contention_of(&self, all: &[Allocated<'_>], memory: f64) -> Contention {
+    pub(super) fn contention_of(&self, all: &[Allocation<'_>], memory: f64) -> Contention {
         let scored = || all.iter().filter(|one| one.demand.is_scored);
         let waits = scored().filter_map(|one| {
             Wait::of_cpu(one.cpus, one.waiting(), one.demand.vcpus, Ratio::ZERO, Ratio::ZERO)
@@ -193,7 +193,7 @@ impl Node {
             cpu: cpu.cpu_contention(Some(u64::from(self.cpus)), self.steal),
             cpu_ready: cpu.ready.max(self.steal),
             memory,
-            waiting: scored().map(Allocated::waiting).sum(),
+            waiting: scored().map(Allocation::waiting).sum(),
         }
     }
 

@@ -110,7 +110,7 @@ impl Server {
         tracing::info!(%address, "Listening");
         let (stop_connections, stopping) = watch::channel(false);
         let (places, mut left) = watch::channel(Places::default());
-        let shared = Arc::new(Shared { service, tls, places, stopping });
+        let shared = Arc::new(ServerState { service, tls, places, stopping });
         let mut stop = pin!(stop);
         let mut is_failing = false;
         loop {
@@ -183,7 +183,7 @@ pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-struct Shared<S> {
+struct ServerState<S> {
     service: Arc<S>,
     tls: Option<Tls>,
     places: watch::Sender<Places>,
@@ -191,14 +191,14 @@ struct Shared<S> {
 }
 
 /// A connection's place. It is free when the value is dropped.
-struct Held {
+struct HeldPlace {
     places: watch::Sender<Places>,
     id: u64,
     /// Completes when another connection gets the place.
     closing: oneshot::Receiver<()>,
 }
 
-impl Drop for Held {
+impl Drop for HeldPlace {
     fn drop(&mut self) {
         self.places.send_modify(|places| places.leave(self.id));
     }
@@ -232,18 +232,23 @@ enum Stream {
     Plain(WriteTimeout<TcpStream>),
 }
 
-impl<S: Service> Shared<S> {
-    fn take_place(&self, peer: IpAddr) -> Option<Held> {
+impl<S: Service> ServerState<S> {
+    fn take_place(&self, peer: IpAddr) -> Option<HeldPlace> {
         let mut taken = None;
         self.places.send_if_modified(|places| {
             taken = places.take(peer, clock::now().at);
             false
         });
         let (id, closing) = taken?;
-        Some(Held { places: self.places.clone(), id, closing })
+        Some(HeldPlace { places: self.places.clone(), id, closing })
     }
 
-    async fn serve_connection(self: Arc<Self>, stream: TcpStream, address: IpAddr, mut held: Held) {
+    async fn serve_connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        address: IpAddr,
+        mut held: HeldPlace,
+    ) {
         let mut stopping = self.stopping.clone();
         let stream = tokio::select! {
             _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -277,7 +282,7 @@ impl<S: Service> Shared<S> {
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
-        mut held: Held,
+        mut held: HeldPlace,
     ) {
         let has_request = AtomicBool::new(false);
         let id = held.id;

@@ -14,7 +14,7 @@ pub(crate) const LIVEZ: &str = "/livez";
 pub(crate) const READYZ: &str = "/readyz";
 
 /// A service that the kubelet probes.
-pub(crate) trait Probed: Send + Sync + 'static {
+pub(crate) trait ProbeTarget: Send + Sync + 'static {
     /// Whether the process has to be restarted.
     fn livez(&self) -> Response<Body>;
 
@@ -24,7 +24,7 @@ pub(crate) trait Probed: Send + Sync + 'static {
 
 struct Probes<S>(Arc<S>);
 
-impl<S: Probed> Service for Probes<S> {
+impl<S: ProbeTarget> Service for Probes<S> {
     async fn respond(&self, request: Request<Incoming>, _: Peer) -> Response<Body> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return method_not_allowed("GET, HEAD");
@@ -38,7 +38,7 @@ impl<S: Probed> Service for Probes<S> {
 }
 
 /// Serves the probes of a service forever. Without a server, it waits forever.
-pub(crate) async fn serve_probes(server: Option<Server>, service: Arc<impl Probed>) {
+pub(crate) async fn serve_probes(server: Option<Server>, service: Arc<impl ProbeTarget>) {
     match server {
         Some(server) => server.serve(Probes(service).into(), pending()).await,
         None => pending().await,

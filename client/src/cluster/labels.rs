@@ -22,7 +22,7 @@ pub struct PodName {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Listed {
+struct ListedPod {
     metadata: Name,
     #[serde(default)]
     spec: Spec,
@@ -54,8 +54,8 @@ impl ApiClient {
         let mut pods = Vec::new();
         loop {
             let request = Request::new("/api/v1/pods").list(&params);
-            let page: ObjectList<Listed> = call(&self.client, request, LONGEST_PAGE).await?;
-            pods.extend(page.items.into_iter().map(|Listed { metadata, spec }| PodName {
+            let page: ObjectList<ListedPod> = call(&self.client, request, LONGEST_PAGE).await?;
+            pods.extend(page.items.into_iter().map(|ListedPod { metadata, spec }| PodName {
                 namespace: metadata.namespace,
                 name: metadata.name,
                 node: spec.node_name,

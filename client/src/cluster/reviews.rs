@@ -21,7 +21,7 @@ pub enum Review {
 }
 
 #[derive(Deserialize)]
-struct Reviewed<S> {
+struct ReviewResponse<S> {
     status: S,
 }
 
@@ -79,6 +79,6 @@ impl ApiClient {
         review: &Value,
     ) -> Result<S, CallError> {
         let request = Request::new(path).create(&PostParams::default(), review.to_string().into());
-        Ok(call::<Reviewed<S>>(&self.client, request, LONGEST_OBJECT).await?.status)
+        Ok(call::<ReviewResponse<S>>(&self.client, request, LONGEST_OBJECT).await?.status)
     }
 }

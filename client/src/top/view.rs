@@ -42,7 +42,7 @@ pub(super) struct Agent {
 pub(super) struct Publish {
     pub(super) candidate: Option<Candidate>,
     pub(super) error: Option<Problem>,
-    pub(super) last: Option<Published>,
+    pub(super) last: Option<PublishedValue>,
 }
 
 /// The VM whose move helps the node most.
@@ -53,7 +53,7 @@ pub(super) struct Candidate {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Published {
+pub(super) struct PublishedValue {
     pub(super) level: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Cgroup {
     pub(super) cpu_wait_budget: Option<f64>,
     pub(super) awaits_handover: Option<bool>,
     pub(super) pressure: ByResource<Pressure>,
-    pub(super) scored: Option<Scored>,
+    pub(super) scored: Option<ContainerScore>,
     pub(super) cpu_seconds: Option<f64>,
     pub(super) cpu_request: Option<f64>,
     /// CPUs used since the snapshot before; computed here, not part of the snapshot.
@@ -103,7 +103,7 @@ pub(super) struct Pressure {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct Scored {
+pub(super) struct ContainerScore {
     pub(super) usage: Option<f64>,
     pub(super) contention: ByResource<Option<f64>>,
     pub(super) cpu_ready: Option<f64>,

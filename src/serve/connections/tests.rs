@@ -32,7 +32,7 @@ impl Scene {
         let (stop, stopping) = watch::channel(false);
         let (places, _) = watch::channel(Places::default());
         let service = Arc::new(Zeros(length));
-        let shared = Arc::new(Shared { service, tls: None, places: places.clone(), stopping });
+        let shared = Arc::new(ServerState { service, tls: None, places: places.clone(), stopping });
         let peer = Peer::new(Ipv4Addr::LOCALHOST.into(), false);
         let held = shared.take_place(peer.address).unwrap();
         tokio::spawn(shared.serve_http(WriteTimeout::new(server), peer, held));

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use crate::load::now;
-use crate::record::{Answer, Published, text};
+use crate::record::{Answer, PublishedScore, text};
 use crate::scenario::Scenario;
 use crate::tree;
 
@@ -87,7 +87,7 @@ impl Agent {
     }
 
     /// What it would have written on its Node, from its log. `start` is by the same clock.
-    pub fn published(&self, start: f64) -> anyhow::Result<Vec<Published>> {
+    pub fn published(&self, start: f64) -> anyhow::Result<Vec<PublishedScore>> {
         let log = text(&self.log);
         let lines = log.lines().filter(|line| line.contains("\"Would publish\""));
         lines.map(|line| published(line, start).context(line.to_owned())).collect()
@@ -129,10 +129,10 @@ impl Agent {
     }
 }
 
-fn published(line: &str, start: f64) -> Option<Published> {
+fn published(line: &str, start: f64) -> Option<PublishedScore> {
     let line: Value = serde_json::from_str(line).ok()?;
     let fields = &line["fields"];
-    Some(Published {
+    Some(PublishedScore {
         at: time_of_day(line["timestamp"].as_str()?)? - start.rem_euclid(86_400.0),
         score: u8::try_from(fields["score"].as_u64()?).ok()?,
         level: fields["level"].as_str()?.to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::judging::Verdict;
-use crate::record::{Published, Record};
+use crate::record::{PublishedScore, Record};
 use crate::table::CONTENDED;
 use crate::truth;
 
@@ -18,7 +18,7 @@ struct Promise {
     within: f64,
     /// Counted from the end of the contention, not from its start.
     after_the_end: bool,
-    holds: fn(&Published) -> bool,
+    holds: fn(&PublishedScore) -> bool,
 }
 
 const PROMISES: [Promise; 5] = [

@@ -30,7 +30,7 @@ pub struct Record {
     pub run_delay: Vec<Answer>,
     /// What the agent would have written on its Node: by run delay, and by PSI in real time.
     #[serde(default)]
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedScore>,
 }
 
 /// The agent's answer to one request for `/snapshot.json`.
@@ -45,7 +45,7 @@ pub struct Answer {
 
 /// What a Node would have shown from a moment on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishedScore {
     /// Seconds since the start.
     pub at: f64,
     /// 0 to 100.
