@@ -29,18 +29,20 @@ const PAIRS: usize = 5;
 /// The trace begins at noon.
 const FROM_MINUTE: &str = "720";
 const MINUTE: Duration = Duration::from_secs(60);
-/// Windows of the queries fill meanwhile, and the VMs get old enough to move.
+/// Averages fill meanwhile, and the VMs get old enough to move.
 const WARM_UP: Duration = Duration::from_secs(150);
 const MEASURED: Duration = Duration::from_secs(600);
-/// Of the descheduler, as long as the windows of the queries. With a shorter one it would react twice.
+/// Of the descheduler, as the VMs' ages shorter than in docs/consumers.
 const INTERVAL: u32 = 120;
-/// Ages and windows are shorter than in docs/consumers, in both arms.
-const WINDOW: &str = "2m";
+const MIN_AGE: &str = "2m";
+/// Averages are also shorter than the interval, since the time in which a value is smoothed and published
+/// is not shortened.
+const WINDOW: &str = "1m";
 const COPYING: Duration = Duration::from_secs(5);
 
 /// A node has its CPU for a third of the time.
 const PLAIN_PRESSURE: &str =
-    "clamp_max(3 * max by (node) (rate(node_pressure_cpu_waiting_seconds_total[2m])), 1)";
+    "clamp_max(3 * max by (node) (rate(node_pressure_cpu_waiting_seconds_total[1m])), 1)";
 
 /// Makes a `/proc` in which the node's pressure is that of its cgroups. It shows all processes.
 const WITH_OWN_PRESSURE: &str = "mount -t proc proc \"$0\" && for one in cpu memory io; do \
@@ -72,7 +74,7 @@ impl Arm {
                 "medium,high",
                 "--mark-candidate",
                 "--candidate-min-age",
-                WINDOW,
+                MIN_AGE,
             ],
             Self::Nothing | Self::NodePsi => &["--publish", "off"],
         }
@@ -89,7 +91,7 @@ impl Arm {
         };
         let (policy, age) = (snippet(policy), format!("minPodAge: {age}"));
         assert!(policy.contains(&age) && policy.contains(score), "{policy}");
-        policy.replace(&age, &format!("minPodAge: {WINDOW}")).replace(score, &query)
+        policy.replace(&age, &format!("minPodAge: {MIN_AGE}")).replace(score, &query)
     }
 }
 
@@ -247,8 +249,8 @@ impl<'a> Scene<'a> {
         let (command, counter) = self.demand.work(&vm.name, node, self.start, part);
         let (own, cgroup) = (&mut self.cgroups[node], cgroup_of(&vm.pod));
         own.make(&cgroup);
-        // Servers run on the same CPUs, and take what VMs leave.
-        let command = format!("taskset -c {} nice -n -20 {command}", self.cpu);
+        // Servers run on the same CPUs, and take what VMs leave: they have the policy SCHED_IDLE.
+        let command = format!("taskset -c {} chrt --other 0 {command}", self.cpu);
         vm.process = own.spawn(&cgroup, &command);
         vm.counters.push(counter);
     }

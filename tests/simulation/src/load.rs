@@ -18,7 +18,7 @@ use crate::trace::Vm;
 /// QEMU's name of the thread.
 const VCPU: &str = "CPU 0/KVM";
 
-/// The VM gets something to do once in this time of its node's.
+/// The VM gets something to do once in about this time of its node's.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Work that is not done after this time of its node's is lost.
@@ -102,9 +102,9 @@ pub struct Load {
 struct Backlog(Duration);
 
 impl Backlog {
-    /// More work arrives, of a VM that wants this share of its node's time.
-    fn add(&mut self, share: f64) {
-        self.0 = (self.0 + PERIOD.mul_f64(share)).min(PATIENCE.mul_f64(share));
+    /// The work of this time arrives, of a VM that wants this share of its node's time.
+    fn add(&mut self, share: f64, time: Duration) {
+        self.0 = (self.0 + time.mul_f64(share)).min(PATIENCE.mul_f64(share));
     }
 }
 
@@ -128,7 +128,8 @@ fn work(vm: &Vm, load: &Load, counter: &File) -> anyhow::Result<()> {
     };
     let mut backlog = Backlog::default();
     let (mut done, mut written) = (Duration::ZERO, Duration::ZERO);
-    let mut arrives = turns.node_time(now()?).1 + phase(&vm.name);
+    let period = period(&vm.name);
+    let mut arrives = turns.node_time(now()?).1 + period;
     loop {
         let now = now()?;
         if now >= start && now - written >= WRITTEN {
@@ -137,8 +138,8 @@ fn work(vm: &Vm, load: &Load, counter: &File) -> anyhow::Result<()> {
         }
         let (is_on, node_time) = turns.node_time(now);
         while arrives <= node_time {
-            backlog.add(share(now));
-            arrives += PERIOD;
+            backlog.add(share(now), period);
+            arrives += period;
         }
         if is_on && backlog.0 > Duration::ZERO {
             let before = cpu_time()?;
@@ -157,11 +158,11 @@ fn work(vm: &Vm, load: &Load, counter: &File) -> anyhow::Result<()> {
     }
 }
 
-/// VMs do not wake up together.
-fn phase(name: &str) -> Duration {
+/// Each VM has another period, so that no two of them wake up together each time.
+fn period(name: &str) -> Duration {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
-    Duration::from_nanos(hasher.finish() % nanos(PERIOD))
+    Duration::from_nanos(nanos(PERIOD) / 4 * 3 + hasher.finish() % (nanos(PERIOD) / 2))
 }
 
 /// Some microseconds of work.
@@ -207,11 +208,11 @@ mod tests {
     #[test]
     fn work_that_waits_for_too_long_is_lost() {
         let mut backlog = Backlog::default();
-        backlog.add(0.5);
+        backlog.add(0.5, ms(20));
         assert_eq!(backlog.0, ms(10));
-        (0..1000).for_each(|_| backlog.add(0.5));
+        (0..1000).for_each(|_| backlog.add(0.5, ms(20)));
         assert_eq!(backlog.0, ms(500));
-        backlog.add(0.1);
+        backlog.add(0.1, ms(20));
         assert_eq!(backlog.0, ms(100));
     }
 }
