@@ -8,8 +8,5 @@ mod departure;
 mod node;
 mod sharing;
 
-pub use crate::kernel::limits::CpuSet;
 pub use assessment::{Assessment, Assessor, Relief};
 pub use candidate::{NoCandidate, choose};
-pub use departure::{Departure, Departures};
-pub use node::{Contention, Demand, Node};

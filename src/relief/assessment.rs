@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::departure::Departures;
+use super::departure::{Departure, Departures};
 use super::node::{Contention, Demand, Node};
 use crate::clock::Moment;
 use crate::contract::{NodePressure, Thresholds};
@@ -115,20 +115,19 @@ impl Assessor {
     }
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
-        let departures = Departures::new(node);
-        let as_it_is = departures.now();
-        if as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0 {
-            let vms = score.containers.iter().filter(|one| is_vm(one));
-            return vms
-                .map(|one| (one.cgroup.id, Relief { cpus: 0.0, score_without: now }))
-                .collect();
-        }
-        let each = score.containers.iter().zip(departures.each());
-        let relief = each.filter(|(one, _)| is_vm(one)).map(|(one, departure)| {
-            let score_without = self.score_without(score, as_it_is, &departure.contention);
-            (one.cgroup.id, Relief { cpus: departure.relief_cpus, score_without })
-        });
-        relief.collect()
+        let as_it_is = node.contention();
+        let is_calm = as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0;
+        let departures = (!is_calm).then(|| Departures::new(node, as_it_is));
+        let relief_of = |demand: &Demand| match &departures {
+            None => Relief { cpus: 0.0, score_without: now },
+            Some(departures) => {
+                let Departure { contention, relief_cpus } = departures.without(demand);
+                let score_without = self.score_without(score, &as_it_is, &contention);
+                Relief { cpus: relief_cpus, score_without }
+            }
+        };
+        let vms = score.containers.iter().zip(&node.demands).filter(|(one, _)| is_vm(one));
+        vms.map(|(one, demand)| (one.cgroup.id, relief_of(demand))).collect()
     }
 
     /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can

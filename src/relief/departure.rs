@@ -6,17 +6,17 @@ use crate::kernel::limits::CpuSet;
 
 /// What would change if one of a node's demands left.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Departure {
+pub(super) struct Departure {
     /// The contention that is left.
-    pub contention: Contention,
+    pub(super) contention: Contention,
     /// CPUs' worth of waiting that would end. Its own waiting counts only as far as it would end on
     /// an empty node with as many CPUs.
-    pub relief_cpus: f64,
+    pub(super) relief_cpus: f64,
 }
 
 /// A node as it is now, from which each demand can be removed.
 #[derive(Debug)]
-pub struct Departures<'a> {
+pub(super) struct Departures<'a> {
     node: &'a Node,
     now: Contention,
     cpusets: Vec<Option<CpuSet>>,
@@ -25,25 +25,14 @@ pub struct Departures<'a> {
 }
 
 impl<'a> Departures<'a> {
-    /// Nothing has left yet.
-    pub fn new(node: &'a Node) -> Self {
-        let (now, cpusets) = (node.contention(), node.cpusets());
-        Self { node, now, cpusets, queue: queueing(node) }
+    /// `now` is the contention of the node as it is.
+    pub(super) fn new(node: &'a Node, now: Contention) -> Self {
+        Self { node, now, cpusets: node.cpusets(), queue: queueing(node) }
     }
 
-    /// The contention as it is now.
-    pub fn now(&self) -> &Contention {
-        &self.now
-    }
-
-    /// The prediction for each demand, in the node's order.
-    pub fn each(&self) -> impl Iterator<Item = Departure> {
-        self.node.demands.iter().map(|gone| self.without(gone))
-    }
-
-    /// The others keep the CPUs that they use, and those that wait share the freed CPUs. Some queue
-    /// behind other workloads as before.
-    fn without(&self, gone: &Demand) -> Departure {
+    /// Predicts the node without `gone`, one of its demands. The others keep the CPUs that they use,
+    /// and those that wait share the freed CPUs. Some queue behind other workloads as before.
+    pub(super) fn without(&self, gone: &Demand) -> Departure {
         let memory = self.node.memory_contention(Some(gone));
         if gone.is_idle() {
             return Departure { contention: Contention { memory, ..self.now }, relief_cpus: 0.0 };
@@ -119,11 +108,11 @@ mod tests {
     use super::*;
 
     fn without(node: &Node, leaving: usize) -> Contention {
-        Departures::new(node).each().nth(leaving).unwrap().contention
+        Departures::new(node, node.contention()).without(&node.demands[leaving]).contention
     }
 
     fn relief_cpus(node: &Node, leaving: usize) -> f64 {
-        Departures::new(node).each().nth(leaving).unwrap().relief_cpus
+        Departures::new(node, node.contention()).without(&node.demands[leaving]).relief_cpus
     }
 
     #[test]

@@ -11,25 +11,25 @@ const DEFAULT_WEIGHT: f64 = 100.0;
 
 /// The demand of a VM or of another workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Demand {
+pub(super) struct Demand {
     /// Whether it is scored: a VM, or on a node without VMs any container.
-    pub is_scored: bool,
+    pub(super) is_scored: bool,
     /// CPUs in use, on average.
-    pub used: f64,
+    pub(super) used: f64,
     /// CPUs that it waited for because of the node: 1 for a thread that waits all the time.
-    pub waiting: f64,
+    pub(super) waiting: f64,
     /// CPUs that its quota allows; `None` without a quota.
-    pub limit: Option<f64>,
+    pub(super) limit: Option<f64>,
     /// `cpu.weight`, 1 to 10,000.
-    pub weight: f64,
+    pub(super) weight: f64,
     /// CPUs on which it may run; `None` for all.
-    pub cpuset: Option<CpuSet>,
+    pub(super) cpuset: Option<CpuSet>,
     /// Number of vCPUs; `None` if unknown, and then the demand in CPUs is used instead.
-    pub vcpus: Option<f64>,
+    pub(super) vcpus: Option<f64>,
     /// Memory in use, bytes; `None` where it is unknown.
-    pub memory: Option<f64>,
+    pub(super) memory: Option<f64>,
     /// Share of time that it waited for memory because of the node, 0 to 1.
-    pub memory_wait: f64,
+    pub(super) memory_wait: f64,
 }
 
 impl Default for Demand {
@@ -67,16 +67,16 @@ impl Demand {
 
 /// A node and the demands for its CPUs.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Node {
+pub(super) struct Node {
     /// Number of CPUs.
-    pub cpus: u32,
+    pub(super) cpus: u32,
     /// CPUs that are not in use, on average.
-    pub idle: f64,
+    pub(super) idle: f64,
     /// Share of the node's demand for CPU time that its hypervisor gave to other guests, 0 to 1.
-    pub steal: f64,
+    pub(super) steal: f64,
     /// VMs, and other workloads that wait. Workloads that neither wait nor are scored may be
     /// omitted.
-    pub demands: Vec<Demand>,
+    pub(super) demands: Vec<Demand>,
 }
 
 /// A demand, and the CPUs that are allocated to it.
@@ -94,20 +94,20 @@ impl Allocation<'_> {
 
 /// Contention of a node, as it is or as it is predicted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Contention {
+pub(super) struct Contention {
     /// CPU contention, 0 to 1.
-    pub cpu: f64,
+    pub(super) cpu: f64,
     /// CPU ready, 0 to 1.
-    pub cpu_ready: f64,
+    pub(super) cpu_ready: f64,
     /// Memory contention, 0 to 1.
-    pub memory: f64,
+    pub(super) memory: f64,
     /// CPUs that all scored workloads together wait for.
-    pub waiting: f64,
+    pub(super) waiting: f64,
 }
 
 impl Contention {
     /// Whether this is the level `medium` or higher. `score` is the threshold of `medium`, 0 to 1.
-    pub fn is_medium(&self, score: f64) -> bool {
+    pub(super) fn is_medium(&self, score: f64) -> bool {
         let by_cpu = self.cpu >= score && self.cpu_ready >= Level::Medium.least_cpu_ready();
         by_cpu || self.memory >= score
     }
@@ -115,13 +115,13 @@ impl Contention {
 
 impl Node {
     /// The contention as it is now.
-    pub fn contention(&self) -> Contention {
+    pub(super) fn contention(&self) -> Contention {
         self.contention_of(&self.allocation(), self.memory_contention(None))
     }
 
     /// Busy vCPUs that can be added before the level is `medium`. `medium` is the threshold of that
     /// level, 0 to 1.
-    pub fn headroom_cpus(&self, medium: f64) -> f64 {
+    pub(super) fn headroom_cpus(&self, medium: f64) -> f64 {
         // With so many busy vCPUs, even an empty node is `medium`.
         let (mut fits, mut too_many) = (0.0, f64::from(self.cpus) / (1.0 - medium).max(0.01));
         if self.contention().is_medium(medium) {
@@ -142,7 +142,7 @@ impl Node {
     /// The predicted contention with this number of added vCPUs that are always busy. They have the
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, and share the CPUs in use there.
-    pub fn with(&self, vcpus: f64) -> Contention {
+    pub(super) fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|one| one.is_scored);
         let pool = self.shared_pool();
         let cpus = f64::from(self.size(pool));
