@@ -15,7 +15,7 @@ const SETTLED: f64 = 0.632;
 /// out of date and not used.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// A smoothed value. The time before the first window has no weight.
+/// An exponential moving average. The time before the first window has no weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MovingAverage {
     sum: f64,
