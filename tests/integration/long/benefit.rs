@@ -32,17 +32,13 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Averages fill meanwhile, and the VMs get old enough to move.
 const WARM_UP: Duration = Duration::from_secs(150);
 const MEASURED: Duration = Duration::from_secs(600);
-/// Of the descheduler, as the VMs' ages shorter than in docs/consumers.
+/// Seconds between two runs of the descheduler.
 const INTERVAL: u32 = 120;
+/// Age at which a VM may move. Age, interval and averages are shorter than in docs/consumers.
 const MIN_AGE: &str = "2m";
-/// Averages are also shorter than the interval, since the time in which a value is smoothed and published
-/// is not shortened.
+/// Averages are shorter than the interval, because smoothing and publishing take as long as ever.
 const WINDOW: &str = "1m";
 const COPYING: Duration = Duration::from_secs(5);
-
-/// A node has its CPU for a third of the time.
-const PLAIN_PRESSURE: &str =
-    "clamp_max(3 * max by (node) (rate(node_pressure_cpu_waiting_seconds_total[1m])), 1)";
 
 /// Makes a `/proc` in which the node's pressure is that of its cgroups. It shows all processes.
 const WITH_OWN_PRESSURE: &str = "mount -t proc proc \"$0\" && for one in cpu memory io; do \
@@ -80,14 +76,18 @@ impl Arm {
         }
     }
 
-    /// The policy of docs/consumers.
+    /// The policy of docs/consumers. A node has its CPU for a third of the time, and so a third of the pressure.
     fn policy(self) -> String {
         let score = "node:psi_agent_node_score_ratio:avg10m_neutral";
         let (policy, age, query) = match self {
             Self::Candidate => ("descheduler-candidate.yaml", "6h", "slow-score".to_owned()),
-            Self::Nothing | Self::NodePsi => {
-                ("descheduler-contention.yaml", "15m", by_instance(PLAIN_PRESSURE))
-            }
+            Self::Nothing | Self::NodePsi => (
+                "descheduler-contention.yaml",
+                "15m",
+                by_instance(&format!(
+                    "clamp_max(3 * max by (node) (rate(node_pressure_cpu_waiting_seconds_total[{WINDOW}])), 1)"
+                )),
+            ),
         };
         let (policy, age) = (snippet(policy), format!("minPodAge: {age}"));
         assert!(policy.contains(&age) && policy.contains(score), "{policy}");
@@ -249,7 +249,7 @@ impl<'a> Scene<'a> {
         let (command, counter) = self.demand.work(&vm.name, node, self.start, part);
         let (own, cgroup) = (&mut self.cgroups[node], cgroup_of(&vm.pod));
         own.make(&cgroup);
-        // Servers run on the same CPUs, and take what VMs leave: they have the policy SCHED_IDLE.
+        // Not SCHED_IDLE, as the servers.
         let command = format!("taskset -c {} chrt --other 0 {command}", self.cpu);
         vm.process = own.spawn(&cgroup, &command);
         vm.counters.push(counter);
@@ -353,6 +353,15 @@ fn run(arm: Arm, demand: &Demand, cpu: usize) -> Outcome {
     Outcome { lost: 1.0 - got / wanted, worst, moves: scene.moved.len() }
 }
 
+/// Gives this thread, and the servers that it starts, only the CPU time that VMs leave: VMs interrupt them
+/// whenever they want a CPU.
+fn become_idle() {
+    let thread = fs::read_link("/proc/thread-self").unwrap();
+    let id = thread.file_name().unwrap();
+    let chrt = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status();
+    assert!(chrt.expect("this test needs chrt").success());
+}
+
 /// `SEEDS="9 23"`, or the first five seeds with which moves can help.
 fn seeds() -> Vec<u64> {
     match std::env::var("SEEDS") {
@@ -381,6 +390,7 @@ fn vms_get_more_done_with_moves() {
         for cpu in 0..2 {
             let runs = &runs;
             scope.spawn(move || {
+                become_idle();
                 while let Some((seed, arm)) = { runs.lock().unwrap().next() } {
                     let demand = Demand::generate(seed, &cpu.to_string());
                     let wanted: f64 = demand.wanted.values().sum::<f64>() / MEASURED.as_secs_f64();

@@ -18,7 +18,7 @@ use crate::trace::Vm;
 /// QEMU's name of the thread.
 const VCPU: &str = "CPU 0/KVM";
 
-/// The VM gets something to do once in about this time of its node's.
+/// The VM gets something to do about once in this time of its node's.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Work that is not done after this time of its node's is lost.
@@ -158,7 +158,7 @@ fn work(vm: &Vm, load: &Load, counter: &File) -> anyhow::Result<()> {
     }
 }
 
-/// Each VM has another period, so that no two of them wake up together each time.
+/// Each VM has its own period, 15 to 25 ms. With one for all, the same two would wake up together each time.
 fn period(name: &str) -> Duration {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
