@@ -104,9 +104,14 @@ pub struct PodCounters {
     pub delays: BTreeMap<u32, Delays>,
 }
 
-/// Counters of disks.
+/// Counters of disks, and of pages that came back from them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct MemoryIo {
+    /// Page faults for which a page was read, and pages from swap that had been in use; a container's.
+    #[serde(default)]
+    pub major_faults: u64,
+    #[serde(default)]
+    pub restored: u64,
     /// Operations by disk.
     pub operations: BTreeMap<String, u64>,
     /// Of the node: how long each disk had something to do, milliseconds.
@@ -240,12 +245,20 @@ impl MemoryIo {
     pub fn of_node(kubepods: &Path) -> Self {
         let root = kubepods.parent().unwrap_or(kubepods);
         let busy_ms = busy(&text(Path::new("/proc/diskstats")));
-        Self { operations: operations(root), busy_ms }
+        Self { operations: operations(root), busy_ms, ..Self::default() }
     }
 
     /// A container's.
     pub fn of_container(container: &Path) -> Self {
-        Self { operations: operations(container), busy_ms: BTreeMap::new() }
+        let stat = text(&container.join("memory.stat"));
+        let stat = keyed(&stat);
+        let of = |key| stat.get(key).copied().unwrap_or_default();
+        Self {
+            major_faults: of("pgmajfault"),
+            restored: of("workingset_restore_anon"),
+            operations: operations(container),
+            ..Self::default()
+        }
     }
 }
 

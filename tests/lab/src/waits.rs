@@ -10,10 +10,11 @@
 //! disk of its own has no contention: elsewhere it would wait as much. A load that does not fit the node even
 //! alone would count as its own cause; there is no such scenario.
 //!
-//! I/O that the kernel does for lack of memory counts as both, as it does in pressure. Of reading pages from
-//! swap only the sleep counts: the rest is CPU time and waiting for a CPU, which Linux 6.1 includes, and which
-//! an emulated machine doubles. Kernels differ in which I/O counts as swap-in; for a load that touches only
-//! memory of its own, all I/O is. Sleep in I/O during reclaim is counted twice.
+//! I/O that the kernel does for lack of memory counts as both, as it does in pressure. The kernel's
+//! `thrashing` is the wait for pages that had been in use. Of page faults for others only the sleep counts:
+//! the rest is CPU time and waiting for a CPU, which Linux 6.1 includes, and which an emulated machine
+//! doubles. Kernels differ in which I/O counts as swap-in; for a load that touches only memory of its own, all
+//! I/O is. Sleep in I/O during reclaim is counted twice.
 //!
 //! A thread that waits for native AIO does not sleep in I/O. There lost work takes the place of delay: for a
 //! load that goes as fast as the disk, both are the same number. Truth of such a load is never more than the
@@ -33,11 +34,13 @@ pub enum Resource {
     Io,
 }
 
-/// The upper quartile of the VMs' share of time that they waited because of the node, all with one weight.
+/// The upper quartile of the VMs' share of time that they waited because of the node.
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
-    of_all(record, |name, pod| {
+    of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        let waited = beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod))?;
+        let unstalled = unstalled(record, name)?;
+        let wait = |delays| seconds(&delays, resource, pod, unstalled);
+        let waited = beyond_own(record, name, alone, wait)?;
         Some(match pod.load.io {
             Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
                 lost(record, name, alone)?
@@ -50,9 +53,10 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
 
 /// The same of sleep alone, which leaves native AIO out.
 pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
-    of_all(record, |name, pod| {
+    of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod))
+        let unstalled = unstalled(record, name)?;
+        beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))
     })
 }
 
@@ -73,14 +77,19 @@ fn beyond_own(
 
 /// The share of the work that VMs do alone and did not do here.
 pub fn by_loads(record: &Record) -> f64 {
-    of_all(record, |name, pod| lost(record, name, record.alone.get(&pod.name)?))
+    of_all(record, Resource::Io, |name, pod| lost(record, name, record.alone.get(&pod.name)?))
 }
 
-/// One number of a node's VMs, of those that have one.
-pub fn of_all(record: &Record, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
+/// The upper quartile of a node's VMs, of those that have a number. Of memory, a VM has the weight of the
+/// memory that it needs; of I/O, all have the same.
+pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
+    let weight = |pod: &Pod| match resource {
+        Resource::Memory => f64::from(pod.needed_mib()).max(1.0),
+        Resource::Io => 1.0,
+    };
     let all = scored(record).into_iter();
-    let shares: Vec<_> =
-        all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), 1.0))).collect();
+    let shares = all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), weight(pod))));
+    let shares: Vec<_> = shares.collect();
     if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
 }
 
@@ -97,7 +106,7 @@ fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
 
 /// The upper quartile of the VMs' share of time in one kind of delay, whatever its cause.
 pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
-    of_all(record, |name, _| {
+    of_all(record, Resource::Memory, |name, _| {
         let (before, after) = judged(record)?;
         let (then, now) = (before.pods.get(name)?, after.pods.get(name)?);
         let waited = most(then, now, after.at, |all| in_seconds(kind(all)));
@@ -116,18 +125,32 @@ fn most(before: &PodCounters, after: &PodCounters, at: f64, of: impl Fn(Delays) 
     waits.fold(0.0, f64::max)
 }
 
-fn seconds(delays: &Delays, resource: Resource, pod: &Pod) -> f64 {
-    in_seconds(match resource {
-        // Reading a page from swap is a part of thrashing.
-        Resource::Memory => delays.reclaiming() + delays.thrashing.max(swapping(delays, pod)),
-        Resource::Io => delays.blkio,
-    })
+/// `unstalled` is the share of a VM's page faults whose wait is not a part of `thrashing`.
+fn seconds(delays: &Delays, resource: Resource, pod: &Pod, unstalled: f64) -> f64 {
+    match resource {
+        Resource::Memory => {
+            let (thrashing, swapping) = (in_seconds(delays.thrashing), swapping(delays, pod));
+            in_seconds(delays.reclaiming()) + (thrashing + unstalled * swapping).max(swapping)
+        }
+        Resource::Io => in_seconds(delays.blkio),
+    }
 }
 
-/// Sleep while pages are read from swap.
-fn swapping(delays: &Delays, pod: &Pod) -> u64 {
+/// The share of a container's page faults that brought no page which had been in use.
+#[allow(clippy::cast_precision_loss, reason = "page faults of half a minute are far below 2^52")]
+fn unstalled(record: &Record, name: &str) -> Option<f64> {
+    let (before, after) = judged(record)?;
+    let (before, after) = (before.pods.get(name)?, after.pods.get(name)?);
+    let (before, after) = (before.memory_io.as_ref()?, after.memory_io.as_ref()?);
+    let faults = after.major_faults.saturating_sub(before.major_faults);
+    let restored = after.restored.saturating_sub(before.restored);
+    Some(1.0 - (restored as f64 / faults.max(1) as f64).min(1.0))
+}
+
+/// Sleep while pages are read from swap, seconds.
+fn swapping(delays: &Delays, pod: &Pod) -> f64 {
     let nothing_else = pod.load.memory.is_some_and(|memory| !memory.file);
-    if nothing_else { delays.blkio } else { delays.swapin.min(delays.blkio) }
+    in_seconds(if nothing_else { delays.blkio } else { delays.swapin.min(delays.blkio) })
 }
 
 #[allow(clippy::cast_precision_loss, reason = "what is counted in seconds is far below 2^52")]

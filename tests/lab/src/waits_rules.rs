@@ -14,7 +14,7 @@ pub fn node_some(record: &Record, resource: Resource) -> f64 {
 /// Without any pressure: the share of time in which a disk that it uses had something to do, times
 /// the share that others have of that.
 pub fn by_disks(record: &Record) -> f64 {
-    of_all(record, |name, pod| {
+    of_all(record, Resource::Io, |name, pod| {
         if pod.io_max.is_some() {
             return None;
         }
