@@ -398,13 +398,6 @@ impl Pod {
     pub fn cpu_limit(&self) -> Option<f64> {
         [self.container_cpus, self.pod_cpus].into_iter().flatten().reduce(f64::min)
     }
-
-    /// The memory of its working sets, as far as its own limits allow it, MiB.
-    pub fn needed_mib(&self) -> u32 {
-        let wanted = self.load.memory.map_or(0, |memory| memory.mib * self.load.threads);
-        let limits = [self.container_memory, self.pod_memory].into_iter().flatten();
-        limits.flat_map(|limit| [limit.max, limit.high]).flatten().fold(wanted, u32::min)
-    }
 }
 
 #[cfg(test)]

@@ -38,9 +38,7 @@ pub enum Resource {
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        let unstalled = unstalled(record, name)?;
-        let wait = |delays| seconds(&delays, resource, pod, unstalled);
-        let waited = beyond_own(record, name, alone, wait)?;
+        let waited = slept(record, resource, name, pod)?;
         Some(match pod.load.io {
             Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
                 lost(record, name, alone)?
@@ -53,11 +51,12 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
 
 /// The same of sleep alone, which leaves native AIO out.
 pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
-    of_all(record, resource, |name, pod| {
-        let alone = record.alone.get(&pod.name)?;
-        let unstalled = unstalled(record, name)?;
-        beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))
-    })
+    of_all(record, resource, |name, pod| slept(record, resource, name, pod))
+}
+
+fn slept(record: &Record, resource: Resource, name: &str, pod: &Pod) -> Option<f64> {
+    let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
+    beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))
 }
 
 /// The share of time that a VM waited, less what its work makes it wait alone.
@@ -84,13 +83,20 @@ pub fn by_loads(record: &Record) -> f64 {
 /// memory that it needs; of I/O, all have the same.
 pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
     let weight = |pod: &Pod| match resource {
-        Resource::Memory => f64::from(pod.needed_mib()).max(1.0),
+        Resource::Memory => f64::from(needed_mib(pod)).max(1.0),
         Resource::Io => 1.0,
     };
     let all = scored(record).into_iter();
     let shares = all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), weight(pod))));
     let shares: Vec<_> = shares.collect();
     if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
+}
+
+/// The memory of a pod's working sets, as far as its own limits allow it, MiB.
+fn needed_mib(pod: &Pod) -> u32 {
+    let wanted = pod.load.memory.map_or(0, |memory| memory.mib * pod.load.threads);
+    let limits = [pod.container_memory, pod.pod_memory].into_iter().flatten();
+    limits.flat_map(|limit| [limit.max, limit.high]).flatten().fold(wanted, u32::min)
 }
 
 /// The first and last point of the judged time.
