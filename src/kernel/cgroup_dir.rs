@@ -13,6 +13,15 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
+use super::counters::{
+    Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
+    parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
+};
+use super::io_stat::{IoStat, parse_io_stat};
+use super::limits::{
+    CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
+    parse_number,
+};
 use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind};
 use super::text::ParseError;
@@ -219,9 +228,7 @@ impl CgroupDir {
         text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
     }
 
-    /// Reads and parses any other file; `None` where it is absent, because the controller is off, the
-    /// kernel is older, or this is the root cgroup.
-    pub fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
@@ -252,5 +259,75 @@ impl CgroupDir {
 
     fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
         ReadError::new(&self.root.full_path(&self.path).join(&*file.to_string_lossy()), kind)
+    }
+}
+
+/// A method for each file besides pressure, from `method: Value = name, parser;`. Its value is
+/// `None` where the file is absent, because the controller is off, the kernel is older, or this is the
+/// root cgroup.
+macro_rules! files {
+    ($($method:ident: $value:ty = $name:literal, $parse:expr;)*) => {
+        impl CgroupDir {
+            $(pub fn $method(&self, buffer: &mut ReadBuffer) -> Result<Option<$value>, ReadError> {
+                self.read($name, buffer, $parse)
+            })*
+        }
+    };
+}
+
+files! {
+    controllers: Controllers = c"cgroup.controllers", parse_controllers;
+    populated: bool = c"cgroup.events", parse_populated;
+    process_count: u64 = c"cgroup.procs", count_processes;
+    cpu_max: CpuMax = c"cpu.max", parse_cpu_max;
+    cpu_stat: CpuStat = c"cpu.stat", parse_cpu_stat;
+    cpu_stat_local: CpuStat = c"cpu.stat.local", parse_cpu_stat;
+    cpu_weight: u64 = c"cpu.weight", parse_number;
+    cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
+    io_max: Vec<IoMax> = c"io.max", parse_io_max;
+    io_stat: IoStat = c"io.stat", |text| Ok(parse_io_stat(text));
+    memory_current: u64 = c"memory.current", parse_number;
+    memory_events: MemoryEvents = c"memory.events", parse_memory_events;
+    memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
+    memory_high: Limit = c"memory.high", parse_limit;
+    memory_max: Limit = c"memory.max", parse_limit;
+    memory_peak: u64 = c"memory.peak", parse_number;
+    memory_stat: MemoryStat = c"memory.stat", parse_memory_stat;
+    memory_swap_current: u64 = c"memory.swap.current", parse_number;
+    pids_current: u64 = c"pids.current", parse_number;
+    pids_max: Limit = c"pids.max", parse_limit;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn each_file_is_read_by_its_method_and_an_absent_one_is_none() {
+        let path = std::env::temp_dir().join(format!("psi-agent-files-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let root = CgroupRoot::open(&path).unwrap();
+        let (dir, buffer) =
+            (CgroupDir::open(&root, "/", true).unwrap(), &mut ReadBuffer::default());
+        assert_eq!((dir.cpu_max(buffer), dir.io_stat(buffer)), (Ok(None), Ok(None)));
+        for (name, text) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cgroup.procs", "7\n8\n"),
+            ("cpu.stat.local", ""),
+            ("memory.high", "max\n"),
+            ("memory.max", "4096\n"),
+            ("memory.peak", "-1\n"),
+        ] {
+            fs::write(path.join(name), text).unwrap();
+        }
+        assert_eq!(dir.populated(buffer), Ok(Some(true)));
+        assert_eq!(dir.process_count(buffer), Ok(Some(2)));
+        assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
+        assert_eq!(dir.memory_high(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
+        let error = dir.memory_peak(buffer).unwrap_err().to_string();
+        assert!(error.ends_with("memory.peak: malformed in line 1: expected a number"), "{error}");
+        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -4,7 +4,8 @@
 
 use super::text::{ParseError, lines, parse_keyed, parse_u64};
 
-/// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created.
+/// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created. `cpu.stat.local` has
+/// only `throttled_us`, of this level or above, and is empty where the cpu controller is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuStat {
     pub usage_us: Option<u64>,
@@ -111,7 +112,7 @@ pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
 }
 
 /// Controllers that are on for a cgroup. The files of a controller that is off do not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Controllers {
     pub cpu: bool,
     pub memory: bool,
