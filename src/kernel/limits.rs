@@ -1,8 +1,10 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
 //! similar files, `pids.max`, `io.max`. `max` is a variant of its own, not a number.
 
+use std::ops::Range;
+
 use super::io_stat::{Device, parse_device};
-use super::text::{ParseError, lines, parse_u64, single_line, split_once};
+use super::text::{ParseError, lines, parse_u32, parse_u64, single_line, split_once};
 
 /// A limit in the file's own unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,31 +39,43 @@ impl CpuMax {
     }
 }
 
-/// CPUs by number, up to 1023.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuSet([u64; 16]);
+/// A set of CPUs by number: sorted ranges with gaps between them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuSet(Vec<Range<u32>>);
 
 impl CpuSet {
-    /// Adds a CPU. Returns `false` if its number is above 1023.
-    pub fn insert(&mut self, cpu: u64) -> bool {
-        let word = usize::try_from(cpu / 64).ok().and_then(|index| self.0.get_mut(index));
-        word.map(|word| *word |= 1 << (cpu % 64)).is_some()
-    }
-
     pub fn len(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
+        self.0.iter().map(|range| range.end - range.start).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.0.is_empty()
     }
 
-    /// CPUs in both.
-    #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
-        let mut common = *self;
-        common.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= other);
-        common
+    /// Number of CPUs in both.
+    pub fn common(&self, other: &Self) -> u32 {
+        let with_each = self.0.iter().map(|range| {
+            let first = other.0.partition_point(|other| other.end <= range.start);
+            let overlaps = other.0.iter().skip(first).take_while(|other| other.start < range.end);
+            let cpus = overlaps.map(|o| o.end.min(range.end) - o.start.max(range.start));
+            cpus.sum::<u32>()
+        });
+        with_each.sum()
+    }
+}
+
+impl FromIterator<Range<u32>> for CpuSet {
+    fn from_iter<T: IntoIterator<Item = Range<u32>>>(ranges: T) -> Self {
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges.dedup_by(|range, before| {
+            let joins = range.start <= before.end;
+            if joins {
+                before.end = before.end.max(range.end);
+            }
+            joins
+        });
+        Self(ranges)
     }
 }
 
@@ -104,17 +118,14 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
 /// Parses `cpuset.cpus.effective`, such as `0-3,8`. An empty list is valid, and means that no CPU
 /// is left for the cgroup.
 pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
-    let expected = ParseError { line: 1, expected: "a list of CPUs below 1024" };
+    let expected = ParseError { line: 1, expected: "a list of CPUs" };
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
-    let mut set = CpuSet::default();
-    for range in ranges {
+    let range = |range| {
         let (first, last) = split_once(range, b'-').unwrap_or((range, range));
-        let (first, last) = parse_u64(first).zip(parse_u64(last)).ok_or(expected)?;
-        if first > last || !(first..=last).all(|cpu| set.insert(cpu)) {
-            return Err(expected);
-        }
-    }
-    Ok(set)
+        let cpus = parse_u32(first)?..parse_u32(last)?.checked_add(1)?;
+        (!cpus.is_empty()).then_some(cpus)
+    };
+    ranges.map(range).collect::<Option<_>>().ok_or(expected)
 }
 
 /// Parses `io.max`, which has a row for each limited device:
@@ -155,6 +166,8 @@ fn io_max_row(row: &[u8]) -> Option<IoMax> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{collection::vec, prelude::*};
+    use std::collections::BTreeSet;
 
     #[test]
     fn max_is_no_number() {
@@ -181,10 +194,10 @@ mod tests {
     fn a_list_of_cpus_is_a_set() {
         let set = |text: &[u8]| parse_cpu_set(text).unwrap();
         assert_eq!([set(b"0-3,8,10-11\n").len(), set(b"5\n").len(), set(b"\n").len()], [7, 1, 0]);
-        assert_eq!(set(b"0-3,64,1023\n").and(&set(b"2,3,4,60-70,1023\n")), set(b"2-3,64,1023\n"));
-        for wrong in
-            [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n", b"1024\n"]
-        {
+        assert_eq!(set(b"0-1279\n").len(), 1280);
+        assert_eq!(set(b"0-4294967294\n").len(), u32::MAX);
+        assert_eq!(set(b"0-3,64,1279\n").common(&set(b"2,3,4,60-70,1270-1280\n")), 4);
+        for wrong in [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n"] {
             assert!(parse_cpu_set(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -204,5 +217,26 @@ mod tests {
         );
         assert_eq!(parse_io_max(b""), Ok(vec![]));
         assert!(parse_io_max(b"8:16 rbps\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_of_cpus_are_the_set_of_their_numbers(
+            first in vec((0..200_u32, 1..40_u32), 0..8),
+            second in vec((0..200_u32, 1..40_u32), 0..8),
+        ) {
+            let set_of = |ranges: &[(u32, u32)]| {
+                let ranges = ranges.iter().map(|(start, len)| *start..start + len);
+                let numbers: BTreeSet<u32> = ranges.clone().flatten().collect();
+                let text: Vec<String> =
+                    ranges.map(|cpus| format!("{}-{}", cpus.start, cpus.end - 1)).collect();
+                (parse_cpu_set(format!("{}\n", text.join(",")).as_bytes()).unwrap(), numbers)
+            };
+            let ((set, numbers), (other, other_numbers)) = (set_of(&first), set_of(&second));
+            prop_assert_eq!(set.len() as usize, numbers.len());
+            prop_assert_eq!(set.common(&other) as usize, numbers.intersection(&other_numbers).count());
+            prop_assert_eq!(set == other, numbers == other_numbers);
+            prop_assert_eq!(numbers.iter().map(|cpu| *cpu..cpu + 1).collect::<CpuSet>(), set);
+        }
     }
 }

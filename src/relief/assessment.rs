@@ -191,12 +191,7 @@ fn other_demand(cpu: &CpuRates, wait: Option<Wait>) -> Demand {
 fn with_limits(cpu: &CpuRates) -> Demand {
     let limits = cpu.limits.clone().unwrap_or_default();
     let weight = limits.weight.map_or(Demand::default().weight, |weight| weight as f64);
-    Demand {
-        limit: limits.quota(),
-        weight,
-        cpuset: limits.cpus.as_deref().copied(),
-        ..Demand::default()
-    }
+    Demand { limit: limits.quota(), weight, cpuset: limits.cpus, ..Demand::default() }
 }
 
 #[cfg(test)]

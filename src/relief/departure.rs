@@ -19,7 +19,7 @@ pub(super) struct Departure {
 pub(super) struct Departures<'a> {
     node: &'a Node,
     now: Contention,
-    cpusets: Vec<Option<CpuSet>>,
+    cpusets: Vec<Option<&'a CpuSet>>,
     /// The demands that are not idle, and the CPUs that each of them queues for.
     queue: Vec<(Allocation<'a>, f64)>,
 }

@@ -1,5 +1,7 @@
 //! Predicts the contention of a node without one of its VMs, or with more vCPUs.
 
+use std::sync::Arc;
+
 use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
 use crate::kernel::limits::CpuSet;
@@ -23,7 +25,7 @@ pub(super) struct Demand {
     /// `cpu.weight`, 1 to 10,000.
     pub(super) weight: f64,
     /// CPUs on which it may run; `None` for all.
-    pub(super) cpuset: Option<CpuSet>,
+    pub(super) cpuset: Option<Arc<CpuSet>>,
     /// Number of vCPUs; `None` if unknown, and then the demand in CPUs is used instead.
     pub(super) vcpus: Option<f64>,
     /// Memory in use, bytes; `None` where it is unknown.
@@ -215,12 +217,12 @@ impl Node {
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.
-    pub(super) fn cpuset(&self, demand: &Demand) -> Option<CpuSet> {
-        demand.cpuset.filter(|set| !set.is_empty() && set.len() < self.cpus)
+    pub(super) fn cpuset<'a>(&self, demand: &'a Demand) -> Option<&'a CpuSet> {
+        demand.cpuset.as_deref().filter(|set| !set.is_empty() && set.len() < self.cpus)
     }
 
     /// All cpusets, each once, the smallest first and the whole node last.
-    pub(super) fn cpusets(&self) -> Vec<Option<CpuSet>> {
+    pub(super) fn cpusets(&self) -> Vec<Option<&CpuSet>> {
         let mut sets = vec![None];
         for set in self.demands.iter().map(|one| self.cpuset(one)) {
             if !sets.contains(&set) {
@@ -232,23 +234,23 @@ impl Node {
     }
 
     /// The cpuset that most demands have; if several are equally common, the largest.
-    fn shared_pool(&self) -> Option<CpuSet> {
-        let users = |set: &Option<CpuSet>| {
+    fn shared_pool(&self) -> Option<&CpuSet> {
+        let users = |set: &Option<&CpuSet>| {
             self.demands.iter().filter(|one| self.cpuset(one) == *set).count()
         };
         self.cpusets().into_iter().max_by_key(users).flatten()
     }
 
-    pub(super) fn size(&self, cpuset: Option<CpuSet>) -> u32 {
-        cpuset.map_or(self.cpus, |set| set.len())
+    pub(super) fn size(&self, cpuset: Option<&CpuSet>) -> u32 {
+        cpuset.map_or(self.cpus, CpuSet::len)
     }
 
     /// Share of a cpuset's CPUs that are also in another, 0 to 1.
-    pub(super) fn part_in(&self, cpuset: Option<CpuSet>, other: Option<CpuSet>) -> f64 {
+    pub(super) fn part_in(&self, cpuset: Option<&CpuSet>, other: Option<&CpuSet>) -> f64 {
         let common = match (cpuset, other) {
             (_, None) => return 1.0,
             (None, Some(other)) => other.len(),
-            (Some(cpuset), Some(other)) => cpuset.and(&other).len(),
+            (Some(cpuset), Some(other)) => cpuset.common(other),
         };
         f64::from(common) / f64::from(self.size(cpuset).max(1))
     }
@@ -273,10 +275,8 @@ pub(super) mod tests {
         Node { cpus, idle: idle.max(0.0), steal: 0.0, demands }
     }
 
-    pub(in super::super) fn set(cpus: std::ops::Range<u64>) -> Option<CpuSet> {
-        let mut set = CpuSet::default();
-        assert!(cpus.into_iter().all(|cpu| set.insert(cpu)));
-        Some(set)
+    pub(in super::super) fn set(cpus: std::ops::Range<u32>) -> Option<Arc<CpuSet>> {
+        Some(Arc::new([cpus].into_iter().collect()))
     }
 
     pub(in super::super) fn near(value: f64, expected: f64) -> bool {
