@@ -15,7 +15,6 @@ use crate::health::{Feature, Health};
 use crate::host::{Host, node_identity};
 use crate::pod_source;
 use crate::relief::Assessor;
-use crate::sample::CpuSource;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
@@ -67,7 +66,7 @@ async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
     let health = Arc::new(Health::new().context("cannot register the agent's own metrics")?);
     health.set_cgroup2(!host.node_alone);
     health.set_levels(config.thresholds.medium(), config.thresholds.high());
-    for feature in features(config, host.cpu_source) {
+    for feature in features(config) {
         health.export(feature).context("cannot register the metrics of a feature")?;
     }
     let of_tls = Arc::clone(&health);
@@ -105,10 +104,9 @@ async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
 }
 
 /// The features in use that have metrics of their own.
-fn features(config: &Config, cpu_source: CpuSource) -> Vec<Feature> {
+fn features(config: &Config) -> Vec<Feature> {
     let features = [
         (Feature::Pods, !matches!(config.pods, PodSource::Standalone)),
-        (Feature::RunDelay, cpu_source == CpuSource::RunDelay),
         (Feature::DryRun, config.publish == Publish::DryRun),
         (Feature::Publishing, config.publish == Publish::On),
         (Feature::Candidate, config.publish == Publish::On && config.mark_candidate),

@@ -2,6 +2,10 @@
 //! runtimes and layouts are recognized at once, since trees of two drivers can exist side by side
 //! after the driver was changed.
 
+mod unit;
+
+pub use unit::Unit;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
     /// Requests equal limits. Cgroups of these pods are directly below kubepods.

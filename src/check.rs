@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::cgroup_path::{Place, PodLevel};
 use crate::client::cluster::{ClusterError, OwnNode, block_on};
 use crate::clock;
-use crate::collector::{Collector, Handles};
+use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
@@ -18,8 +18,9 @@ use crate::kernel::cgroup_tree::{CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::pod_source::{connect, list};
-use crate::sample::{CpuSource, Groups};
+use crate::score::{NodeScore, Scorer};
 use crate::serve::tls::Certificate;
+use crate::waiting::{CpuSource, Population};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -99,7 +100,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
     findings.push(pressure);
 
     if !host.node_alone {
-        let mut tree = CgroupTree::new(host.root, Extent::Everything, 0);
+        let mut tree = CgroupTree::new(Arc::clone(&host.root), Extent::Everything, 0);
         tree.follow(clock::now().at);
         findings.push(cgroups(&mut tree));
         if psi_is_on {
@@ -107,8 +108,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
         }
         findings.push(controllers(tree.root(), &mut buffer));
         findings.push(pods(&tree));
-        let root = Arc::clone(tree.root());
-        findings.push(cpu_source(config, host.cpu_source, host.proc, root));
+        findings.extend(score(config, host));
     }
     findings.extend(api_server(config));
     findings.extend(certificate(config));
@@ -277,47 +277,79 @@ fn pods(tree: &CgroupTree) -> Finding {
     Finding::ok("pods", format!("{pods} pods and {containers} containers found by path"))
 }
 
-/// Reports the source of CPU wait time, and whether run delay can be read, which one tick tests.
+/// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
+/// files that are not readable.
+fn score(config: &Config, host: Host) -> Vec<Finding> {
+    let (source, counts_run_delay) = (host.cpu_source, host.counts_run_delay);
+    let mut collector = host.into_collector(config);
+    collector.tick(None);
+    std::thread::sleep(MIN_PRESSURE_INTERVAL);
+    let tick = collector.tick(None);
+    let score = Scorer::of_one_window(config.counted.clone(), &tick);
+    let source = cpu_source(config, source, counts_run_delay, &score);
+    files(&tick.report.errors).into_iter().chain([scored(config, &score), source]).collect()
+}
+
+fn files(errors: &[ReadError]) -> Option<Finding> {
+    Some(Finding::warn(
+        "files",
+        format!("{}; {} errors in all", errors.first()?, errors.len()),
+        "run as a user who may read it; if it is malformed, report its content as an issue of psi-agent",
+    ))
+}
+
+/// Reports what is scored and, if there is no score, why.
+fn scored(config: &Config, score: &NodeScore) -> Finding {
+    let about = "scored";
+    let count = score.containers.len();
+    let population = score.population.map_or("containers", Population::word);
+    let text = format!("{count} {population}");
+    let absent = config.counted.iter().find_map(|&resource| {
+        let why = (*score.absence.of(resource)).filter(|_| score.score.is_none())?;
+        Some(format!("{text}; no score, since {} contention is unknown: {}", resource.word(), why.text()))
+    });
+    match absent {
+        None => Finding::ok(about, text),
+        Some(text) => Finding::warn(about, text, "see the other findings"),
+    }
+}
+
 fn cpu_source(
     config: &Config,
     source: CpuSource,
-    proc: ProcRoot,
-    root: Arc<CgroupRoot>,
+    counts_run_delay: bool,
+    score: &NodeScore,
 ) -> Finding {
     let about = "cpu source";
-    let handles = Handles { cgroups: 0, processes: usize::MAX };
-    let (selection, groups) = (Some(config.selection), Groups::default());
-    let mut collector = Collector::new(proc, root, selection, groups, CpuSource::RunDelay, handles);
-    let tick = collector.tick(clock::now(), None);
-    let containers = tick.containers.unwrap_or_default();
-    let count = containers.len();
-    let obstacle = match (tick.report.errors.first(), tick.hidden_containers) {
-        (Some(error), _) => Some(error.to_string()),
-        (None, 0) => None,
-        (None, hidden) => {
-            Some(format!("--proc-root shows no process of {hidden} of {count} containers"))
-        }
-    };
-    let threads: usize = containers.iter().flat_map(|one| &one.threads).map(Vec::len).sum();
-    let visible = format!(
-        "the host's processes are visible in {} ({threads} threads of {count} containers)",
-        config.proc_root.display()
-    );
     let chosen = if config.cpu_source.is_none() { ", chosen by auto" } else { "" };
-    match (source, obstacle) {
-        (CpuSource::RunDelay, None) => Finding::ok(about, format!("run delay{chosen}: {visible}")),
-        (CpuSource::RunDelay, Some(why)) => Finding::fail(
+    let (hidden, count) = (score.hidden.cpu, score.containers.len());
+    match source {
+        CpuSource::Psi if !counts_run_delay => Finding::ok(
             about,
-            format!("run delay{chosen} is not readable, so there is no CPU score: {why}"),
+            format!("PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"),
+        ),
+        CpuSource::Psi => Finding::ok(about, format!("PSI{chosen}")),
+        CpuSource::RunDelay if !counts_run_delay => Finding::fail(
+            about,
+            "run delay is not counted by this kernel, so there is no CPU score",
+            "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
+        ),
+        CpuSource::RunDelay if hidden > 0 => Finding::fail(
+            about,
+            format!(
+                "run delay{chosen} is not readable, so there is no CPU score: --proc-root does not \
+                 show all threads of {hidden} of {count} containers"
+            ),
             "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
              or choose --cpu-source=psi",
         ),
-        (CpuSource::Psi, None) => {
-            Finding::ok(about, format!("PSI{chosen}; run delay is readable too: {visible}"))
-        }
-        (CpuSource::Psi, Some(why)) => {
-            Finding::ok(about, format!("PSI{chosen}; run delay is not readable: {why}"))
-        }
+        CpuSource::RunDelay => Finding::ok(
+            about,
+            format!(
+                "run delay{chosen}: the host's processes are visible in {}",
+                config.proc_root.display()
+            ),
+        ),
     }
 }
 

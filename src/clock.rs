@@ -1,5 +1,7 @@
 //! The one place that reads the clocks. Everything else takes time as an argument.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use jiff::Timestamp;
@@ -27,4 +29,30 @@ pub fn now() -> Moment {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let unix_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
     Moment { at: Instant::now(), unix_ms }
+}
+
+/// The clocks of a collector, which dates each reading. Tests set other ones.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Moment + Send + Sync>);
+
+impl Clock {
+    pub fn new(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub fn now(&self) -> Moment {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(now)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
 }

@@ -1,14 +1,10 @@
 //! Reads the node and its cgroups in two kinds of passes, which share one state for each cgroup: a
 //! scoring pass (tick) reads what the score needs, and an export pass (scrape) what is exported.
-//! `state.rs` has the rules that decide when a file is read again.
 
-mod cpu;
 mod export;
-mod files;
 mod node;
 mod population;
 mod processes;
-mod stalls;
 mod state;
 mod threads;
 
@@ -16,7 +12,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::clock::Moment;
+use crate::cgroup_path::Place;
+use crate::clock::{Clock, Moment};
 use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
@@ -24,16 +21,15 @@ use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, ContainerSample, CpuSource, CpuUse, Detail, Groups, NodeSample, OtherSample,
-    PassReport, ScrapeSample, ThreadSample, TickSample,
+    CgroupSample, Detail, Groups, NodeRates, PassReport, ScrapeSample, Scored, Tick,
 };
-use cpu::{Levels, read_cpu_use};
+use crate::waiting::files::Files;
+use crate::waiting::readings::{Dirs, Threads};
+use crate::waiting::{CpuSource, Measurement, OtherDemand, Population, pressure_scale};
 use export::read_stats;
-use files::Files;
 use node::NodeReader;
-use population::{Container, Pods, scored_containers, workloads};
+use population::{Member, Pods, Selector, Workloads, workloads};
 use processes::ProcessFinder;
-use stalls::{MemoryNeeds, read_io_use, read_memory_use};
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
 
@@ -46,6 +42,21 @@ pub struct Handles {
     pub processes: usize,
 }
 
+/// What a collector reads.
+#[derive(Debug)]
+pub struct Sources {
+    pub proc: ProcRoot,
+    pub root: Arc<CgroupRoot>,
+    /// The cgroups that are exported; `None` on a node without cgroup v2, of which only the node's
+    /// own files are read.
+    pub selection: Option<Selection>,
+    pub groups: Groups,
+    pub cpu_source: CpuSource,
+    /// Whether the kernel counts run delay. If not, it is unknown for all VMs.
+    pub counts_run_delay: bool,
+    pub handles: Handles,
+}
+
 /// Reads samples, and keeps what the next pass needs.
 #[derive(Debug)]
 pub struct Collector {
@@ -53,10 +64,11 @@ pub struct Collector {
     tree: CgroupTree,
     states: States,
     files: Files,
+    selector: Selector,
+    ticked_at: Option<Moment>,
     cpu_source: CpuSource,
-    /// `None` unless run delay is the CPU source.
-    processes: Option<ProcessFinder>,
-    /// `None` on a node without cgroup v2.
+    counts_run_delay: bool,
+    processes: ProcessFinder,
     selection: Option<Selection>,
     groups: Groups,
     /// Whether the tree covers the whole node, as the counters in `/proc` do.
@@ -64,96 +76,127 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector that has read nothing yet. Without a selection, as on a node without cgroup v2,
-    /// it reads only the node's own files.
-    pub fn new(
-        proc: ProcRoot,
-        root: Arc<CgroupRoot>,
-        selection: Option<Selection>,
-        groups: Groups,
-        cpu_source: CpuSource,
-        handles: Handles,
-    ) -> Self {
+    /// A collector that has read nothing yet.
+    pub fn new(sources: Sources, clock: Clock) -> Self {
+        let Sources { proc, root, selection, groups, cpu_source, counts_run_delay, handles } =
+            sources;
         let extent = match selection {
             None => Extent::Root,
             Some(Selection { everything: true, .. }) => Extent::Everything,
             Some(_) => Extent::Pods,
         };
-        let by_run_delay = cpu_source == CpuSource::RunDelay;
         Self {
             node: NodeReader::new(proc),
             is_whole_node: !root.is_namespaced(),
             tree: CgroupTree::new(root, extent, handles.cgroups),
             states: States::new(),
-            files: Files::default(),
+            files: Files::new(clock),
+            selector: Selector::default(),
+            ticked_at: None,
             cpu_source,
-            processes: by_run_delay.then(|| ProcessFinder::new(handles.processes)),
+            counts_run_delay,
+            processes: ProcessFinder::new(handles.processes),
             selection,
             groups,
         }
     }
 
     /// The scoring pass. With `pods`, cgroups of pods are included once their pods are listed.
-    pub fn tick(&mut self, moment: Moment, pods: Option<&PodIndex>) -> TickSample {
-        let now = moment.at;
-        self.follow_tree(now);
-        let node = self.node.read(self.tree.root(), &mut self.files, moment);
-        let (all_pods, needs) = self.node.memory(&self.tree, &mut self.files, &node, now);
+    pub fn tick(&mut self, pods: Option<&PodIndex>) -> Tick {
+        let moment = self.files.clock.now();
+        let before = self.ticked_at.replace(moment);
+        self.follow_tree(moment.at);
+        self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
-        let disks = self.files.read_by(|buffer| self.node.proc.disks(buffer));
-        let (mut containers, mut others, mut run_delay_ns, mut hidden) = (None, None, None, 0);
-        if self.selection.is_some() && pods.is_none_or(PodIndex::is_listed) {
-            let (by_uid, scored) = scored_containers(self.tree.nodes().zip(&found));
-            if let Some(processes) = &mut self.processes {
-                processes.follow(&self.node.proc, &scored, &mut self.states, &mut self.files, now);
-            }
-            let ids: HashSet<CgroupId> = scored.iter().map(|(node, _)| node.cgroup.id).collect();
-            let mut pass = TickPass {
-                files: &mut self.files,
-                states: &mut self.states,
-                cpu_source: self.cpu_source,
-                node: &node,
-                pods: &by_uid,
-                needs,
-                now,
-                hidden: 0,
-                any_waits: false,
-            };
-            containers = Some(scored.into_iter().filter_map(|one| pass.container(one)).collect());
-            hidden = pass.hidden;
-            if pass.any_waits && self.is_whole_node {
-                let all = workloads(self.tree.nodes()).filter(|one| !ids.contains(&one.cgroup.id));
-                others = Some(all.filter_map(|node| pass.other(node)).collect());
-                run_delay_ns =
-                    self.files.read_by(|buffer| self.node.proc.run_delay(buffer)).flatten();
-            }
+        let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
+        let (mut scored, mut others) = (None, Vec::new());
+        if is_known {
+            let (population, demands) = self.score_and_others(pods.is_some(), &found, before);
+            (scored, others) = (Some(population), demands);
         }
-        TickSample {
+        Tick {
             moment,
-            node,
-            run_delay_ns,
-            disks,
-            pods: all_pods,
+            window: before.map(|before| moment.at.saturating_duration_since(before.at)),
+            took: self.files.clock.now().at.saturating_duration_since(moment.at),
             cpu_source: self.cpu_source,
-            containers,
+            node: NodeRates::of(&self.node.readings),
+            scored,
             others,
-            hidden_containers: hidden,
             report: self.report(&found, matching),
         }
     }
 
-    /// The export pass.
-    pub fn scrape(
+    /// Measures the scored workloads and, while one of them waits, the demand of all others.
+    fn score_and_others(
         &mut self,
-        moment: Moment,
-        detail: Detail,
-        pods: Option<&PodIndex>,
-    ) -> ScrapeSample {
+        in_cluster: bool,
+        found: &[PodMatch],
+        tick_before: Option<Moment>,
+    ) -> (Scored, Vec<OtherDemand>) {
+        let (tree, files, states) = (&self.tree, &mut self.files, &mut self.states);
+        let now = files.clock.now().at;
+        let mut all = Workloads::of(tree.nodes().zip(found), |node| {
+            states.entry(node.cgroup.id).or_default().has_tasks(files, &node.dir)
+        });
+        let population = self.selector.select(all.population(in_cluster), now);
+        let (mut members, beside) = all.members(population);
+        if self.cpu_source == CpuSource::RunDelay && self.counts_run_delay {
+            let may_be_vm = |member: &&Member<'_>| match population {
+                Population::Vms => true,
+                Population::Containers => member.workload.is_none(),
+                Population::Units => false,
+            };
+            let vms: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
+            let all_threads = self.node.readings.pressure.cpu.last().is_none();
+            self.processes.follow(&self.node.proc, &vms, all_threads, states, files);
+        }
+        let mut pass = TickPass {
+            files,
+            states,
+            node: &self.node,
+            pods: &all.pods,
+            hides_threads: self.cpu_source == CpuSource::RunDelay && !self.counts_run_delay,
+            tick_before,
+            now,
+        };
+        members.retain(|member| pass.read_scored(member.node));
+        let waits = members.iter().any(|member| pass.waited_lately(member.node));
+        let reads_others = waits && self.is_whole_node;
+        let mut others: Vec<&CgroupNode> = Vec::new();
+        if reads_others {
+            if all.pods.is_empty() {
+                others.extend(beside.iter().map(|member| member.node));
+            } else {
+                let scored: HashSet<CgroupId> =
+                    members.iter().map(|member| member.node.cgroup.id).collect();
+                others.extend(
+                    workloads(tree.nodes()).filter(|node| !scored.contains(&node.cgroup.id)),
+                );
+            }
+            others.retain(|node| pass.read_other(node));
+        }
+        self.node.read_run_delay(reads_others, &mut self.files);
+        let (node, states) = (&self.node.readings, &self.states);
+        let readings = |node: &CgroupNode| states.get(&node.cgroup.id)?.readings.as_deref();
+        let both = members.iter().map(|member| member.node).chain(others.iter().copied());
+        let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
+        let measurements = members.iter().filter_map(|member| {
+            let (cgroup, workload) = (&member.node.cgroup, member.workload.clone());
+            Some(Measurement::of(cgroup, workload, readings(member.node)?, node, scale))
+        });
+        let demands = others.iter().filter_map(|other| readings(other));
+        let demands = demands.map(|readings| OtherDemand::of(readings, node, scale)).collect();
+        (Scored { population, measurements: measurements.collect() }, demands)
+    }
+
+    /// The export pass.
+    pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
+        let moment = self.files.clock.now();
         self.follow_tree(moment.at);
-        let node = self.node.read(self.tree.root(), &mut self.files, moment);
+        let node = self.node.sample(self.tree.root(), &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
-            Detail::Everything => workloads(self.tree.nodes()).map(|one| one.cgroup.id).collect(),
+            Detail::Everything => workloads(self.tree.nodes()).map(|node| node.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
@@ -164,11 +207,10 @@ impl Collector {
             }
             let (files, all) = (&mut self.files, &Resource::ALL);
             let state = self.states.entry(cgroup.cgroup.id).or_default();
-            let Some(pressure) = state.pressures(files, cgroup, all, &node.pressure, moment.at)
-            else {
+            let Some(pressure) = state.pressures(files, cgroup, all, &node.pressure) else {
                 continue;
             };
-            let stats = read_stats(files, state, &cgroup.dir, (self.groups, detail), moment.at);
+            let stats = read_stats(files, state, &cgroup.dir, (self.groups, detail));
             let workload = found.workload().cloned();
             let cgroup = Arc::clone(&cgroup.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };
@@ -199,7 +241,7 @@ impl Collector {
         self.files.errors.extend(self.tree.take_errors());
     }
 
-    /// Ends a pass: returns its report, and removes the cgroups that no longer exist.
+    /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
     fn report(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
         let cgroups = self.tree.nodes().zip(found);
         let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
@@ -221,69 +263,59 @@ impl Collector {
 struct TickPass<'a> {
     files: &'a mut Files,
     states: &'a mut States,
-    cpu_source: CpuSource,
-    node: &'a NodeSample,
+    node: &'a NodeReader,
     pods: &'a Pods<'a>,
-    needs: MemoryNeeds,
+    /// Whether run delay is the CPU source, and the kernel does not count it.
+    hides_threads: bool,
+    /// When the tick before began.
+    tick_before: Option<Moment>,
     now: Instant,
-    /// Containers whose threads could not be read in full.
-    hidden: usize,
-    /// Whether a container waited for a CPU within the last minute.
-    any_waits: bool,
 }
 
-impl TickPass<'_> {
-    /// Reads a scored container; `None` if it was removed.
-    fn container(&mut self, (node, workload): Container<'_>) -> Option<ContainerSample> {
-        let (files, all) = (&mut *self.files, &Resource::ALL);
+impl<'a> TickPass<'a> {
+    /// Reads a scored container; `false` if it was removed.
+    fn read_scored(&mut self, node: &CgroupNode) -> bool {
+        let (dirs, files) = (self.dirs(node), &mut *self.files);
         let state = self.states.entry(node.cgroup.id).or_default();
-        let pressure = state.pressures(files, node, all, &self.node.pressure, self.now)?;
-        let dirs = Levels::new(node, self.pods);
-        let stalled_us = pressure.pressures.cpu.and_then(|cpu| cpu.some_us);
-        let threads = match self.cpu_source {
-            CpuSource::RunDelay => {
-                // If its CPU pressure has not changed, none of its tasks waited.
-                let may_wait = stalled_us.is_none() || state.stalled_us != stalled_us;
-                let threads = state.threads.read(may_wait, files);
-                state.cpu_wait.advance(threads.as_deref().map(delay_us), self.now);
-                threads
-            }
-            CpuSource::Psi => {
-                state.cpu_wait.advance(stalled_us, pressure.at);
-                None
-            }
+        let Some((readings, threads)) =
+            state.read_pressure(files, node, &Resource::ALL, &self.node.pressure, self.tick_before)
+        else {
+            return false;
         };
-        state.stalled_us = stalled_us;
-        let cpu = read_cpu_use(files, state, dirs, self.cpu_source, self.now);
-        let memory = read_memory_use(files, state, dirs, &pressure, self.needs);
-        let io = read_io_use(files, state, dirs, &pressure, self.needs);
+        // If its CPU pressure has not changed, none of its tasks waited.
+        let may_wait = readings.pressure.cpu.moved();
+        readings.threads = match self.hides_threads {
+            true => Threads::Hidden,
+            false => threads.read(may_wait, files),
+        };
+        readings.read_scored(files, dirs, &self.node.readings, self.now);
         // A missing file means that its controller is off, or that the cgroup was removed.
-        if files.found_gone(node) {
-            return None;
-        }
-        self.hidden += usize::from(state.threads.hidden);
-        self.any_waits |= state.cpu_wait.waited_lately(self.now);
-        let cgroup = Arc::clone(&node.cgroup);
-        Some(ContainerSample { cgroup, workload, pressure, cpu, threads, memory, io })
+        !files.found_gone(node)
     }
 
-    /// Reads a workload that is not scored; `None` if it was removed.
-    fn other(&mut self, node: &CgroupNode) -> Option<OtherSample> {
-        let (id, files) = (node.cgroup.id, &mut *self.files);
-        let state = self.states.entry(id).or_default();
-        let pressure =
-            state.pressures(files, node, &[Resource::Cpu], &self.node.pressure, self.now)?;
-        let stalled_us = pressure.pressures.cpu.and_then(|cpu| cpu.some_us);
-        let cpu = if state.cpu_wait.advance(stalled_us, pressure.at) {
-            read_cpu_use(files, state, Levels::new(node, self.pods), CpuSource::Psi, self.now)
-        } else {
-            CpuUse::default()
-        };
-        Some(OtherSample { id, pressure, cpu })
+    /// Reads a workload that is not scored; `false` if it was removed.
+    fn read_other(&mut self, node: &CgroupNode) -> bool {
+        let (dirs, files) = (self.dirs(node), &mut *self.files);
+        let state = self.states.entry(node.cgroup.id).or_default();
+        let (cpu, pressure) = (&[Resource::Cpu], &self.node.pressure);
+        let state = state.read_pressure(files, node, cpu, pressure, self.tick_before);
+        state.map(|(readings, _)| readings.read_other(files, dirs, self.now)).is_some()
     }
-}
 
-/// Run delay of all threads together, microseconds.
-fn delay_us(threads: &[ThreadSample]) -> u64 {
-    threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.times.delay_ns / 1000))
+    /// The directories of a container and of its pod.
+    fn dirs<'n>(&self, node: &'n CgroupNode) -> Dirs<'n>
+    where
+        'a: 'n,
+    {
+        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&place.uid) } else { None };
+        let pod = uid.and_then(|uid| self.pods.get(uid)).map(|pod| &pod.dir);
+        Dirs { container: &node.dir, pod }
+    }
+
+    fn waited_lately(&self, node: &CgroupNode) -> bool {
+        let state = self.states.get(&node.cgroup.id);
+        state.and_then(|state| state.readings.as_deref()).is_some_and(|readings| {
+            readings.waited_lately(self.now)
+        })
+    }
 }

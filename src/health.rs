@@ -13,14 +13,16 @@ use prometheus::{
 use crate::clock::Moment;
 use crate::kernel::ReadErrorKind;
 use crate::kernel::cgroup_dir::Resource;
-use crate::sample::{NodeSample, PassReport, ScrapeSample, TickSample};
+use crate::kernel::resource::PerResource;
+use crate::sample::{PassReport, ScrapeSample, Tick};
+use crate::score::NodeScore;
 pub use access::{Certificates, Reviews};
 pub use candidates::CandidateView;
 use error_log::ErrorLog;
 use pods::PodMetrics;
 use process::{ProcessMetrics, register_build_info};
 pub use publishes::Publishes;
-use registry::{counters, locked, register, registered, signed};
+use registry::{counters, locked, registered, signed};
 use samples::{Reason, Samples};
 pub use view::{DatedError, HealthView, PublishView, PublishedValue};
 
@@ -46,8 +48,6 @@ const ALERTED_KINDS: [&str; 3] = ["refused", "malformed", "failed"];
 pub enum Feature {
     /// A source of pods: the API server or a file.
     Pods,
-    /// CPU wait time from run delay.
-    RunDelay,
     /// `--publish=dry-run`.
     DryRun,
     /// `--publish=on`.
@@ -75,7 +75,7 @@ pub struct Health {
     read_errors: IntCounterVec,
     cgroup2: IntGauge,
     pressure_supported: GaugeVec,
-    hidden: IntGauge,
+    hidden: GaugeVec,
     levels: GaugeVec,
     samples: Samples,
     process: ProcessMetrics,
@@ -128,9 +128,10 @@ impl Health {
                 "psi_agent_pressure_supported",
                 "Whether the kernel reports the node's pressure of this resource (1) or not (0).",
             )?,
-            hidden: IntGauge::new(
+            hidden: by(
+                "resource",
                 "psi_agent_hidden_containers",
-                "Scored containers whose threads could not be read in full, so their run delay is unknown.",
+                "Scored containers whose waiting is unknown, since their files or threads could not be read.",
             )?,
             levels: by(
                 "level",
@@ -149,7 +150,6 @@ impl Health {
         let registry = &self.registry;
         match feature {
             Feature::Pods => self.pods.register(registry),
-            Feature::RunDelay => register(registry, &self.hidden),
             Feature::DryRun => self.publishes.register_dry_run(registry),
             Feature::Publishing => self.publishes.register(registry),
             Feature::Candidate => self.publishes.candidates.register_writes(registry),
@@ -169,18 +169,26 @@ impl Health {
         self.cgroup2.set(i64::from(has));
     }
 
-    pub fn observe_tick(&self, sample: &TickSample, took: Duration) {
-        self.samples.count(Reason::Tick, took);
-        self.hidden.set(signed(sample.hidden_containers));
-        self.observe(&sample.report, &sample.node, sample.moment);
+    pub fn observe_tick(&self, tick: &Tick) {
+        self.samples.count(Reason::Tick, tick.took);
+        self.observe(&tick.report, tick.node.reports, tick.moment);
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of containers")]
+    pub fn observe_score(&self, score: &NodeScore) {
+        for resource in Resource::ALL {
+            let hidden = *score.hidden.of(resource) as f64;
+            self.hidden.with_label_values(&[resource.word()]).set(hidden);
+        }
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
         self.samples.count(Reason::Scrape, took);
-        self.observe(&sample.report, &sample.node, sample.moment);
+        let reports = sample.node.pressure.map(|reading| reading.is_some());
+        self.observe(&sample.report, reports, sample.moment);
     }
 
-    fn observe(&self, report: &PassReport, node: &NodeSample, moment: Moment) {
+    fn observe(&self, report: &PassReport, reports: PerResource<bool>, moment: Moment) {
         self.cgroups.set(signed(report.in_scope));
         if let Some(matching) = report.matching {
             self.pods.observe(matching);
@@ -202,9 +210,8 @@ impl Health {
         }
         self.count_read_errors("malformed", report.dropped_io_rows);
         for resource in Resource::ALL {
-            let supported = node.pressure.pressures.of(resource).is_some();
             let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
-            gauge.set(f64::from(u8::from(supported)));
+            gauge.set(f64::from(u8::from(*reports.of(resource))));
         }
     }
 

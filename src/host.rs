@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::clock;
-use crate::collector::{Collector, Handles};
+use crate::clock::{self, Clock};
+use crate::collector::{Collector, Handles, Sources};
 use crate::config::{Config, PodSource};
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError};
-use crate::sample::CpuSource;
+use crate::waiting::CpuSource;
 use crate::snapshot::{LevelsView, NodeIdentity};
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
@@ -60,6 +60,8 @@ pub struct Host {
     /// Whether there is no cgroup v2, so that only files of the node can be read.
     pub node_alone: bool,
     pub cpu_source: CpuSource,
+    /// Whether the kernel counts run delay.
+    pub counts_run_delay: bool,
 }
 
 impl Host {
@@ -67,8 +69,10 @@ impl Host {
     /// not an error, since the agent's pod would be restarted forever.
     pub fn open(config: &Config) -> Result<Self, HostError> {
         let proc = ProcRoot::open(&config.proc_root).map_err(HostError::Proc)?;
+        let buffer = &mut ReadBuffer::default();
+        let counts_run_delay = proc.counts_run_delay(buffer);
         let cpu_source = config.cpu_source.unwrap_or_else(|| {
-            if proc.shows_host_processes(&mut ReadBuffer::default()) {
+            if counts_run_delay && proc.shows_host_processes(buffer) {
                 CpuSource::RunDelay
             } else {
                 CpuSource::Psi
@@ -80,7 +84,14 @@ impl Host {
             None => match Self::find(config) {
                 Ok((root, mount)) => {
                     let (mount, node_alone) = (Some(mount), false);
-                    return Ok(Self { proc, root, mount, node_alone, cpu_source });
+                    return Ok(Self {
+                        proc,
+                        root,
+                        mount,
+                        node_alone,
+                        cpu_source,
+                        counts_run_delay,
+                    });
                 }
                 Err(HostError::NoCgroup2) if in_cluster => {
                     CgroupRoot::open(Path::new(ANY_CGROUPS)).map_err(HostError::Root)?
@@ -94,7 +105,7 @@ impl Host {
         }
         // Outside a cluster, an empty directory is read as a copy without cgroups.
         let node_alone = in_cluster && !has_cgroup2;
-        Ok(Self { proc, root, mount: None, node_alone, cpu_source })
+        Ok(Self { proc, root, mount: None, node_alone, cpu_source, counts_run_delay })
     }
 
     /// Opens the cgroup2 mount that shows the largest part of the tree.
@@ -128,8 +139,15 @@ impl Host {
             CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
             CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },
         };
-        let selection = (!self.node_alone).then_some(config.selection);
-        let groups = config.groups();
-        Collector::new(self.proc, self.root, selection, groups, self.cpu_source, handles)
+        let sources = Sources {
+            proc: self.proc,
+            root: self.root,
+            selection: (!self.node_alone).then_some(config.selection),
+            groups: config.groups(),
+            cpu_source: self.cpu_source,
+            counts_run_delay: self.counts_run_delay,
+            handles,
+        };
+        Collector::new(sources, Clock::default())
     }
 }

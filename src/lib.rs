@@ -21,7 +21,6 @@ pub mod log;
 pub mod once;
 pub mod pod_source;
 pub mod publish;
-pub mod rates;
 pub mod relief;
 pub mod sample;
 pub mod sampler;
@@ -29,6 +28,7 @@ pub mod score;
 pub mod serve;
 pub mod snapshot;
 pub mod top;
+pub mod waiting;
 
 pub use psi_agent_client as client;
 pub use psi_agent_contract as contract;

@@ -1,9 +1,9 @@
-//! Raw counters that one pass over the node and its cgroups has read, in the kernel's units. A
-//! value that could not be read is `None`, and never 0.
+//! What the two passes over the node and its cgroups return: a tick what it measured, a scrape raw
+//! counters in the kernel's units. A value that could not be read is `None`, and never 0.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::identity::Workload;
@@ -12,29 +12,113 @@ use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::limits::{CpuMax, CpuSet, IoMax, Limit};
-use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
+use crate::kernel::limits::{CpuMax, IoMax, Limit};
+use crate::kernel::node_text::{CpuTimes, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
-use crate::kernel::task_text::TaskTimes;
+use crate::waiting::node::NodeReadings;
+use crate::waiting::series::{PressureReadings, PressureShares, Reading, Window, increase};
+use crate::waiting::{CpuSource, Measurement, OtherDemand, Population, Ratio};
 
-/// Source of the CPU wait time in the score. It is chosen once, at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CpuSource {
-    /// `cpu.pressure` of containers, which any node with PSI has.
-    Psi,
-    /// Run delay of the containers' threads, which needs the host's `/proc`.
-    RunDelay,
+/// Result of a scoring pass (tick).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tick {
+    /// When the pass began.
+    pub moment: Moment,
+    /// Time since the tick before; `None` at the first.
+    pub window: Option<Duration>,
+    /// How long the pass took.
+    pub took: Duration,
+    pub cpu_source: CpuSource,
+    pub node: NodeRates,
+    /// What is scored; `None` where the list of pods is not known yet, or cgroups can't be read.
+    pub scored: Option<Scored>,
+    /// Demand of all other workloads; empty while no scored container waits.
+    pub others: Vec<OtherDemand>,
+    pub report: PassReport,
 }
 
-impl CpuSource {
-    /// The source's name in flags, metrics and the log.
-    pub fn word(self) -> &'static str {
-        match self {
-            CpuSource::Psi => "psi",
-            CpuSource::RunDelay => "run-delay",
+/// The scored containers or units.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    pub population: Population,
+    pub measurements: Vec<Measurement>,
+}
+
+impl Tick {
+    /// A tick of a node with this number of CPUs on which these VMs run, and nothing else.
+    pub fn of_vms(
+        moment: Moment,
+        window: Duration,
+        cpus: u32,
+        measurements: Vec<Measurement>,
+    ) -> Self {
+        let used: f64 = measurements.iter().filter_map(|measured| measured.used).sum();
+        let none = PressureShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
+        Self {
+            moment,
+            window: Some(window),
+            took: Duration::ZERO,
+            cpu_source: CpuSource::RunDelay,
+            node: NodeRates {
+                pressure: PerResource::by(|_| none),
+                reports: PerResource::by(|_| true),
+                cpus: Some(u64::from(cpus)),
+                utilization: Ratio::of(used, f64::from(cpus)),
+                steal: Some(Ratio::ZERO),
+                memory_utilization: None,
+            },
+            scored: Some(Scored { population: Population::Vms, measurements }),
+            others: Vec::new(),
+            report: PassReport::default(),
         }
     }
+}
+
+/// Rates of the node between two ticks or two scrapes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeRates {
+    pub pressure: PerResource<PressureShares>,
+    /// Whether the kernel reports pressure.
+    pub reports: PerResource<bool>,
+    pub cpus: Option<u64>,
+    /// Share of the CPUs' time in use.
+    pub utilization: Option<Ratio>,
+    /// Share of the CPUs' time that the node's hypervisor gave to other guests.
+    pub steal: Option<Ratio>,
+    /// Share of memory that is not available without swapping.
+    pub memory_utilization: Option<Ratio>,
+}
+
+impl NodeRates {
+    pub fn of(readings: &NodeReadings) -> Self {
+        let pressure = &readings.pressure;
+        let times = readings.cpu_times.value();
+        Self {
+            pressure: PerResource::by(|resource| pressure.of(resource).shares()),
+            reports: PerResource::by(|resource| pressure.of(resource).last().is_some()),
+            cpus: times.map(|times| times.cpus),
+            utilization: readings.cpu_share(CpuTimes::busy),
+            steal: readings.cpu_share(|times| times.steal),
+            memory_utilization: readings.memory.and_then(|memory| {
+                let (total, available) = (memory.total?, memory.available?);
+                Ratio::of(increase(available, total)?, increase(0, total)?)
+            }),
+        }
+    }
+}
+
+/// The report of a pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PassReport {
+    /// Cgroups in scope, read or not.
+    pub in_scope: usize,
+    pub errors: Vec<ReadError>,
+    /// Rows of `io.stat` that were malformed.
+    pub dropped_io_rows: u64,
+    pub tree: TreeHealth,
+    /// How pods and cgroups match; `None` without a source of pods.
+    pub matching: Option<Matching>,
 }
 
 /// How much an export pass reads.
@@ -61,42 +145,17 @@ pub struct Groups {
     pub spec: bool,
 }
 
-/// The three pressures of a cgroup or of the node; `None` where PSI is off.
-pub type Pressures = PerResource<Option<Pressure>>;
-
-/// Pressures and when they were read: at most once a second for each cgroup, since each read
-/// changes the totals that other readers get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PressureReading {
-    pub at: Instant,
-    pub pressures: Pressures,
-}
-
-/// The node, as both passes read it.
+/// The node, as an export pass reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSample {
-    /// Its pressures; all absent where PSI is off.
-    pub pressure: PressureReading,
+    pub pressure: PressureReadings,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
-    pub cpu_times: Option<CpuTimes>,
+    pub cpu_times: Option<Reading<CpuTimes>>,
     pub reclaim: Option<Reclaim>,
     pub memory: Option<NodeMemory>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
-}
-
-/// The report of a pass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PassReport {
-    /// Cgroups in scope, read or not.
-    pub in_scope: usize,
-    pub errors: Vec<ReadError>,
-    /// Rows of `io.stat` that were malformed.
-    pub dropped_io_rows: u64,
-    pub tree: TreeHealth,
-    /// How pods and cgroups match; `None` without a source of pods.
-    pub matching: Option<Matching>,
 }
 
 /// Result of an export pass (scrape).
@@ -123,29 +182,16 @@ pub struct CgroupSample {
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` outside pods, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
-    pub pressure: PressureReading,
+    pub pressure: PressureReadings,
     /// The other files; `None` if only pressure was read.
     pub stats: Option<Box<CgroupStats>>,
 }
 
-/// Usage and limits of a cgroup, from the files of the same names. Memory is in bytes.
+/// Usage and limits of a cgroup, by the controllers of the files. Memory is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupStats {
-    pub cpu: Option<CpuStat>,
-    /// `cpu.stat.local`: time throttled here or above, microseconds, summed over CPUs.
-    pub throttled_local_us: Option<u64>,
-    pub cpu_max: Option<CpuMax>,
-    pub cpu_weight: Option<u64>,
-    pub memory_current: Option<u64>,
-    pub memory: Option<MemoryStat>,
-    /// `memory.events`: this cgroup and all below.
-    pub memory_events: Option<MemoryEvents>,
-    /// `memory.events.local`: this cgroup's own limit alone.
-    pub memory_events_local: Option<MemoryEvents>,
-    pub memory_max: Option<Limit>,
-    pub memory_high: Option<Limit>,
-    pub swap_current: Option<u64>,
-    pub memory_peak: Option<u64>,
+    pub cpu: CpuStats,
+    pub memory: MemoryStats,
     /// `io.stat`; `None` where the controller is off, empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
     /// `io.max`: limited devices.
@@ -157,182 +203,69 @@ pub struct CgroupStats {
     pub processes: Option<u64>,
 }
 
-/// Result of a scoring pass (tick).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TickSample {
-    /// When the pass began.
-    pub moment: Moment,
-    pub node: NodeSample,
-    /// Run delay of all tasks of the node since boot, nanoseconds; read only while a scored
-    /// container waits. `None` also if the tree does not cover the whole node.
-    pub run_delay_ns: Option<u64>,
-    /// I/O of each block device since boot.
-    pub disks: Option<BTreeMap<Device, DiskCounters>>,
-    pub pods: AllPods,
-    pub cpu_source: CpuSource,
-    /// The scored containers; `None` where the list of pods is not known yet, or cgroups can't be
-    /// read.
-    pub containers: Option<Vec<ContainerSample>>,
-    /// All other workloads of the node; read only while a scored container waits.
-    pub others: Option<Vec<OtherSample>>,
-    /// Scored containers that have tasks whose threads could not be read, with
-    /// [`CpuSource::RunDelay`].
-    pub hidden_containers: usize,
-    pub report: PassReport,
-}
-
-/// All pods together, from the cgroups above them: kubepods and its QoS classes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AllPods {
-    /// Times that a memory limit of these cgroups caused reclaim, which counts as reclaim by the
-    /// node.
-    pub limit_hits: Option<u64>,
-    /// Memory of all pods, bytes.
-    pub memory: Option<u64>,
-}
-
-/// A scored container. Its counters count from its creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerSample {
-    pub cgroup: Arc<Cgroup>,
-    /// Its pod and container; `None` without a source of pods.
-    pub workload: Option<Arc<Workload>>,
-    pub pressure: PressureReading,
-    pub cpu: CpuUse,
-    /// Its threads; read only with [`CpuSource::RunDelay`]. `None` where they could not be read in
-    /// full.
-    pub threads: Option<Vec<ThreadSample>>,
-    pub memory: MemoryUse,
-    pub io: IoUse,
-}
-
-/// A workload that is not scored: a container, or a topmost cgroup outside pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OtherSample {
-    pub id: CgroupId,
-    /// Its CPU pressure.
-    pub pressure: PressureReading,
-    /// CPU usage, throttling and limits; empty where it hardly waited.
-    pub cpu: CpuUse,
-}
-
-/// CPU usage, throttling and limits: the last two readings, since these files are not read at
-/// every tick.
+/// Files of the cpu controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuUse {
-    /// The newest reading.
-    pub last: Option<CpuCounters>,
-    /// The reading before it.
-    pub before: Option<CpuCounters>,
-    /// Limits, when they were last read.
-    pub limits: Option<CpuLimits>,
-}
-
-/// CPU counters of one reading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuCounters {
-    pub at: Instant,
-    /// CPU time used, microseconds.
-    pub usage_us: Option<u64>,
-    pub throttled: Option<ThrottledTime>,
-}
-
-/// CPU limits of a container.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuLimits {
-    /// Its own `cpu.max`; `None` where the cpu controller is off.
-    pub container_max: Option<CpuMax>,
-    /// Its pod's `cpu.max`.
-    pub pod_max: Option<CpuMax>,
-    /// Its cpuset; `None` where the cpuset controller is off.
-    pub cpus: Option<Arc<CpuSet>>,
-    /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
+pub struct CpuStats {
+    pub stat: Option<CpuStat>,
+    /// `cpu.stat.local`: time throttled here or above, microseconds, summed over CPUs.
+    pub throttled_local_us: Option<u64>,
+    pub max: Option<CpuMax>,
     pub weight: Option<u64>,
-    /// Tasks in it, as of the newest counters; `None` where the pids controller is off, and with
-    /// [`CpuSource::RunDelay`].
-    pub tasks: Option<u64>,
 }
 
-impl CpuLimits {
-    /// CPUs that the tighter of the two quotas allows; `None` without a quota.
-    pub fn quota(&self) -> Option<f64> {
-        let quotas = [self.container_max, self.pod_max].into_iter().flatten();
-        quotas.filter_map(CpuMax::cpus).reduce(f64::min)
+/// Files of the memory controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    pub current: Option<u64>,
+    pub stat: Option<MemoryStat>,
+    /// `memory.events`: this cgroup and all below.
+    pub events: Option<MemoryEvents>,
+    /// `memory.events.local`: this cgroup's own limit alone.
+    pub events_local: Option<MemoryEvents>,
+    pub max: Option<Limit>,
+    pub high: Option<Limit>,
+    pub swap_current: Option<u64>,
+    pub peak: Option<u64>,
+}
+
+/// Rates between two export passes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ScrapeRates {
+    pub window: Duration,
+    pub pressure: PerResource<PressureShares>,
+    /// Share of the CPUs' time in use.
+    pub utilization: Option<Ratio>,
+    /// Share of the CPUs' time that the node's hypervisor gave to other guests.
+    pub steal: Option<Ratio>,
+    /// Rates of the cgroups that are in both samples.
+    pub cgroups: HashMap<CgroupId, PerResource<PressureShares>>,
+}
+
+impl ScrapeRates {
+    /// Compares two samples, the earlier first.
+    pub fn between(earlier: &ScrapeSample, later: &ScrapeSample) -> Self {
+        let all = |sample: &'_ ScrapeSample| {
+            let cgroups = sample.cgroups.iter().chain(&sample.beside);
+            cgroups.map(|cgroup| (cgroup.cgroup.id, cgroup.pressure)).collect::<Vec<_>>()
+        };
+        let before: HashMap<CgroupId, PressureReadings> = all(earlier).into_iter().collect();
+        let rates = |(id, after)| Some((id, shares(before.get(&id)?, &after)));
+        let times = earlier.node.cpu_times.zip(later.node.cpu_times);
+        let cpu_times = times.map(|(before, after)| Window::between(before, after));
+        let node = NodeReadings { cpu_times: cpu_times.unwrap_or_default(), ..Default::default() };
+        Self {
+            window: later.moment.at.saturating_duration_since(earlier.moment.at),
+            pressure: shares(&earlier.node.pressure, &later.node.pressure),
+            utilization: node.cpu_share(CpuTimes::busy),
+            steal: node.cpu_share(|times| times.steal),
+            cgroups: all(later).into_iter().filter_map(rates).collect(),
+        }
     }
 }
 
-/// CPU time lost to quotas, microseconds, summed over CPUs. Several levels can report the same
-/// time. Zero where the cpu controller is off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ThrottledTime {
-    /// By the container's own quota.
-    pub container_us: u64,
-    /// By its pod's quota; `None` where the pod has none.
-    pub pod_us: Option<u64>,
-    /// By any level, from the container's `cpu.stat.local` (since Linux 6.6).
-    pub here_or_above_us: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadSample {
-    pub id: u32,
-    pub is_vcpu: bool,
-    /// Time run and run delay since its start.
-    pub times: TaskTimes,
-    /// Whether it has been runnable without running since the tick before. This is not in `times`,
-    /// since the kernel adds a delay only when it ends.
-    pub starved: bool,
-}
-
-/// Memory reclaim of a container.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// `memory.current`, bytes; read only while tasks of the node wait for memory.
-    pub current: Option<u64>,
-    /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
-    pub limit_hits: Option<u64>,
-    /// Its pages scanned by reclaim; read only after one of these limits was hit.
-    pub scanned: Option<ScannedPages>,
-}
-
-/// Pages scanned by reclaim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScannedPages {
-    /// By kswapd, which runs only when the node is short of memory.
-    pub by_kswapd: u64,
-    /// By allocating tasks, because the node is short of memory, or because of a limit.
-    pub directly: u64,
-}
-
-/// Disk I/O of a container.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IoUse {
-    /// Whether the container or its pod has an `io.max`.
-    pub has_max: Option<bool>,
-    /// Operations by device; read only while the container waits for I/O.
-    pub operations: Option<DiskOperations>,
-    /// Refaults; read only while the container waits for I/O and the node reclaims memory.
-    pub refaults: Option<Refaults>,
-    /// Memory of its pod, bytes; read with `refaults`.
-    pub pod_memory: Option<u64>,
-}
-
-/// Pages that were reclaimed from a container and read again, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refaults {
-    /// Anonymous memory, from swap.
-    pub anon: u64,
-    /// The part of `anon` that the kernel counts as a memory stall.
-    pub anon_stalled: u64,
-    /// Page cache.
-    pub file: u64,
-}
-
-/// Operations of a container on block devices.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskOperations {
-    /// By device, since the container was created.
-    Counted(BTreeMap<Device, IoCounters>),
-    /// The io controller is off.
-    Uncounted,
+fn shares(before: &PressureReadings, after: &PressureReadings) -> PerResource<PressureShares> {
+    PerResource::by(|resource| {
+        let both = before.of(resource).zip(*after.of(resource));
+        both.map(|(before, after)| Window::between(before, after).shares()).unwrap_or_default()
+    })
 }

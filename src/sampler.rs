@@ -11,8 +11,7 @@ use tokio::sync::{oneshot, watch};
 use crate::clock;
 use crate::collector::{Collector, MIN_PRESSURE_INTERVAL};
 use crate::identity::pod_index::PodIndex;
-use crate::rates::{ScrapeRates, TickRates, scrape_rates, tick_rates};
-use crate::sample::{Detail, ScrapeSample, TickSample};
+use crate::sample::{Detail, ScrapeRates, ScrapeSample, Tick};
 
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
@@ -23,15 +22,6 @@ pub const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
 /// Longest time between two scrapes for which rates are computed. Rates of a longer one would be
 /// out of date.
 const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
-
-#[derive(Debug)]
-pub struct Tick {
-    pub sample: TickSample,
-    /// Rates since the tick before; `None` at the first.
-    pub rates: Option<TickRates>,
-    /// How long the reading took.
-    pub took: Duration,
-}
 
 #[derive(Debug, Clone)]
 pub struct ScrapeResult {
@@ -72,7 +62,7 @@ impl Sampler {
     ) -> std::io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let (published, ticks) = watch::channel(None);
-        let worker = Worker { collector, pods, published, previous: None, shared: None };
+        let worker = Worker { collector, pods, published, shared: None };
         std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || worker.run(&received, tick_interval))?;
@@ -105,7 +95,6 @@ struct Worker {
     collector: Collector,
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
-    previous: Option<Arc<Tick>>,
     shared: Option<ScrapeResult>,
 }
 
@@ -126,14 +115,9 @@ impl Worker {
     }
 
     fn tick(&mut self) {
-        let moment = clock::now();
         let pods = self.pods.borrow().clone();
-        let sample = self.collector.tick(moment, pods.as_deref());
-        let took = clock::now().at.saturating_duration_since(moment.at);
-        let rates = self.previous.as_ref().map(|before| tick_rates(&before.sample, &sample));
-        let tick = Arc::new(Tick { sample, rates, took });
-        self.previous = Some(Arc::clone(&tick));
-        self.published.send_replace(Some(tick));
+        let tick = self.collector.tick(pods.as_deref());
+        self.published.send_replace(Some(Arc::new(tick)));
     }
 
     /// Responds to a request, and to all requests in the queue, with one sample.
@@ -157,7 +141,7 @@ impl Worker {
                     cgroup.stats = None;
                 }
                 let pods = self.pods.borrow().clone();
-                let sample = Arc::new(self.collector.scrape(moment, detail, pods.as_deref()));
+                let sample = Arc::new(self.collector.scrape(detail, pods.as_deref()));
                 let took = clock::now().at.saturating_duration_since(moment.at);
                 ScrapeResult { rates: rates_since(before, &sample), sample, took: Some(took) }
             }
@@ -186,7 +170,7 @@ fn rates_since(before: Option<ScrapeResult>, sample: &ScrapeSample) -> Option<Ar
     if window < MIN_PRESSURE_INTERVAL {
         return before.rates;
     }
-    (window <= MAX_SCRAPE_WINDOW).then(|| Arc::new(scrape_rates(&before.sample, sample)))
+    (window <= MAX_SCRAPE_WINDOW).then(|| Arc::new(ScrapeRates::between(&before.sample, sample)))
 }
 
 #[cfg(test)]

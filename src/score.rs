@@ -1,15 +1,14 @@
-//! Computes the node's score and its causes from the rates of successive ticks. Pure: the time is
-//! part of the rates. `docs/score.md` explains it.
+//! Computes the node's score and its causes from what successive ticks measured. Pure: the time is
+//! part of a tick. `docs/score.md` explains it.
 
-mod cpu_pressure;
 mod quartile;
-mod run_delay;
-mod stalls;
-mod wait;
+mod smoothing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use serde::Serialize;
 
 use crate::clock::Moment;
 use crate::contract::{Basis, NodePressure};
@@ -17,75 +16,139 @@ use crate::identity::Workload;
 pub use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 pub use crate::kernel::resource::PerResource;
-use crate::rates::{ContainerRates, MovingAverage, PressureRates, Ratio, TickRates};
-use crate::sample::CpuSource;
+use crate::sample::{NodeRates, Tick};
+use crate::waiting::series::PressureShares;
+use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
 pub use quartile::Quartile;
-use stalls::{io_wait, memory_wait};
-pub use wait::Wait;
+pub use smoothing::MovingAverage;
 
 /// The estimator's source and version: values of different bases are not comparable. Every change
 /// of the estimator needs a new version.
 pub fn basis(source: CpuSource) -> Basis {
     match source {
-        CpuSource::Psi => Basis::Psi(9),
-        CpuSource::RunDelay => Basis::RunDelay(5),
+        CpuSource::Psi => Basis::Psi(10),
+        CpuSource::RunDelay => Basis::RunDelay(6),
     }
 }
 
-/// CPU ready or memory contention from which a VM counts as waiting, 0 to 1.
+/// CPU ready or memory contention from which a workload counts as waiting, 0 to 1.
 const WAITING: f64 = 0.05;
+
+/// Why a resource has no contention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absence {
+    /// The kernel reports no pressure of it.
+    PressureOff,
+    /// The pods are not listed yet, or the node has no cgroup v2.
+    WorkloadsUnknown,
+    /// The host has neither pods nor units.
+    NothingToScore,
+    /// The waiting of containers is unknown that may have a quarter of the demand.
+    HiddenContainers,
+    /// Limits of the containers explain all of it.
+    OwnLimits,
+    /// The history is shorter than 30 s.
+    WarmingUp,
+}
+
+impl Absence {
+    pub const ALL: [Self; 6] = [
+        Self::PressureOff,
+        Self::WorkloadsUnknown,
+        Self::NothingToScore,
+        Self::HiddenContainers,
+        Self::OwnLimits,
+        Self::WarmingUp,
+    ];
+
+    /// The reason, as the end of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::PressureOff => "the kernel reports no pressure",
+            Self::WorkloadsUnknown => "the node has no cgroup v2, or its pods are not listed",
+            Self::NothingToScore => "there are no pods and no systemd units",
+            Self::HiddenContainers => "files or processes of some containers are not readable",
+            Self::OwnLimits => "limits of the containers explain all of it",
+            Self::WarmingUp => "it was read for less than 30 s",
+        }
+    }
+
+    /// The value of a metric label.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::PressureOff => "pressure_off",
+            Self::WorkloadsUnknown => "workloads_unknown",
+            Self::NothingToScore => "nothing_to_score",
+            Self::HiddenContainers => "hidden_containers",
+            Self::OwnLimits => "own_limits",
+            Self::WarmingUp => "warming_up",
+        }
+    }
+}
 
 /// The node's score at one moment, with its causes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeScore {
-    /// When the later sample was taken.
+    /// When the tick began.
     pub moment: Moment,
     /// Source and version of the estimator.
     pub basis: Basis,
+    /// What is scored; `None` where that is not known yet.
+    pub population: Option<Population>,
     /// The largest contention of the counted resources; `None` with too little history, or if one
     /// of them is unknown.
     pub score: Option<Ratio>,
-    /// Contention of the node's VMs, smoothed; `None` as for the score.
+    /// Contention of the node's workloads, smoothed; `None` as for the score.
     pub contention: PerResource<Option<Ratio>>,
+    /// Why `contention` is `None`.
+    pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
     /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its vCPUs' time.
     pub cpu_ready: Option<Ratio>,
-    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
-    pub steal: Option<Ratio>,
-    /// Share of the CPUs' time in use, smoothed.
-    pub cpu_utilization: Option<Ratio>,
-    /// Share of memory that is not available.
-    pub memory_utilization: Option<Ratio>,
-    /// VMs whose CPU ready or memory contention is 5 % or more.
-    pub waiting_vms: usize,
-    /// The scored containers.
+    pub utilization: Utilization,
+    /// Workloads whose CPU ready or memory contention is 5 % or more.
+    pub contended: usize,
+    /// Workloads whose waiting is unknown.
+    pub hidden: PerResource<usize>,
+    /// The scored containers or units.
     pub containers: Vec<ContainerScore>,
 }
 
-/// The contention of a scored container.
-#[derive(Debug, Clone, PartialEq)]
+/// How much of the node is in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Utilization {
+    /// Share of the CPUs' time in use, smoothed.
+    pub cpu: Option<Ratio>,
+    /// Share of memory that is not available.
+    pub memory: Option<Ratio>,
+    /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
+    pub steal: Option<Ratio>,
+}
+
+/// The contention of a scored container or unit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ContainerScore {
-    /// The container's cgroup.
+    #[serde(skip)]
     pub cgroup: Arc<Cgroup>,
-    /// Its pod and container; `None` without a source of pods.
+    /// Its pod and container; `None` for units, and without a source of pods.
+    #[serde(skip)]
     pub workload: Option<Arc<Workload>>,
     /// CPUs used in the last window.
     pub usage: Option<f64>,
-    /// Pressures of the last window.
-    pub pressure: PressureRates,
-    /// Waiting in the last window, with its causes.
-    pub wait: Waits,
-    /// Contention, smoothed.
+    /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
-    /// CPU ready, smoothed: share of its vCPUs' time.
+    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
     pub cpu_ready: Option<Ratio>,
+    /// Pressures of the last window.
+    pub pressure: PerResource<PressureShares>,
+    /// Waiting in the last window, by cause; `None` where it is unknown.
+    pub waiting: PerResource<Option<Wait>>,
     /// Time waited since the agent started.
+    #[serde(skip)]
     pub waited: PerResource<WaitSeconds>,
 }
-
-/// Waiting in one window; `None` where it is not known.
-type Waits = PerResource<Option<Wait>>;
 
 /// Seconds waited, by cause; for CPU, of the average vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -96,11 +159,12 @@ pub struct WaitSeconds {
     pub own_limit_s: f64,
 }
 
-/// Computes scores from the rates of successive ticks.
+/// Computes scores from successive ticks.
 #[derive(Debug, Default)]
 pub struct Scorer {
     /// Resources that make up the score.
     counted: Vec<Resource>,
+    population: Option<Population>,
     node: History,
     steal: MovingAverage,
     utilization: MovingAverage,
@@ -115,18 +179,22 @@ struct History {
 }
 
 impl History {
-    fn advance(&mut self, last: &Contention, window: Duration) {
+    fn advance(
+        &mut self,
+        shares: &PerResource<Option<f64>>,
+        cpu_ready: Option<f64>,
+        window: Duration,
+    ) {
         for resource in Resource::ALL {
-            self.contention.of_mut(resource).advance(*last.shares.of(resource), window);
+            self.contention.of_mut(resource).advance(*shares.of(resource), window);
         }
-        self.cpu_ready.advance(last.cpu_ready, window);
+        self.cpu_ready.advance(cpu_ready, window);
     }
 }
 
-/// Contention of the node or of a container in one window.
-#[derive(Debug, Clone, Copy, Default)]
-struct Contention {
-    shares: PerResource<Option<f64>>,
+/// Contention of the node in one window.
+struct Window {
+    contention: PerResource<Result<f64, Absence>>,
     cpu_ready: Option<f64>,
 }
 
@@ -148,138 +216,173 @@ impl Scorer {
     }
 
     /// The score of a single window, unsmoothed.
-    pub fn of_one_window(counted: Vec<Resource>, moment: Moment, rates: &TickRates) -> NodeScore {
+    pub fn of_one_window(counted: Vec<Resource>, tick: &Tick) -> NodeScore {
         let mut scorer = Self::new(counted);
-        let score = scorer.advance(moment, rates);
-        let contention = score.latest;
-        NodeScore { score: scorer.score(&contention, rates), contention, ..score }
+        let score = scorer.advance(tick);
+        let (contention, absence) = (score.latest, Window::of(tick).contention.map(Result::err));
+        let total = scorer.score(&contention, &absence, tick);
+        NodeScore { score: total, contention, absence, ..score }
     }
 
-    /// The score after one more window.
-    pub fn advance(&mut self, moment: Moment, rates: &TickRates) -> NodeScore {
-        let window = rates.node.window;
-        self.steal.advance(steal_share(rates), window);
-        self.utilization.advance(rates.node.utilization.map(Ratio::get), window);
-        let (scale, containers) = (cpu_pressure::scale(rates), rates.containers.as_deref());
-        let waits = containers
-            .into_iter()
-            .flatten()
-            .map(|one| waits(one, rates, scale))
-            .collect::<Vec<_>>();
-        let node = containers.map(|_| node_contention(&waits, rates)).unwrap_or_default();
-        self.node.advance(&node, window);
-        let containers = containers.unwrap_or_default().iter().zip(waits);
-        let containers = self.advance_containers(containers, window);
-        let settled = self.node.contention.map(|smoothed| smoothed.settled());
+    /// The score after one more tick.
+    pub fn advance(&mut self, tick: &Tick) -> NodeScore {
+        self.start_anew_with(tick.scored.as_ref().map(|scored| scored.population));
+        let window = tick.window.unwrap_or_default();
+        self.steal.advance(steal_share(&tick.node), window);
+        self.utilization.advance(tick.node.utilization.map(Ratio::get), window);
+        let latest = Window::of(tick);
+        self.node.advance(&latest.contention.map(Result::ok), latest.cpu_ready, window);
+        let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
+        let containers = self.advance_containers(measurements, window);
+        let contention = self.node.contention.map(|smoothed| smoothed.settled());
+        let absence = PerResource::by(|resource| match contention.of(resource) {
+            Some(_) => latest.contention.of(resource).err().filter(|why| *why == Absence::OwnLimits),
+            None => Some(latest.contention.of(resource).err().unwrap_or(Absence::WarmingUp)),
+        });
+        let hidden = |resource| {
+            let waiting = containers.iter().map(|container| container.waiting.of(resource));
+            waiting.filter(|wait| wait.is_none()).count()
+        };
         NodeScore {
-            moment,
-            basis: basis(rates.cpu_source),
-            score: self.score(&settled, rates),
-            contention: settled,
-            latest: node.shares.map(|value| Ratio::of(value?, 1.0)),
+            moment: tick.moment,
+            basis: basis(tick.cpu_source),
+            population: self.population,
+            score: self.score(&contention, &absence, tick),
+            contention,
+            absence,
+            latest: latest.contention.map(|value| Ratio::of(value.ok()?, 1.0)),
             cpu_ready: self.node.cpu_ready.settled(),
-            steal: self.steal.now(),
-            cpu_utilization: self.utilization.now(),
-            memory_utilization: rates.memory_utilization,
-            waiting_vms: containers.iter().filter(|container| container.is_waiting_vm()).count(),
+            utilization: Utilization {
+                cpu: self.utilization.now(),
+                memory: tick.node.memory_utilization,
+                steal: self.steal.now(),
+            },
+            contended: containers.iter().filter(|container| container.is_contended()).count(),
+            hidden: PerResource::by(hidden),
             containers,
         }
     }
 
-    /// `None` unless all counted resources are known: the missing one might be the largest. If PSI
-    /// is off, CPU by run delay is the only resource.
-    fn score(&self, contention: &PerResource<Option<Ratio>>, rates: &TickRates) -> Option<Ratio> {
-        let cpu_only = rates.cpu_source == CpuSource::RunDelay && !rates.has_pressure;
-        let counted =
-            self.counted.iter().filter(|resource| !cpu_only || **resource == Resource::Cpu);
+    /// Values of another population are not comparable, so its history starts anew.
+    fn start_anew_with(&mut self, population: Option<Population>) {
+        if population.is_some() && self.population != population {
+            if self.population.is_some() {
+                *self = Self::new(std::mem::take(&mut self.counted));
+            }
+            self.population = population;
+        }
+    }
+
+    /// `None` unless all counted resources are known: the missing one might be the largest. A resource
+    /// that limits explain for all workloads does not count. If PSI is off, CPU by run delay is the
+    /// only resource.
+    fn score(
+        &self,
+        contention: &PerResource<Option<Ratio>>,
+        absence: &PerResource<Option<Absence>>,
+        tick: &Tick,
+    ) -> Option<Ratio> {
+        let has_pressure = tick.node.reports != PerResource::default();
+        let cpu_only = tick.cpu_source == CpuSource::RunDelay && !has_pressure;
+        let counted = self.counted.iter().filter(|resource| {
+            (!cpu_only || **resource == Resource::Cpu)
+                && *absence.of(**resource) != Some(Absence::OwnLimits)
+        });
         let all: Option<Vec<Ratio>> = counted.map(|&resource| *contention.of(resource)).collect();
         all?.into_iter().reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
     }
 
     fn advance_containers<'a>(
         &mut self,
-        containers: impl Iterator<Item = (&'a ContainerRates, Waits)>,
+        measurements: impl Iterator<Item = &'a Measurement>,
         window: Duration,
     ) -> Vec<ContainerScore> {
         let mut before = std::mem::take(&mut self.containers);
-        let advance = |(rates, wait): (&ContainerRates, Waits)| {
-            let (mut history, mut waited) = before.remove(&rates.cgroup.id).unwrap_or_default();
-            let shares = wait.map(|wait| Some(wait?.contention.get()));
-            let cpu_ready = wait.cpu.map(|wait| wait.node.get());
-            history.advance(&Contention { shares, cpu_ready }, window);
+        let advance = |measured: &Measurement| {
+            let id = measured.cgroup.id;
+            let (mut history, mut waited) = before.remove(&id).unwrap_or_default();
+            let waiting = measured.waits.map(WaitResult::ok);
+            let shares = waiting.map(|wait| wait.map(|wait| wait.contention.get()));
+            history.advance(&shares, waiting.cpu.map(|wait| wait.node.get()), window);
             for resource in Resource::ALL {
-                let Some(wait) = wait.of(resource) else { continue };
+                let Some(wait) = waiting.of(resource) else { continue };
                 waited.of_mut(resource).node_s += wait.node.get() * window.as_secs_f64();
                 waited.of_mut(resource).own_limit_s += wait.own_limit.get() * window.as_secs_f64();
             }
-            self.containers.insert(rates.cgroup.id, (history, waited));
+            self.containers.insert(id, (history, waited));
             ContainerScore {
-                cgroup: Arc::clone(&rates.cgroup),
-                workload: rates.workload.clone(),
-                usage: rates.threads.map(|threads| threads.ran).or(rates.cpu.usage),
-                pressure: rates.pressure,
-                wait,
+                cgroup: Arc::clone(&measured.cgroup),
+                workload: measured.workload.clone(),
+                usage: measured.used,
+                pressure: measured.pressure,
+                waiting,
                 contention: history.contention.map(|smoothed| smoothed.now()),
                 cpu_ready: history.cpu_ready.now(),
                 waited,
             }
         };
-        containers.map(advance).collect()
+        measurements.map(advance).collect()
     }
 }
 
 impl ContainerScore {
-    fn is_waiting_vm(&self) -> bool {
+    /// Whether it is a VM of KubeVirt, which has series by its name.
+    pub fn is_kubevirt_vm(&self) -> bool {
+        self.workload.as_deref().is_some_and(Workload::is_vm)
+    }
+
+    fn is_contended(&self) -> bool {
         let waits = [self.cpu_ready, self.contention.memory].into_iter().flatten();
-        let is_vm = self.workload.as_deref().is_some_and(Workload::is_vm);
-        is_vm && waits.map(Ratio::get).any(|share| share >= WAITING)
+        waits.map(Ratio::get).any(|share| share >= WAITING)
     }
 }
 
-fn waits(container: &ContainerRates, rates: &TickRates, scale: f64) -> Waits {
-    PerResource {
-        cpu: match rates.cpu_source {
-            CpuSource::Psi => cpu_pressure::cpu_wait(&container.cpu, rates.cpus, scale),
-            CpuSource::RunDelay => run_delay::cpu_wait(container, rates.cpus),
-        },
-        memory: memory_wait(container, rates),
-        io: io_wait(container, rates.cpus),
+impl Window {
+    /// The quartiles of one window.
+    fn of(tick: &Tick) -> Self {
+        let cpu = quartile(Resource::Cpu, tick);
+        let stall = |resource| Ok(quartile(resource, tick)?.contention);
+        let steal = steal_share(&tick.node).unwrap_or(0.0);
+        let stolen = tick.node.steal.map_or(0.0, Ratio::get);
+        Self {
+            contention: PerResource {
+                cpu: cpu.map(|cpu| cpu.cpu_contention(tick.node.cpus, steal)),
+                memory: stall(Resource::Memory),
+                io: stall(Resource::Io),
+            },
+            cpu_ready: cpu.ok().map(|cpu| cpu.ready.max(stolen)),
+        }
     }
 }
 
-/// The quartiles of one window. A resource that the node reports, but no container, is unknown.
-fn node_contention(waits: &[Waits], rates: &TickRates) -> Contention {
-    let quartile = |resource: Resource, is_known: bool| {
-        let known: Vec<Wait> = waits.iter().filter_map(|wait| *wait.of(resource)).collect();
-        let is_unknown = !is_known || known.is_empty() && !waits.is_empty();
-        (!is_unknown).then(|| Quartile::of(known))
-    };
-    let has_pressure = |resource| rates.node.pressure.of(resource).some.is_some();
-    let cpu_is_known = rates.cpu_source == CpuSource::RunDelay || has_pressure(Resource::Cpu);
-    let cpu = quartile(Resource::Cpu, cpu_is_known);
-    let stall = |resource| Some(quartile(resource, has_pressure(resource))?.contention);
-    let steal = steal_share(rates).unwrap_or(0.0);
-    let stolen = rates.node.steal.map_or(0.0, Ratio::get);
-    Contention {
-        shares: PerResource {
-            cpu: cpu.map(|cpu| cpu.cpu_contention(rates.cpus, steal)),
-            memory: stall(Resource::Memory),
-            io: stall(Resource::Io),
-        },
-        cpu_ready: cpu.map(|cpu| cpu.ready.max(stolen)),
+fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
+    let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
+    let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
+    if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
+        let reports = *tick.node.reports.of(resource);
+        return Err(if reports { Absence::WarmingUp } else { Absence::PressureOff });
     }
+    let waits = || scored.measurements.iter().map(|measured| *measured.waits.of(resource));
+    if waits().len() == 0 && scored.population == Population::Units {
+        return Err(Absence::NothingToScore);
+    }
+    let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
+    let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
+    let is_empty = known.is_empty();
+    let quartile = Quartile::of(known);
+    if is_empty && waits().len() > 0 || quartile.may_be_exceeded_by(unknown) {
+        return Err(Absence::HiddenContainers);
+    }
+    if resource == Resource::Io && quartile.demand == 0.0 && waits().len() > 0 {
+        return Err(Absence::OwnLimits);
+    }
+    Ok(quartile)
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.
-fn steal_share(rates: &TickRates) -> Option<f64> {
-    let (steal, busy) = (rates.node.steal?.get(), rates.node.utilization?.get());
+fn steal_share(node: &NodeRates) -> Option<f64> {
+    let (steal, busy) = (node.steal?.get(), node.utilization?.get());
     Some(if steal > 0.0 { steal / (steal + busy) } else { 0.0 })
-}
-
-/// CPU wait of the workloads that are not scored.
-pub fn waits_of_others(rates: &TickRates) -> Vec<Option<Wait>> {
-    let (scale, others) = (cpu_pressure::scale(rates), rates.others.iter().flatten());
-    others.map(|cpu| cpu_pressure::cpu_wait(cpu, rates.cpus, scale)).collect()
 }
 
 #[cfg(test)]

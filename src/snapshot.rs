@@ -11,11 +11,12 @@ use crate::health::HealthView;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
-use crate::rates::{PressureRates, Ratio, ScrapeRates};
 use crate::relief::{Assessment, Relief};
-use crate::sample::{CgroupSample, CgroupStats, ScrapeSample};
+use crate::sample::{CgroupSample, CgroupStats, ScrapeRates, ScrapeSample};
 use crate::sampler::WARM_UP;
-use crate::score::{ContainerScore, PerResource, Wait};
+use crate::score::{Absence, ContainerScore, PerResource};
+use crate::waiting::series::PressureShares;
+use crate::waiting::{Population, Ratio};
 
 /// The node and its cgroups at one moment.
 #[derive(Debug, Serialize)]
@@ -89,12 +90,16 @@ pub struct NodeView {
     pub contention: PerResource<Option<Ratio>>,
     /// The same in the last tick, not smoothed.
     pub latest: PerResource<Option<Ratio>>,
-    /// VMs whose CPU ready or memory contention is 5 % or more.
-    pub vms_contended: usize,
+    /// Why `contention` is absent.
+    pub absence: PerResource<Option<Absence>>,
+    /// What is scored: `VMs`, `containers` or `units`; absent before the first score.
+    pub population: Option<&'static str>,
+    /// Scored workloads whose CPU ready or memory contention is 5 % or more.
+    pub contended: usize,
     /// Busy vCPUs that can be added before the level is `medium`; absent without a score.
     pub headroom_cpus: Option<f64>,
     /// Shares of the window in which tasks waited (PSI).
-    pub pressure: PressureRates,
+    pub pressure: PerResource<PressureShares>,
     /// Share of the CPUs' time in use.
     pub utilization: Option<Ratio>,
     /// Share of the CPUs' time that the hypervisor gave to others.
@@ -142,27 +147,19 @@ pub struct CgroupView<'a> {
     /// Container runtime.
     pub runtime: Option<&'static str>,
     /// Shares of the window in which its tasks waited (PSI).
-    pub pressure: PressureRates,
+    pub pressure: PerResource<PressureShares>,
     /// Its part in the score; absent for cgroups that are not scored.
-    pub scored: Option<ScoredView>,
+    pub scored: Option<ScoredView<'a>>,
     /// Usage and limits; absent where they were not read.
     #[serde(flatten)]
     pub usage: Option<UsageView>,
 }
 
 /// A container's part in the score.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct ScoredView {
-    /// CPUs used in the last tick.
-    pub usage: Option<f64>,
-    /// Share of its demand that it waited for because of the node, smoothed over 30 s.
-    pub contention: PerResource<Option<Ratio>>,
-    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
-    pub cpu_ready: Option<Ratio>,
-    /// Pressure in the last tick.
-    pub pressure: PressureRates,
-    /// Waiting in the last tick, by cause.
-    pub waiting: PerResource<Option<Wait>>,
+#[derive(Debug, Serialize)]
+pub struct ScoredView<'a> {
+    #[serde(flatten)]
+    pub score: &'a ContainerScore,
     /// What would change if it left; absent for containers that are not VMs, and without a score.
     pub relief: Option<ReliefView>,
 }
@@ -237,7 +234,7 @@ impl<'a> Snapshot<'a> {
         identity: &'a NodeIdentity,
         sample: &'a ScrapeSample,
         rates: Option<&ScrapeRates>,
-        assessment: Option<&Assessment>,
+        assessment: Option<&'a Assessment>,
         agent: Option<AgentView>,
     ) -> Self {
         let (node, score) = (&sample.node, assessment.map(|latest| &latest.score));
@@ -245,15 +242,20 @@ impl<'a> Snapshot<'a> {
             let (kswapd, direct) = (reclaim.pgscan_kswapd, reclaim.pgscan_direct);
             kswapd.unwrap_or_default().saturating_add(direct.unwrap_or_default())
         });
-        let scored: HashMap<CgroupId, ScoredView> =
-            assessment.map(scored_views).unwrap_or_default();
+        let scored = score.into_iter().flat_map(|score| &score.containers);
+        let scored: HashMap<CgroupId, &ContainerScore> =
+            scored.map(|container| (container.cgroup.id, container)).collect();
         let cgroups = sample.cgroups.iter().chain(&sample.beside).map(|member| {
-            let id = &member.cgroup.id;
-            let rates = rates.and_then(|rates| rates.cgroups.get(id));
-            let scored = scored.get(id).copied();
-            let is_user = sample.workloads.contains(id);
-            let rates = rates.copied().unwrap_or_default();
-            CgroupView { is_user, ..CgroupView::new(member, rates, scored) }
+            let id = member.cgroup.id;
+            let pressure = rates.and_then(|rates| rates.cgroups.get(&id)).copied();
+            let scored = scored.get(&id).map(|score| ScoredView {
+                score,
+                relief: assessment.and_then(|latest| latest.relief.get(&id)).map(ReliefView::of),
+            });
+            CgroupView {
+                is_user: sample.workloads.contains(&id),
+                ..CgroupView::new(member, pressure.unwrap_or_default(), scored)
+            }
         });
         let has_score = score.is_some_and(|score| score.score.is_some());
         let left = identity.warm_up_left(sample.moment.at).filter(|_| !has_score);
@@ -262,7 +264,7 @@ impl<'a> Snapshot<'a> {
             node_name: identity.name.as_deref(),
             levels: identity.levels,
             observed_at_ms: sample.moment.unix_ms,
-            window_s: rates.map(|rates| rates.node.window.as_secs_f64()),
+            window_s: rates.map(|rates| rates.window.as_secs_f64()),
             basis: score.map(|score| score.basis.to_string()),
             warm_up_left_s: left.map(|left| left.as_secs_f64()),
             scored_at_ms: score.map(|score| score.moment.unix_ms),
@@ -272,11 +274,13 @@ impl<'a> Snapshot<'a> {
                 contention: score.map(|score| score.contention).unwrap_or_default(),
                 latest: score.map(|score| score.latest).unwrap_or_default(),
                 headroom_cpus: assessment.and_then(|latest| latest.headroom_cpus),
-                vms_contended: score.map_or(0, |score| score.waiting_vms),
-                pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default(),
-                utilization: rates.and_then(|rates| rates.node.utilization),
-                steal: rates.and_then(|rates| rates.node.steal),
-                cpus: node.cpu_times.map(|times| times.cpus),
+                absence: score.map(|score| score.absence).unwrap_or_default(),
+                population: score.and_then(|score| score.population).map(Population::word),
+                contended: score.map_or(0, |score| score.contended),
+                pressure: rates.map(|rates| rates.pressure).unwrap_or_default(),
+                utilization: rates.and_then(|rates| rates.utilization),
+                steal: rates.and_then(|rates| rates.steal),
+                cpus: node.cpu_times.map(|times| times.value.cpus),
                 memory_total: node.memory.and_then(|memory| memory.total),
                 memory_available: node.memory.and_then(|memory| memory.available),
                 pages_scanned: scanned,
@@ -286,25 +290,18 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-fn scored_views(assessment: &Assessment) -> HashMap<CgroupId, ScoredView> {
-    let view = |member: &ContainerScore| {
-        let ContainerScore { usage, contention, cpu_ready, pressure, wait, .. } = *member;
-        let relief = assessment.relief.get(&member.cgroup.id).copied().map(ReliefView::new);
-        let waiting = wait;
-        let view = ScoredView { usage, contention, cpu_ready, pressure, waiting, relief };
-        (member.cgroup.id, view)
-    };
-    assessment.score.containers.iter().map(view).collect()
-}
-
 impl ReliefView {
-    fn new(relief: Relief) -> Self {
+    fn of(relief: &Relief) -> Self {
         Self { cpus: (relief.cpus * 1e4).round() / 1e4, score_without: relief.score_without }
     }
 }
 
 impl<'a> CgroupView<'a> {
-    fn new(sample: &'a CgroupSample, pressure: PressureRates, scored: Option<ScoredView>) -> Self {
+    fn new(
+        sample: &'a CgroupSample,
+        pressure: PerResource<PressureShares>,
+        scored: Option<ScoredView<'a>>,
+    ) -> Self {
         let cgroup: &Cgroup = &sample.cgroup;
         let workload = sample.workload.as_deref();
         let pod = match &cgroup.place {
@@ -350,13 +347,13 @@ impl<'a> CgroupView<'a> {
 
 impl UsageView {
     fn new(stats: &CgroupStats) -> Self {
-        let cpu_limit = stats.cpu_max.map(|max| match max.quota_us {
+        let cpu_limit = stats.cpu.max.map(|max| match max.quota_us {
             Limit::Max => LimitView::Max,
             Limit::At(quota) => LimitView::At(float(quota) / float(max.period_us)),
         });
-        let local = stats.memory_events_local;
+        let local = stats.memory.events_local;
         let hits = local.and_then(|events| events.high?.checked_add(events.max?));
-        let throttled = stats.throttled_local_us.or(stats.cpu.and_then(|cpu| cpu.throttled_us));
+        let throttled = stats.cpu.throttled_local_us.or(stats.cpu.stat.and_then(|cpu| cpu.throttled_us));
         let io_max = stats.io_max.iter().flatten().map(|row| {
             let device = format!("{}:{}", row.device.major, row.device.minor);
             let view = IoMaxView {
@@ -368,12 +365,12 @@ impl UsageView {
             (device, view)
         });
         Self {
-            cpu_seconds: stats.cpu.and_then(|cpu| cpu.usage_us).map(seconds),
+            cpu_seconds: stats.cpu.stat.and_then(|cpu| cpu.usage_us).map(seconds),
             cpu_limit,
             throttled_seconds: throttled.map(seconds),
-            memory_bytes: stats.memory_current,
-            memory_max: stats.memory_max.map(LimitView::from),
-            memory_high: stats.memory_high.map(LimitView::from),
+            memory_bytes: stats.memory.current,
+            memory_max: stats.memory.max.map(LimitView::from),
+            memory_high: stats.memory.high.map(LimitView::from),
             own_memory_limit_hits: hits,
             io_max: io_max.collect(),
         }

@@ -7,9 +7,11 @@ use tokio::sync::{oneshot, watch};
 use crate::contract::NodePressure;
 use crate::health::Health;
 use crate::kernel::cgroup_dir::Resource;
+use crate::kernel::resource::PerResource;
 use crate::relief::{Assessment, Assessor};
-use crate::sample::TickSample;
-use crate::sampler::{Sampler, Tick};
+use crate::score::Absence;
+use crate::sample::Tick;
+use crate::sampler::Sampler;
 
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
@@ -26,16 +28,18 @@ impl Ticks {
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
         let mut tick = self.sampler.next_tick().await?;
         let mut logged_as_supported = self.log_start(&tick);
-        let mut has_logged_hidden = false;
+        let (mut hidden, mut absence) = Default::default();
         loop {
-            self.health.observe_tick(&tick.sample, tick.took);
+            self.health.observe_tick(&tick);
             log_supported(&tick, &mut logged_as_supported);
-            log_hidden(&tick.sample, &mut has_logged_hidden);
             if let Ok(published) = self.adopted.try_recv() {
                 self.assessor.adopt(&published);
             }
-            if let Some(rates) = &tick.rates {
-                let assessment = self.assessor.advance(tick.sample.moment, rates);
+            if tick.window.is_some() {
+                let assessment = self.assessor.advance(&tick);
+                self.health.observe_score(&assessment.score);
+                log_hidden(&assessment, &mut hidden);
+                log_absence(&assessment, &mut absence);
                 self.assessments.send_replace(Some(Arc::new(assessment)));
             }
             tick = self.sampler.next_tick().await?;
@@ -44,7 +48,7 @@ impl Ticks {
 
     /// Logs what is read. Returns the resources whose pressure the kernel reports.
     fn log_start(&self, tick: &Tick) -> Option<String> {
-        let cgroups = tick.sample.report.in_scope;
+        let cgroups = tick.report.in_scope;
         let supported = supported(tick);
         let pressure = supported.as_deref().unwrap_or("off");
         tracing::info!(%cgroups, %pressure, "{}", self.start_message);
@@ -72,28 +76,42 @@ fn warn_of_missing_pressure() {
     tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
 }
 
-/// Logs when processes of containers become invisible or visible.
-fn log_hidden(sample: &TickSample, before: &mut bool) {
-    let containers = sample.hidden_containers;
-    let has_hidden = containers > 0;
-    if has_hidden != *before {
-        if has_hidden {
+/// Logs when the waiting of containers becomes unknown or known.
+fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
+    let hidden = assessment.score.hidden;
+    for resource in Resource::ALL {
+        let (containers, had) = (*hidden.of(resource), *before.of(resource) > 0);
+        let resource = resource.word();
+        if containers > 0 && !had {
             tracing::warn!(
                 containers,
-                "The processes of some containers are not visible, so their run delay is unknown: \
-                 mount the host's /proc and set --proc-root to it; see `psi-agent check`"
+                resource,
+                "The waiting of some containers is unknown, since their files or processes are not \
+                 readable: see `psi-agent check`"
             );
-        } else {
-            tracing::info!("The processes of all containers are visible");
+        } else if containers == 0 && had {
+            tracing::info!(resource, "The waiting of all containers is known");
         }
-        *before = has_hidden;
     }
+    *before = hidden;
+}
+
+/// Logs why there is no score, when that changes.
+fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>>) {
+    let absence = assessment.score.absence;
+    for resource in Resource::ALL {
+        let (now, resource_word) = (*absence.of(resource), resource.word());
+        if let Some(why) = now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource)) {
+            tracing::info!(resource = resource_word, reason = why.word(), "No contention");
+        }
+    }
+    *before = absence;
 }
 
 /// Resources whose pressure the kernel reports for the node; `None` if it reports none.
 fn supported(tick: &Tick) -> Option<String> {
-    let pressures = &tick.sample.node.pressure.pressures;
-    let supported = Resource::ALL.into_iter().filter(|&resource| pressures.of(resource).is_some());
+    let reports = tick.node.reports;
+    let supported = Resource::ALL.into_iter().filter(|&resource| *reports.of(resource));
     let words: Vec<&str> = supported.map(Resource::word).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }

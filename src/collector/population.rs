@@ -1,44 +1,152 @@
-//! Selects the cgroups of a pass: the scored containers, the other workloads, and the cgroups above
-//! all pods. Pure.
+//! Selects what is scored: the first kind that the node has of VMs of KubeVirt, containers of pods,
+//! VMs of other stacks, and other units. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Place, PodLevel, PodUid};
+use crate::cgroup_path::{Place, PodLevel, PodUid, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
 use crate::kernel::cgroup_tree::CgroupNode;
+use crate::waiting::Population;
 
-/// A container in the tree, and its pod's labels.
-pub(super) type Container<'a> = (&'a CgroupNode, Option<Arc<Workload>>);
+/// Time after which a node that has another kind of workloads is scored by it.
+const CHANGE_AFTER: Duration = Duration::from_secs(60);
+
+/// A scored container or unit.
+#[derive(Debug)]
+pub(super) struct Member<'a> {
+    pub(super) node: &'a CgroupNode,
+    /// Its pod's labels; `None` for units, and without a source of pods.
+    pub(super) workload: Option<Arc<Workload>>,
+}
 
 /// The cgroups of pods by uid.
 pub(super) type Pods<'a> = HashMap<&'a PodUid, &'a CgroupNode>;
 
-/// The pods, and the containers that are scored: those in which VMs run, without targets of a
-/// migration before their handover; on a node without VMs, all containers.
-pub(super) fn scored_containers<'a>(
-    nodes: impl Iterator<Item = (&'a CgroupNode, &'a PodMatch)>,
-) -> (Pods<'a>, Vec<Container<'a>>) {
-    let (mut pods, mut containers) = (HashMap::new(), Vec::new());
-    for (node, found) in nodes {
-        let Place::Pod(pod) = &node.cgroup.place else { continue };
-        if pod.level == PodLevel::Pod {
-            pods.insert(&pod.uid, node);
+/// What the cgroups of a node are, before one kind is selected.
+#[derive(Debug, Default)]
+pub(super) struct Workloads<'a> {
+    pub(super) pods: Pods<'a>,
+    vms: Vec<Member<'a>>,
+    containers: Vec<Member<'a>>,
+    unit_vms: Vec<Member<'a>>,
+    units: Vec<Member<'a>>,
+}
+
+impl<'a> Workloads<'a> {
+    /// `has_tasks` says whether a cgroup outside units has processes of its own. Targets of a
+    /// migration before their handover, and pods that are not listed yet, are left out.
+    pub(super) fn of(
+        nodes: impl Iterator<Item = (&'a CgroupNode, &'a PodMatch)>,
+        mut has_tasks: impl FnMut(&CgroupNode) -> bool,
+    ) -> Self {
+        let (mut all, mut units) = (Self::default(), HashSet::new());
+        for (node, found) in nodes {
+            let path = &*node.cgroup.path;
+            match &node.cgroup.place {
+                Place::Pod(pod) => all.add_of_pod(node, found, &pod.level, &pod.uid),
+                Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {}
+                Place::Host => {
+                    let unit = Unit::of_path(path);
+                    if unit.is_some() || !path.ends_with(".slice") && has_tasks(node) {
+                        units.insert(Path::new(path));
+                        let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
+                        let members = if is_vm { &mut all.unit_vms } else { &mut all.units };
+                        members.push(Member { node, workload: None });
+                    }
+                }
+                Place::Root | Place::MountUnit => {}
+            }
+        }
+        all
+    }
+
+    fn add_of_pod(
+        &mut self,
+        node: &'a CgroupNode,
+        found: &PodMatch,
+        level: &PodLevel,
+        uid: &'a PodUid,
+    ) {
+        if *level == PodLevel::Pod {
+            self.pods.insert(uid, node);
         }
         let workload = found.workload();
-        let vm = workload.and_then(|workload| workload.vm.as_ref());
-        let awaits = *found == PodMatch::NotListed || vm.is_some_and(|vm| vm.awaits_handover);
-        if matches!(pod.level, PodLevel::Container(_)) && !awaits {
-            containers.push((node, workload.cloned()));
+        let awaits_handover = workload
+            .and_then(|workload| workload.vm.as_ref())
+            .is_some_and(|vm| vm.awaits_handover);
+        if matches!(level, PodLevel::Container(_))
+            && *found != PodMatch::NotListed
+            && !awaits_handover
+        {
+            let is_vm = workload.is_some_and(|workload| workload.is_vm());
+            let members = if is_vm { &mut self.vms } else { &mut self.containers };
+            members.push(Member { node, workload: workload.cloned() });
         }
     }
-    let is_vm = |(_, workload): &Container<'_>| workload.as_deref().is_some_and(Workload::is_vm);
-    if containers.iter().any(is_vm) {
-        containers.retain(is_vm);
+
+    /// What is to be scored. On a node of a cluster, units never are.
+    pub(super) fn population(&self, in_cluster: bool) -> Population {
+        if !self.vms.is_empty() {
+            Population::Vms
+        } else if in_cluster || !self.pods.is_empty() {
+            Population::Containers
+        } else if !self.unit_vms.is_empty() {
+            Population::Vms
+        } else {
+            Population::Units
+        }
     }
-    (pods, containers)
+
+    /// The members of this population, and of a host without pods the other units.
+    pub(super) fn members(
+        &mut self,
+        population: Population,
+    ) -> (Vec<Member<'a>>, Vec<Member<'a>>) {
+        let take = std::mem::take;
+        let (mut vms, containers) = (take(&mut self.vms), take(&mut self.containers));
+        let (unit_vms, mut units) = (take(&mut self.unit_vms), take(&mut self.units));
+        match population {
+            Population::Vms if vms.is_empty() => (unit_vms, units),
+            Population::Vms => (vms, Vec::new()),
+            Population::Containers => {
+                vms.extend(containers);
+                (vms, Vec::new())
+            }
+            Population::Units => {
+                units.extend(unit_vms);
+                (units, Vec::new())
+            }
+        }
+    }
+}
+
+/// The kind of workloads that is scored. It changes only when the node has had another kind for a
+/// minute.
+#[derive(Debug, Default)]
+pub(super) struct Selector {
+    current: Option<Population>,
+    differs_since: Option<Instant>,
+}
+
+impl Selector {
+    /// The population at this time, given what the node has.
+    pub(super) fn select(&mut self, found: Population, now: Instant) -> Population {
+        let current = *self.current.get_or_insert(found);
+        if found == current {
+            self.differs_since = None;
+            return current;
+        }
+        let since = *self.differs_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < CHANGE_AFTER {
+            return current;
+        }
+        *self = Self { current: Some(found), differs_since: None };
+        found
+    }
 }
 
 /// Cgroups that together hold all tasks of the node, each task once: containers, and the topmost

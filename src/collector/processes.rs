@@ -4,15 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::files::Files;
-use super::population::Container;
+use super::population::Member;
 use super::state::States;
 use super::threads::is_young;
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
-use crate::kernel::counters::parse_populated;
 use crate::kernel::own_process::own_cgroup_inode;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
+use crate::waiting::files::Files;
 
 /// How often all processes are listed; at every tick while a container is young.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
@@ -40,17 +39,19 @@ impl ProcessFinder {
         }
     }
 
-    /// Updates the processes of the scored containers.
+    /// Updates the processes of these containers. Of a container without vCPUs, threads are kept only
+    /// with `all_threads`.
     pub(super) fn follow(
         &mut self,
         proc: &ProcRoot,
-        containers: &[Container<'_>],
+        containers: &[&Member<'_>],
+        all_threads: bool,
         states: &mut States,
         files: &mut Files,
-        now: Instant,
     ) {
+        let now = files.clock.now().at;
         let (mut any_young, mut any_ended) = (false, false);
-        for (node, _) in containers {
+        for Member { node, .. } in containers {
             let threads = &mut states.entry(node.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
@@ -66,10 +67,10 @@ impl ProcessFinder {
         self.scanned_at = Some(now);
         let all_read = self.scan(proc, containers, states, files, now);
         let mut handles = self.handles;
-        for (node, _) in containers {
+        for Member { node, .. } in containers {
             let Some(state) = states.get_mut(&node.cgroup.id) else { continue };
             let threads = &mut state.threads;
-            let listed = threads.list(files, now);
+            let listed = threads.list(all_threads, files, now);
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
@@ -86,7 +87,7 @@ impl ProcessFinder {
     fn scan(
         &mut self,
         proc: &ProcRoot,
-        containers: &[Container<'_>],
+        containers: &[&Member<'_>],
         states: &mut States,
         files: &mut Files,
         now: Instant,
@@ -94,12 +95,12 @@ impl ProcessFinder {
         let Some(ids) = files.note(proc.processes()) else { return false };
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
-        let cgroups = containers.iter().map(|(node, _)| &node.cgroup);
+        let cgroups = containers.iter().map(|member| &member.node.cgroup);
         let named =
-            cgroups.filter_map(|one| Some((one.path.rsplit('/').next()?.as_bytes(), one.id)));
+            cgroups.filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
         let owners: HashMap<&[u8], CgroupId> = named.collect();
         let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
-        let scored = containers.iter().filter_map(|(node, _)| states.get(&node.cgroup.id));
+        let scored = containers.iter().filter_map(|member| states.get(&member.node.cgroup.id));
         let known: HashSet<TaskId> =
             scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
         let mut first_error = None;
@@ -147,7 +148,7 @@ fn owner_of(
 
 /// Whether there are tasks in a cgroup or below it.
 fn is_populated(node: &CgroupNode, files: &mut Files) -> bool {
-    let populated = node.dir.read(c"cgroup.events", &mut files.buffer, parse_populated);
+    let populated = node.dir.populated(&mut files.buffer);
     populated.is_ok_and(|populated| populated == Some(true))
 }
 

@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::files::Files;
 use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
 use crate::kernel::task_text::TaskTimes;
 use crate::kernel::{ReadBuffer, ReadError};
-use crate::sample::ThreadSample;
+use crate::waiting::files::Files;
+use crate::waiting::readings::{ThreadReading, Threads};
+use crate::waiting::series::{Reading, Window};
 
 /// Age until which a container may still start processes, and a process may still rename threads.
 const YOUNG: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ struct Thread {
     is_vcpu: bool,
     /// `None` for a thread that is not read, since only vCPU threads are.
     dir: Option<ThreadDir>,
-    last: Option<TaskTimes>,
+    times: Window<TaskTimes>,
     was_runnable: bool,
 }
 
@@ -61,8 +62,9 @@ impl ContainerThreads {
         self.processes.len() + threads.filter(|thread| thread.dir.is_some()).count()
     }
 
-    /// Updates the threads of all processes. Returns whether all could be read.
-    pub(super) fn list(&mut self, files: &mut Files, now: Instant) -> bool {
+    /// Updates the threads of all processes. Returns whether all could be read. Threads that are no
+    /// vCPUs are kept only in a container without any, and with `all_threads`.
+    pub(super) fn list(&mut self, all_threads: bool, files: &mut Files, now: Instant) -> bool {
         let known_errors = files.errors.len();
         self.processes.retain(|_, process| match process.list(files, now) {
             Err(error) if error.is_vanished() => false,
@@ -71,40 +73,47 @@ impl ContainerThreads {
                 true
             }
         });
-        if self.has_vcpus() {
+        if !all_threads || self.has_vcpus() {
             let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
             threads.filter(|thread| !thread.is_vcpu).for_each(|thread| thread.dir = None);
         }
         files.errors.len() == known_errors
     }
 
-    /// Reads the vCPU threads, or all threads if there are none; `None` if the container is hidden.
+    /// Reads the vCPU threads, or the other ones that were kept by [`ContainerThreads::list`].
     /// `may_wait` is false if its CPU pressure shows that no task waited.
-    pub(super) fn read(&mut self, may_wait: bool, files: &mut Files) -> Option<Vec<ThreadSample>> {
-        if self.hidden {
-            return None;
+    pub(super) fn read(&mut self, may_wait: bool, files: &mut Files) -> Threads {
+        if self.since.is_none() {
+            return Threads::NotRead;
         }
-        let vcpus_only = self.has_vcpus();
-        let (mut samples, mut failed) = (Vec::new(), None);
+        if self.hidden {
+            return Threads::Hidden;
+        }
+        let (mut readings, mut failed) = (Vec::new(), None);
         for process in self.processes.values_mut() {
-            process.threads.retain(|id, thread| {
-                if vcpus_only && !thread.is_vcpu {
-                    return true;
+            process.threads.retain(|_, thread| match thread.read(may_wait, files) {
+                Ok(reading) => {
+                    readings.extend(reading);
+                    true
                 }
-                match thread.sample(id.number, may_wait, &mut files.buffer) {
-                    Ok(sample) => samples.extend(sample),
-                    Err(error) if error.is_vanished() => {
-                        self.ended = true;
-                        return false;
-                    }
-                    Err(error) => _ = failed.get_or_insert(error),
+                Err(error) if error.is_vanished() => {
+                    self.ended = true;
+                    false
                 }
-                true
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    true
+                }
             });
         }
-        let complete = failed.is_none();
-        files.errors.extend(failed);
-        complete.then_some(samples)
+        if let Some(error) = failed {
+            files.errors.push(error);
+            return Threads::Hidden;
+        }
+        if readings.is_empty() && !self.processes.is_empty() {
+            return Threads::NotRead;
+        }
+        Threads::Read(readings)
     }
 }
 
@@ -129,22 +138,23 @@ impl Thread {
     fn open(process: &ProcessDir, id: TaskId, buffer: &mut ReadBuffer) -> Result<Self, ReadError> {
         let dir = process.thread(id.number)?;
         let is_vcpu = dir.is_vcpu(buffer)?;
-        Ok(Self { is_vcpu, dir: Some(dir), last: None, was_runnable: false })
+        Ok(Self { is_vcpu, dir: Some(dir), times: Window::default(), was_runnable: false })
     }
 
-    fn sample(
+    /// `None` for a thread that is not read.
+    fn read(
         &mut self,
-        id: u32,
         may_wait: bool,
-        buffer: &mut ReadBuffer,
-    ) -> Result<Option<ThreadSample>, ReadError> {
+        files: &mut Files,
+    ) -> Result<Option<ThreadReading>, ReadError> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let times = dir.times(buffer)?;
+        let times = dir.times(&mut files.buffer)?;
         // The kernel adds a delay when it ends, so nothing is added for a thread that never gets a
         // CPU.
-        let stands_still = self.last.replace(times) == Some(times);
-        let runnable = stands_still && may_wait && dir.is_runnable(buffer)?;
+        let stands_still = self.times.value() == Some(&times);
+        self.times.push(Some(Reading { at: files.clock.now().at, value: times }));
+        let runnable = stands_still && may_wait && dir.is_runnable(&mut files.buffer)?;
         let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;
-        Ok(Some(ThreadSample { id, is_vcpu: self.is_vcpu, times, starved }))
+        Ok(Some(ThreadReading { is_vcpu: self.is_vcpu, times: self.times.clone(), starved }))
     }
 }

@@ -15,7 +15,7 @@ use crate::client::flags::{KubeconfigFlag, parse_duration};
 use crate::contract::{Level, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::sample::CpuSource;
+use crate::waiting::CpuSource;
 use crate::serve::authorization::Page;
 use crate::serve::tls::CertificateFiles;
 

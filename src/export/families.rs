@@ -5,7 +5,8 @@ use crate::kernel::counters::{CpuStat, MemoryEvents};
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
-use crate::sample::{CgroupSample, CgroupStats, NodeSample, Pressures};
+use crate::sample::{CgroupSample, CgroupStats, CpuStats, MemoryStats, NodeSample};
+use crate::waiting::series::{PressureReadings, Reading};
 
 /// Type of a Prometheus metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,24 +82,32 @@ const fn cgroup(value: fn(&CgroupSample, &NodeSample) -> Option<Number>) -> Sour
     Source::Cgroup { extra: "", value }
 }
 
-fn waiting(pressure: Option<Pressure>) -> Option<Number> {
-    pressure?.some_us.map(Number::Micros)
+fn waiting(pressure: Option<Reading<Pressure>>) -> Option<Number> {
+    pressure?.value.some_us.map(Number::Micros)
 }
 
-fn stalled(pressure: Option<Pressure>) -> Option<Number> {
-    pressure?.full_us.map(Number::Micros)
+fn stalled(pressure: Option<Reading<Pressure>>) -> Option<Number> {
+    pressure?.value.full_us.map(Number::Micros)
 }
 
-fn own(cgroup: &CgroupSample) -> &Pressures {
-    &cgroup.pressure.pressures
+fn own(cgroup: &CgroupSample) -> &PressureReadings {
+    &cgroup.pressure
 }
 
 fn stats(cgroup: &CgroupSample) -> Option<&CgroupStats> {
     cgroup.stats.as_deref()
 }
 
+fn cpu_files(cgroup: &CgroupSample) -> Option<&CpuStats> {
+    Some(&stats(cgroup)?.cpu)
+}
+
+fn memory_files(cgroup: &CgroupSample) -> Option<&MemoryStats> {
+    Some(&stats(cgroup)?.memory)
+}
+
 fn cpu(cgroup: &CgroupSample) -> Option<&CpuStat> {
-    stats(cgroup)?.cpu.as_ref()
+    cpu_files(cgroup)?.stat.as_ref()
 }
 
 /// Only for cgroups with a quota of their own, as in cAdvisor.
@@ -108,11 +117,11 @@ fn throttling(cgroup: &CgroupSample) -> Option<&CpuStat> {
 }
 
 fn quota_us(cgroup: &CgroupSample) -> Option<u64> {
-    stats(cgroup)?.cpu_max?.quota_us.at().filter(|&quota| quota > 0)
+    cpu_files(cgroup)?.max?.quota_us.at().filter(|&quota| quota > 0)
 }
 
 fn events(cgroup: &CgroupSample) -> Option<&MemoryEvents> {
-    stats(cgroup)?.memory_events.as_ref()
+    memory_files(cgroup)?.events.as_ref()
 }
 
 fn is_root(cgroup: &CgroupSample) -> bool {
@@ -121,18 +130,18 @@ fn is_root(cgroup: &CgroupSample) -> bool {
 
 /// The root cgroup has no `memory.current`; its usage is the sum of `anon` and `file`.
 fn memory_usage(cgroup: &CgroupSample) -> Option<u64> {
-    let stats = stats(cgroup)?;
-    let summed = || stats.memory?.anon?.checked_add(stats.memory?.file?);
-    stats.memory_current.or_else(|| is_root(cgroup).then(summed)?)
+    let memory = memory_files(cgroup)?;
+    let summed = || memory.stat?.anon?.checked_add(memory.stat?.file?);
+    memory.current.or_else(|| is_root(cgroup).then(summed)?)
 }
 
 fn working_set(cgroup: &CgroupSample) -> Option<u64> {
-    Some(memory_usage(cgroup)?.saturating_sub(stats(cgroup)?.memory?.inactive_file?))
+    Some(memory_usage(cgroup)?.saturating_sub(memory_files(cgroup)?.stat?.inactive_file?))
 }
 
 fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
     let whole_node = || node.memory?.swap_total?.checked_sub(node.memory?.swap_free?);
-    stats(cgroup)?.swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
+    memory_files(cgroup)?.swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
 /// The absence of a limit is exported as 0, as in cAdvisor.
@@ -142,7 +151,7 @@ fn limit_or_zero(limit: Limit) -> Number {
 
 fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     let whole_node = || node.memory?.total.map(Number::Whole);
-    let own = stats(cgroup)?.memory_max.map(limit_or_zero);
+    let own = memory_files(cgroup)?.max.map(limit_or_zero);
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
@@ -154,7 +163,7 @@ fn shares(weight: u64) -> Option<u64> {
 /// The creation time of the cgroup, not before the minute in which the node booted: an earlier time
 /// is from a clock that was not yet set.
 fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
-    let boot_minute = node.cpu_times.map_or(0, |times| times.boot_time_s / 60 * 60);
+    let boot_minute = node.cpu_times.map_or(0, |times| times.value.boot_time_s / 60 * 60);
     cgroup.cgroup.made_at_s.map(|made_at| Number::Whole(made_at.max(boot_minute)))
 }
 
@@ -216,14 +225,14 @@ pub static FAMILIES: &[Family] = {
         Memory Gauge "container_memory_working_set_bytes" =
             cgroup(|it, _| working_set(it).map(Whole)),
             "Current working set in bytes.";
-        Memory Gauge "container_memory_rss" = cgroup(|it, _| stats(it)?.memory?.anon.map(Whole)),
+        Memory Gauge "container_memory_rss" = cgroup(|it, _| memory_files(it)?.stat?.anon.map(Whole)),
             "Size of RSS in bytes.";
-        Memory Gauge "container_memory_cache" = cgroup(|it, _| stats(it)?.memory?.file.map(Whole)),
+        Memory Gauge "container_memory_cache" = cgroup(|it, _| memory_files(it)?.stat?.file.map(Whole)),
             "Number of bytes of page cache memory.";
         Memory Gauge "container_memory_swap" = cgroup(|it, node| swap(it, node).map(Whole)),
             "Container swap usage in bytes.";
         Memory Gauge "container_memory_max_usage_bytes" =
-            cgroup(|it, _| stats(it)?.memory_peak.map(Whole)),
+            cgroup(|it, _| memory_files(it)?.peak.map(Whole)),
             "Maximum memory usage recorded in bytes";
         Memory Counter "container_memory_events_high_total" =
             cgroup(|it, _| events(it)?.high.map(Whole)),
@@ -250,34 +259,34 @@ pub static FAMILIES: &[Family] = {
             cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero)),
             "Maximum number of threads allowed inside the container, infinity if value is zero";
         Spec Gauge "container_spec_cpu_period" =
-            cgroup(|it, _| Some(Whole(stats(it)?.cpu_max?.period_us))),
+            cgroup(|it, _| Some(Whole(cpu_files(it)?.max?.period_us))),
             "CPU period of the container.";
         Spec Gauge "container_spec_cpu_quota" = cgroup(|it, _| quota_us(it).map(Whole)),
             "CPU quota of the container.";
         Spec Gauge "container_spec_cpu_shares" =
-            cgroup(|it, _| shares(stats(it)?.cpu_weight?).map(Whole)),
+            cgroup(|it, _| shares(cpu_files(it)?.weight?).map(Whole)),
             "CPU share of the container.";
         Spec Gauge "container_spec_memory_limit_bytes" = cgroup(memory_limit),
             "Memory limit for the container.";
         Spec Gauge "container_start_time_seconds" = cgroup(start_time),
             "Start time of the container since unix epoch in seconds.";
         Node Counter "node_pressure_cpu_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.pressures.cpu)),
+            Source::Node(|node| waiting(node.pressure.cpu)),
             "Total time in seconds that processes have waited for CPU time";
         Node Counter "node_pressure_io_stalled_seconds_total" =
-            Source::Node(|node| stalled(node.pressure.pressures.io)),
+            Source::Node(|node| stalled(node.pressure.io)),
             "Total time in seconds no process could make progress due to IO congestion";
         Node Counter "node_pressure_io_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.pressures.io)),
+            Source::Node(|node| waiting(node.pressure.io)),
             "Total time in seconds that processes have waited due to IO congestion";
         Node Counter "node_pressure_irq_stalled_seconds_total" =
-            Source::Node(|node| stalled(node.irq)),
+            Source::Node(|node| node.irq?.full_us.map(Micros)),
             "Total time in seconds no process could make progress due to IRQ congestion";
         Node Counter "node_pressure_memory_stalled_seconds_total" =
-            Source::Node(|node| stalled(node.pressure.pressures.memory)),
+            Source::Node(|node| stalled(node.pressure.memory)),
             "Total time in seconds no process could make progress due to memory congestion";
         Node Counter "node_pressure_memory_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.pressures.memory)),
+            Source::Node(|node| waiting(node.pressure.memory)),
             "Total time in seconds that processes have waited for memory";
     }
 };

@@ -137,9 +137,9 @@ impl AgentService {
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
         AgentView {
-            ticked_at_ms: tick.map(|tick| tick.sample.moment.unix_ms),
+            ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick
-                .and_then(|tick| Some(tick.rates.as_ref()?.node.window.as_secs_f64())),
+                .and_then(|tick| Some(tick.window?.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
             health: self.health.view(),
         }
@@ -166,7 +166,7 @@ impl AgentService {
 impl ProbeTarget for AgentService {
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
-        let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.sample.moment.at);
+        let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.moment.at);
         if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
             text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
         } else if tick.is_none() {

@@ -11,9 +11,8 @@ use super::families::Kind;
 use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
-use crate::rates::Ratio;
 use crate::relief::Assessment;
-use crate::sample::CpuSource;
+use crate::waiting::{CpuSource, Ratio};
 use crate::score::{ContainerScore, NodeScore, WaitSeconds};
 
 /// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
@@ -39,6 +38,7 @@ pub fn write_score(text: &mut Pieces, source: CpuSource, assessment: Option<&Ass
         let vms = vms(&assessment.score);
         write_node(text, &assessment.score);
         write_vms(text, &vms);
+        write_workloads(text, &assessment.score);
         write_relief(text, assessment, &vms);
     }
 }
@@ -57,14 +57,29 @@ fn write_node(text: &mut Pieces, score: &NodeScore) {
     let help = "Share of the node's CPU time in use, smoothed over 30 s, and share of its memory \
                 that is unavailable, 0 to 1.";
     let mut family = gauge(text, "psi_agent_node_utilization_ratio", help);
-    family.write(&[&resource_label(Resource::Cpu)], ratio(score.cpu_utilization));
-    family.write(&[&resource_label(Resource::Memory)], ratio(score.memory_utilization));
+    family.write(&[&resource_label(Resource::Cpu)], ratio(score.utilization.cpu));
+    family.write(&[&resource_label(Resource::Memory)], ratio(score.utilization.memory));
     let help = "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
                 0 to 1, smoothed over 30 s.";
-    gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.steal));
-    let help = "Number of VMs whose CPU ready or memory contention is 5 % or more.";
-    let waiting_vms = u32::try_from(score.waiting_vms).ok().map(f64::from);
-    gauge(text, "psi_agent_node_vmis_contended", help).write(&[], waiting_vms);
+    gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.utilization.steal));
+    if let Some(population) = score.population {
+        let population = label("population", population.label());
+        let count = |count: usize| u32::try_from(count).ok().map(f64::from);
+        let help = "Number of VMs, containers or units that are scored, as the label population.";
+        gauge(text, "psi_agent_node_scored", help)
+            .write(&[&population], count(score.containers.len()));
+        let help = "Number of scored VMs, containers or units whose CPU ready or memory contention is \
+                    5 % or more.";
+        gauge(text, "psi_agent_node_contended", help)
+            .write(&[&population], count(score.contended));
+    }
+    let help = "Reason why the node has no contention of a resource as the label reason; always 1.";
+    let mut family = gauge(text, "psi_agent_node_unscored_info", help);
+    for resource in Resource::ALL {
+        let reason = score.absence.of(resource).map(|why| label("reason", why.word()));
+        let value = reason.as_ref().map(|_| 1.0);
+        family.write(&[&reason.unwrap_or_default(), ",", &resource_label(resource)], value);
+    }
     let help = "Source and version of the estimator as the label basis; always 1. Scores of \
                 different bases are not comparable.";
     let basis = label("basis", &score.basis.to_string());
@@ -142,6 +157,35 @@ fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
     }
 }
 
+/// The contention of containers or units, where these are scored.
+fn write_workloads(text: &mut Pieces, score: &NodeScore) {
+    let help = "Share of its demand that the scored container or unit waited for because of the node, \
+                excluding its own limits, 0 to 1, smoothed over 30 s.";
+    let mut family = gauge(text, "psi_agent_workload_contention_ratio", help);
+    let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
+    let containers = score.containers.iter().filter(|container| !container.is_kubevirt_vm());
+    for container in containers {
+        let labels = workload_labels(container);
+        for (resource, label) in &resources {
+            let ratio = container.contention.of(*resource).map(Ratio::get);
+            family.write(&[&labels, ",", label], ratio);
+        }
+    }
+}
+
+/// The labels of cAdvisor that identify a container.
+fn workload_labels(container: &ContainerScore) -> String {
+    let (id, workload) = (&container.cgroup.path, container.workload.as_deref());
+    let of = |value: fn(&Workload) -> &str| workload.map(value).unwrap_or_default();
+    [
+        label("container", of(|workload| &workload.container)),
+        label("id", id),
+        label("namespace", of(|workload| &workload.namespace)),
+        label("pod", of(|workload| &workload.pod)),
+    ]
+    .join(",")
+}
+
 fn write_relief(text: &mut Pieces, assessment: &Assessment, vms: &[VmSeries<'_>]) {
     let help = "Busy vCPUs that can be added to the node before the level is medium.";
     gauge(text, "psi_agent_node_headroom_cpus", help).write(&[], assessment.headroom_cpus);
@@ -216,50 +260,34 @@ impl<'a> Family<'a> {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::contract::Basis;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-    use crate::rates::PressureRates;
-    use crate::score::PerResource;
+    use crate::sample::{Scored, Tick};
+    use crate::score::Scorer;
+    use crate::waiting::{Measurement, Population};
     use std::sync::Arc;
 
-    fn member(id: u64, vm: &str, pod: &str) -> ContainerScore {
+    /// A VM that waited for a quarter of its vCPUs' time, which is 0.3 of its demand.
+    fn vm(id: u64, name: &str, pod: &str) -> Measurement {
+        let vm = Vm { name: name.into(), uid: "u-1".into(), ..Vm::default() };
+        let workload = Workload {
+            namespace: "vms".into(),
+            pod: pod.into(),
+            container: "compute".into(),
+            vm: Some(Arc::new(vm)),
+            ..Workload::default()
+        };
         let path = format!("/kubepods/pod{id}/{id:064x}");
-        let vm = Vm { name: vm.into(), uid: "u-1".into(), ..Vm::default() };
-        ContainerScore {
-            cgroup: Arc::new(Cgroup::new(CgroupId(id), path, None)),
-            workload: Some(Arc::new(Workload {
-                namespace: "vms".into(),
-                pod: pod.into(),
-                container: "compute".into(),
-                vm: Some(Arc::new(vm)),
-                ..Workload::default()
-            })),
-            usage: Some(1.0),
-            pressure: PressureRates::default(),
-            wait: PerResource::default(),
-            contention: PerResource { cpu: Ratio::of(0.1 + 0.2, 1.0), ..PerResource::default() },
-            cpu_ready: Ratio::of(0.25, 1.0),
-            waited: PerResource {
-                cpu: WaitSeconds { node_s: 12.5, own_limit_s: 0.0 },
-                ..PerResource::default()
-            },
-        }
+        let cgroup = Arc::new(Cgroup::new(CgroupId(id), path, None));
+        let used = 0.5 / 0.3 - 0.5;
+        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5, Some(2.0))
     }
 
-    fn node_score(members: Vec<ContainerScore>) -> NodeScore {
-        NodeScore {
-            moment: clock::now(),
-            basis: Basis::RunDelay(2),
-            score: Ratio::of(0.3, 1.0),
-            contention: PerResource { cpu: Ratio::of(0.3, 1.0), ..PerResource::default() },
-            latest: PerResource::default(),
-            steal: None,
-            cpu_utilization: Ratio::of(0.5, 1.0),
-            memory_utilization: None,
-            waiting_vms: members.len(),
-            cpu_ready: None,
-            containers: members,
-        }
+    fn tick(vms: Vec<Measurement>) -> Tick {
+        Tick::of_vms(clock::now(), Duration::from_secs(50), 4, vms)
+    }
+
+    fn score_of(tick: &Tick) -> NodeScore {
+        Scorer::of_one_window(vec![Resource::Cpu], tick)
     }
 
     fn written(source: CpuSource, assessment: Option<&Assessment>) -> String {
@@ -268,26 +296,50 @@ mod tests {
         String::from_utf8(text.concat()).unwrap()
     }
 
-    fn score(members: Vec<ContainerScore>) -> String {
-        written(CpuSource::RunDelay, Some(&node_score(members).into()))
+    fn score(vms: Vec<Measurement>) -> String {
+        written(CpuSource::RunDelay, Some(&score_of(&tick(vms)).into()))
     }
 
     #[test]
     fn a_score_from_before_a_stop_of_a_minute_is_stale() {
-        let score = node_score(Vec::new());
+        let score = score_of(&tick(vec![]));
         let stale = |age| is_stale(&score, score.moment.at + Duration::from_secs(age));
         assert_eq!([0, 59, 60, 3600].map(stale), [false, false, true, true]);
     }
 
     #[test]
-    fn unknown_values_have_no_series() {
-        let text = score(Vec::new());
-        assert!(text.contains("\npsi_agent_node_score_ratio 0.3\n"), "{text}");
-        assert!(text.contains("\npsi_agent_node_contention_ratio{resource=\"cpu\"} 0.3\n"));
-        assert!(text.contains("\npsi_agent_node_vmis_contended 0\n"));
-        for absent in ["steal_ratio", "resource=\"memory\"", "vmi_", "NaN"] {
+    fn unknown_values_have_no_series_and_a_reason() {
+        let mut calm = tick(vec![]);
+        (calm.node.pressure.memory, calm.node.reports.memory, calm.node.steal) = Default::default();
+        let text = written(CpuSource::RunDelay, Some(&score_of(&calm).into()));
+        for line in [
+            "psi_agent_node_score_ratio 0",
+            "psi_agent_node_contention_ratio{resource=\"cpu\"} 0",
+            "psi_agent_node_scored{population=\"vms\"} 0",
+            "psi_agent_node_contended{population=\"vms\"} 0",
+            "psi_agent_node_unscored_info{reason=\"pressure_off\",resource=\"memory\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        for absent in ["steal_ratio", "contention_ratio{resource=\"memory\"", "vmi_", "NaN"] {
             assert!(!text.contains(absent), "{absent}: {text}");
         }
+    }
+
+    #[test]
+    fn units_have_series_by_their_cgroup() {
+        let path = "/system.slice/build.service";
+        let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
+        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0, None);
+        let scored = Scored { population: Population::Units, measurements: vec![unit] };
+        let tick = Tick { scored: Some(scored), ..tick(vec![]) };
+        let text = written(CpuSource::RunDelay, Some(&score_of(&tick).into()));
+        let line = format!(
+            "psi_agent_workload_contention_ratio{{container=\"\",id=\"{path}\",namespace=\"\",pod=\"\",\
+             resource=\"cpu\"}} 0.5"
+        );
+        assert!(text.contains(&line), "{text}");
+        assert!(text.contains("psi_agent_node_contended{population=\"units\"} 1"), "{text}");
     }
 
     #[test]
@@ -300,13 +352,13 @@ mod tests {
 
     #[test]
     fn the_basis_is_the_same_as_in_the_annotation() {
-        let line = "\npsi_agent_score_info{basis=\"run-delay/2\"} 1\n";
+        let line = "\npsi_agent_score_info{basis=\"run-delay/6\"} 1\n";
         assert!(score(Vec::new()).contains(line), "{line}");
     }
 
     #[test]
     fn a_vm_with_two_pods_has_one_series_under_its_own_name() {
-        let text = score(vec![member(9, "a\"b", "new"), member(7, "a\"b", "old")]);
+        let text = score(vec![vm(9, "a\"b", "new"), vm(7, "a\"b", "old")]);
         let vm = r#"namespace="vms",name="a\"b""#;
         for line in [
             format!("psi_agent_vmi_contention_ratio{{{vm},resource=\"cpu\"}} 0.3"),

@@ -109,7 +109,7 @@ impl LabelCache {
 mod tests {
     use super::*;
     use crate::kernel::cgroup_tree::CgroupId;
-    use crate::sample::{PressureReading, Pressures};
+    use crate::waiting::series::PressureReadings;
 
     fn cgroup(id: u64, path: &str) -> Cgroup {
         Cgroup::new(CgroupId(id), path, None)
@@ -136,12 +136,10 @@ mod tests {
     #[test]
     fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
-            let at = crate::clock::now().at;
-            let pressure = PressureReading { at, pressures: Pressures::default() };
             let member = |&(id, path): &(u64, &str)| CgroupSample {
                 cgroup: Arc::new(cgroup(id, path)),
                 workload: None,
-                pressure,
+                pressure: PressureReadings::default(),
                 stats: None,
             };
             known.iter().map(member).collect()

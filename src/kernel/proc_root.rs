@@ -16,7 +16,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, TaskId, task_ids};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind};
-use super::task_text::counts_two_pids;
+use super::task_text::{counts_two_pids, parse_task_schedstat};
 use super::text::ParseError;
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
@@ -97,6 +97,14 @@ impl ProcRoot {
         let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";
         is_outer == Ok(true)
             || self.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
+    }
+
+    /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`), by the
+    /// time that this process ran. `true` in a copy of files, which has no entry of this process.
+    pub fn counts_run_delay(&self, buffer: &mut ReadBuffer) -> bool {
+        let status = self.read(c"self/status", buffer, |_| Ok(()));
+        let times = self.read(c"self/schedstat", buffer, parse_task_schedstat);
+        times.map_or(status.is_err(), |times| times.run_ns > 0)
     }
 
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {

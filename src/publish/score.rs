@@ -1,8 +1,8 @@
 //! The values on a Node, computed from a score.
 
 use crate::contract::Level;
-use crate::rates::Ratio;
 use crate::score::{NodeScore, PerResource};
+use crate::waiting::Ratio;
 
 /// Published values are multiples of this, in points.
 pub(super) const STEP: f64 = 5.0;

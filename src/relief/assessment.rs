@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use super::departure::{Departure, Departures};
 use super::node::{Contention, Demand, Node};
-use crate::clock::Moment;
 use crate::contract::{NodePressure, Thresholds};
-use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
-use crate::rates::{ContainerRates, CpuRates, MovingAverage, Ratio, TickRates};
-use crate::score::{
-    ContainerScore, NodeScore, PerResource, Resource, Scorer, Wait, waits_of_others,
-};
+use crate::sample::Tick;
+use crate::score::{ContainerScore, MovingAverage, NodeScore, PerResource, Resource, Scorer};
+use crate::waiting::cpu_limits::CpuLimits;
+use crate::waiting::{Measurement, OtherDemand, Population, Ratio};
 
 /// If the VMs together wait for fewer CPUs than this, and none waits for memory, relief is 0.
 const NEGLIGIBLE: f64 = 0.01;
@@ -63,7 +61,7 @@ struct SmoothedDemand {
 
 impl SmoothedDemand {
     fn advance(&mut self, container: &ContainerScore, window: Duration) {
-        let wait = container.usage.zip(container.wait.cpu);
+        let wait = container.usage.zip(container.waiting.cpu);
         self.used.advance(container.usage, window);
         self.waiting.advance(wait.map(|(used, wait)| (wait.demand - used).max(0.0)), window);
     }
@@ -85,28 +83,27 @@ impl Assessor {
     pub fn of_one_window(
         counted: Vec<Resource>,
         thresholds: Thresholds,
-        moment: Moment,
-        rates: &TickRates,
+        tick: &Tick,
     ) -> Assessment {
-        let score = Scorer::of_one_window(counted.clone(), moment, rates);
-        Self::new(counted, thresholds).assess(score, rates)
+        let score = Scorer::of_one_window(counted.clone(), tick);
+        Self::new(counted, thresholds).assess(score, tick)
     }
 
-    /// The assessment after one more window.
-    pub fn advance(&mut self, moment: Moment, rates: &TickRates) -> Assessment {
-        let score = self.scorer.advance(moment, rates);
-        self.assess(score, rates)
+    /// The assessment after one more tick.
+    pub fn advance(&mut self, tick: &Tick) -> Assessment {
+        let score = self.scorer.advance(tick);
+        self.assess(score, tick)
     }
 
-    fn assess(&mut self, score: NodeScore, rates: &TickRates) -> Assessment {
+    fn assess(&mut self, score: NodeScore, tick: &Tick) -> Assessment {
         let mut before = std::mem::take(&mut self.demands);
         for container in &score.containers {
             let id = container.cgroup.id;
             let mut demand = before.remove(&id).unwrap_or_default();
-            demand.advance(container, rates.node.window);
+            demand.advance(container, tick.window.unwrap_or_default());
             self.demands.insert(id, demand);
         }
-        let predicted = score.score.and_then(|now| Some((now, self.node(&score, rates)?)));
+        let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
         let Some((now, node)) = predicted else { return score.into() };
         let counts_cpu = self.counted.contains(&Resource::Cpu);
         let headroom_cpus = counts_cpu.then(|| node.headroom_cpus(self.medium));
@@ -126,8 +123,11 @@ impl Assessor {
                 Relief { cpus: relief_cpus, score_without }
             }
         };
-        let vms = score.containers.iter().zip(&node.demands).filter(|(one, _)| is_vm(one));
-        vms.map(|(one, demand)| (one.cgroup.id, relief_of(demand))).collect()
+        if score.population != Some(Population::Vms) {
+            return HashMap::new();
+        }
+        let vms = score.containers.iter().zip(&node.demands);
+        vms.map(|(vm, demand)| (vm.cgroup.id, relief_of(demand))).collect()
     }
 
     /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can
@@ -147,51 +147,44 @@ impl Assessor {
 
     /// The node with the demands of its workloads. The scored containers come first, in the score's
     /// order.
-    fn node(&self, score: &NodeScore, rates: &TickRates) -> Option<Node> {
-        let cpus = u32::try_from(rates.cpus?).ok()?;
-        let containers = score.containers.iter().zip(rates.containers.as_deref()?);
-        let scored = containers.map(|(container, rates)| self.scored_demand(container, rates));
-        let others = rates.others.iter().flatten().zip(waits_of_others(rates));
-        let others = others.map(|(cpu, wait)| other_demand(cpu, wait));
+    fn node(&self, score: &NodeScore, tick: &Tick) -> Option<Node> {
+        let cpus = u32::try_from(tick.node.cpus?).ok()?;
+        let containers = score.containers.iter().zip(&tick.scored.as_ref()?.measurements);
+        let scored =
+            containers.map(|(container, measured)| self.scored_demand(container, measured));
+        let others = tick.others.iter().map(other_demand);
         Some(Node {
             cpus,
-            idle: f64::from(cpus) * (1.0 - score.cpu_utilization?.get()),
-            steal: score.steal.map_or(0.0, Ratio::get),
+            idle: f64::from(cpus) * (1.0 - score.utilization.cpu?.get()),
+            steal: score.utilization.steal.map_or(0.0, Ratio::get),
             demands: scored.chain(others).collect(),
         })
     }
 
-    fn scored_demand(&self, container: &ContainerScore, rates: &ContainerRates) -> Demand {
+    fn scored_demand(&self, container: &ContainerScore, measured: &Measurement) -> Demand {
         let smoothed = self.demands.get(&container.cgroup.id).copied().unwrap_or_default();
         Demand {
             is_scored: true,
             used: smoothed.used.mean().unwrap_or(0.0),
             waiting: smoothed.waiting.mean().unwrap_or(0.0),
-            vcpus: rates.threads.and_then(|threads| threads.vcpus),
-            memory: rates.memory.current,
+            vcpus: measured.vcpus,
+            memory: measured.memory,
             memory_wait: container.contention.memory.map_or(0.0, Ratio::get),
-            ..with_limits(&rates.cpu)
+            ..with_limits(measured.limits.as_ref())
         }
     }
 }
 
-fn is_vm(container: &ContainerScore) -> bool {
-    container.workload.as_deref().is_some_and(Workload::is_vm)
-}
-
-/// Demand of a workload that is not scored, in the last window. CPUs in use that were not read
-/// count as 0: the workload did not wait.
-fn other_demand(cpu: &CpuRates, wait: Option<Wait>) -> Demand {
-    let used = cpu.usage.unwrap_or(0.0);
-    let waiting = wait.map_or(0.0, |wait| (wait.demand - used).max(0.0));
-    Demand { used, waiting, ..with_limits(cpu) }
+/// Demand of a workload that is not scored, in the last window.
+fn other_demand(other: &OtherDemand) -> Demand {
+    Demand { used: other.used, waiting: other.waited, ..with_limits(other.limits.as_ref()) }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]
-fn with_limits(cpu: &CpuRates) -> Demand {
-    let limits = cpu.limits.clone().unwrap_or_default();
+fn with_limits(limits: Option<&CpuLimits>) -> Demand {
+    let Some(limits) = limits else { return Demand::default() };
     let weight = limits.weight.map_or(Demand::default().weight, |weight| weight as f64);
-    Demand { limit: limits.quota(), weight, cpuset: limits.cpus, ..Demand::default() }
+    Demand { limit: limits.quota(), weight, cpuset: limits.cpus.clone(), ..Demand::default() }
 }
 
 #[cfg(test)]

@@ -98,9 +98,9 @@ mod tests {
     use crate::clock::Moment;
     use crate::clock::now;
     use crate::kernel::cgroup_tree::Cgroup;
-    use crate::rates::{PressureRates, Ratio};
-    use crate::sample::CpuSource;
-    use crate::score::{NodeScore, PerResource, basis};
+    use crate::sample::Tick;
+    use crate::score::{NodeScore, Resource, Scorer};
+    use crate::waiting::{Measurement, Ratio};
     use std::collections::HashMap;
     use std::sync::Arc;
 
@@ -109,38 +109,23 @@ mod tests {
     /// A VM's number, relief in CPUs, the score without it, and its memory request.
     type Row = (u64, f64, f64, u64);
 
+    /// VMs with a contention of 0.4.
     fn assessment(rows: &[Row], change: impl Fn(u64, &mut Vm)) -> Assessment {
         let ratio = |value| Ratio::of(value, 1.0);
-        let container = |&(number, _, _, memory): &Row| {
+        let measured = |&(number, _, _, memory): &Row| {
             let mut vm = Vm::default();
             change(number, &mut vm);
             let (container, vm) = ("compute".into(), Some(Arc::new(vm)));
             let memory_request = Some(memory);
             let workload = Workload { container, vm, memory_request, ..Workload::default() };
-            ContainerScore {
-                cgroup: Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None)),
-                workload: Some(Arc::new(workload)),
-                usage: None,
-                pressure: PressureRates::default(),
-                wait: PerResource::default(),
-                contention: PerResource::default(),
-                cpu_ready: None,
-                waited: PerResource::default(),
-            }
+            let cgroup = Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None));
+            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4, None)
         };
-        let score = NodeScore {
-            moment: Moment { at: now().at, unix_ms: 1_800_000_000_000 },
-            basis: basis(CpuSource::RunDelay),
-            score: ratio(0.4),
-            contention: PerResource { cpu: ratio(0.4), memory: ratio(0.0), io: None },
-            latest: PerResource::default(),
-            cpu_ready: None,
-            steal: None,
-            cpu_utilization: None,
-            memory_utilization: None,
-            waiting_vms: 0,
-            containers: rows.iter().map(container).collect(),
-        };
+        let moment = Moment { at: now().at, unix_ms: 1_800_000_000_000 };
+        let vms = rows.iter().map(measured).collect();
+        let tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vms);
+        let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
+        let score = NodeScore { score: ratio(0.4), ..score };
         let relief = rows.iter().map(|&(number, cpus, without, _)| {
             (CgroupId(number), Relief { cpus, score_without: ratio(without).unwrap() })
         });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
 use crate::kernel::limits::CpuSet;
-use crate::rates::Ratio;
-use crate::score::{Quartile, Wait};
+use crate::score::Quartile;
+use crate::waiting::{Ratio, Wait};
 
 /// `cpu.weight` of a cgroup that has none.
 const DEFAULT_WEIGHT: f64 = 100.0;

@@ -1,6 +1,6 @@
 //! The quartile that reduces the contention of many containers to one number.
 
-use super::wait::Wait;
+use crate::waiting::Wait;
 
 /// Share of all demand that may have a higher contention than the result.
 const UPPER: f64 = 0.25;
@@ -39,6 +39,12 @@ impl Quartile {
         Self { contention, ready, demand }
     }
 
+    /// Whether as much unknown demand can have a higher contention than this, as far as it is not
+    /// allowed to.
+    pub fn may_be_exceeded_by(&self, unknown: f64) -> bool {
+        unknown > 0.0 && unknown >= UPPER * (self.demand + unknown)
+    }
+
     /// CPU contention of a node with this number of CPUs and this share of steal, 0 to 1.
     #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
     pub fn cpu_contention(&self, cpus: Option<u64>, steal: f64) -> f64 {
@@ -50,7 +56,7 @@ impl Quartile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::Ratio;
+    use crate::waiting::Ratio;
 
     fn quartile(weighted: Vec<(f64, f64)>) -> f64 {
         let wait = |(value, weight)| {

@@ -87,8 +87,7 @@ impl OwnReading {
 
     async fn next(&mut self) -> anyhow::Result<View> {
         let tick = self.sampler.next_tick().await?;
-        let moment = tick.sample.moment;
-        let assessment = tick.rates.as_ref().map(|rates| self.assessor.advance(moment, rates));
+        let assessment = tick.window.map(|_| self.assessor.advance(&tick));
         let latest = self.sampler.scrape(Detail::Everything).await?;
         // Serialized and parsed, so that both sources share one path.
         let rates = latest.rates.as_deref();

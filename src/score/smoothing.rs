@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::window::Ratio;
+use crate::waiting::Ratio;
 
 /// Time after which the smoothed value has followed a change by 63 %.
 const TIME_CONSTANT: Duration = Duration::from_secs(30);

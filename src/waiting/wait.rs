@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::rates::Ratio;
+use super::series::Ratio;
 
 /// A container that waits for less than this, in CPUs or as a share of the window, counts as not
 /// waiting: the files that separate the causes are not read.
@@ -17,15 +17,36 @@ pub struct Wait {
     pub own_limit: Ratio,
     /// The part that the node explains. For CPU: of the average vCPU (CPU ready). It can be more than
     /// `raw` where that is a pressure, which is an average over CPUs.
-    #[serde(rename = "left")]
     pub node: Ratio,
     /// Contention: share of demand that waited because of the node.
     pub contention: Ratio,
-    /// Weight among the containers: demand in CPUs, or bytes of memory; 1 for I/O.
+    /// Weight among the containers: demand in CPUs, or bytes of memory; for I/O 1, or 0 with an
+    /// `io.max`.
     pub demand: f64,
 }
 
+/// A container whose waiting is unknown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unknown {
+    /// The most demand that can have waited, in the unit of [`Wait::demand`]; infinite without a
+    /// bound.
+    pub most_demand: f64,
+}
+
+impl Unknown {
+    /// Nothing bounds the demand.
+    pub const UNBOUNDED: Self = Self { most_demand: f64::INFINITY };
+}
+
+/// A container's waiting, or that it is unknown.
+pub type WaitResult = Result<Wait, Unknown>;
+
 impl Wait {
+    /// A container that waited for nothing.
+    pub fn none(demand: f64) -> Self {
+        Self::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, demand)
+    }
+
     /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. Shares of the
     /// window are per vCPU, or without `vcpus` per CPU of demand. `None` if a number is not finite.
     pub fn of_cpu(

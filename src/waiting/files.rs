@@ -1,36 +1,41 @@
 //! Reads the files of cgroups into one buffer. A file that can't be read does not affect others:
 //! its error is kept for the report of the pass.
 
-use std::ffi::CStr;
 use std::sync::Arc;
 
+use super::series::Reading;
+use crate::clock::Clock;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::{Cgroup, CgroupNode};
-use crate::kernel::io_stat::{IoCounters, parse_io_stat};
+use crate::kernel::io_stat::IoCounters;
 use crate::kernel::pressure::Pressure;
-use crate::kernel::text::ParseError;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// Reads files in a pass, and collects errors for its report.
 #[derive(Debug, Default)]
-pub(super) struct Files {
-    pub(super) buffer: ReadBuffer,
-    pub(super) errors: Vec<ReadError>,
-    pub(super) dropped_io_rows: u64,
+pub(crate) struct Files {
+    pub(crate) clock: Clock,
+    pub(crate) buffer: ReadBuffer,
+    pub(crate) errors: Vec<ReadError>,
+    pub(crate) dropped_io_rows: u64,
     /// Cgroups that no longer exist.
-    pub(super) gone: Vec<Arc<Cgroup>>,
+    pub(crate) gone: Vec<Arc<Cgroup>>,
     /// Whether a file was missing since the last call of [`Files::found_gone`].
     missing: bool,
 }
 
 impl Files {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
     /// Returns the value, or keeps the error for the report.
-    pub(super) fn note<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
+    pub(crate) fn note<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }
 
     /// Calls `read` with the buffer, and keeps its error.
-    pub(super) fn read_by<T>(
+    pub(crate) fn read_by<T>(
         &mut self,
         read: impl FnOnce(&mut ReadBuffer) -> Result<T, ReadError>,
     ) -> Option<T> {
@@ -41,48 +46,45 @@ impl Files {
     /// Reads a file of a cgroup. The outer `None` is an error. The inner `None` means that the file
     /// does not exist: its controller is off, or the cgroup was removed (see
     /// [`Files::found_gone`]).
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &mut self,
-        dir: &CgroupDir,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+        read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
     ) -> Option<Option<T>> {
-        let read = self.read_by(|buffer| dir.read(name, buffer, parse));
-        self.missing |= matches!(read, Some(None));
-        read
+        let value = read(&mut self.buffer);
+        let value = self.note(value);
+        self.missing |= matches!(value, Some(None));
+        value
     }
 
-    /// As [`Files::read`], for callers that treat a missing file like an error.
-    pub(super) fn read_value<T>(
-        &mut self,
-        dir: &CgroupDir,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Option<T> {
-        self.read(dir, name, parse).flatten()
-    }
-
-    /// As [`Files::read_value`], but reads nothing unless the file is wanted.
-    pub(super) fn read_if<T>(
+    /// As [`Files::read`], but reads nothing unless the file is wanted, and treats a missing file
+    /// like an error.
+    pub(crate) fn read_if<T>(
         &mut self,
         is_wanted: bool,
-        dir: &CgroupDir,
-        name: &CStr,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+        read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
     ) -> Option<T> {
-        if is_wanted { self.read_value(dir, name, parse) } else { None }
+        if is_wanted { self.read(read).flatten() } else { None }
+    }
+
+    /// Adds the time at which `read` ends.
+    pub(crate) fn timed<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Reading<T>> {
+        let value = read(self)?;
+        Some(Reading { at: self.clock.now().at, value })
     }
 
     /// Reads `io.stat`, by device. The two `None`s are those of [`Files::read`].
-    pub(super) fn read_io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
-        let stat = self.read(dir, c"io.stat", |text| Ok(parse_io_stat(text)))?;
+    pub(crate) fn io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
+        let stat = self.read(|buffer| dir.io_stat(buffer))?;
         self.dropped_io_rows += stat.as_ref().map_or(0, |stat| stat.dropped_rows);
         Some(stat.map(|stat| stat.devices))
     }
 
     /// Reads a pressure file. The outer `None` is a removed cgroup. The inner `None` is an error,
     /// or means that PSI is off for this cgroup.
-    pub(super) fn pressure(
+    pub(crate) fn pressure(
         &mut self,
         node: &CgroupNode,
         resource: Resource,
@@ -98,7 +100,7 @@ impl Files {
     }
 
     /// Whether a cgroup still exists. If not, it is added to `gone`.
-    pub(super) fn is_alive(&mut self, node: &CgroupNode) -> bool {
+    pub(crate) fn is_alive(&mut self, node: &CgroupNode) -> bool {
         let is_alive = node.dir.is_alive();
         if !is_alive {
             self.gone.push(Arc::clone(&node.cgroup));
@@ -107,7 +109,7 @@ impl Files {
     }
 
     /// Whether a file was missing since the last call because this cgroup was removed.
-    pub(super) fn found_gone(&mut self, node: &CgroupNode) -> bool {
+    pub(crate) fn found_gone(&mut self, node: &CgroupNode) -> bool {
         std::mem::take(&mut self.missing) && !self.is_alive(node)
     }
 }
@@ -129,11 +131,11 @@ mod tests {
         tree.follow(now().at);
         let node = tree.nodes().last().unwrap();
         let mut files = Files::default();
-        assert_eq!(files.read_io_stat(&node.dir), Some(None));
+        assert_eq!(files.io_stat(&node.dir), Some(None));
         assert!(!files.found_gone(node));
         fs::remove_dir_all(&path).unwrap();
         assert!(!files.found_gone(node), "no file was missing since");
-        assert_eq!(files.read_io_stat(&node.dir), Some(None));
+        assert_eq!(files.io_stat(&node.dir), Some(None));
         assert!(files.found_gone(node));
         assert!(files.errors.is_empty());
     }

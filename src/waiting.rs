@@ -1,0 +1,188 @@
+//! Measures how long containers wait, and how much of it the node explains. One file reads
+//! (`readings.rs`), and each kind of waiting has a meter of its own: what it needs from the next
+//! reading, and the formula over two readings (pure).
+
+use std::sync::Arc;
+
+use crate::identity::Workload;
+use crate::kernel::cgroup_tree::Cgroup;
+use crate::kernel::resource::PerResource;
+use cpu_limits::CpuLimits;
+use node::NodeReadings;
+use readings::{MemoryInUse, Readings, Threads};
+use run_delay::ThreadTimes;
+use series::PressureShares;
+pub use series::Ratio;
+pub use wait::{Unknown, Wait, WaitResult};
+
+pub mod cpu_limits;
+mod cpu_pressure;
+pub mod disks;
+pub(crate) mod files;
+#[cfg(test)]
+mod fixture;
+mod io;
+mod memory;
+pub mod node;
+pub mod readings;
+mod run_delay;
+pub mod series;
+mod wait;
+
+/// Source of the CPU wait time of VMs. It is chosen once, at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuSource {
+    /// `cpu.pressure`, which any node with PSI has.
+    Psi,
+    /// Run delay of the vCPU threads, which needs the host's `/proc`.
+    RunDelay,
+}
+
+impl CpuSource {
+    /// The source's name in flags, metrics and the log.
+    pub fn word(self) -> &'static str {
+        match self {
+            CpuSource::Psi => "psi",
+            CpuSource::RunDelay => "run-delay",
+        }
+    }
+}
+
+/// The kind of workloads that is scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Population {
+    /// VMs of KubeVirt or, on a host without pods, of libvirt or Proxmox.
+    Vms,
+    /// Containers of pods.
+    Containers,
+    /// Units of systemd, and cgroups outside units.
+    Units,
+}
+
+impl Population {
+    /// The plural, in texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Population::Vms => "VMs",
+            Population::Containers => "containers",
+            Population::Units => "units",
+        }
+    }
+
+    /// The value of a metric label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Population::Vms => "vms",
+            Population::Containers => "containers",
+            Population::Units => "units",
+        }
+    }
+}
+
+/// What a tick measured of a scored container or unit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    pub cgroup: Arc<Cgroup>,
+    /// Its pod and container; `None` for units, and without a source of pods.
+    pub workload: Option<Arc<Workload>>,
+    /// CPUs in use.
+    pub used: Option<f64>,
+    /// Number of vCPUs; `None` if unknown.
+    pub vcpus: Option<f64>,
+    pub limits: Option<CpuLimits>,
+    /// Memory in use, bytes; `None` while no task of the node waits for memory.
+    pub memory: Option<f64>,
+    pub pressure: PerResource<PressureShares>,
+    pub waits: PerResource<WaitResult>,
+}
+
+/// The demand of a workload that is not scored, in CPUs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OtherDemand {
+    pub used: f64,
+    /// CPUs that it waited for because of the node.
+    pub waited: f64,
+    pub limits: Option<CpuLimits>,
+}
+
+/// The factor by which the waits are scaled that pressure measures: see `cpu_pressure.rs`. `all` are
+/// the readings of all workloads of the node; `None` if they were not read.
+pub fn pressure_scale<'a>(
+    all: Option<impl Iterator<Item = &'a Readings>>,
+    node: &NodeReadings,
+) -> f64 {
+    all.map_or(1.0, |all| cpu_pressure::scale(all, node.run_delay(), node.cpus()))
+}
+
+impl Measurement {
+    pub fn of(
+        cgroup: &Arc<Cgroup>,
+        workload: Option<Arc<Workload>>,
+        readings: &Readings,
+        node: &NodeReadings,
+        scale: f64,
+    ) -> Self {
+        let threads = ThreadTimes::of(readings);
+        let cpu = match readings.threads {
+            Threads::Read(_) => run_delay::wait(readings, node.cpus()),
+            Threads::Hidden => Err(Unknown { most_demand: cpu_limits::most_demand(readings) }),
+            Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
+        };
+        Self {
+            cgroup: Arc::clone(cgroup),
+            workload,
+            used: threads.map(|threads| threads.ran).or_else(|| cpu_limits::usage(readings)),
+            vcpus: threads.and_then(|threads| threads.vcpus),
+            limits: readings.limits().cloned(),
+            memory: match readings.memory.in_use {
+                #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]
+                MemoryInUse::Bytes(bytes) => Some(bytes as f64),
+                MemoryInUse::NotRead | MemoryInUse::Unreadable => None,
+            },
+            pressure: PerResource::by(|resource| readings.pressure.of(resource).shares()),
+            waits: PerResource {
+                cpu,
+                memory: memory::wait(readings, node),
+                io: io::wait(readings, node),
+            },
+        }
+    }
+}
+
+impl Measurement {
+    /// A VM that used and waited for these numbers of CPUs, and waited for nothing else.
+    pub fn of_vm(
+        cgroup: Arc<Cgroup>,
+        workload: Option<Arc<Workload>>,
+        used: f64,
+        waited: f64,
+        vcpus: Option<f64>,
+    ) -> Self {
+        let raw = Ratio::of(waited, vcpus.unwrap_or(used + waited).max(1.0)).unwrap_or(Ratio::ZERO);
+        let cpu = Wait::of_cpu(used, waited, vcpus, raw, Ratio::ZERO);
+        Self {
+            cgroup,
+            workload,
+            used: Some(used),
+            vcpus,
+            limits: Some(CpuLimits::default()),
+            memory: None,
+            pressure: PerResource::default(),
+            waits: PerResource {
+                cpu: cpu.ok_or(Unknown::UNBOUNDED),
+                memory: Ok(Wait::none(1.0)),
+                io: Ok(Wait::none(1.0)),
+            },
+        }
+    }
+}
+
+impl OtherDemand {
+    /// CPUs in use that were not read count as 0: the workload did not wait.
+    pub fn of(readings: &Readings, node: &NodeReadings, scale: f64) -> Self {
+        let used = cpu_limits::usage(readings).unwrap_or(0.0);
+        let wait = cpu_pressure::wait(readings, node.cpus(), scale);
+        let waited = wait.map_or(0.0, |wait| (wait.demand - used).max(0.0));
+        Self { used, waited, limits: readings.limits().cloned() }
+    }
+}

@@ -1,0 +1,103 @@
+//! CPU usage, throttling and limits of a container, for both meters of CPU wait. Pure.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::readings::{Needs, Readings};
+use crate::kernel::counters::CpuStat;
+use crate::kernel::limits::{CpuMax, CpuSet};
+
+/// Interval at which limits, and counters of containers that do not wait, are read.
+pub(super) const SLOW_INTERVAL: Duration = Duration::from_secs(30);
+
+/// CPU limits of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuLimits {
+    /// Its own `cpu.max`; `None` where the cpu controller is off.
+    pub container_max: Option<CpuMax>,
+    /// Its pod's `cpu.max`.
+    pub pod_max: Option<CpuMax>,
+    /// Its cpuset; `None` where the cpuset controller is off.
+    pub cpus: Option<Arc<CpuSet>>,
+    /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
+    pub weight: Option<u64>,
+}
+
+impl CpuLimits {
+    /// CPUs that the tighter of the two quotas allows; `None` without a quota.
+    pub fn quota(&self) -> Option<f64> {
+        let quotas = [self.container_max, self.pod_max].into_iter().flatten();
+        quotas.filter_map(CpuMax::cpus).reduce(f64::min)
+    }
+
+    /// Of this number of CPUs of the node, those on which the container may run.
+    pub(super) fn allowed_cpus(&self, node: f64) -> f64 {
+        let own = self.cpus.as_ref().map(|set| f64::from(set.len())).filter(|own| *own > 0.0);
+        own.unwrap_or(node).min(node).max(1.0)
+    }
+}
+
+/// CPU counters of a container, read together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuCounters {
+    /// Its `cpu.stat`.
+    pub container: CpuStat,
+    /// Its pod's `cpu.stat`; `None` where the pod has no quota.
+    pub pod: Option<CpuStat>,
+    /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
+    pub local: Option<CpuStat>,
+    /// Tasks in it (`pids.current`); `None` where the pids controller is off.
+    pub tasks: Option<u64>,
+}
+
+/// The limits are needed again after some time.
+pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
+    let due = readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now));
+    if due { Needs::CPU_LIMITS } else { Needs::empty() }
+}
+
+/// Whether a file with the slow interval is to be read.
+pub(super) fn is_due(read_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(read_at) >= SLOW_INTERVAL
+}
+
+/// CPUs used on average, between the last two readings.
+pub(super) fn usage(readings: &Readings) -> Option<f64> {
+    readings.cpu.rate(|counters| counters.container.usage_us).map(|micros| micros / 1e6)
+}
+
+/// CPUs lost on average to its own quota or its pod's: the largest value of any level, since levels
+/// can report the same time. 0 without a quota.
+pub(super) fn throttled(readings: &Readings) -> Option<f64> {
+    if readings.limits()?.quota().is_none() {
+        return Some(0.0);
+    }
+    let throttled = |stat: &CpuStat| stat.throttled_us.unwrap_or_default();
+    let own = readings.cpu.increase(|counters| Some(throttled(&counters.container)))?;
+    // A quota is new: earlier throttling is outside this window and counts as 0.
+    let local = readings.cpu.increase(|counters| counters.local.as_ref().map(throttled));
+    let pod = readings.cpu.increase(|counters| counters.pod.as_ref().map(throttled));
+    let micros = own.max(local.unwrap_or(0.0)).max(pod.unwrap_or(0.0));
+    Some(micros / 1e6 / readings.cpu.seconds()?)
+}
+
+/// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
+/// because of the node. Infinite without a quota.
+pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
+    match readings.limits()?.quota() {
+        Some(quota) => Some((quota - usage(readings)?).max(0.0)),
+        None => Some(f64::INFINITY),
+    }
+}
+
+/// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and
+/// a CPU for each of its tasks. 0 if by its pressure it hardly waited.
+pub(super) fn most_demand(readings: &Readings) -> f64 {
+    if readings.pressure.cpu.some().is_some_and(|some| some < super::wait::NEGLIGIBLE) {
+        return 0.0;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
+    let tasks = readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64);
+    let quota = readings.limits().and_then(CpuLimits::quota);
+    tasks.into_iter().chain(quota).fold(f64::INFINITY, f64::min)
+}

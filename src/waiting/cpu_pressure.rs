@@ -1,0 +1,189 @@
+//! CPU wait of a container by its pressure, where no vCPU threads are read. Pure.
+//!
+//! `some` of `cpu.pressure` is an average over the CPUs on which a container is active. It does not
+//! show on how many CPUs the container waits. So the *least* wait of each container is computed, as
+//! if it waited on as few CPUs as its usage allows. All of these are scaled by one factor, so that
+//! they add up to the node's run delay, which includes every task, also those that ended. The waiting
+//! that quotas explain, and that of containers whose threads are read, is subtracted from it first.
+
+use std::time::Instant;
+
+use super::cpu_limits::{self, is_due};
+use super::readings::{Needs, Readings};
+use super::run_delay::ThreadTimes;
+use super::series::Ratio;
+use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
+
+/// Bounds of one container's wait by its own files, in CPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bounds {
+    /// Its wait on as few CPUs as its usage allows.
+    least: f64,
+    /// The most that its tasks can wait, and that its quota leaves.
+    most: f64,
+    /// Waiting that its quota explains, which the node's run delay includes.
+    throttled: f64,
+    /// Pressure, and the part of it that its quota explains.
+    raw: Ratio,
+    own_limit: Ratio,
+}
+
+/// Whether its tasks wait.
+pub(super) fn waits(readings: &Readings) -> bool {
+    readings.pressure.cpu.some().is_some_and(|some| some >= NEGLIGIBLE)
+}
+
+/// `cpu.stat` costs many times as much as pressure. So it is read at each tick of a container that
+/// waits, and of a calm one only often enough for the weight of its demand.
+pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
+    let mut needs = cpu_limits::needs(readings, now);
+    let is_due = || {
+        let last = readings.cpu.both().and(readings.cpu.last());
+        last.is_none_or(|last| is_due(last.at, now))
+    };
+    if waits(readings) || readings.waited_lately(now) || is_due() {
+        needs |= Needs::CPU_COUNTERS | Needs::TASKS;
+    }
+    needs
+}
+
+/// As [`needs`], for a workload that is not scored: nothing while it does not wait.
+pub(super) fn needs_of_other(readings: &Readings, now: Instant) -> Needs {
+    if waits(readings) || readings.waited_lately(now) {
+        needs(readings, now)
+    } else {
+        Needs::empty()
+    }
+}
+
+/// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
+/// node's run delay or the wait of a workload is unknown.
+pub(super) fn scale<'a>(
+    all: impl Iterator<Item = &'a Readings>,
+    run_delay: Option<f64>,
+    cpus: f64,
+) -> f64 {
+    let factor = || {
+        let (mut least, mut explained) = (0.0, 0.0);
+        for readings in all {
+            if let Some(threads) = ThreadTimes::of(readings) {
+                explained += threads.delayed;
+            } else {
+                let bounds = Bounds::of(readings, cpus)?;
+                least += bounds.least;
+                explained += bounds.throttled;
+            }
+        }
+        let by_node = run_delay? - explained;
+        (by_node > least && least > 0.0).then(|| by_node / least)
+    };
+    factor().unwrap_or(1.0)
+}
+
+/// The CPU wait of a container on a node with this number of CPUs.
+pub(super) fn wait(readings: &Readings, cpus: f64, scale: f64) -> WaitResult {
+    let known = || {
+        let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, cpus)?);
+        let waited = (bounds.least * scale).min(bounds.most);
+        Wait::of_cpu(used, waited, None, bounds.raw, bounds.own_limit)
+    };
+    known().ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) })
+}
+
+impl Bounds {
+    fn of(readings: &Readings, cpus: f64) -> Option<Self> {
+        let shares = readings.pressure.cpu.shares();
+        let raw = shares.some?;
+        if raw.get() < NEGLIGIBLE {
+            let own_limit = Ratio::ZERO;
+            return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, raw, own_limit });
+        }
+        let used = cpu_limits::usage(readings)?;
+        let throttled = cpu_limits::throttled(readings)?;
+        let cpus = readings.limits()?.allowed_cpus(cpus);
+        // Throttled time is summed over CPUs. Divided by the CPUs that were used or throttled, but
+        // at least one, it is a share of time.
+        let own = (throttled / (used + throttled).max(1.0)).min(raw.get());
+        let some = raw.get() - own;
+        // A CPU on which the container is always runnable runs it for 1 - full of the time.
+        let runs = 1.0 - (shares.full?.get() - own).max(0.0);
+        let least = some * (used / runs.max(f64::EPSILON)).clamp(1.0, cpus);
+        let tasks = readings.cpu.value().and_then(|counters| counters.tasks);
+        #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
+        let idle_tasks = tasks.map(|tasks| (tasks as f64 - used).max(0.0));
+        let most =
+            cpu_limits::quota_left(readings)?.min(idle_tasks.unwrap_or(f64::INFINITY));
+        let by_node = if least > most { most / least } else { 1.0 };
+        let own_limit = raw.get() - some * by_node;
+        // The more of its CPUs are throttled, the more of its tasks queue on them.
+        let crowded = ((used + throttled) / cpus).min(1.0) * own_limit / raw.get();
+        let queued = if throttled > 0.0 { crowded * idle_tasks.unwrap_or(0.0) } else { 0.0 };
+        Some(Self {
+            least: least.min(most),
+            most,
+            throttled: throttled.max(queued),
+            raw,
+            own_limit: Ratio::of(own_limit, 1.0)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{container_with_tasks, ran_and_delayed};
+    use super::*;
+
+    const CPUS: f64 = 4.0;
+
+    fn workload(some: f64, used: f64, throttled: f64, quota: Option<f64>, tasks: u64) -> Readings {
+        container_with_tasks(some, used, throttled, quota, Some(tasks))
+    }
+
+    /// CPUs that the first of these workloads waited for.
+    fn waited(run_delay: Option<f64>, all: &[&Readings]) -> f64 {
+        let scale = scale(all.iter().copied(), run_delay, CPUS);
+        let wait = wait(all[0], CPUS, scale).unwrap();
+        wait.demand - cpu_limits::usage(all[0]).unwrap()
+    }
+
+    #[test]
+    fn all_together_waited_for_what_the_node_counted() {
+        let vms = [workload(0.2, 0.8, 0.0, None, 9), workload(0.4, 0.6, 0.0, None, 9)];
+        let system = workload(0.1, 0.1, 0.0, None, 9);
+        // No file but its pressure is read of a workload that does not wait.
+        let mut calm = workload(0.0, 0.0, 0.0, None, 9);
+        (calm.cpu, calm.cpu_limits) = Default::default();
+        let node = |first: usize| [&vms[first], &vms[1 - first], &system, &calm];
+        assert!((waited(Some(2.1), &node(0)) - 0.6).abs() < 1e-6);
+        assert!((waited(Some(2.1), &node(1)) - 1.2).abs() < 1e-6);
+        // Never less than the least wait, and never more than their tasks can wait.
+        assert!((waited(Some(0.0), &node(0)) - 0.2).abs() < 1e-6);
+        assert!((waited(Some(1e6), &node(0)) - 8.2).abs() < 1e-6);
+        // Without the node's run delay, the least wait is used.
+        assert!((waited(None, &node(0)) - 0.2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_the_threads_of_vms_did_not_wait_is_left_for_the_others() {
+        let other = workload(0.2, 0.8, 0.0, None, 9);
+        let mut vm = workload(0.9, 0.6, 0.0, None, 9);
+        vm.threads = ran_and_delayed(0.6, 1.5, true);
+        assert!((waited(Some(2.1), &[&other, &vm]) - 0.6).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_queue_behind_a_quota_is_put_on_no_vm() {
+        // As measured: forty threads with one CPU waited for 38.8 of 39.3, three VMs for 0.15 each.
+        let vm = workload(0.09, 0.4, 0.0, None, 4);
+        let batch = workload(0.95, 1.0, 3.0, Some(1.0), 41);
+        let vm_waited = waited(Some(39.3), &[&vm, &vm, &vm, &batch]);
+        assert!((0.08..0.2).contains(&vm_waited), "{vm_waited}");
+    }
+
+    #[test]
+    fn two_units_of_three_loops_on_two_cpus_wait_for_two_thirds() {
+        let unit = workload(0.95, 1.0, 0.0, None, 3);
+        let wait = |cpus| wait(&unit, cpus, scale([&unit, &unit].into_iter(), Some(4.0), cpus));
+        assert!((wait(2.0).unwrap().contention.get() - 2.0 / 3.0).abs() < 1e-6);
+    }
+}

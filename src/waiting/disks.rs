@@ -1,0 +1,204 @@
+//! The load of containers on the node's disks, and the time that it takes, for the meters of memory
+//! and I/O wait. Pure.
+
+use std::collections::BTreeMap;
+
+use super::node::NodeReadings;
+use super::readings::{Readings, Refaults};
+use super::series::{Ratio, Window, increase};
+use crate::kernel::io_stat::{Device, IoCounters};
+use crate::kernel::node_text::DiskCounters;
+
+/// A container's use of disks in one window. `None` is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct DiskUse {
+    /// Share of the operations on its disks that other workloads requested.
+    pub(super) others: Option<f64>,
+    /// Its reads in flight, on average. If one task waits for each read, this is the share of time
+    /// waited.
+    pub(super) reading: Option<f64>,
+    /// Share of the bytes that it read which came from swap.
+    pub(super) swapped_in: Option<f64>,
+    /// The part of `swapped_in` that the kernel did not count as a memory stall.
+    pub(super) swapped_in_unstalled: Option<f64>,
+    /// Share of the bytes that it read which had been evicted from the page cache, times the other
+    /// pods' share of all pods' memory: an estimate of the reads that they caused.
+    pub(super) displaced: Option<f64>,
+}
+
+/// Operations of a disk, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DiskRates {
+    reads: Operations,
+    writes: Operations,
+    /// Reads in flight, on average.
+    reading: f64,
+}
+
+/// Operations of one kind, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Operations {
+    completed: f64,
+    /// Operations before merging.
+    requested: f64,
+}
+
+/// Operations of each disk; `None` if they could not be read.
+pub fn disk_rates(
+    disks: &Window<BTreeMap<Device, DiskCounters>>,
+) -> Option<BTreeMap<Device, DiskRates>> {
+    let ((before, after), seconds) = (disks.both()?, disks.seconds()?);
+    // No rows mean that the file could not be read.
+    if before.is_empty() || after.is_empty() {
+        return None;
+    }
+    let rates = |(device, after): (&Device, &DiskCounters)| {
+        // A device may be missing in the earlier reading because its row could not be read.
+        let before = before.get(device)?;
+        let rate = |of: fn(&DiskCounters) -> u64| Some(increase(of(before), of(after))? / seconds);
+        let operations = |completed, merged| {
+            let completed = rate(completed)?;
+            Some(Operations { completed, requested: completed + rate(merged)? })
+        };
+        let rates = DiskRates {
+            reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
+            writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
+            reading: rate(|disk| disk.reading_ms)? / 1000.0,
+        };
+        Some((*device, rates))
+    };
+    Some(after.iter().filter_map(rates).collect())
+}
+
+impl Operations {
+    /// The share of `own` operations of a container in all requested ones.
+    fn share(self, own: f64) -> f64 {
+        // The two counts were not read at the same moment, so the container's can be the larger
+        // one.
+        own / self.requested.max(own).max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Operations of a container on a disk, per second.
+struct OwnOperations {
+    reads: f64,
+    writes: f64,
+    read_bytes: f64,
+    disk: DiskRates,
+}
+
+impl DiskUse {
+    pub(super) fn of(readings: &Readings, node: &NodeReadings) -> Self {
+        let (io, disks) = (&readings.io, node.disk_rates.as_ref());
+        let (Some((before, after)), Some(seconds), Some(disks)) =
+            (io.counters.both(), io.counters.seconds(), disks)
+        else {
+            return Self::default();
+        };
+        let (Some(before), Some(after)) = (before, after) else {
+            // Without the controller io, all operations count as those of other workloads.
+            return Self { others: Some(1.0), ..Self::default() };
+        };
+        let operations = own_operations(before, after, seconds, disks);
+        let read: f64 = operations.iter().map(|own| own.read_bytes).sum();
+        let share = |bytes: f64| (bytes.max(0.0) / read.max(f64::MIN_POSITIVE)).min(1.0);
+        let refaults = |of: fn(&Refaults) -> u64| io.refaults.rate(|refaults| Some(of(refaults)));
+        let swapped_in = refaults(|refaults| refaults.anon);
+        let stalled = refaults(|refaults| refaults.anon_stalled);
+        let reread = refaults(|refaults| refaults.file);
+        Self {
+            others: Some(others(&operations)),
+            reading: Some(operations.iter().map(OwnOperations::reading).sum()),
+            swapped_in: swapped_in.map(share),
+            swapped_in_unstalled: swapped_in
+                .zip(stalled)
+                .map(|(all, stalled)| share(all - stalled)),
+            displaced: reread
+                .zip(share_of_others(io.pod_memory, node.pods_memory))
+                .map(|(reread, others)| share(reread) * others),
+        }
+    }
+}
+
+/// The share of `all` that is not `own`.
+fn share_of_others(own: Option<u64>, all: Option<u64>) -> Option<f64> {
+    let (own, all) = (increase(0, own?)?, increase(0, all?)?);
+    Some((all - own).max(0.0) / all.max(1.0))
+}
+
+fn own_operations(
+    before: &[IoCounters],
+    after: &[IoCounters],
+    seconds: f64,
+    disks: &BTreeMap<Device, DiskRates>,
+) -> Vec<OwnOperations> {
+    let operations = |after: &IoCounters| {
+        // A disk that it did not use before has no row.
+        let before = before.iter().find(|before| before.device == after.device);
+        let rate = |of: fn(&IoCounters) -> u64| {
+            Some(increase(before.map(of).unwrap_or_default(), of(after))? / seconds)
+        };
+        Some(OwnOperations {
+            reads: rate(|io| io.reads)?,
+            writes: rate(|io| io.writes)?,
+            read_bytes: rate(|io| io.read_bytes)?,
+            disk: disks.get(&after.device).copied().unwrap_or_default(),
+        })
+    };
+    after.iter().filter_map(operations).collect()
+}
+
+impl OwnOperations {
+    /// Its own reads in flight, if each took as long as the average read of the disk.
+    fn reading(&self) -> f64 {
+        self.disk.reading * self.disk.reads.share(self.reads)
+    }
+
+    /// Operations that the disk completed for the container, and for all workloads. Merged
+    /// operations count as one.
+    fn completed(&self) -> (f64, f64) {
+        let DiskRates { reads, writes, .. } = &self.disk;
+        let own = reads.completed * reads.share(self.reads)
+            + writes.completed * writes.share(self.writes);
+        (own, reads.completed + writes.completed)
+    }
+}
+
+/// Other workloads' share of the disks' operations, each disk weighted by the container's use of
+/// it. It is 0 for a container that used none of the node's disks, such as with network storage.
+fn others(operations: &[OwnOperations]) -> f64 {
+    let all: f64 = operations.iter().map(|own| own.completed().0).sum();
+    let others = operations.iter().map(|disk| {
+        let (own, total) = disk.completed();
+        own * (total - own).max(0.0) / total.max(f64::MIN_POSITIVE)
+    });
+    if all > 0.0 { (others.sum::<f64>() / all).min(1.0) } else { 0.0 }
+}
+
+/// Share of time that the container waited for disks, on a node with this number of CPUs. I/O
+/// pressure is an average over CPUs, so it shows only a part of the wait of a thread that sleeps on
+/// several CPUs in turn. The time that reads took shows the rest, if a thread waited for each read.
+pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse, cpus: f64) -> f64 {
+    disk.reading.unwrap_or(0.0).min(raw.get() * cpus).clamp(raw.get(), 1.0)
+}
+
+/// Share of the container's reclaimed pages that were reclaimed because of the node and not of a
+/// limit.
+pub(super) fn reclaimed_by_node(readings: &Readings) -> f64 {
+    match readings.memory.own_limit() {
+        Some(false) => 1.0,
+        Some(true) => scanned_for_node(readings).unwrap_or(0.0),
+        None => 0.0,
+    }
+}
+
+/// Share of its pages scanned by reclaim that kswapd scanned. It runs only because of the node.
+fn scanned_for_node(readings: &Readings) -> Option<f64> {
+    let scanned = &readings.memory.scanned;
+    let by_kswapd = scanned.increase(|pages| Some(pages.by_kswapd))?;
+    let directly = scanned.increase(|pages| Some(pages.directly))?;
+    Ratio::of(by_kswapd, by_kswapd + directly).map(Ratio::get)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Use of one disk, on which each read takes 10 ms.
+
+use super::super::fixture::{SECONDS, window};
+use super::*;
+use crate::waiting::readings::IoReadings;
+
+/// Operations since the container was created, half of them reads of 4 KiB.
+fn counted(minor: u32, operations: u64) -> Option<Vec<IoCounters>> {
+    let reads = operations / 2;
+    Some(vec![IoCounters {
+        device: Device { major: 8, minor },
+        reads,
+        writes: operations - reads,
+        read_bytes: 4096 * reads,
+        written_bytes: 0,
+    }])
+}
+
+fn node() -> NodeReadings {
+    let operations = Operations { completed: 200.0 / SECONDS, requested: 200.0 / SECONDS };
+    let disk = DiskRates { reads: operations, writes: operations, reading: 2.0 / SECONDS };
+    let disk_rates = Some(BTreeMap::from([(Device { major: 8, minor: 0 }, disk)]));
+    NodeReadings { disk_rates, pods_memory: Some(1_000), ..NodeReadings::default() }
+}
+
+fn use_between(io: IoReadings) -> DiskUse {
+    let readings = Readings { io, ..Readings::default() };
+    DiskUse::of(&readings, &node())
+}
+
+fn operations(before: Option<Vec<IoCounters>>, last: Option<Vec<IoCounters>>) -> IoReadings {
+    IoReadings { counters: window(before, last), ..IoReadings::default() }
+}
+
+fn rounded(share: Option<f64>) -> Option<f64> {
+    share.map(|share| (share * 1e9).round() / 1e9)
+}
+
+#[test]
+fn others_have_what_is_left_of_the_disks_that_it_used() {
+    let others = |before, last| rounded(use_between(operations(before, last)).others);
+    assert_eq!(others(counted(0, 1_000), counted(0, 1_100)), Some(0.75));
+    assert_eq!(others(counted(0, 1_000), counted(0, 1_500)), Some(0.0));
+    // Its storage is not on a disk of the node, or on one that the node has no counters of.
+    assert_eq!(others(counted(0, 1_000), counted(0, 1_000)), Some(0.0));
+    assert_eq!(others(counted(1, 1_000), counted(1, 1_100)), Some(0.0));
+    // A disk that it did not use before.
+    assert_eq!(others(Some(vec![]), counted(0, 100)), Some(0.75));
+    // Without an io controller, all operations count as those of other workloads. Operations that
+    // were not read are unknown.
+    assert_eq!(others(None, None), Some(1.0));
+    let mut failed = operations(counted(0, 0), counted(0, 100));
+    failed.counters.push(None);
+    assert_eq!(use_between(failed).others, None);
+}
+
+#[test]
+fn what_is_merged_is_one_operation_of_a_disk() {
+    // As measured with a reader, and a writer to the page cache, that each use half of the disk's
+    // time.
+    let disk = DiskRates {
+        reads: Operations { completed: 98.0, requested: 98.0 },
+        writes: Operations { completed: 102.0, requested: 1_625.0 },
+        reading: 0.18,
+    };
+    let of = |reads, writes| {
+        let own = OwnOperations { reads, writes, read_bytes: 0.0, disk };
+        (others(&[own]) * 1e3).round() / 1e3
+    };
+    assert_eq!((of(98.0, 0.0), of(0.0, 1_625.0)), (0.51, 0.49));
+}
+
+#[test]
+fn its_reads_take_as_long_as_the_disks_do() {
+    let reading = |before, last| rounded(use_between(operations(before, last)).reading);
+    // Fifty of 10 ms in five seconds.
+    assert_eq!(reading(counted(0, 1_000), counted(0, 1_100)), Some(0.1));
+    assert_eq!(reading(counted(0, 1_000), counted(0, 1_000)), Some(0.0));
+    // Never more than the disk's.
+    assert_eq!(reading(counted(0, 1_000), counted(0, 9_000)), Some(0.4));
+    assert_eq!(reading(counted(1, 0), counted(1, 100)), Some(0.0));
+}
+
+fn refaults(anon: u64, anon_stalled: u64, file: u64) -> Refaults {
+    let bytes = |pages: u64| 7 + pages * 4096;
+    Refaults { anon: bytes(anon), anon_stalled: bytes(anon_stalled), file: bytes(file) }
+}
+
+#[test]
+fn what_came_back_from_swap_is_a_share_of_what_was_read() {
+    let shares = |anon, stalled| {
+        let refaults = window(refaults(0, 0, 0), refaults(anon, stalled, 0));
+        let io = IoReadings { refaults, ..operations(counted(0, 0), counted(0, 100)) };
+        let disk = use_between(io);
+        rounded(disk.swapped_in).zip(rounded(disk.swapped_in_unstalled))
+    };
+    assert_eq!(shares(25, 0), Some((0.5, 0.5)));
+    assert_eq!(shares(25, 15), Some((0.5, 0.2)));
+    assert_eq!(shares(25, 26), Some((0.5, 0.0)));
+    assert_eq!(shares(90, 0), Some((1.0, 1.0)));
+    let decreased = window(refaults(1, 0, 0), refaults(0, 0, 0));
+    let io = IoReadings { refaults: decreased, ..operations(counted(0, 0), counted(0, 100)) };
+    assert_eq!(use_between(io).swapped_in, None);
+    assert_eq!(use_between(operations(counted(0, 0), counted(0, 100))).swapped_in, None);
+}
+
+#[test]
+fn what_had_to_leave_the_page_cache_counts_by_the_memory_that_others_have() {
+    let displaced = |pages: u64, pod_memory| {
+        let refaults = window(refaults(0, 0, 0), refaults(0, 0, pages));
+        let io = operations(counted(0, 0), counted(0, 100));
+        rounded(use_between(IoReadings { refaults, pod_memory, ..io }).displaced)
+    };
+    assert_eq!(displaced(50, Some(250)), Some(0.75));
+    assert_eq!(displaced(25, Some(250)), Some(0.375));
+    // The kernel reads ahead, so refaults can exceed the reads.
+    assert_eq!(displaced(90, Some(250)), Some(0.75));
+    // There are no other pods. The memory of all pods was read slightly earlier, so it can be the
+    // smaller one.
+    assert_eq!(displaced(50, Some(1_000)), Some(0.0));
+    assert_eq!(displaced(50, Some(1_100)), Some(0.0));
+    assert_eq!(displaced(50, None), None);
+}

@@ -1,0 +1,88 @@
+//! Readings of a container over five seconds, for tests of the meters.
+
+use std::time::Duration;
+
+use super::cpu_limits::{CpuCounters, CpuLimits};
+use super::readings::{Readings, ThreadReading, Threads};
+use super::series::{Reading, Window};
+use crate::kernel::counters::CpuStat;
+use crate::kernel::limits::{CpuMax, Limit};
+use crate::kernel::pressure::Pressure;
+use crate::kernel::resource::PerResource;
+use crate::kernel::task_text::TaskTimes;
+
+/// Seconds between the two readings.
+pub(super) const SECONDS: f64 = 5.0;
+
+/// A window in which a value changed.
+pub(super) fn window<T>(before: T, last: T) -> Window<T> {
+    let start = crate::clock::now().at;
+    let before = Reading { at: start, value: before };
+    Window::between(before, Reading { at: start + Duration::from_secs_f64(SECONDS), value: last })
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+pub(super) fn micros(shares: f64) -> u64 {
+    (shares * SECONDS * 1e6).round() as u64
+}
+
+/// Pressure of this share of time, `some` and `full`.
+pub(super) fn pressure(share: f64) -> Window<Pressure> {
+    let total = |us| Pressure { some_us: Some(us), full_us: Some(us) };
+    window(total(7), total(7 + micros(share)))
+}
+
+pub(super) fn limits(quota: Option<f64>) -> CpuLimits {
+    let max = |cpus: f64| CpuMax { quota_us: Limit::At(micros(cpus)), period_us: micros(1.0) };
+    CpuLimits { container_max: quota.map(max), ..CpuLimits::default() }
+}
+
+/// A container with this CPU pressure, and these numbers of CPUs used and throttled. It waits neither
+/// for memory nor for I/O.
+pub(super) fn container(some: f64, used: f64, throttled: f64, quota: Option<f64>) -> Readings {
+    container_with_tasks(some, used, throttled, quota, None)
+}
+
+pub(super) fn container_with_tasks(
+    some: f64,
+    used: f64,
+    throttled: f64,
+    quota: Option<f64>,
+    tasks: Option<u64>,
+) -> Readings {
+    let at = crate::clock::now().at;
+    let quota = if throttled > 0.0 { quota.or(Some(1e3)) } else { quota };
+    let counters = |used, throttled| CpuCounters {
+        container: CpuStat {
+            usage_us: Some(micros(used)),
+            throttled_us: Some(micros(throttled)),
+            ..CpuStat::default()
+        },
+        tasks,
+        ..CpuCounters::default()
+    };
+    Readings {
+        pressure: PerResource { cpu: pressure(some), memory: pressure(0.0), io: pressure(0.0) },
+        cpu_limits: Some(Reading { at, value: limits(quota) }),
+        cpu: window(counters(0.0, 0.0), counters(used, throttled)),
+        ..Readings::default()
+    }
+}
+
+/// Threads that ran on and waited for these numbers of CPUs together. No thread does more than one
+/// CPU's worth of both.
+pub(super) fn ran_and_delayed(ran: f64, delayed: f64, are_vcpus: bool) -> Threads {
+    let count = (ran + delayed).ceil().max(1.0);
+    let count = if are_vcpus { count.max(4.0) } else { count };
+    let nanos = |cpus: f64| micros(cpus / count) * 1000;
+    let thread = ThreadReading {
+        is_vcpu: are_vcpus,
+        times: window(
+            TaskTimes { run_ns: 7, delay_ns: 7 },
+            TaskTimes { run_ns: 7 + nanos(ran), delay_ns: 7 + nanos(delayed) },
+        ),
+        starved: false,
+    };
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few threads")]
+    Threads::Read(vec![thread; count as usize])
+}

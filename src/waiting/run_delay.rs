@@ -1,0 +1,171 @@
+//! CPU wait of a container by the run delay of its threads. Pure.
+
+use std::time::Instant;
+
+use super::readings::{Needs, Readings, ThreadReading, Threads};
+use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
+use super::{cpu_limits, series::Ratio};
+
+/// CPU time of a container's threads in one window, all together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ThreadTimes {
+    /// CPUs that they ran on, on average.
+    pub(super) ran: f64,
+    /// CPUs that they waited for: 1 for each thread that waits all the time.
+    pub(super) delayed: f64,
+    /// Number of vCPU threads; `None` in a container without any.
+    pub(super) vcpus: Option<f64>,
+}
+
+impl ThreadTimes {
+    /// Only threads that are in both readings count. Counters of a new thread can include time before
+    /// this window, and those of a thread that ended are lost.
+    pub(super) fn of(readings: &Readings) -> Option<Self> {
+        let Threads::Read(threads) = &readings.threads else { return None };
+        let rates: Vec<(f64, f64)> = threads.iter().filter_map(rates).collect();
+        if rates.is_empty() && !threads.is_empty() {
+            return None;
+        }
+        let vcpus = threads.iter().filter(|thread| thread.is_vcpu).count();
+        let vcpus = u32::try_from(vcpus).ok().filter(|vcpus| *vcpus > 0).map(f64::from);
+        let ran = rates.iter().map(|(ran, _)| ran).sum();
+        let delayed = rates.iter().map(|(_, delayed)| delayed).sum();
+        Some(Self { ran, delayed, vcpus })
+    }
+}
+
+/// CPUs that a thread ran on and waited for.
+fn rates(thread: &ThreadReading) -> Option<(f64, f64)> {
+    let ran = thread.times.rate(|times| Some(times.run_ns))? / 1e9;
+    let delayed = thread.times.rate(|times| Some(times.delay_ns))? / 1e9;
+    // The kernel adds a delay when it ends, so it can be longer than the window. Kernels were also
+    // observed to count sleep as delay.
+    let most = (1.0 - ran).max(0.0);
+    Some((ran, if thread.starved { most } else { delayed.min(most) }))
+}
+
+/// Whether the threads wait. One that never gets a CPU waits, although its counters stand still.
+pub(super) fn waits(readings: &Readings) -> bool {
+    ThreadTimes::of(readings).is_some_and(|times| times.delayed >= NEGLIGIBLE)
+}
+
+/// The threads show CPU usage, so counters of the cgroup are needed only for the effect of a quota
+/// while the container waits.
+pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
+    let mut needs = cpu_limits::needs(readings, now);
+    if readings.limits().is_some_and(|limits| limits.quota().is_some())
+        && (waits(readings) || readings.waited_lately(now))
+    {
+        needs |= Needs::CPU_COUNTERS;
+    }
+    needs
+}
+
+/// `cpus` are the node's.
+pub(super) fn wait(readings: &Readings, cpus: f64) -> WaitResult {
+    let bound = cpu_limits::most_demand(readings);
+    known_wait(readings, cpus).ok_or(Unknown { most_demand: bound })
+}
+
+fn known_wait(readings: &Readings, cpus: f64) -> Option<Wait> {
+    let threads = ThreadTimes::of(readings)?;
+    let waited = if threads.delayed < NEGLIGIBLE {
+        threads.delayed
+    } else {
+        let by_node = threads.delayed - own_delay(readings, threads, cpus)?;
+        by_node.min(cpu_limits::quota_left(readings)?).max(0.0)
+    };
+    let share =
+        |delay| Ratio::of(delay, threads.vcpus.unwrap_or(threads.delayed + threads.ran).max(1.0));
+    let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
+    Wait::of_cpu(threads.ran, waited, threads.vcpus, raw, own_limit)
+}
+
+/// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,
+/// the threads that are queued there wait: on average (ran + delayed) / CPUs, but at least one.
+/// CPUs on which the container runs are not throttled, although Linux 7.2 counts some of that time
+/// as throttled.
+fn own_delay(readings: &Readings, threads: ThreadTimes, cpus: f64) -> Option<f64> {
+    let cpus = readings.limits()?.allowed_cpus(cpus);
+    let throttled = cpu_limits::throttled(readings)?.min((cpus - threads.ran).max(0.0));
+    let queued = (threads.ran + threads.delayed) / cpus;
+    Some((throttled * queued.max(1.0)).min(threads.delayed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{container, ran_and_delayed};
+    use super::*;
+
+    /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.
+    fn vm(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> Readings {
+        Readings {
+            threads: ran_and_delayed(ran, delayed, false),
+            ..container(0.5, ran, throttled, quota)
+        }
+    }
+
+    fn demand_of(readings: &Readings) -> (f64, f64) {
+        let wait = wait(readings, 4.0).unwrap();
+        let round = |value: f64| (value * 1e6).round() / 1e6;
+        (round(wait.contention.get()), round(wait.demand))
+    }
+
+    #[test]
+    fn contention_is_waited_over_wanted() {
+        assert_eq!(demand_of(&vm(1.0, 1.0, 0.0, None)), (0.5, 2.0));
+        assert_eq!(demand_of(&vm(0.5, 0.0, 0.0, None)), (0.0, 0.5));
+        assert_eq!(demand_of(&vm(0.0, 0.0, 0.0, None)), (0.0, 0.0));
+        // CPU ready is the wait of the average vCPU, so half of a small demand is a small CPU
+        // ready.
+        let little = Readings {
+            threads: ran_and_delayed(0.02, 0.02, true),
+            ..vm(0.02, 0.02, 0.0, None)
+        };
+        let wait = wait(&little, 4.0).unwrap();
+        let shares = [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round());
+        assert_eq!(shares, [500_000.0, 5_000.0, 5_000.0]);
+    }
+
+    #[test]
+    fn throttling_is_not_the_nodes() {
+        // One thread with a quota of a fifth: for the rest of the time it is throttled.
+        assert_eq!(demand_of(&vm(0.2, 0.8, 0.8, Some(0.2))), (0.0, 0.2));
+        // Eight threads on four CPUs: two wait behind each throttled one.
+        let (contention, demand) = demand_of(&vm(0.5, 7.0, 3.5, Some(9.0)));
+        assert_eq!((contention, demand), (0.466_667, 0.9375));
+        // As measured on two CPUs with Linux 7.2: it got 0.36 CPUs less than its quota allows, and
+        // more time was counted as throttled than it did not run.
+        let fills = wait(&vm(1.64, 2.38, 1.05, Some(2.0)), 2.0).unwrap();
+        assert!((fills.contention.get() - 0.18).abs() < 1e-6, "{fills:?}");
+        // A VM that gets all that its quota allows does not wait because of the node. One that gets
+        // half of it does.
+        assert_eq!(demand_of(&vm(2.0, 2.0, 0.0, Some(2.0))).0, 0.0);
+        assert_eq!(demand_of(&vm(0.5, 1.5, 0.0, Some(1.0))), (0.5, 1.0));
+    }
+
+    #[test]
+    fn what_was_not_read_is_unknown() {
+        let without = |change: fn(&mut Readings)| {
+            let mut readings = vm(1.0, 1.0, 0.0, Some(4.0));
+            change(&mut readings);
+            wait(&readings, 4.0).map_err(|unknown| unknown.most_demand)
+        };
+        // Its quota bounds the demand, if it was read.
+        assert_eq!(without(|readings| readings.cpu.clear()), Err(4.0));
+        assert_eq!(without(|readings| readings.cpu_limits = None), Err(f64::INFINITY));
+        assert_eq!(without(|readings| readings.threads = Threads::Hidden), Err(4.0));
+        // The limits of a container that hardly waits do not matter.
+        let calm = Readings { cpu_limits: None, ..vm(1.0, 0.001, 0.0, None) };
+        assert!(demand_of(&calm).0 < 0.001);
+    }
+
+    #[test]
+    fn a_thread_that_never_runs_waits() {
+        let mut starved = vm(0.0, 0.0, 0.0, Some(0.5));
+        let Threads::Read(threads) = &mut starved.threads else { unreachable!() };
+        threads.iter_mut().for_each(|thread| thread.starved = true);
+        assert!(waits(&starved));
+        assert_eq!(demand_of(&starved), (1.0, 0.5));
+    }
+}
