@@ -306,7 +306,11 @@ fn scored(config: &Config, score: &NodeScore) -> Finding {
     let text = format!("{count} {population}");
     let absent = config.counted.iter().find_map(|&resource| {
         let why = (*score.absence.of(resource)).filter(|_| score.score.is_none())?;
-        Some(format!("{text}; no score, since {} contention is unknown: {}", resource.word(), why.text()))
+        Some(format!(
+            "{text}; no score, since {} contention is unknown: {}",
+            resource.word(),
+            why.text()
+        ))
     });
     match absent {
         None => Finding::ok(about, text),

@@ -21,7 +21,7 @@ use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, Detail, Groups, NodeRates, PassReport, ScrapeSample, Scored, Tick,
+    CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
 use crate::waiting::readings::{Dirs, Threads};
@@ -314,8 +314,8 @@ impl<'a> TickPass<'a> {
 
     fn waited_lately(&self, node: &CgroupNode) -> bool {
         let state = self.states.get(&node.cgroup.id);
-        state.and_then(|state| state.readings.as_deref()).is_some_and(|readings| {
-            readings.waited_lately(self.now)
-        })
+        state
+            .and_then(|state| state.readings.as_deref())
+            .is_some_and(|readings| readings.waited_lately(self.now))
     }
 }

@@ -11,8 +11,8 @@ use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError};
-use crate::waiting::CpuSource;
 use crate::snapshot::{LevelsView, NodeIdentity};
+use crate::waiting::CpuSource;
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
 /// and the current time as the start.

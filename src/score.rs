@@ -236,7 +236,9 @@ impl Scorer {
         let containers = self.advance_containers(measurements, window);
         let contention = self.node.contention.map(|smoothed| smoothed.settled());
         let absence = PerResource::by(|resource| match contention.of(resource) {
-            Some(_) => latest.contention.of(resource).err().filter(|why| *why == Absence::OwnLimits),
+            Some(_) => {
+                latest.contention.of(resource).err().filter(|why| *why == Absence::OwnLimits)
+            }
             None => Some(latest.contention.of(resource).err().unwrap_or(Absence::WarmingUp)),
         });
         let hidden = |resource| {

@@ -353,7 +353,8 @@ impl UsageView {
         });
         let local = stats.memory.events_local;
         let hits = local.and_then(|events| events.high?.checked_add(events.max?));
-        let throttled = stats.cpu.throttled_local_us.or(stats.cpu.stat.and_then(|cpu| cpu.throttled_us));
+        let throttled =
+            stats.cpu.throttled_local_us.or(stats.cpu.stat.and_then(|cpu| cpu.throttled_us));
         let io_max = stats.io_max.iter().flatten().map(|row| {
             let device = format!("{}:{}", row.device.major, row.device.minor);
             let view = IoMaxView {

@@ -9,9 +9,9 @@ use crate::health::Health;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::resource::PerResource;
 use crate::relief::{Assessment, Assessor};
-use crate::score::Absence;
 use crate::sample::Tick;
 use crate::sampler::Sampler;
+use crate::score::Absence;
 
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
@@ -101,7 +101,9 @@ fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>
     let absence = assessment.score.absence;
     for resource in Resource::ALL {
         let (now, resource_word) = (*absence.of(resource), resource.word());
-        if let Some(why) = now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource)) {
+        if let Some(why) =
+            now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource))
+        {
             tracing::info!(resource = resource_word, reason = why.word(), "No contention");
         }
     }

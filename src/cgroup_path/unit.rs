@@ -43,7 +43,9 @@ fn unescaped(name: &str) -> String {
     for part in parts {
         let code = part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
         match (code.filter(u8::is_ascii), part.get(2..)) {
-            (Some(byte), Some(rest)) => text.extend([char::from(byte)].into_iter().chain(rest.chars())),
+            (Some(byte), Some(rest)) => {
+                text.extend([char::from(byte)].into_iter().chain(rest.chars()))
+            }
             _ => text.extend(["\\x", part]),
         }
     }

@@ -57,9 +57,8 @@ impl NodeReader {
         NodeSample {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
-            cpu_times: files.timed(|files| {
-                files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()
-            }),
+            cpu_times: files
+                .timed(|files| files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()),
             reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::clone(&self.devices),
@@ -79,9 +78,9 @@ impl NodeReader {
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
-        readings.cpu_times.push(
-            files.timed(|files| files.read_by(|buffer| proc.cpu_times(buffer)).flatten()),
-        );
+        readings
+            .cpu_times
+            .push(files.timed(|files| files.read_by(|buffer| proc.cpu_times(buffer)).flatten()));
         readings
             .reclaim
             .push(files.timed(|files| files.read_by(|buffer| proc.reclaim(buffer)).flatten()));
@@ -94,9 +93,9 @@ impl NodeReader {
             let hits = files.timed(|files| read_limit_hits(files, above.iter().copied()));
             readings.limit_hits.push(hits);
             // The topmost cgroup includes the memory of all cgroups below it.
-            let bytes = above.iter().filter_map(|dir| {
-                files.read(|buffer| dir.memory_current(buffer)).flatten()
-            });
+            let bytes = above
+                .iter()
+                .filter_map(|dir| files.read(|buffer| dir.memory_current(buffer)).flatten());
             readings.pods_memory = bytes.max();
         } else {
             readings.limit_hits.hold(now);
@@ -109,9 +108,8 @@ impl NodeReader {
     /// Reads the run delay of all tasks, or forgets it where it is not needed.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
         if is_needed {
-            let read = |files: &mut Files| {
-                files.read_by(|buffer| self.proc.run_delay(buffer)).flatten()
-            };
+            let read =
+                |files: &mut Files| files.read_by(|buffer| self.proc.run_delay(buffer)).flatten();
             self.readings.run_delay_ns.push(files.timed(read));
         } else {
             self.readings.run_delay_ns.clear();

@@ -75,9 +75,8 @@ impl<'a> Workloads<'a> {
             self.pods.insert(uid, node);
         }
         let workload = found.workload();
-        let awaits_handover = workload
-            .and_then(|workload| workload.vm.as_ref())
-            .is_some_and(|vm| vm.awaits_handover);
+        let awaits_handover =
+            workload.and_then(|workload| workload.vm.as_ref()).is_some_and(|vm| vm.awaits_handover);
         if matches!(level, PodLevel::Container(_))
             && *found != PodMatch::NotListed
             && !awaits_handover
@@ -102,10 +101,7 @@ impl<'a> Workloads<'a> {
     }
 
     /// The members of this population, and of a host without pods the other units.
-    pub(super) fn members(
-        &mut self,
-        population: Population,
-    ) -> (Vec<Member<'a>>, Vec<Member<'a>>) {
+    pub(super) fn members(&mut self, population: Population) -> (Vec<Member<'a>>, Vec<Member<'a>>) {
         let take = std::mem::take;
         let (mut vms, containers) = (take(&mut self.vms), take(&mut self.containers));
         let (unit_vms, mut units) = (take(&mut self.unit_vms), take(&mut self.units));

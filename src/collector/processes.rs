@@ -96,8 +96,8 @@ impl ProcessFinder {
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
         let cgroups = containers.iter().map(|member| &member.node.cgroup);
-        let named =
-            cgroups.filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
+        let named = cgroups
+            .filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
         let owners: HashMap<&[u8], CgroupId> = named.collect();
         let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
         let scored = containers.iter().filter_map(|member| states.get(&member.node.cgroup.id));

@@ -81,8 +81,7 @@ impl CgroupState {
                 }
             };
             *self.pressures.of_mut(resource) = Some(kept);
-            *readings.of_mut(resource) =
-                kept.pressure.map(|value| Reading { at: kept.at, value });
+            *readings.of_mut(resource) = kept.pressure.map(|value| Reading { at: kept.at, value });
         }
         Some(readings)
     }

@@ -15,9 +15,9 @@ use crate::client::flags::{KubeconfigFlag, parse_duration};
 use crate::contract::{Level, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
-use crate::waiting::CpuSource;
 use crate::serve::authorization::Page;
 use crate::serve::tls::CertificateFiles;
+use crate::waiting::CpuSource;
 
 pub(super) const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9942);

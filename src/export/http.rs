@@ -138,8 +138,7 @@ impl AgentService {
         let tick = tick.as_deref();
         AgentView {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
-            tick_window_s: tick
-                .and_then(|tick| Some(tick.window?.as_secs_f64())),
+            tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
             health: self.health.view(),
         }

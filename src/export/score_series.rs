@@ -12,8 +12,8 @@ use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
 use crate::relief::Assessment;
-use crate::waiting::{CpuSource, Ratio};
 use crate::score::{ContainerScore, NodeScore, WaitSeconds};
+use crate::waiting::{CpuSource, Ratio};
 
 /// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
 /// meantime.
@@ -70,8 +70,7 @@ fn write_node(text: &mut Pieces, score: &NodeScore) {
             .write(&[&population], count(score.containers.len()));
         let help = "Number of scored VMs, containers or units whose CPU ready or memory contention is \
                     5 % or more.";
-        gauge(text, "psi_agent_node_contended", help)
-            .write(&[&population], count(score.contended));
+        gauge(text, "psi_agent_node_contended", help).write(&[&population], count(score.contended));
     }
     let help = "Reason why the node has no contention of a resource as the label reason; always 1.";
     let mut family = gauge(text, "psi_agent_node_unscored_info", help);

@@ -14,11 +14,7 @@ pub struct PerResource<T> {
 impl<T> PerResource<T> {
     /// The value of each resource.
     pub fn by(mut value: impl FnMut(Resource) -> T) -> Self {
-        Self {
-            cpu: value(Resource::Cpu),
-            memory: value(Resource::Memory),
-            io: value(Resource::Io),
-        }
+        Self { cpu: value(Resource::Cpu), memory: value(Resource::Memory), io: value(Resource::Io) }
     }
 
     pub fn of(&self, resource: Resource) -> &T {

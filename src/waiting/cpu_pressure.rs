@@ -111,8 +111,7 @@ impl Bounds {
         let tasks = readings.cpu.value().and_then(|counters| counters.tasks);
         #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
         let idle_tasks = tasks.map(|tasks| (tasks as f64 - used).max(0.0));
-        let most =
-            cpu_limits::quota_left(readings)?.min(idle_tasks.unwrap_or(f64::INFINITY));
+        let most = cpu_limits::quota_left(readings)?.min(idle_tasks.unwrap_or(f64::INFINITY));
         let by_node = if least > most { most / least } else { 1.0 };
         let own_limit = raw.get() - some * by_node;
         // The more of its CPUs are throttled, the more of its tasks queue on them.

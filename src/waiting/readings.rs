@@ -207,12 +207,7 @@ impl Readings {
     }
 
     /// Reads what is needed, until nothing more is.
-    fn read(
-        &mut self,
-        files: &mut Files,
-        dirs: Dirs<'_>,
-        needs: impl Fn(&Self) -> Needs,
-    ) -> Needs {
+    fn read(&mut self, files: &mut Files, dirs: Dirs<'_>, needs: impl Fn(&Self) -> Needs) -> Needs {
         let mut done = Needs::empty();
         loop {
             let more = needs(self).difference(done);
@@ -273,9 +268,8 @@ impl Readings {
             };
         }
         if needs.intersects(Needs::SCANNED | Needs::REFAULTS) {
-            let stat = files.timed(|files| {
-                files.read(|buffer| dirs.container.memory_stat(buffer)).flatten()
-            });
+            let stat = files
+                .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
             if needs.contains(Needs::SCANNED) {
                 self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
             }
@@ -321,10 +315,8 @@ fn read_counters(
     has_tasks: bool,
 ) -> Option<CpuCounters> {
     let stat = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_stat(buffer));
-    let mut counters = CpuCounters {
-        container: stat(files, dirs.container)??,
-        ..CpuCounters::default()
-    };
+    let mut counters =
+        CpuCounters { container: stat(files, dirs.container)??, ..CpuCounters::default() };
     if has_tasks {
         counters.tasks = files.read(|buffer| dirs.container.pids_current(buffer)).flatten();
     }
@@ -352,10 +344,7 @@ pub(crate) fn read_limit_hits<'a>(
     })
 }
 
-fn map<T, U>(
-    reading: Option<&Reading<T>>,
-    value: impl Fn(&T) -> Option<U>,
-) -> Option<Reading<U>> {
+fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
     reading.and_then(|reading| Some(Reading { at: reading.at, value: value(&reading.value)? }))
 }
 

@@ -118,12 +118,11 @@ mod tests {
         assert_eq!(demand_of(&vm(0.0, 0.0, 0.0, None)), (0.0, 0.0));
         // CPU ready is the wait of the average vCPU, so half of a small demand is a small CPU
         // ready.
-        let little = Readings {
-            threads: ran_and_delayed(0.02, 0.02, true),
-            ..vm(0.02, 0.02, 0.0, None)
-        };
+        let little =
+            Readings { threads: ran_and_delayed(0.02, 0.02, true), ..vm(0.02, 0.02, 0.0, None) };
         let wait = wait(&little, 4.0).unwrap();
-        let shares = [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round());
+        let shares =
+            [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round());
         assert_eq!(shares, [500_000.0, 5_000.0, 5_000.0]);
     }
 
