@@ -11,7 +11,7 @@ use inotify::WatchDescriptor;
 use nix::errno::Errno;
 
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
-use super::cgroup_watch::CgroupWatch;
+use super::cgroup_watch::{CgroupWatch, Hints};
 use super::read::{ReadError, ReadErrorKind};
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
@@ -60,22 +60,21 @@ impl Extent {
             Place::MountUnit => false,
             Place::Root | Place::Host => true,
             Place::Pod(pod) => {
+                let level = &pod.level;
                 self == Extent::Everything
-                    || !matches!(
-                        pod.level,
-                        PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown
+                    || matches!(
+                        level,
+                        PodLevel::Pod | PodLevel::Sandbox(_) | PodLevel::Container(_)
                     )
             }
         }
     }
 
     fn descends(self, place: &Place) -> bool {
-        if self == Extent::Root {
-            return false;
-        }
-        match place {
-            Place::Pod(pod) => self == Extent::Everything || pod.level == PodLevel::Pod,
-            Place::Root | Place::Host | Place::MountUnit => true,
+        match self {
+            Extent::Everything => true,
+            Extent::Pods => !matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod),
+            Extent::Root => false,
         }
     }
 }
@@ -86,8 +85,6 @@ pub struct CgroupNode {
     pub dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
-    /// Number of children when it was last listed; `None` when it has to be listed again.
-    subdirs: Option<usize>,
     watch: Option<WatchDescriptor>,
 }
 
@@ -140,62 +137,67 @@ impl CgroupTree {
             Ok(hints) => hints.unwrap_or_default(),
             Err(errno) => {
                 self.errors.push(inotify_error(errno));
-                return self.rescan(now);
+                self.rescanned_at = None;
+                Hints::default()
             }
         };
         self.overflows += u64::from(hints.overflow);
         let blind = self.unwatched() > 0;
         let every = if blind { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
         let fresh = |at: Instant| now.saturating_duration_since(at) < every;
-        if hints.overflow || !self.rescanned_at.is_some_and(fresh) {
-            return self.rescan(now);
+        let is_due = hints.overflow || !self.rescanned_at.is_some_and(fresh);
+        if is_due {
+            self.rescanned_at = Some(now);
+            self.rescan();
+        } else {
+            hints.changed.iter().for_each(|path| self.relist(path));
         }
-        for path in hints.changed {
-            self.relist(&path);
-        }
-        false
+        is_due
     }
 
     /// Checks every cgroup, and lists those whose children may have changed.
-    fn rescan(&mut self, now: Instant) -> bool {
-        self.rescanned_at = Some(now);
-        let mut relist = Vec::new();
-        for path in self.nodes.keys().cloned().collect::<Vec<_>>() {
-            // Removed with its parent earlier in this loop.
-            let Some(node) = self.nodes.get_mut(&path) else { continue };
+    fn rescan(&mut self) {
+        // Children first: after one is removed, its parent has another number of children.
+        for path in self.nodes.keys().rev().cloned().collect::<Vec<_>>() {
+            let inode = self.nodes.get(&path).map(|node| node.dir.inode());
             match self.root.stat(&path) {
-                Ok(stat) if stat.st_ino == node.dir.inode() => {
-                    if node.descends && node.watch.is_none() {
-                        let watch = self.watch.as_mut();
-                        node.watch = watch_node(watch, &self.root, &path, &mut self.errors);
-                    }
+                Ok(stat) if Some(stat.st_ino) == inode => {
                     // On cgroupfs the link count is the number of children plus 2, so the directory
-                    // need not be listed to detect a change. Other file systems do not guarantee
-                    // it.
-                    let links = usize::try_from(stat.st_nlink).ok();
-                    let listed = node.subdirs.map(|subdirs| subdirs + 2);
-                    let unchanged = self.root.is_cgroup2() && links.is_some() && links == listed;
-                    if node.descends && !unchanged {
-                        relist.push(path);
+                    // need not be listed to detect a change. Other file systems do not guarantee it.
+                    let links = usize::try_from(stat.st_nlink);
+                    let is_same = links == Ok(self.children_of(&path).len() + 2);
+                    if self.root.is_cgroup2() && is_same {
+                        self.watch(&path);
+                    } else {
+                        self.relist(&path);
                     }
                 }
-                _ => relist.extend(self.remove(&path)),
+                _ => self.remove(&path),
             }
         }
-        for path in relist {
-            self.relist(&path);
-        }
         // The first time, or after the root was replaced.
-        if self.nodes.is_empty() {
-            self.add("/".into());
+        if self.add("/".into()) {
+            self.relist("/");
         }
-        true
     }
 
-    /// Lists a cgroup's children, adds new ones and removes those that no longer exist.
+    /// Lists a cgroup's children, adds new ones with their descendants, and removes those that no
+    /// longer exist.
     fn relist(&mut self, path: &str) {
-        let Some(node) = self.nodes.get_mut(path) else {
-            return;
+        let mut pending = self.list(path);
+        while let Some(path) = pending.pop() {
+            if self.add(Arc::clone(&path)) {
+                pending.extend(self.list(&path));
+            }
+        }
+    }
+
+    /// The children of a cgroup, of which those that no longer exist are removed from the tree.
+    fn list(&mut self, path: &str) -> Vec<Arc<str>> {
+        // Watch before listing: a child created in between is reported twice, not missed.
+        self.watch(path);
+        let Some(node) = self.nodes.get(path).filter(|node| node.descends) else {
+            return Vec::new();
         };
         let children = match node.dir.children() {
             Ok(children) => children,
@@ -205,22 +207,17 @@ impl CgroupTree {
                 } else {
                     self.remove(path);
                 }
-                return;
+                return Vec::new();
             }
         };
         let listed: BTreeMap<Arc<str>, u64> = self.child_paths(path, &children).collect();
-        for known in self.children_of(path) {
-            let inode = self.nodes.get(&known).map(|node| node.dir.inode());
-            if inode != listed.get(&known).copied() {
-                self.remove(&known);
+        for child in self.children_of(path) {
+            let inode = self.nodes.get(&child).map(|node| node.dir.inode());
+            if inode != listed.get(&child).copied() {
+                self.remove(&child);
             }
         }
-        for child in listed.into_keys() {
-            self.add(child);
-        }
-        if let Some(node) = self.nodes.get_mut(path) {
-            node.subdirs = Some(children.len());
-        }
+        listed.into_keys().collect()
     }
 
     /// Paths and inodes of the children of `path`. A name that is not UTF-8 cannot be a label value: it
@@ -240,59 +237,49 @@ impl CgroupTree {
         })
     }
 
-    fn add(&mut self, path: Arc<str>) {
-        let mut pending = vec![path];
-        while let Some(path) = pending.pop() {
-            let place = Place::of_path(&path);
-            if !self.extent.includes(&place) || self.nodes.contains_key(&path) {
-                continue;
+    /// Adds a cgroup, unless it is in the tree or does not belong there. Returns whether it was added.
+    fn add(&mut self, path: Arc<str>) -> bool {
+        let place = Place::of_path(&path);
+        if !self.extent.includes(&place) || self.nodes.contains_key(&path) {
+            return false;
+        }
+        let keep = self.nodes.len() < self.handles;
+        match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
+            Ok(dir) => {
+                let (id, made_at_s) = (CgroupId(dir.inode()), dir.made_at_s());
+                let descends = self.extent.descends(&place);
+                let cgroup = Arc::new(Cgroup { id, path: Arc::clone(&path), place, made_at_s });
+                self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
+                return true;
             }
-            let keep = self.nodes.len() < self.handles;
-            let dir = match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
-                Ok(dir) => dir,
-                Err(error) if error.is_vanished() => continue,
-                Err(error) => {
-                    self.errors.push(error);
-                    continue;
-                }
-            };
-            let descends = self.extent.descends(&place);
-            let id = CgroupId(dir.inode());
-            let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
-            let mut node = CgroupNode { cgroup, dir, descends, subdirs: None, watch: None };
-            if descends {
-                // Watch before listing: a child created in between is reported twice, not missed.
-                node.watch = watch_node(self.watch.as_mut(), &self.root, &path, &mut self.errors);
-                match node.dir.children() {
-                    Ok(children) => {
-                        node.subdirs = Some(children.len());
-                        pending.extend(self.child_paths(&path, &children).map(|(path, _)| path));
-                    }
-                    Err(error) if error.is_vanished() => {}
-                    Err(error) => self.errors.push(error),
-                }
-            }
-            self.nodes.insert(path, node);
+            Err(error) if error.is_vanished() => {}
+            Err(error) => self.errors.push(error),
+        }
+        false
+    }
+
+    /// Watches a cgroup whose children belong to the tree, unless it is watched.
+    fn watch(&mut self, path: &str) {
+        let Some((watch, node)) = self.watch.as_mut().zip(self.nodes.get_mut(path)) else { return };
+        if !node.descends || node.watch.is_some() {
+            return;
+        }
+        match watch.add(&self.root.full_path(path), Arc::clone(&node.cgroup.path)) {
+            Ok(descriptor) => node.watch = Some(descriptor),
+            // It was removed.
+            Err(Errno::ENOENT | Errno::ENODEV) => {}
+            Err(errno) => self.errors.push(inotify_error(errno)),
         }
     }
 
-    /// Removes a cgroup that no longer exists, and its descendants. Returns its parent, which has to
-    /// be listed again: a new cgroup may have the same name.
-    pub fn remove(&mut self, path: &str) -> Option<Arc<str>> {
-        let mut gone = self.descendants_of(path);
-        gone.push(path.into());
-        for path in gone {
-            let node = self.nodes.remove(&path);
-            if let (Some(node), Some(watch)) = (node, self.watch.as_mut())
-                && let Some(descriptor) = node.watch
-            {
+    /// Removes a cgroup that no longer exists, and its descendants.
+    pub fn remove(&mut self, path: &str) {
+        for path in self.descendants_of(path).into_iter().chain([path.into()]) {
+            let descriptor = self.nodes.remove(&path).and_then(|node| node.watch);
+            if let Some((watch, descriptor)) = self.watch.as_mut().zip(descriptor) {
                 watch.remove(descriptor);
             }
         }
-        let (parent, _) = path.rsplit_once('/')?;
-        let parent = if parent.is_empty() { "/" } else { parent };
-        self.nodes.get_mut(parent)?.subdirs = None;
-        Some(parent.into())
     }
 
     fn descendants_of(&self, path: &str) -> Vec<Arc<str>> {
@@ -335,25 +322,6 @@ impl CgroupTree {
 
     pub fn take_errors(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.errors)
-    }
-}
-
-/// Adds a watch. Returns `None` if that fails, and keeps the error unless the directory was
-/// removed.
-fn watch_node(
-    watch: Option<&mut CgroupWatch>,
-    root: &CgroupRoot,
-    path: &Arc<str>,
-    errors: &mut Vec<ReadError>,
-) -> Option<WatchDescriptor> {
-    match watch?.add(&root.full_path(path), Arc::clone(path)) {
-        Ok(descriptor) => Some(descriptor),
-        Err(errno) => {
-            if errno != Errno::ENOENT && errno != Errno::ENODEV {
-                errors.push(inotify_error(errno));
-            }
-            None
-        }
     }
 }
 

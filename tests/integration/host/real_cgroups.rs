@@ -241,10 +241,17 @@ fn without_watches_the_tree_is_rescanned_and_the_lack_is_told() {
     let text = agent.get("/metrics");
     assert_eq!(value(&text, "psi_agent_watched_directories"), 3.0);
     assert_eq!(value(&text, "psi_agent_unwatched_directories"), 3.0);
+    let wait_for_cgroup = |id: &str| {
+        wait_for("a cgroup that no hint told of", LIMIT, || {
+            ids(&parse(&agent.get("/metrics")), WAITING).contains(&id).then_some(())
+        });
+    };
     own.make("group0/late");
-    wait_for("a cgroup that no hint told of", LIMIT, || {
-        ids(&parse(&agent.get("/metrics")), WAITING).contains(&"/group0/late").then_some(())
-    });
+    wait_for_cgroup("/group0/late");
+    // Another of the same name: its parent has as many children as before.
+    fs::remove_dir(own.path.join("group0/late")).unwrap();
+    own.make("group0/late/below");
+    wait_for_cgroup("/group0/late/below");
 }
 
 #[test]
