@@ -5,6 +5,7 @@ pub mod cgroup_dir;
 pub mod cgroup_tree;
 pub mod cgroup_watch;
 pub mod counters;
+mod directory;
 pub mod io_stat;
 pub mod limits;
 pub mod mounts;

@@ -17,13 +17,14 @@ use super::counters::{
     Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
     parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
+use super::directory::Directory;
 use super::io_stat::{IoStat, parse_io_stat};
 use super::limits::{
     CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
     parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind, if_present};
 use super::text::ParseError;
 
 /// The inode of the host's root cgroup.
@@ -58,22 +59,20 @@ impl Resource {
 
 #[derive(Debug)]
 pub struct CgroupRoot {
-    handle: OwnedFd,
-    path: PathBuf,
+    dir: Directory,
     is_cgroup2: bool,
 }
 
 impl CgroupRoot {
     /// Opens `path`. It may be on any file system: copies of a node's files work too.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
+        let dir = Directory::open(path)?;
         let named = |errno: Errno| ReadError::new(path, errno);
-        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let handle = open(path, OFlag::O_PATH | flags, Mode::empty()).map_err(named)?;
         // O_PATH does not check the permission to list the directory.
-        open(path, OFlag::O_RDONLY | flags, Mode::empty()).map_err(named)?;
-        let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
-        let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
-        Ok(Arc::new(Self { handle, path: path.to_owned(), is_cgroup2 }))
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        open(path, flags, Mode::empty()).map_err(named)?;
+        let kind = fstatfs(&dir.handle).map_err(named)?.filesystem_type();
+        Ok(Arc::new(Self { dir, is_cgroup2: kind == CGROUP2_SUPER_MAGIC }))
     }
 
     /// Whether the file system is cgroup2, by its magic number.
@@ -95,8 +94,8 @@ impl CgroupRoot {
         let is_cgroup1 = |path: &Path| {
             statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP_SUPER_MAGIC)
         };
-        let below = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
+        let below = std::fs::read_dir(&self.dir.path).into_iter().flatten().flatten();
+        is_cgroup1(&self.dir.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
     /// Whether this is a cgroup below the host's root: only the host's root cgroup has no
@@ -106,15 +105,15 @@ impl CgroupRoot {
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.dir.path
     }
 
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
-        self.path.join(cgroup.trim_start_matches('/'))
+        self.dir.path.join(cgroup.trim_start_matches('/'))
     }
 
     pub(super) fn stat(&self, path: &str) -> Result<FileStat, Errno> {
-        fstatat(&self.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
+        fstatat(&self.dir.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 }
 
@@ -146,7 +145,7 @@ impl CgroupDir {
         let path = path.into();
         let named = |errno: Errno| ReadError::new(&root.full_path(&path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let opened = match openat(&root.handle, relative(&path), flags, Mode::empty()) {
+        let opened = match openat(&root.dir.handle, relative(&path), flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
@@ -235,12 +234,9 @@ impl CgroupDir {
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
         let (base, file) = self.locate(name);
-        match buffer.read_all(base, &file) {
-            Ok(text) => parse(text).map(Some).map_err(|why| self.error(name, why.into())),
-            // EOPNOTSUPP: `cgroup.procs` of a threaded cgroup.
-            Err(ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_)) => Ok(None),
-            Err(why) => Err(self.error(name, why)),
-        }
+        let value = buffer.read_all(base, &file).and_then(|text| Ok(parse(text)?));
+        // Unsupported: `cgroup.procs` of a threaded cgroup.
+        if_present(value.map_err(|why| self.error(name, why)))
     }
 
     /// The directory and the relative name by which to open a file.
@@ -252,7 +248,7 @@ impl CgroupDir {
                 let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
-                (self.root.handle.as_fd(), whole.into())
+                (self.root.dir.handle.as_fd(), whole.into())
             }
         }
     }

@@ -1,42 +1,32 @@
 //! The node's files in a mounted `/proc`, and its processes.
 
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-
-use nix::dir::Dir;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use std::path::Path;
 
 use super::cgroup_dir::Resource;
+use super::directory::Directory;
 use super::node_text::{
     CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
     parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::process_dir::{ProcessDir, TaskId, task_ids};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::process_dir::{ProcessDir, TaskId};
+use super::read::{ReadBuffer, ReadError, if_present};
 use super::task_text::{counts_two_pids, parse_task_schedstat};
 use super::text::ParseError;
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
 /// where the file is absent; any other failure is an error.
 #[derive(Debug)]
-pub struct ProcRoot {
-    handle: OwnedFd,
-    path: PathBuf,
-}
+pub struct ProcRoot(Directory);
 
 impl ProcRoot {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let handle =
-            open(path, flags, Mode::empty()).map_err(|errno| ReadError::new(path, errno))?;
-        Ok(Self { handle, path: path.to_owned() })
+        Directory::open(path).map(Self)
     }
 
-    /// The node's pressure. [`ReadErrorKind::Vanished`] means that PSI is off, and
-    /// [`ReadErrorKind::Refused`] that a security module such as SELinux denies access.
+    /// The node's pressure. The error is `Vanished` where PSI is off, and `Refused` where a security
+    /// module such as SELinux denies access.
     pub fn pressure(
         &self,
         resource: Resource,
@@ -47,7 +37,7 @@ impl ProcRoot {
             Resource::Memory => c"pressure/memory",
             Resource::Io => c"pressure/io",
         };
-        self.read(name, buffer, parse_pressure)
+        self.0.read(name, buffer, parse_pressure)
     }
 
     /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
@@ -83,55 +73,42 @@ impl ProcRoot {
     }
 
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Dir::openat(&self.handle, ".", flags, Mode::empty())
-            .and_then(|mut dir| task_ids(&mut dir))
-            .map_err(|errno| ReadError::new(&self.path, errno))
+        self.0.list(c".", TaskId::of)
     }
 
     /// Whether this mount shows all processes of the host, or of the node if that is a container.
     /// Such a mount belongs to an outer PID namespace, in which this process has another PID, or to
     /// the initial one, which alone has kernel threads.
     pub fn shows_host_processes(&self, buffer: &mut ReadBuffer) -> bool {
-        let is_outer = self.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
+        let is_outer = self.0.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
         let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";
         is_outer == Ok(true)
-            || self.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
+            || self.0.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
     }
 
     /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`), by the
     /// time that this process ran. `true` in a copy of files, which has no entry of this process.
     pub fn counts_run_delay(&self, buffer: &mut ReadBuffer) -> bool {
-        let status = self.read(c"self/status", buffer, |_| Ok(()));
-        let times = self.read(c"self/schedstat", buffer, parse_task_schedstat);
+        let status = self.0.read(c"self/status", buffer, |_| Ok(()));
+        let times = self.0.read(c"self/schedstat", buffer, parse_task_schedstat);
         times.map_or(status.is_err(), |times| times.run_ns > 0)
     }
 
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
-        ProcessDir::open(&self.handle, &self.path, id)
+        self.0.open_below(&id.to_string()).map(ProcessDir)
     }
 
     /// The kernel's release, such as `6.12.0`.
     pub fn kernel_release(&self, buffer: &mut ReadBuffer) -> Option<String> {
-        let release = buffer.read_all(&self.handle, c"sys/kernel/osrelease").ok()?;
-        Some(String::from_utf8_lossy(release).trim().to_owned())
+        let trimmed = |text: &[u8]| Ok(String::from_utf8_lossy(text).trim().to_owned());
+        self.0.read(c"sys/kernel/osrelease", buffer, trimmed).ok()
     }
 
     pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
-        let line = buffer.read_all(&self.handle, c"cmdline").ok()?;
-        let line = String::from_utf8_lossy(line);
+        let line = |text: &[u8]| Ok(String::from_utf8_lossy(text).into_owned());
+        let line = self.0.read(c"cmdline", buffer, line).ok()?;
         let value = |word: &str| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
         line.split_whitespace().rev().find_map(value)
-    }
-
-    fn read<T>(
-        &self,
-        name: &CStr,
-        buffer: &mut ReadBuffer,
-        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-    ) -> Result<T, ReadError> {
-        let value = buffer.read_all(&self.handle, name).and_then(|text| Ok(parse(text)?));
-        value.map_err(|kind| ReadError::new(&self.path.join(&*name.to_string_lossy()), kind))
     }
 
     fn read_optional<T>(
@@ -140,14 +117,7 @@ impl ProcRoot {
         buffer: &mut ReadBuffer,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
-        match self.read(name, buffer, parse) {
-            Ok(value) => Ok(Some(value)),
-            Err(ReadError {
-                kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_),
-                ..
-            }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        if_present(self.0.read(name, buffer, parse))
     }
 }
 

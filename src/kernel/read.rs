@@ -28,6 +28,17 @@ impl ReadError {
     }
 }
 
+/// `None` for a file that does not exist, or whose feature is disabled.
+pub(super) fn if_present<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(ReadError {
+            kind: ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_), ..
+        }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadErrorKind {
