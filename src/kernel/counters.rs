@@ -2,51 +2,51 @@
 //! and `memory.events`; and of `cgroup.procs`. A key that the kernel does not write is `None`. All
 //! fail when a line is not a key and a number.
 
-use super::text::{ParseError, lines, parse_keyed, parse_u64};
+use super::text::{ParseError, keyed_file, lines, parse_keyed, parse_u64};
 
-/// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created. `cpu.stat.local` has
-/// only `throttled_us`, of this level or above, and is empty where the cpu controller is off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuStat {
-    pub usage_us: Option<u64>,
-    pub user_us: Option<u64>,
-    pub system_us: Option<u64>,
+keyed_file! {
+    /// `cpu.stat`. Times are microseconds of CPU time since the cgroup was created. `cpu.stat.local`
+    /// has only `throttled_us`, of this level or above, and is empty where the cpu controller is off.
+    CpuStat, parse_cpu_stat:
+    usage_us = "usage_usec",
+    user_us = "user_usec",
+    system_us = "system_usec",
     /// Quota periods elapsed; `None` where the cpu controller is off.
-    pub nr_periods: Option<u64>,
-    pub nr_throttled: Option<u64>,
+    nr_periods = "nr_periods",
+    nr_throttled = "nr_throttled",
     /// Time throttled, summed over CPUs.
-    pub throttled_us: Option<u64>,
+    throttled_us = "throttled_usec",
 }
 
-/// Parts of `memory.stat`, in bytes unless noted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryStat {
-    pub anon: Option<u64>,
-    pub file: Option<u64>,
+keyed_file! {
+    /// Parts of `memory.stat`, in bytes unless noted.
+    MemoryStat, parse_memory_stat:
+    anon = "anon",
+    file = "file",
     /// Inactive page cache, which is reclaimed first.
-    pub inactive_file: Option<u64>,
+    inactive_file = "inactive_file",
     /// Pages scanned by kswapd, which runs only when the node is short of memory.
-    pub pgscan_kswapd: Option<u64>,
+    pgscan_kswapd = "pgscan_kswapd",
     /// Pages scanned by allocating tasks, because the node is short of memory, or because of a
     /// limit.
-    pub pgscan_direct: Option<u64>,
+    pgscan_direct = "pgscan_direct",
     /// Pages of files read again after their eviction from the page cache.
-    pub workingset_refault_file: Option<u64>,
+    workingset_refault_file = "workingset_refault_file",
     /// Pages of anonymous memory read back from swap.
-    pub workingset_refault_anon: Option<u64>,
+    workingset_refault_anon = "workingset_refault_anon",
     /// Of these, pages that were active when evicted. The kernel counts only the reading of these as
     /// a memory stall.
-    pub workingset_restore_anon: Option<u64>,
+    workingset_restore_anon = "workingset_restore_anon",
 }
 
-/// `memory.events` (the cgroup and its descendants) or `memory.events.local` (the cgroup alone).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryEvents {
+keyed_file! {
+    /// `memory.events` (the cgroup and its descendants) or `memory.events.local` (the cgroup alone).
+    MemoryEvents, parse_memory_events:
     /// Times that usage exceeded `memory.high`.
-    pub high: Option<u64>,
+    high = "high",
     /// Times that usage was about to exceed `memory.max`.
-    pub max: Option<u64>,
-    pub oom_kill: Option<u64>,
+    max = "max",
+    oom_kill = "oom_kill",
 }
 
 /// Parses `cgroup.events`: whether the cgroup or a descendant has tasks.
@@ -54,19 +54,6 @@ pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     let mut populated = None;
     parse_keyed(text, &mut [("populated", &mut populated)])?;
     Ok(populated.ok_or(ParseError::of_file("a line `populated`"))? != 0)
-}
-
-pub fn parse_cpu_stat(text: &[u8]) -> Result<CpuStat, ParseError> {
-    let mut stat = CpuStat::default();
-    let fields = &mut [
-        ("usage_usec", &mut stat.usage_us),
-        ("user_usec", &mut stat.user_us),
-        ("system_usec", &mut stat.system_us),
-        ("nr_periods", &mut stat.nr_periods),
-        ("nr_throttled", &mut stat.nr_throttled),
-        ("throttled_usec", &mut stat.throttled_us),
-    ];
-    parse_keyed(text, fields).map(|()| stat)
 }
 
 /// Parses `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.
@@ -77,38 +64,10 @@ pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, ParseError> {
     Ok(throttled_us)
 }
 
-pub fn parse_memory_stat(text: &[u8]) -> Result<MemoryStat, ParseError> {
-    let mut stat = MemoryStat::default();
-    parse_keyed(
-        text,
-        &mut [
-            ("anon", &mut stat.anon),
-            ("file", &mut stat.file),
-            ("inactive_file", &mut stat.inactive_file),
-            ("pgscan_kswapd", &mut stat.pgscan_kswapd),
-            ("pgscan_direct", &mut stat.pgscan_direct),
-            ("workingset_refault_file", &mut stat.workingset_refault_file),
-            ("workingset_refault_anon", &mut stat.workingset_refault_anon),
-            ("workingset_restore_anon", &mut stat.workingset_restore_anon),
-        ],
-    )?;
-    Ok(stat)
-}
-
-pub fn parse_memory_events(text: &[u8]) -> Result<MemoryEvents, ParseError> {
-    let mut events = MemoryEvents::default();
-    let MemoryEvents { high, max, oom_kill } = &mut events;
-    parse_keyed(text, &mut [("high", high), ("max", max), ("oom_kill", oom_kill)])?;
-    Ok(events)
-}
-
 pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
-    let mut count = 0;
-    for (line, pid) in lines(text)? {
-        parse_u64(pid).ok_or(ParseError { line, expected: "a process id" })?;
-        count += 1;
-    }
-    Ok(count)
+    lines(text)?.try_fold(0, |count, (line, pid)| {
+        parse_u64(pid).map(|_| count + 1).ok_or(ParseError { line, expected: "a process id" })
+    })
 }
 
 /// Controllers that are on for a cgroup. The files of a controller that is off do not exist.

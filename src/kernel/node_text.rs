@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use procfs::DiskStat;
 
 use super::io_stat::Device;
-use super::text::{ParseError, lines, parse_keyed, parse_u64, split_once};
+use super::text::{
+    ParseError, keyed_file, lines, numbers, parse_keyed, parse_u64, split_once, words,
+};
 
 /// `/proc/stat`: CPU time by kind, in clock ticks since boot, summed over CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,14 +43,14 @@ impl CpuTimes {
     }
 }
 
-/// `/proc/vmstat`: pages scanned by the node's own reclaim since boot. Reclaim for a cgroup's own
-/// limit is not counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reclaim {
+keyed_file! {
+    /// `/proc/vmstat`: pages scanned by the node's own reclaim since boot. Reclaim for a cgroup's own
+    /// limit is not counted.
+    Reclaim, parse_vmstat:
     /// By kswapd, in the background.
-    pub pgscan_kswapd: Option<u64>,
+    pgscan_kswapd = "pgscan_kswapd",
     /// By tasks that were allocating memory.
-    pub pgscan_direct: Option<u64>,
+    pgscan_direct = "pgscan_direct",
 }
 
 /// `/proc/meminfo`, bytes.
@@ -65,9 +67,7 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let mut times = None;
     let (mut cpus, mut boot_time_s) = (0, None);
     for (line, content) in lines(text)? {
-        let Some((keyword, rest)) = split_once(content, b' ') else {
-            continue;
-        };
+        let Some((keyword, rest)) = split_once(content, b' ') else { continue };
         match keyword {
             b"cpu" => {
                 let expected = ParseError { line, expected: "the CPUs' ticks" };
@@ -77,8 +77,7 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
                 let expected = ParseError { line, expected: "the boot time" };
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
-            cpu if cpu.strip_prefix(b"cpu").and_then(parse_u64).is_some() => cpus += 1,
-            _ => {}
+            _ => cpus += u64::from(is_cpu(keyword)),
         }
     }
     let times = times.ok_or(ParseError::of_file("a line `cpu`"))?;
@@ -88,21 +87,16 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
 
 /// `user nice system idle`, then the fields of later kernels, which default to 0.
 fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
-    let mut ticks = text.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).map(parse_u64);
-    let (user, nice, system, idle) =
-        (ticks.next()??, ticks.next()??, ticks.next()??, ticks.next()??);
-    let mut later = || ticks.next().unwrap_or(Some(0));
-    Some(CpuTimes {
-        user,
-        nice,
-        system,
-        idle,
-        iowait: later()?,
-        irq: later()?,
-        softirq: later()?,
-        steal: later()?,
-        ..CpuTimes::default()
-    })
+    let mut words = words(text);
+    let [user, nice, system, idle] = numbers(&mut words)?;
+    let mut later = || words.next().map_or(Some(0), parse_u64);
+    let (iowait, irq, softirq, steal) = (later()?, later()?, later()?, later()?);
+    Some(CpuTimes { user, nice, system, idle, iowait, irq, softirq, steal, ..CpuTimes::default() })
+}
+
+/// Whether a line is that of one CPU, such as `cpu0`.
+fn is_cpu(keyword: &[u8]) -> bool {
+    keyword.strip_prefix(b"cpu").is_some_and(|number| parse_u64(number).is_some())
 }
 
 /// Parses `/proc/schedstat`: run delay, nanoseconds since boot, summed over tasks and online CPUs. It
@@ -110,41 +104,20 @@ fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
 pub fn parse_schedstat(text: &[u8]) -> Result<u64, ParseError> {
     let (mut version, mut run_delay_ns) = (false, None);
     for (line, content) in lines(text)? {
-        let Some((keyword, rest)) = split_once(content, b' ') else {
-            continue;
-        };
+        let Some((keyword, rest)) = split_once(content, b' ') else { continue };
         version |= keyword == b"version" && parse_u64(rest).is_some();
-        if keyword.strip_prefix(b"cpu").and_then(parse_u64).is_none() {
-            continue;
+        if is_cpu(keyword) {
+            let expected = ParseError { line, expected: "nine numbers of a CPU" };
+            // In versions 15 to 17 of the file.
+            let [.., delay, _]: [u64; 9] = numbers(&mut words(rest)).ok_or(expected)?;
+            let sum = run_delay_ns.unwrap_or(0_u64).checked_add(delay);
+            run_delay_ns = Some(sum.ok_or(expected)?);
         }
-        let expected = ParseError { line, expected: "nine numbers of a CPU" };
-        let delay = cpu_run_delay(rest).ok_or(expected)?;
-        run_delay_ns = Some(run_delay_ns.unwrap_or(0_u64).checked_add(delay).ok_or(expected)?);
     }
     if !version {
         return Err(ParseError::of_file("a line `version`"));
     }
     run_delay_ns.ok_or(ParseError::of_file("a line `cpu0`"))
-}
-
-/// The eighth of at least nine numbers, in versions 15 to 17 of the file.
-fn cpu_run_delay(numbers: &[u8]) -> Option<u64> {
-    let (mut count, mut delay) = (0, None);
-    for number in numbers.split(|&byte| byte == b' ') {
-        let number = parse_u64(number)?;
-        count += 1;
-        if count == 8 {
-            delay = Some(number);
-        }
-    }
-    delay.filter(|_| count >= 9)
-}
-
-pub fn parse_vmstat(text: &[u8]) -> Result<Reclaim, ParseError> {
-    let mut reclaim = Reclaim::default();
-    let Reclaim { pgscan_kswapd: kswapd, pgscan_direct: direct } = &mut reclaim;
-    parse_keyed(text, &mut [("pgscan_kswapd", kswapd), ("pgscan_direct", direct)])?;
-    Ok(reclaim)
 }
 
 pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {

@@ -1,6 +1,6 @@
 //! Parsers of the files of one process or thread in `/proc`.
 
-use super::text::{ParseError, lines, parse_u64, single_line};
+use super::text::{ParseError, lines, numbers, parse_u64, single_line, words};
 
 /// `/proc/PID/task/TID/schedstat`: CPU times of one thread since its start, nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,11 +12,9 @@ pub struct TaskTimes {
 
 /// Parses a thread's `schedstat`: time run, time waited, number of times scheduled.
 pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
-    let mut numbers = single_line(text)?.split(|&byte| byte == b' ').map(parse_u64);
-    match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
-        (Some(Some(run_ns)), Some(Some(delay_ns)), Some(Some(_)), None) => {
-            Ok(TaskTimes { run_ns, delay_ns })
-        }
+    let mut words = words(single_line(text)?);
+    match (numbers(&mut words), words.next()) {
+        (Some([run_ns, delay_ns, _]), None) => Ok(TaskTimes { run_ns, delay_ns }),
         _ => Err(ParseError { line: 1, expected: "three numbers" }),
     }
 }
@@ -33,10 +31,8 @@ pub fn is_vcpu(comm: &[u8]) -> bool {
 /// Whether a task runs or waits for a CPU, from its `stat`: state `R`. The name before it can hold any
 /// character, parentheses too.
 pub fn parse_is_runnable(text: &[u8]) -> Result<bool, ParseError> {
-    let name_end = text.iter().rposition(|&byte| byte == b')');
-    let rest = name_end.and_then(|at| text.get(at..));
-    match rest {
-        Some([b')', b' ', state, b' ', ..]) => Ok(*state == b'R'),
+    match text.rsplit(|&byte| byte == b')').next() {
+        Some([b' ', state, b' ', ..]) => Ok(*state == b'R'),
         _ => Err(ParseError { line: 1, expected: "a state after the name" }),
     }
 }

@@ -57,6 +57,22 @@ pub(crate) fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     Some((head, tail.get(1..)?))
 }
 
+/// The words of a line, which are separated by spaces.
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// The next words, which are all numbers.
+pub(crate) fn numbers<'a, const N: usize>(
+    words: &mut impl Iterator<Item = &'a [u8]>,
+) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        *number = parse_u64(words.next()?)?;
+    }
+    Some(numbers)
+}
+
 /// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
@@ -93,6 +109,27 @@ pub(crate) fn parse_keyed(
     }
     Ok(())
 }
+
+/// A struct for a flat keyed file, and its parser: a field for each key that is kept. It is `None`
+/// where the kernel does not write the key.
+macro_rules! keyed_file {
+    (
+        $(#[$about:meta])*
+        $File:ident, $parse:ident: $($(#[$field_about:meta])* $field:ident = $key:literal,)*
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $File {
+            $($(#[$field_about])* pub $field: Option<u64>,)*
+        }
+
+        pub fn $parse(text: &[u8]) -> Result<$File, ParseError> {
+            let mut file = $File::default();
+            parse_keyed(text, &mut [$(($key, &mut file.$field)),*]).map(|()| file)
+        }
+    };
+}
+pub(super) use keyed_file;
 
 #[cfg(test)]
 mod tests {
