@@ -117,22 +117,18 @@ impl NodePressure {
             let at = keys.iter().position(|own| own == key.as_ref())?;
             Some((*Key::ANNOTATIONS.get(at)?, value.as_ref().to_owned()))
         });
-        let mut own: BTreeMap<Key, String> = own.collect();
+        let own: BTreeMap<Key, String> = own.collect();
         if own.is_empty() {
             return Ok(None);
         }
-        let mut optional = |key: Key| {
-            let name = key.of(prefix);
-            own.remove(&key).map(|value| Annotation { key: name, value })
-        };
-        let [cpu, memory, io] = [Key::Cpu, Key::Memory, Key::Io].map(&mut optional);
-        let mut required =
-            |key: Key| optional(key).ok_or_else(|| ContractError::Missing(key.of(prefix)));
+        let find = |key: Key| Some(Annotation { key: key.of(prefix), value: own.get(&key)? });
+        let points = |key| find(key).map(Annotation::points).transpose();
+        let required = |key: Key| find(key).ok_or_else(|| ContractError::Missing(key.of(prefix)));
         Ok(Some(Self {
-            score: required(Key::Score)?.percentage()?,
-            cpu: cpu.map(Annotation::percentage).transpose()?,
-            memory: memory.map(Annotation::percentage).transpose()?,
-            io: io.map(Annotation::percentage).transpose()?,
+            score: required(Key::Score)?.points()?,
+            cpu: points(Key::Cpu)?,
+            memory: points(Key::Memory)?,
+            io: points(Key::Io)?,
             observed_at: required(Key::ObservedAt)?
                 .parse("a time in RFC 3339", |text| text.parse().ok())?,
             basis: required(Key::Basis)?.parse("psi/N or run-delay/N", |text| text.parse().ok())?,
@@ -154,22 +150,22 @@ impl NodePressure {
     }
 }
 
-struct Annotation {
+struct Annotation<'a> {
     key: String,
-    value: String,
+    value: &'a str,
 }
 
-impl Annotation {
+impl Annotation<'_> {
     fn parse<T>(
         self,
         expected: &'static str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, ContractError> {
         let Self { key, value } = self;
-        parse(&value).ok_or(ContractError::Malformed { key, value, expected })
+        parse(value).ok_or(ContractError::Malformed { key, value: value.to_owned(), expected })
     }
 
-    fn percentage(self) -> Result<u8, ContractError> {
+    fn points(self) -> Result<u8, ContractError> {
         self.parse("an integer from 0 to 100", |text| {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse().ok().filter(|&number| digits && number <= 100)
