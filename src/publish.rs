@@ -1,4 +1,5 @@
-//! From the score to the Node: which values to write, when, and how. Pure except for `publisher`.
+//! From the score to the Node: which values to write, when, and how. `publisher` and `marker` make the
+//! requests; the other modules are pure.
 
 pub mod level;
 pub mod marker;
