@@ -24,7 +24,7 @@ use super::limits::{
     parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind, if_present};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present};
 use super::text::ParseError;
 
 /// The inode of the host's root cgroup.
@@ -92,7 +92,7 @@ impl CgroupRoot {
     /// Whether cgroup v1 is mounted here or in a direct subdirectory.
     pub fn has_cgroup1(&self) -> bool {
         let is_cgroup1 = |path: &Path| {
-            statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP_SUPER_MAGIC)
+            statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP_SUPER_MAGIC)
         };
         let below = std::fs::read_dir(&self.dir.path).into_iter().flatten().flatten();
         is_cgroup1(&self.dir.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
@@ -177,11 +177,11 @@ impl CgroupDir {
     /// When the cgroup was created, seconds since the epoch: the older of the modification times of
     /// its directory and its `cgroup.events`, as in cAdvisor.
     pub fn made_at_s(&self) -> Option<u64> {
-        let of = |name: &str| {
+        let modified_at_s = |name: &str| {
             let path = format!("{}/{name}", self.path);
             self.root.stat(&path).ok().and_then(|stat| u64::try_from(stat.st_mtime).ok())
         };
-        of("").into_iter().chain(of("cgroup.events")).min()
+        modified_at_s("").into_iter().chain(modified_at_s("cgroup.events")).min()
     }
 
     pub fn children(&self) -> Result<Vec<(CString, u64)>, ReadError> {
@@ -258,20 +258,7 @@ impl CgroupDir {
     }
 }
 
-/// A method for each file besides pressure, from `method: Value = name, parser;`. Its value is
-/// `None` where the file is absent, because the controller is off, the kernel is older, or this is the
-/// root cgroup.
-macro_rules! files {
-    ($($method:ident: $value:ty = $name:literal, $parse:expr;)*) => {
-        impl CgroupDir {
-            $(pub fn $method(&self, buffer: &mut ReadBuffer) -> Result<Option<$value>, ReadError> {
-                self.read($name, buffer, $parse)
-            })*
-        }
-    };
-}
-
-files! {
+files! { CgroupDir:
     controllers: Controllers = c"cgroup.controllers", parse_controllers;
     populated: bool = c"cgroup.events", parse_populated;
     process_count: u64 = c"cgroup.procs", count_processes;

@@ -141,12 +141,6 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
 /// A value for each block device.
 pub type Devices<T> = BTreeMap<Device, T>;
 
-/// Parses the names of block devices in `/proc/diskstats`. Lines that do not parse are skipped: the
-/// counters of a device do not depend on its name.
-pub fn parse_device_names(text: &[u8]) -> Devices<String> {
-    of_devices(text, |stat| stat.name)
-}
-
 /// Counters of a block device since boot. They count operations after merging; a cgroup's `io.stat`
 /// counts them before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -159,25 +153,26 @@ pub struct DiskCounters {
     pub reading_ms: u64,
 }
 
-/// Parses `/proc/diskstats`. Lines that do not parse are skipped.
-pub fn parse_disk_counters(text: &[u8]) -> Devices<DiskCounters> {
-    of_devices(text, |stat| DiskCounters {
-        reads: stat.reads,
-        reads_merged: stat.merged,
-        writes: stat.writes,
-        writes_merged: stat.writes_merged,
-        reading_ms: stat.time_reading,
-    })
+impl From<DiskStat> for DiskCounters {
+    fn from(stat: DiskStat) -> Self {
+        Self {
+            reads: stat.reads,
+            reads_merged: stat.merged,
+            writes: stat.writes,
+            writes_merged: stat.writes_merged,
+            reading_ms: stat.time_reading,
+        }
+    }
 }
 
-fn of_devices<T>(text: &[u8], of: impl Fn(DiskStat) -> T) -> Devices<T> {
-    let text = String::from_utf8_lossy(text);
-    let row = |line| {
+/// Parses `/proc/diskstats`, and keeps a part of each line. Lines that do not parse are skipped.
+pub fn parse_diskstats<T>(text: &[u8], part: impl Fn(DiskStat) -> T) -> Devices<T> {
+    let device = |line| {
         let stat = DiskStat::from_line(line).ok()?;
         let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
-        Some((Device { major, minor }, of(stat)))
+        Some((Device { major, minor }, part(stat)))
     };
-    text.lines().filter_map(row).collect()
+    String::from_utf8_lossy(text).lines().filter_map(device).collect()
 }
 
 #[cfg(test)]
@@ -219,7 +214,8 @@ mod tests {
     #[test]
     fn diskstats_gives_name_and_counters_of_each_device() {
         let text = b" 254       0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n";
-        let (names, disks) = (parse_device_names(text), parse_disk_counters(text));
+        let names = parse_diskstats(text, |stat| stat.name);
+        let disks = parse_diskstats(text, DiskCounters::from);
         assert_eq!(names, BTreeMap::from([(Device { major: 254, minor: 0 }, "vda".to_owned())]));
         let vda = DiskCounters {
             reads: 1,

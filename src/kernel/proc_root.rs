@@ -3,15 +3,17 @@
 use std::ffi::CStr;
 use std::path::Path;
 
+use procfs::DiskStat;
+
 use super::cgroup_dir::Resource;
 use super::directory::Directory;
 use super::node_text::{
-    CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_device_names, parse_disk_counters,
-    parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
+    CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_diskstats, parse_meminfo,
+    parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, TaskId};
-use super::read::{ReadBuffer, ReadError, if_present};
+use super::read::{ReadBuffer, ReadError, files, if_present};
 use super::task_text::{counts_two_pids, parse_task_schedstat};
 use super::text::ParseError;
 
@@ -40,36 +42,21 @@ impl ProcRoot {
         self.0.read(name, buffer, parse_pressure)
     }
 
-    /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
-    pub fn irq_pressure(&self, buffer: &mut ReadBuffer) -> Result<Option<Pressure>, ReadError> {
-        self.read_optional(c"pressure/irq", buffer, parse_pressure)
-    }
-
-    pub fn cpu_times(&self, buffer: &mut ReadBuffer) -> Result<Option<CpuTimes>, ReadError> {
-        self.read_optional(c"stat", buffer, parse_proc_stat)
-    }
-
-    /// Run delay of all tasks from `/proc/schedstat`, nanoseconds; it needs CONFIG_SCHEDSTATS.
-    pub fn run_delay(&self, buffer: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
-        self.read_optional(c"schedstat", buffer, parse_schedstat)
-    }
-
-    pub fn reclaim(&self, buffer: &mut ReadBuffer) -> Result<Option<Reclaim>, ReadError> {
-        self.read_optional(c"vmstat", buffer, parse_vmstat)
-    }
-
-    pub fn memory(&self, buffer: &mut ReadBuffer) -> Result<Option<NodeMemory>, ReadError> {
-        self.read_optional(c"meminfo", buffer, parse_meminfo)
-    }
-
     pub fn device_names(&self, buffer: &mut ReadBuffer) -> Result<Devices<String>, ReadError> {
-        let names = self.read_optional(c"diskstats", buffer, |text| Ok(parse_device_names(text)));
-        Ok(names?.unwrap_or_default())
+        self.diskstats(buffer, |stat| stat.name)
     }
 
     pub fn disks(&self, buffer: &mut ReadBuffer) -> Result<Devices<DiskCounters>, ReadError> {
-        let disks = self.read_optional(c"diskstats", buffer, |text| Ok(parse_disk_counters(text)));
-        Ok(disks?.unwrap_or_default())
+        self.diskstats(buffer, DiskCounters::from)
+    }
+
+    fn diskstats<T>(
+        &self,
+        buffer: &mut ReadBuffer,
+        value: fn(DiskStat) -> T,
+    ) -> Result<Devices<T>, ReadError> {
+        let devices = self.read(c"diskstats", buffer, |text| Ok(parse_diskstats(text, value)))?;
+        Ok(devices.unwrap_or_default())
     }
 
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
@@ -111,7 +98,7 @@ impl ProcRoot {
         line.split_whitespace().rev().find_map(value)
     }
 
-    fn read_optional<T>(
+    fn read<T>(
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,
@@ -119,6 +106,16 @@ impl ProcRoot {
     ) -> Result<Option<T>, ReadError> {
         if_present(self.0.read(name, buffer, parse))
     }
+}
+
+files! { ProcRoot:
+    cpu_times: CpuTimes = c"stat", parse_proc_stat;
+    /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
+    irq_pressure: Pressure = c"pressure/irq", parse_pressure;
+    memory: NodeMemory = c"meminfo", parse_meminfo;
+    reclaim: Reclaim = c"vmstat", parse_vmstat;
+    /// Run delay of all tasks, nanoseconds; it needs CONFIG_SCHEDSTATS.
+    run_delay: u64 = c"schedstat", parse_schedstat;
 }
 
 #[cfg(test)]

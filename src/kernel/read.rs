@@ -39,6 +39,21 @@ pub(super) fn if_present<T>(read: Result<T, ReadError>) -> Result<Option<T>, Rea
     }
 }
 
+/// Methods that read one file each, from `method: Value = name, parser;`, by the method `read` of the
+/// type. The value is `None` where the file is absent: its controller or a feature of the kernel is
+/// off, or the kernel is older.
+macro_rules! files {
+    ($Dir:ident: $($(#[$about:meta])* $method:ident: $value:ty = $name:literal, $parse:expr;)*) => {
+        impl $Dir {
+            $($(#[$about])*
+            pub fn $method(&self, buffer: &mut ReadBuffer) -> Result<Option<$value>, ReadError> {
+                self.read($name, buffer, $parse)
+            })*
+        }
+    };
+}
+pub(super) use files;
+
 /// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadErrorKind {

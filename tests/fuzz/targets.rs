@@ -21,8 +21,7 @@ use psi_agent::kernel::limits::{
 };
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
-    parse_device_names, parse_disk_counters, parse_meminfo, parse_proc_stat, parse_schedstat,
-    parse_vmstat,
+    parse_diskstats, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
@@ -39,7 +38,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 39] = targets! {
+static TARGETS: [(&str, Parse); 38] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
@@ -48,8 +47,7 @@ static TARGETS: [(&str, Parse); 39] = targets! {
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
     cpu_stat_local: parse_cpu_stat_local,
-    device_names: parse_device_names,
-    disk_counters: parse_disk_counters,
+    diskstats: |bytes| parse_diskstats(bytes, |stat| stat),
     extender_arguments: network::extender_arguments,
     host: network::host,
     http_request: network::http_request,
