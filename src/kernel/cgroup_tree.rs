@@ -246,9 +246,9 @@ impl CgroupTree {
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                let (id, made_at_s) = (CgroupId(dir.inode()), dir.made_at_s());
                 let descends = self.extent.descends(&place);
-                let cgroup = Arc::new(Cgroup { id, path: Arc::clone(&path), place, made_at_s });
+                let id = CgroupId(dir.inode());
+                let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
                 self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
                 return true;
             }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
 use procfs::process::MountInfo;
 
-use super::read::ReadError;
+use super::directory::Directory;
+use super::read::{ReadBuffer, ReadError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup2Mount {
@@ -27,28 +27,25 @@ impl Cgroup2Mount {
 /// Lists the cgroup2 mounts, with the one that shows the largest part of the tree first. A listed
 /// mount can be hidden by another one over it.
 pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
-    let path = proc_root.join("self/mountinfo");
-    let text = std::fs::read(&path).map_err(|error| {
-        ReadError::new(&path, Errno::from_raw(error.raw_os_error().unwrap_or_default()))
-    })?;
-    Ok(cgroup2_of(&text))
+    let mounts = |text: &[u8]| Ok(cgroup2_of(text));
+    Directory::open(proc_root)?.read(c"self/mountinfo", &mut ReadBuffer::default(), mounts)
 }
 
 /// Lists the cgroup2 mounts in the text of a mountinfo file. Lines that do not parse are skipped.
 pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<Cgroup2Mount> {
     let lines = mountinfo.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
     let mut hybrid = false;
-    let mut found: Vec<Cgroup2Mount> = Vec::new();
+    let mut mounts: Vec<Cgroup2Mount> = Vec::new();
     for mount in lines.filter_map(|line| MountInfo::from_line(line).ok()) {
         hybrid |= mount.fs_type == "cgroup";
         if mount.fs_type == "cgroup2" {
             let mount_point = unescape(&mount.mount_point.to_string_lossy()).into();
-            found.push(Cgroup2Mount { mount_point, top: mount.root, hybrid: false });
+            mounts.push(Cgroup2Mount { mount_point, top: mount.root, hybrid: false });
         }
     }
-    found.sort_by_key(|mount| std::cmp::Reverse(mount.levels_above()));
-    found.iter_mut().for_each(|mount| mount.hybrid = hybrid);
-    found
+    mounts.sort_by_key(|mount| std::cmp::Reverse(mount.levels_above()));
+    mounts.iter_mut().for_each(|mount| mount.hybrid = hybrid);
+    mounts
 }
 
 /// mountinfo escapes space, tab, newline and backslash as a backslash and three octal digits.
@@ -63,10 +60,10 @@ mod tests {
     use super::*;
 
     fn check(mountinfo: &str, expected: Option<(&str, bool)>) {
-        let found = cgroup2_of(mountinfo.as_bytes());
-        let found = found.first();
-        let found = found.map(|found| (found.mount_point.to_str().unwrap(), found.hybrid));
-        assert_eq!(found, expected, "{mountinfo}");
+        let mounts = cgroup2_of(mountinfo.as_bytes());
+        let first = mounts.first();
+        let first = first.map(|mount| (mount.mount_point.to_str().unwrap(), mount.hybrid));
+        assert_eq!(first, expected, "{mountinfo}");
     }
 
     #[test]
@@ -106,8 +103,8 @@ mod tests {
     fn a_mount_point_that_is_not_utf_8_is_skipped() {
         let mountinfo = b"40 25 8:1 / /mnt/\xff rw - ext4 /dev/sda1 rw\n\
               30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        let found = cgroup2_of(mountinfo);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].mount_point.to_str(), Some("/sys/fs/cgroup"));
+        let mounts = cgroup2_of(mountinfo);
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0].mount_point.to_str(), Some("/sys/fs/cgroup"));
     }
 }

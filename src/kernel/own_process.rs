@@ -1,10 +1,12 @@
 //! The agent's own process: its resource usage, its limit of open files, and the name of its host.
 
+use std::path::Path;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::stat::stat;
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
+
+use super::cgroup_dir::CgroupRoot;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProcess {
@@ -61,7 +63,6 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
 /// Inode of the cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
 /// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
 pub fn own_cgroup_inode() -> Option<u64> {
-    let top = "/sys/fs/cgroup";
-    let is_cgroup2 = statfs(top).ok()?.filesystem_type() == CGROUP2_SUPER_MAGIC;
-    is_cgroup2.then(|| stat(top).ok().map(|stat| stat.st_ino)).flatten()
+    let root = CgroupRoot::open(Path::new("/sys/fs/cgroup")).ok()?;
+    root.is_cgroup2().then(|| root.stat("/").ok().map(|stat| stat.st_ino)).flatten()
 }

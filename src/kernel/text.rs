@@ -32,13 +32,11 @@ impl std::error::Error for ParseError {}
 
 /// The lines of a file with their numbers. A text that does not end in a newline is truncated.
 pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, ParseError> {
-    let body = match text.split_last() {
-        None => None,
-        Some((b'\n', body)) => Some(body),
-        Some(_) => return Err(ParseError::of_file("a newline at the end")),
-    };
-    let lines = body.into_iter().flat_map(|body| body.split(|&byte| byte == b'\n'));
-    Ok((1..).zip(lines))
+    if text.last().is_some_and(|&byte| byte != b'\n') {
+        return Err(ParseError::of_file("a newline at the end"));
+    }
+    let lines = text.split_inclusive(|&byte| byte == b'\n');
+    Ok((1..).zip(lines.filter_map(|line| line.strip_suffix(b"\n"))))
 }
 
 /// The line of a file that has exactly one, without its newline.
