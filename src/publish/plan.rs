@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::level::{LevelInput, LevelTracker};
 use super::score::{PublishedScore, STEP, points};
+use crate::client::cluster::call::CallError;
 use crate::contract::{Level, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
@@ -23,7 +24,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// API server is available again, since all agents of a cluster retry at this interval: less than
 /// three times the usual number of writes, if heartbeats are every 5 min.
 const LAST_RETRY: Duration = Duration::from_secs(180);
-/// Longest time between retries while the API server refuses the write.
+/// Longest time between retries while the API server refuses the write, until rights or objects change.
 const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest wait that the agent accepts from the API server (`Retry-After`).
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
@@ -36,14 +37,6 @@ pub enum WriteReason {
     /// The date is renewed. The values stay as they are, unless the hourly limit of changes is
     /// reached.
     Heartbeat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// The API server refuses the write until rights or objects change.
-    Refused,
-    /// The API server is unreachable or busy, and may set a time to wait (`Retry-After`).
-    Unavailable(Option<Duration>),
 }
 
 #[derive(Debug)]
@@ -196,14 +189,18 @@ impl Plan {
     }
 
     /// Records a failed request. `random`, from 0 to 1, spreads the retries of a cluster.
-    pub fn failed(&mut self, failure: Failure, now: Instant, random: f64) {
-        let (longest, requested) = match failure {
-            Failure::Refused => (LAST_RETRY_REFUSED, None),
-            Failure::Unavailable(requested) => (LAST_RETRY, requested),
-        };
+    pub fn failed(&mut self, error: &CallError, now: Instant, random: f64) {
+        let is_refused = matches!(
+            error,
+            CallError::Forbidden(_)
+                | CallError::Unauthorized(_)
+                | CallError::NotFound
+                | CallError::Refused { .. }
+        );
+        let longest = if is_refused { LAST_RETRY_REFUSED } else { LAST_RETRY };
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10));
         let wait = doubled.min(longest).mul_f64(0.5 + random / 2.0);
-        let requested = requested.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        let requested = error.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
     }

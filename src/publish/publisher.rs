@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::marker::{Mark, Marker};
 use super::node_patch::{Outputs, node_patch};
-use super::plan::{Failure, Plan, WriteReason};
+use super::plan::{Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{NodeKeys, OwnNode, PodName};
@@ -200,16 +200,7 @@ impl Publisher {
     }
 
     fn fail(&mut self, score: &NodeScore, error: &CallError, report: &mut impl FnMut(&Report<'_>)) {
-        let is_refused = matches!(
-            error,
-            CallError::Forbidden(_)
-                | CallError::Unauthorized(_)
-                | CallError::NotFound
-                | CallError::Refused { .. }
-        );
-        let failure =
-            if is_refused { Failure::Refused } else { Failure::Unavailable(error.retry_after()) };
-        self.plan.failed(failure, score.moment.at, (self.settings.random)());
+        self.plan.failed(error, score.moment.at, (self.settings.random)());
         report(&Report::Failed(error));
     }
 }

@@ -10,12 +10,13 @@ use http::{Method, Request};
 use jiff::Timestamp;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::contract::{Basis, Level, Prefix, Thresholds};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::PublishedScore;
 use psi_agent::publish::node_patch::{Outputs, node_patch};
-use psi_agent::publish::plan::{Failure, Plan};
+use psi_agent::publish::plan::Plan;
 use psi_agent::rates::Ratio;
 use psi_agent::score::{NodeScore, PerResource};
 use serde_json::{Value, json};
@@ -112,7 +113,7 @@ impl Simulation {
                         agent.written_at = Some(now_s);
                         agent.plan.written(published, reason, now, random);
                     } else {
-                        agent.plan.failed(Failure::Unavailable(None), now, random);
+                        agent.plan.failed(&CallError::Throttled(None), now, random);
                     }
                 }
                 if let Some(written_at) = agent.written_at {
