@@ -98,7 +98,7 @@ impl NodeRates {
             pressure: PerResource::by(|resource| pressure.of(resource).shares()),
             reports: PerResource::by(|resource| pressure.of(resource).last().is_some()),
             cpus: times.map(|times| times.cpus),
-            utilization: readings.cpu_share(CpuTimes::busy),
+            utilization: readings.cpu_share(|times| times.busy),
             steal: readings.cpu_share(|times| times.steal),
             memory_utilization: readings.memory.and_then(|memory| {
                 let (total, available) = (memory.total?, memory.available?);
@@ -256,7 +256,7 @@ impl ScrapeRates {
         Self {
             window: later.moment.at.saturating_duration_since(earlier.moment.at),
             pressure: shares(&earlier.node.pressure, &later.node.pressure),
-            utilization: node.cpu_share(CpuTimes::busy),
+            utilization: node.cpu_share(|times| times.busy),
             steal: node.cpu_share(|times| times.steal),
             cgroups: all(later).into_iter().filter_map(rates).collect(),
         }

@@ -10,37 +10,18 @@ use super::text::{
     ParseError, keyed_file, lines, numbers, parse_keyed, parse_u64, split_once, words,
 };
 
-/// `/proc/stat`: CPU time by kind, in clock ticks since boot, summed over CPUs.
+/// `/proc/stat`: CPU time in clock ticks since boot, summed over CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// User mode, guests included.
-    pub user: u64,
-    pub nice: u64,
-    pub system: u64,
-    pub idle: u64,
-    /// Idle while a task waited for a disk.
-    pub iowait: u64,
-    pub irq: u64,
-    pub softirq: u64,
+    /// A CPU ran a task or an interrupt of this node.
+    pub busy: u64,
     /// Runnable while the hypervisor of this node ran other guests.
     pub steal: u64,
+    /// All ticks: busy, steal and idle.
+    pub total: u64,
     pub cpus: u64,
     /// Time of boot, seconds since the epoch.
     pub boot_time_s: u64,
-}
-
-impl CpuTimes {
-    /// Ticks in which a CPU ran a task or an interrupt of this node.
-    pub fn busy(&self) -> u64 {
-        [self.user, self.nice, self.system, self.irq, self.softirq]
-            .into_iter()
-            .fold(0, u64::saturating_add)
-    }
-
-    /// All ticks, idle and steal included.
-    pub fn total(&self) -> u64 {
-        [self.idle, self.iowait, self.steal].into_iter().fold(self.busy(), u64::saturating_add)
-    }
 }
 
 keyed_file! {
@@ -85,13 +66,16 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     Ok(CpuTimes { cpus, boot_time_s, ..times })
 }
 
-/// `user nice system idle`, then the fields of later kernels, which default to 0.
+/// `user nice system idle`, then `iowait irq softirq steal` of later kernels, which default to 0.
+/// `user` includes guests.
 fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
     let mut words = words(text);
     let [user, nice, system, idle] = numbers(&mut words)?;
     let mut later = || words.next().map_or(Some(0), parse_u64);
     let (iowait, irq, softirq, steal) = (later()?, later()?, later()?, later()?);
-    Some(CpuTimes { user, nice, system, idle, iowait, irq, softirq, steal, ..CpuTimes::default() })
+    let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
+    let total = [idle, iowait, steal].into_iter().fold(busy, u64::saturating_add);
+    Some(CpuTimes { busy, steal, total, ..CpuTimes::default() })
 }
 
 /// Whether a line is that of one CPU, such as `cpu0`.
@@ -183,14 +167,14 @@ mod tests {
     fn proc_stat_gives_ticks_cpus_and_boot_time() {
         let text = b"cpu  10 20 30 40 50 60 70 80 90 100\ncpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5 0 0\nbtime 1795231601\n";
         let times = parse_proc_stat(text).unwrap();
-        assert_eq!((times.busy(), times.total()), (190, 360));
+        assert_eq!((times.busy, times.total), (190, 360));
         assert_eq!((times.cpus, times.boot_time_s, times.steal), (2, 1_795_231_601, 80));
     }
 
     #[test]
     fn an_old_proc_stat_has_no_steal() {
         let times = parse_proc_stat(b"cpu  1 2 3 4\nbtime 5\n").unwrap();
-        assert_eq!((times.idle, times.steal), (4, 0));
+        assert_eq!((times.busy, times.total, times.steal), (6, 10, 0));
         assert!(parse_proc_stat(b"cpu  1 2 3\nbtime 5\n").is_err());
         assert!(parse_proc_stat(b"btime 5\n").is_err());
     }

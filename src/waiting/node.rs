@@ -47,7 +47,7 @@ impl NodeReadings {
 
     /// Share of the CPUs' time.
     pub fn cpu_share(&self, ticks: fn(&CpuTimes) -> u64) -> Option<Ratio> {
-        let whole = self.cpu_times.increase(|times| Some(times.total()))?;
+        let whole = self.cpu_times.increase(|times| Some(times.total))?;
         Ratio::of(self.cpu_times.increase(|times| Some(ticks(times)))?, whole)
     }
 
