@@ -14,7 +14,7 @@ use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::{Config, PodSource, Publish};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, Extent};
+use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::pod_source::{connect, list};
@@ -100,7 +100,7 @@ fn check_host(config: &Config) -> Vec<Finding> {
     findings.push(pressure);
 
     if !host.node_alone {
-        let mut tree = CgroupTree::new(Arc::clone(&host.root), Extent::Everything, 0);
+        let mut tree = CgroupTree::new(Arc::clone(&host.root), TreeScope::All, 0);
         tree.follow(clock::now().at);
         findings.push(cgroups(&mut tree));
         if psi_is_on {

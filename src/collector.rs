@@ -18,7 +18,7 @@ use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, Extent};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, TreeScope};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
@@ -80,15 +80,15 @@ impl Collector {
     pub fn new(sources: Sources, clock: Clock) -> Self {
         let Sources { proc, root, selection, groups, cpu_source, counts_run_delay, handles } =
             sources;
-        let extent = match selection {
-            None => Extent::Root,
-            Some(Selection { everything: true, .. }) => Extent::Everything,
-            Some(_) => Extent::Pods,
+        let scope = match selection {
+            None => TreeScope::Root,
+            Some(Selection { everything: true, .. }) => TreeScope::All,
+            Some(_) => TreeScope::Pods,
         };
         Self {
             node: NodeReader::new(proc),
             is_whole_node: !root.is_namespaced(),
-            tree: CgroupTree::new(root, extent, handles.cgroups),
+            tree: CgroupTree::new(root, scope, handles.cgroups),
             states: States::new(),
             files: Files::new(clock),
             selector: Selector::default(),

@@ -45,36 +45,34 @@ impl Cgroup {
     }
 }
 
+/// The cgroups that a tree contains. Mount units are in none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// All cgroups except mount units.
-    Everything,
-    /// Pods, containers and their ancestors; nothing below a container.
+pub enum TreeScope {
+    All,
+    /// Cgroups outside of pods, pods, and their containers and sandboxes, with nothing below these.
     Pods,
     Root,
 }
 
-impl Extent {
+impl TreeScope {
     fn includes(self, place: &Place) -> bool {
         match place {
             Place::MountUnit => false,
             Place::Root | Place::Host => true,
-            Place::Pod(pod) => {
-                let level = &pod.level;
-                self == Extent::Everything
-                    || matches!(
-                        level,
-                        PodLevel::Pod | PodLevel::Sandbox(_) | PodLevel::Container(_)
-                    )
-            }
+            Place::Pod(pod) => match pod.level {
+                PodLevel::Pod | PodLevel::Sandbox(_) | PodLevel::Container(_) => true,
+                PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown => {
+                    self == TreeScope::All
+                }
+            },
         }
     }
 
     fn descends(self, place: &Place) -> bool {
         match self {
-            Extent::Everything => true,
-            Extent::Pods => !matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod),
-            Extent::Root => false,
+            TreeScope::All => true,
+            TreeScope::Pods => !matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod),
+            TreeScope::Root => false,
         }
     }
 }
@@ -99,7 +97,7 @@ pub struct TreeHealth {
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
-    extent: Extent,
+    scope: TreeScope,
     watch: Option<CgroupWatch>,
     nodes: BTreeMap<Arc<str>, CgroupNode>,
     rescanned_at: Option<Instant>,
@@ -111,12 +109,12 @@ pub struct CgroupTree {
 
 impl CgroupTree {
     /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills it.
-    pub fn new(root: Arc<CgroupRoot>, extent: Extent, handles: usize) -> Self {
+    pub fn new(root: Arc<CgroupRoot>, scope: TreeScope, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
         Self {
             root,
-            extent,
+            scope,
             watch,
             nodes: BTreeMap::new(),
             rescanned_at: None,
@@ -240,13 +238,13 @@ impl CgroupTree {
     /// Adds a cgroup, unless it is in the tree or does not belong there. Returns whether it was added.
     fn add(&mut self, path: Arc<str>) -> bool {
         let place = Place::of_path(&path);
-        if !self.extent.includes(&place) || self.nodes.contains_key(&path) {
+        if !self.scope.includes(&place) || self.nodes.contains_key(&path) {
             return false;
         }
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                let descends = self.extent.descends(&place);
+                let descends = self.scope.descends(&place);
                 let id = CgroupId(dir.inode());
                 let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
                 self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
