@@ -1,5 +1,7 @@
-//! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels write rows without
-//! numbers, or two devices in one line: such a row is dropped and counted, the others are kept.
+//! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels end the row of a device
+//! without numbers by a space, so that the next row is in the same line.
+
+use std::iter::Peekable;
 
 use super::text::{parse_u32, parse_u64, split_once};
 
@@ -33,12 +35,24 @@ pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
 /// Parses `io.stat`. A malformed row is counted and does not affect the others.
 pub fn parse_io_stat(text: &[u8]) -> IoStat {
     let mut stat = IoStat::default();
-    for row in text.split_inclusive(|&byte| byte == b'\n') {
-        // A last row without a newline is truncated, perhaps within a number.
-        match row.strip_suffix(b"\n").and_then(parse_row) {
-            Some(Row::Counters(counters)) => stat.devices.push(counters),
-            Some(Row::NoNumbers) => {}
-            None => stat.dropped_rows += 1,
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        // A last line without a newline is truncated, perhaps within a number.
+        let Some(line) = line.strip_suffix(b"\n") else {
+            stat.dropped_rows += 1;
+            break;
+        };
+        let words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        let mut words = words.peekable();
+        loop {
+            match parse_row(&mut words) {
+                Some(Row::Counters(counters)) => stat.devices.push(counters),
+                Some(Row::NoNumbers) => {}
+                None => stat.dropped_rows += 1,
+            }
+            while words.next_if(|word| parse_device(word).is_none()).is_some() {}
+            if words.peek().is_none() {
+                break;
+            }
         }
     }
     stat
@@ -50,12 +64,12 @@ enum Row {
     NoNumbers,
 }
 
-fn parse_row(row: &[u8]) -> Option<Row> {
-    let mut words = row.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+/// The row of the next device, up to the next one in the same line.
+fn parse_row<'a>(words: &mut Peekable<impl Iterator<Item = &'a [u8]>>) -> Option<Row> {
     let device = parse_device(words.next()?)?;
     let (mut rbytes, mut wbytes, mut rios, mut wios) = (None, None, None, None);
     let mut any = false;
-    for word in words {
+    while let Some(word) = words.next_if(|word| parse_device(word).is_none()) {
         any = true;
         let (key, value) = split_once(word, b'=')?;
         let slot = match key {
@@ -97,11 +111,21 @@ mod tests {
     }
 
     #[test]
+    fn a_device_begins_a_row_within_a_line() {
+        let numbers = "rbytes=1 wbytes=2 rios=3 wios=4";
+        let text = format!("7:1 7:0 8:0 {numbers} dios=0 8:16 {numbers}\n254:0 254:16 {numbers}\n");
+        let stat = parse_io_stat(text.as_bytes());
+        let devices = stat.devices.iter().map(|row| (row.device.major, row.device.minor));
+        assert_eq!(devices.collect::<Vec<_>>(), [(8, 0), (8, 16), (254, 16)]);
+        assert_eq!(stat.dropped_rows, 0);
+    }
+
+    #[test]
     fn a_malformed_row_costs_that_row_only() {
         let stat = parse_io_stat(
-            b"254:0 254:16 rbytes=1 wbytes=1 rios=1 wios=1\n7:0 \n8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n8:1 rbytes=1\n",
+            b"7:0 \n8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n8:1 rbytes=1\n8:2 x 8:3 rbytes=1 wbytes=2 rios=3 wios=4\n",
         );
-        assert_eq!((stat.devices.len(), stat.dropped_rows), (1, 3));
+        assert_eq!((stat.devices.len(), stat.dropped_rows), (2, 3));
         let truncated = parse_io_stat(b"8:0 rbytes=1 wbytes=2 rios=3 wios=4");
         assert_eq!((truncated.devices.len(), truncated.dropped_rows), (0, 1));
     }
