@@ -23,7 +23,7 @@ impl PodMetrics {
             )?,
             rejected_names: IntGauge::new(
                 "psi_agent_rejected_pod_names",
-                "Names of VMs and images in the list of pods that are malformed or too long to export.",
+                "Names in the list of pods that are malformed or too long to export, or that another pod has.",
             )?,
             errors: IntCounter::new(
                 "psi_agent_pod_watch_errors_total",

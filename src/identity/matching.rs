@@ -1,10 +1,11 @@
 //! Matches cgroups with the list of pods.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::pod_index::PodIndex;
 use super::workload::Workload;
-use crate::cgroup_path::{Place, PodLevel};
+use crate::cgroup_path::{Place, PodLevel, PodUid};
 
 /// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,20 +34,29 @@ pub struct Matching {
     /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
     /// those that are too new.
     pub cgroups_without_pod: usize,
-    /// Names in the list of pods that are malformed or too long, and not exported.
+    /// Names in the list of pods that are malformed, too long or those of another pod.
     pub rejected_names: usize,
 }
 
 /// Finds the pod or container of each of these cgroups, where there is a source of pods.
 pub fn match_pods<'a>(
     pods: Option<&PodIndex>,
-    places: impl Iterator<Item = &'a Place>,
+    places: impl Iterator<Item = &'a Place> + Clone,
 ) -> (Vec<PodMatch>, Option<Matching>) {
     let Some(pods) = pods else { return (places.map(|_| PodMatch::NoPod).collect(), None) };
+    let static_pods: HashMap<&PodUid, &Arc<Workload>> = places
+        .clone()
+        .filter_map(|place| {
+            let Place::Pod(pod) = place else { return None };
+            Some((&pod.uid, pods.static_pod(pod)?))
+        })
+        .collect();
     let mut cgroups_without_pod = 0;
     let found = places.map(|place| {
         let Place::Pod(pod) = place else { return PodMatch::NoPod };
-        if let Some(workload) = pods.workload(pod) {
+        let is_pod = pod.level == PodLevel::Pod;
+        let by_container = || static_pods.get(&pod.uid).filter(|_| is_pod).copied();
+        if let Some(workload) = pods.workload(pod).or_else(by_container) {
             return PodMatch::Known(Arc::clone(workload));
         }
         if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {

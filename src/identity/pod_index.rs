@@ -23,8 +23,8 @@ const LONGEST_HASH: usize = 63;
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
     /// Uids of pods by their annotation [`key::CONFIG_HASH`]. Any user can annotate a pod, so a uid
-    /// is always looked up before a hash.
-    config_hashes: HashMap<Box<str>, Box<str>>,
+    /// is always looked up before a hash, and a hash leads only to the pod that has the container.
+    config_hashes: HashMap<Box<str>, Vec<Box<str>>>,
     listed: bool,
 }
 
@@ -50,15 +50,22 @@ impl PodIndex {
         if self.pods.get(uid).is_none_or(|before| **before != indexed) {
             self.pods.insert(uid.into(), Arc::new(indexed));
         }
-        self.config_hashes.retain(|_, owner| **owner != *uid);
+        self.forget_hash(uid);
         if let Some(hash) = config_hash(&pod.metadata) {
-            self.config_hashes.insert(hash.into(), uid.into());
+            self.config_hashes.entry(hash.into()).or_default().push(uid.into());
         }
     }
 
     pub fn delete(&mut self, pod: &Pod) {
         self.pods.remove(&*pod.metadata.uid);
-        self.config_hashes.retain(|_, owner| **owner != *pod.metadata.uid);
+        self.forget_hash(&pod.metadata.uid);
+    }
+
+    fn forget_hash(&mut self, uid: &str) {
+        self.config_hashes.retain(|_, pods| {
+            pods.retain(|pod| **pod != *uid);
+            !pods.is_empty()
+        });
     }
 
     pub fn replace(&mut self, pods: &[Pod]) {
@@ -72,18 +79,32 @@ impl PodIndex {
     }
 
     /// The pod or container of a cgroup; `None` for unknown pods and for cgroups that never have
-    /// labels (sandboxes, monitors, cgroups within a container).
+    /// labels (sandboxes, monitors, cgroups within a container). The cgroup of a static pod is
+    /// identified by those of its containers: see [`PodIndex::static_pod`].
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
-        let uid = place.uid.as_str();
-        let by_hash = || self.pods.get(self.config_hashes.get(uid)?);
-        let pod = self.pods.get(uid).or_else(by_hash)?;
+        let by_uid = self.pods.get(place.uid.as_str());
         match &place.level {
-            PodLevel::Pod => Some(&pod.pod),
-            PodLevel::Container(container) => pod.containers.get(container.id.as_str()),
+            PodLevel::Pod => by_uid.map(|pod| &pod.pod),
+            PodLevel::Container(container) => {
+                let pod = by_uid.or_else(|| self.by_hash(place))?;
+                pod.containers.get(container.id.as_str())
+            }
             PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
                 None
             }
         }
+    }
+
+    /// The static pod that the cgroup of a container belongs to.
+    pub fn static_pod(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
+        self.by_hash(place).map(|pod| &pod.pod)
+    }
+
+    fn by_hash(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
+        let PodLevel::Container(container) = &place.level else { return None };
+        let uids = self.config_hashes.get(place.uid.as_str())?;
+        let mut pods = uids.iter().filter_map(|uid| self.pods.get(uid));
+        pods.find(|pod| pod.containers.contains_key(container.id.as_str()))
     }
 
     /// Whether a full list was received. Until then an empty index means that pods are unknown.
@@ -95,9 +116,11 @@ impl PodIndex {
         self.pods.len()
     }
 
-    /// Names in these pods that are malformed or too long, and not exported.
+    /// Names in these pods that are malformed or too long, and not exported, and hashes of static
+    /// pods that another pod has, too.
     pub fn rejected_names(&self) -> usize {
-        self.pods.values().map(|pod| pod.rejected_names).sum()
+        let names: usize = self.pods.values().map(|pod| pod.rejected_names).sum();
+        names + self.config_hashes.values().map(|pods| pods.len() - 1).sum::<usize>()
     }
 
     pub fn is_empty(&self) -> bool {

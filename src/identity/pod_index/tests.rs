@@ -1,5 +1,6 @@
 use super::*;
 use crate::cgroup_path::Place;
+use crate::identity::matching::match_pods;
 use serde_json::{Value, json};
 
 const UID: &str = "1234abcd-0000-1111-2222-333344445555";
@@ -120,6 +121,43 @@ fn no_annotation_lets_a_pod_take_the_place_of_another_or_lose_its_own() {
             order.iter().for_each(|value| index.apply(&pod(value)));
         }
         assert_eq!(index.len(), 2);
+    }
+}
+
+#[test]
+fn the_cgroup_of_a_static_pod_belongs_to_the_pod_whose_container_is_below() {
+    let hash = "0123456789abcdef0123456789abcdef";
+    let annotated = |name: &str, uid: &str, container: &str| {
+        let annotations = json!({"kubernetes.io/config.hash": hash});
+        let status = json!({"name": "main", "containerID": format!("containerd://{container}")});
+        pod(&json!({
+            "metadata": {"uid": uid, "namespace": "any", "name": name, "annotations": annotations},
+            "status": {"containerStatuses": [status]},
+        }))
+    };
+    let mirror = annotated("etcd", UID, COMPUTE);
+    let tenant = annotated("thief", "9999abcd-0000-1111-2222-333344445555", CONSOLE);
+    let own = "/kubepods/pod9999abcd-0000-1111-2222-333344445555";
+    let tree = [
+        format!("/kubepods/pod{hash}"),
+        format!("/kubepods/pod{hash}/{COMPUTE}"),
+        own.to_owned(),
+        format!("{own}/{CONSOLE}"),
+    ];
+    let found = |index: &PodIndex| {
+        let places = tree.each_ref().map(|path| Place::of_path(path));
+        let (found, matching) = match_pods(Some(index), places.iter());
+        let pods = found.iter().map(|found| found.workload().map(|all| all.pod.to_string()));
+        let pods: Vec<Option<String>> = pods.collect();
+        (pods, matching.unwrap().rejected_names)
+    };
+    let thief = || Some("thief".to_owned());
+    for order in [[&mirror, &tenant], [&tenant, &mirror]] {
+        let mut index = PodIndex::of(&order.map(Pod::clone));
+        let etcd = || Some("etcd".to_owned());
+        assert_eq!(found(&index), (vec![etcd(), etcd(), thief(), thief()], 1));
+        index.delete(&mirror);
+        assert_eq!(found(&index), (vec![None, None, thief(), thief()], 0), "no pod has them");
     }
 }
 
