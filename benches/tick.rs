@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use psi_agent::client::pod::Pod;
 use psi_agent::clock::Moment;
 use psi_agent::collector::{Collector, Handles};
-use psi_agent::contract::Thresholds;
+use psi_agent::contract::{Prefix, Thresholds};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
@@ -64,7 +64,7 @@ impl Node {
                 source,
                 handles,
             ),
-            pods: PodIndex::of(&pods),
+            pods: PodIndex::of(Prefix::default(), &pods),
             assessor: Assessor::new(vec![Resource::Cpu, Resource::Memory], Thresholds::default()),
             before: None,
             now: Instant::now(),

@@ -76,7 +76,7 @@ async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
     let probes = Server::listen_for_probes(config.probe_address).await?;
     let node = pod_source::connect(&config.pods).await?;
     let authenticator = access::authenticator(config, node.as_ref(), &health)?;
-    let pods = pod_source::follow(&config.pods, node.clone(), &health)?;
+    let pods = pod_source::follow(config, node.clone(), &health)?;
     let sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
     let (assessed, assessments) = watch::channel(None);

@@ -361,7 +361,7 @@ fn cpu_source(
 fn api_server(config: &Config) -> Vec<Finding> {
     let findings = block_on(async {
         let node = connect(&config.pods).await;
-        let names = pod_names(&config.pods, &node).await;
+        let names = pod_names(config, &node).await;
         let (readable, restricted) =
             (own_node(config, &node).await, restriction(config, &node).await);
         Ok::<_, ClusterError>([names, readable, restricted])
@@ -376,8 +376,8 @@ type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
 
 /// Checks the list of pods, from which series get their labels. `None` if the agent runs
 /// stand-alone.
-async fn pod_names(source: &PodSource, node: &OwnNodeResult) -> Option<Finding> {
-    let remedy = match source {
+async fn pod_names(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
+    let remedy = match config.pods {
         PodSource::Standalone => return None,
         PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
@@ -385,7 +385,7 @@ async fn pod_names(source: &PodSource, node: &OwnNodeResult) -> Option<Finding> 
         }
     };
     let pods = match node {
-        Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
+        Ok(node) => list(config, node.as_ref()).await.map_err(|error| format!("{error:#}")),
         Err(error) => Err(error.to_string()),
     };
     Some(match pods {

@@ -156,6 +156,7 @@ impl Config {
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let kubeconfig = flags.kubeconfig.kubeconfig;
         self.pods = PodSource::new(flags.pods_file, kubeconfig, flags.node_name, in_cluster)?;
+        self.prefix = flags.prefix.prefix;
         self.selection = Scope::new(flags.scope, &self.pods)?.selection(levels);
         self.proc_root = flags.proc_root;
         self.cpu_source = flags.cpu_source.into();
@@ -200,7 +201,6 @@ impl TryFrom<CommandLine> for Config {
                 config.set_source(flags.source, &export.cgroup_levels)?;
                 config.families = export.families;
                 config.set_score(flags.score);
-                config.prefix = flags.prefix.prefix;
                 config.publish = Publish::new(flags.publish.publish, &config.pods);
                 config.publish.check(&config.pods)?;
                 config.heartbeat_interval = publishing.heartbeat_interval;

@@ -26,7 +26,7 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(config)?;
     let has_cgroup2 = !host.node_alone;
     let mut collector = host.into_collector(config);
-    let pods = read_now(&config.pods)?;
+    let pods = read_now(config)?;
     let pods = pods.as_ref();
     collector.tick(pods);
     std::thread::sleep(WINDOW);

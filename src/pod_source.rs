@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::client::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
 use crate::clock;
-use crate::config::PodSource;
+use crate::config::{Config, PodSource};
 use crate::health::Health;
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pods_file::{PodsFile, PodsFileError};
@@ -32,27 +32,26 @@ pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError
 /// Starts to follow the pods, those of `node` where the source is a cluster. Doesn't wait for the
 /// API server, but fails if the file of pods can't be read.
 pub fn follow(
-    source: &PodSource,
+    config: &Config,
     node: Option<OwnNode>,
     health: &Arc<Health>,
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
     let health = Arc::clone(health);
+    let mut index = PodIndex::new(config.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        tokio::spawn(follow_node(node, sender, health));
-    } else if let PodSource::File(path) = source {
+        tokio::spawn(follow_node(node, index, sender, health));
+    } else if let PodSource::File(path) = &config.pods {
         let mut file = PodsFile::new(path);
-        let mut index = PodIndex::default();
         update(&mut file, &mut index, &sender)?;
         tokio::spawn(follow_file(file, index, sender, health));
     }
     Ok(pods)
 }
 
-async fn follow_node(node: OwnNode, sender: Sender, health: Arc<Health>) {
-    let mut index = PodIndex::default();
+async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, health: Arc<Health>) {
     let mut events = std::pin::pin!(node.watch_pods());
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
@@ -92,16 +91,16 @@ fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<
 }
 
 /// The pods now; `None` where there is no source of pods.
-pub fn read_now(source: &PodSource) -> anyhow::Result<Option<PodIndex>> {
-    block_on(async { list(source, connect(source).await?.as_ref()).await })
+pub fn read_now(config: &Config) -> anyhow::Result<Option<PodIndex>> {
+    block_on(async { list(config, connect(&config.pods).await?.as_ref()).await })
 }
 
 /// As [`read_now`], with an existing client.
-pub async fn list(source: &PodSource, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
-    let pods = match (source, node) {
+pub async fn list(config: &Config, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
+    let pods = match (&config.pods, node) {
         (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),
         (PodSource::File(path), None) => PodsFile::new(path).read_if_changed()?,
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
-    Ok(pods.as_deref().map(PodIndex::of))
+    Ok(pods.map(|pods| PodIndex::of(config.prefix.clone(), &pods)))
 }

@@ -19,7 +19,7 @@ pub struct KubeconfigFlag {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct PrefixFlag {
-    /// Prefix of keys on Nodes, a DNS subdomain
+    /// Prefix of keys on Nodes and pods, a DNS subdomain
     #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
     pub prefix: Prefix,
 }

@@ -56,10 +56,11 @@ pub mod key {
     pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
     /// Annotation with any value: the VM should not be evicted. KubeVirt copies it from the VM.
     pub const PREFER_NO_EVICTION: &str = "descheduler.alpha.kubernetes.io/prefer-no-eviction";
-    /// Annotation: CPU ready that the VM's owner accepts, percent. KubeVirt copies it from the VM.
-    pub const CPU_WAIT_BUDGET: &str = "psi-agent.io/cpu-wait-budget";
+    /// Annotation, after the prefix: CPU ready that the VM's owner accepts, percent. KubeVirt copies
+    /// it from the VM.
+    pub const CPU_WAIT_BUDGET: &str = "/cpu-wait-budget";
 
-    pub(super) const ALL: [&str; 10] = [
+    pub(super) const ALL: [&str; 9] = [
         KIND,
         DOMAIN,
         CREATED_BY,
@@ -69,7 +70,6 @@ pub mod key {
         TARGET_READY,
         CONFIG_HASH,
         PREFER_NO_EVICTION,
-        CPU_WAIT_BUDGET,
     ];
 }
 
@@ -88,7 +88,7 @@ where
         fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
             let mut known = BTreeMap::new();
             while let Some(key) = pairs.next_key::<Cow<'_, str>>()? {
-                if key::ALL.contains(&&*key) {
+                if key::ALL.contains(&&*key) || key.ends_with(key::CPU_WAIT_BUDGET) {
                     known.insert(key.into_owned(), pairs.next_value()?);
                 } else {
                     pairs.next_value::<IgnoredAny>()?;

@@ -10,7 +10,7 @@ use super::flags::{
     AccessFlags, ExportFlags, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags,
     ServerFlags, SourceFlags, TlsFlags,
 };
-use crate::client::flags::{ApiFlags, PrefixFlag, ReapFlags, StaleAfter};
+use crate::client::flags::{ApiFlags, ReapFlags, StaleAfter};
 
 /// A command, with its own flags.
 #[derive(Debug, Clone, Subcommand)]
@@ -64,8 +64,6 @@ pub struct RunFlags {
     pub(super) access: AccessFlags,
     #[command(flatten)]
     pub(super) source: SourceFlags,
-    #[command(flatten)]
-    pub(super) prefix: PrefixFlag,
     #[command(flatten)]
     pub(super) export: ExportFlags,
     #[command(flatten)]

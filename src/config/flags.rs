@@ -11,7 +11,7 @@ use super::access::Auth;
 use super::cluster::{CgroupLevel, Publish, Scope};
 use super::error::ConfigError;
 use super::values::{one_of, parse_heartbeat};
-use crate::client::flags::{KubeconfigFlag, parse_duration};
+use crate::client::flags::{KubeconfigFlag, PrefixFlag, parse_duration};
 use crate::contract::{Level, Thresholds};
 use crate::export::families::FamilyGroup;
 use crate::kernel::cgroup_dir::Resource;
@@ -114,6 +114,9 @@ pub(super) struct SourceFlags {
     /// The format is that of `kubectl get pods -o json`. The file is reloaded when it changes.
     #[arg(long, env = "PSI_AGENT_PODS_FILE", value_name = "FILE", help_heading = "Cluster")]
     pub(super) pods_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) prefix: PrefixFlag,
 
     /// Cgroups to read [default: virt-launcher with a source of pods, else all]
     #[arg(long, env = "PSI_AGENT_SCOPE", value_enum, help_heading = "Scope")]

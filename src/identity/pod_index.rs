@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 use crate::client::pod::{ContainerStatus, Metadata, Pod, key};
+use crate::contract::Prefix;
 
 /// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
 const LAUNCHER: &str = "virt-launcher";
@@ -26,6 +27,8 @@ pub struct PodIndex {
     /// is always looked up before a hash, and a hash leads only to the pod that has the container.
     config_hashes: HashMap<Box<str>, Vec<Box<str>>>,
     listed: bool,
+    /// Prefix of the agent's own keys.
+    prefix: Prefix,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -37,15 +40,19 @@ struct IndexedPod {
 }
 
 impl PodIndex {
-    pub fn of(pods: &[Pod]) -> Self {
-        let mut index = Self::default();
+    pub fn new(prefix: Prefix) -> Self {
+        Self { prefix, ..Self::default() }
+    }
+
+    pub fn of(prefix: Prefix, pods: &[Pod]) -> Self {
+        let mut index = Self::new(prefix);
         index.replace(pods);
         index
     }
 
     pub fn apply(&mut self, pod: &Pod) {
         let uid = &*pod.metadata.uid;
-        let indexed = IndexedPod::new(pod);
+        let indexed = IndexedPod::new(pod, &self.prefix);
         // An unchanged pod keeps its allocation, so that its labels are not rendered again.
         if self.pods.get(uid).is_none_or(|before| **before != indexed) {
             self.pods.insert(uid.into(), Arc::new(indexed));
@@ -135,8 +142,8 @@ fn config_hash(metadata: &Metadata) -> Option<&str> {
 }
 
 impl IndexedPod {
-    fn new(pod: &Pod) -> Self {
-        let (vm, mut rejected_names) = match vm_of(pod) {
+    fn new(pod: &Pod, prefix: &Prefix) -> Self {
+        let (vm, mut rejected_names) = match vm_of(pod, prefix) {
             Ok(vm) => (vm.map(Arc::new), 0),
             Err(NotAName) => (None, 1),
         };
@@ -185,12 +192,13 @@ fn runtime_name(
 /// The name in the annotation is not a valid name of a VM.
 struct NotAName;
 
-fn vm_of(pod: &Pod) -> Result<Option<Vm>, NotAName> {
+fn vm_of(pod: &Pod, prefix: &Prefix) -> Result<Option<Vm>, NotAName> {
     let Metadata { labels, annotations, .. } = &pod.metadata;
     if labels.get(key::KIND).map(String::as_str) != Some(LAUNCHER) {
         return Ok(None);
     }
     let Some(name) = annotations.get(key::DOMAIN) else { return Ok(None) };
+    let budget = annotations.get(&format!("{prefix}{}", key::CPU_WAIT_BUDGET));
     if !is_subdomain(name) {
         return Err(NotAName);
     }
@@ -200,7 +208,7 @@ fn vm_of(pod: &Pod) -> Result<Option<Vm>, NotAName> {
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
         arrived_at: arrived_at(pod),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
-        cpu_wait_budget: annotations.get(key::CPU_WAIT_BUDGET).and_then(|text| hundredths(text)),
+        cpu_wait_budget: budget.and_then(|text| hundredths(text)),
     }))
 }
 

@@ -76,7 +76,7 @@ impl OwnReading {
         let host = Host::open(config)?;
         let health = Arc::new(Health::new().context("cannot register metrics")?);
         let node = pod_source::connect(&config.pods).await?;
-        let mut pods = pod_source::follow(&config.pods, node, &health)?;
+        let mut pods = pod_source::follow(config, node, &health)?;
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;

@@ -267,7 +267,7 @@ struct PodList {
 /// A list of pods, then the lookup of each, then the deletion of the first.
 pub(super) fn pods(bytes: &[u8]) {
     let Ok(PodList { items }) = serde_json::from_slice(bytes) else { return };
-    let mut index = PodIndex::of(&items);
+    let mut index = PodIndex::of(Prefix::default(), &items);
     assert!(index.is_listed() && index.len() <= items.len());
     let latest: BTreeMap<&str, &Pod> =
         items.iter().map(|pod| (pod.metadata.uid.as_str(), pod)).collect();

@@ -1,5 +1,6 @@
 use super::*;
 use crate::cgroup_path::Place;
+use crate::contract::Prefix;
 use crate::identity::matching::match_pods;
 use serde_json::{Value, json};
 
@@ -112,7 +113,7 @@ fn no_annotation_lets_a_pod_take_the_place_of_another_or_lose_its_own() {
     thief["metadata"]["name"] = json!("thief");
     thief["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!(UID);
     for order in [[&victim, &thief], [&thief, &victim]] {
-        let mut index = PodIndex::of(&order.map(pod));
+        let mut index = PodIndex::of(Prefix::default(), &order.map(pod));
         for _ in 0..2 {
             let found = in_pod(&index, "/cri-containerd-<compute>.scope").unwrap();
             assert_eq!(&*found.pod, "virt-launcher-demo-x7k2p");
@@ -153,7 +154,7 @@ fn the_cgroup_of_a_static_pod_belongs_to_the_pod_whose_container_is_below() {
     };
     let thief = || Some("thief".to_owned());
     for order in [[&mirror, &tenant], [&tenant, &mirror]] {
-        let mut index = PodIndex::of(&order.map(Pod::clone));
+        let mut index = PodIndex::of(Prefix::default(), &order.map(Pod::clone));
         let etcd = || Some("etcd".to_owned());
         assert_eq!(found(&index), (vec![etcd(), etcd(), thief(), thief()], 1));
         index.delete(&mirror);
