@@ -4,7 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::{oneshot, watch};
+use tracing::field::display;
 
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
@@ -96,12 +98,11 @@ fn record(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {
         }
         Report::Written(published, reason) => {
             publishes.published(value(published, shows_level));
-            log("Published", published, *reason, "");
+            log("Published", published, *reason, None);
         }
         Report::WouldWrite(published, reason, patch) => {
             publishes.would_publish(value(published, shows_level));
-            let patch = patch.map(ToString::to_string).unwrap_or_default();
-            log("Would publish", published, *reason, &patch);
+            log("Would publish", published, *reason, *patch);
         }
         Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
@@ -138,8 +139,8 @@ fn value(published: &PublishedScore, shows_level: bool) -> PublishedValue {
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.
-fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: &str) {
-    let level = published.level.word();
+fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Option<&Value>) {
+    let (level, patch) = (published.level.word(), patch.map(display));
     let each = published.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
     let (score, cpu, memory, io) = (published.score, &each.cpu, &each.memory, &each.io);
     match reason {
@@ -156,4 +157,57 @@ fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: &str)
 #[allow(clippy::cast_precision_loss, reason = "53 random bits are enough")]
 fn random() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::contract::Level;
+    use crate::kernel::resource::PerResource;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that is logged for a report.
+    fn logged(report: &Report<'_>) -> String {
+        let log = Log::default();
+        let writer = log.clone();
+        let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let health = Health::new().unwrap();
+        tracing::subscriber::with_default(format.finish(), || {
+            record(&health.publishes, report, true);
+        });
+        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_log_line_has_a_patch_only_if_one_would_be_written() {
+        let each = PerResource { cpu: Some(25), ..PerResource::default() };
+        let score = PublishedScore { score: 25, each, level: Level::Medium, observed_at_ms: 0 };
+        let patch = serde_json::json!({"metadata": {}});
+        for (report, end) in [
+            (Report::Written(&score, WriteReason::Change), r#"level="medium""#),
+            (Report::WouldWrite(&score, WriteReason::Change, None), r#"level="medium""#),
+            (
+                Report::WouldWrite(&score, WriteReason::Change, Some(&patch)),
+                r#"level="medium" patch={"metadata":{}}"#,
+            ),
+        ] {
+            let line = logged(&report);
+            assert!(line.trim_end().ends_with(end), "{line}");
+        }
+    }
 }
