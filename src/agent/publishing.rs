@@ -60,9 +60,8 @@ pub(super) fn start(
         random,
     };
     let health = Arc::clone(health);
-    let shows_level = config.outputs.show_level();
     tokio::spawn(async move {
-        let record = |report: &Report<'_>| record(&health.publishes, report, shows_level);
+        let record = |report: &Report<'_>| record(&health.publishes, report);
         publish(settings, assessments, adopt, record).await;
     });
 }
@@ -90,20 +89,21 @@ async fn check_restriction(node: OwnNode, health: Arc<Health>) {
     }
 }
 
-fn record(publishes: &Publishes, report: &Report<'_>, shows_level: bool) {
+fn record(publishes: &Publishes, report: &Report<'_>) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
             tracing::info!(score, "Continuing from the value that an earlier agent published");
         }
         Report::Written(published, reason) => {
-            publishes.published(value(published, shows_level));
+            publishes.published(value(published));
             log("Published", published, *reason, None);
         }
         Report::WouldWrite(published, reason, patch) => {
-            publishes.would_publish(value(published, shows_level));
+            publishes.would_publish(value(published));
             log("Would publish", published, *reason, *patch);
         }
+        Report::Level(level) => publishes.set_level(level.word()),
         Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
             publishes.candidates.named(candidate(workload), "most_relief");
@@ -133,9 +133,9 @@ fn log_mark(mark: &Mark) {
     }
 }
 
-fn value(published: &PublishedScore, shows_level: bool) -> PublishedValue {
+fn value(published: &PublishedScore) -> PublishedValue {
     let PublishedScore { score, level, observed_at_ms, .. } = *published;
-    PublishedValue { score, level: shows_level.then_some(level.word()), observed_at_ms }
+    PublishedValue { score, level: level.word(), observed_at_ms }
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.
@@ -188,9 +188,16 @@ mod tests {
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
         let health = Health::new().unwrap();
         tracing::subscriber::with_default(format.finish(), || {
-            record(&health.publishes, report, true);
+            record(&health.publishes, report);
         });
         String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn the_level_is_shown_whatever_the_node_gets() {
+        let health = Health::new().unwrap();
+        record(&health.publishes, &Report::Level(Level::High));
+        assert_eq!(health.view().publish.level, Some("high"));
     }
 
     #[test]

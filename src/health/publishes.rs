@@ -77,6 +77,10 @@ impl Publishes {
         locked(&self.state).view.mode = Some(mode);
     }
 
+    pub fn set_level(&self, level: &'static str) {
+        locked(&self.state).view.level = Some(level);
+    }
+
     /// A dry run showed that no admission policy denies this write.
     pub fn unrestricted(&self, allowed: &impl Display) {
         self.unrestricted.set(1.0);
@@ -151,7 +155,7 @@ mod tests {
         let failing =
             PublishView { mode: Some("on"), error: Some(error), ..PublishView::default() };
         assert_eq!(publishes.view(), failing);
-        let value = PublishedValue { score: 35, level: None, observed_at_ms: 4 };
+        let value = PublishedValue { score: 35, level: "high", observed_at_ms: 4 };
         publishes.published(value);
         let working = PublishView { mode: Some("on"), last: Some(value), ..PublishView::default() };
         assert_eq!(publishes.view(), working);

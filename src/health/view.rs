@@ -29,6 +29,9 @@ pub struct DatedError {
 pub struct PublishView {
     /// `--publish`: `on`, `dry-run` or `off`.
     pub mode: Option<&'static str>,
+    /// The level after the last score: `low`, `medium` or `high`; absent before the first, and with
+    /// `--publish off`.
+    pub level: Option<&'static str>,
     /// The last value that was published or, in a dry run, would have been; absent before the first.
     pub last: Option<PublishedValue>,
     /// The VM whose move helps the node most; absent if none is named.
@@ -41,8 +44,8 @@ pub struct PublishView {
 pub struct PublishedValue {
     /// The score, 0 to 100.
     pub score: u8,
-    /// `low`, `medium` or `high`; absent if neither label nor taints show it.
-    pub level: Option<&'static str>,
+    /// `low`, `medium` or `high`.
+    pub level: &'static str,
     /// The time of the score, milliseconds since the epoch.
     pub observed_at_ms: u64,
 }

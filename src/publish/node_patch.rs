@@ -15,7 +15,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    pub fn show_level(&self) -> bool {
+    pub(super) fn show_level(&self) -> bool {
         self.label || !self.taints.is_empty()
     }
 

@@ -46,6 +46,8 @@ pub enum Report<'a> {
     /// A dry run would have written this; in a cluster, with this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
     Failed(&'a CallError),
+    /// The level after a score.
+    Level(Level),
     /// The VM to move first.
     Candidate(Result<&'a Workload, NoCandidate>),
     Marked(&'a Mark),
@@ -96,6 +98,9 @@ impl Publisher {
 
     pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
         self.publish(&assessment.score, &mut report).await;
+        if assessment.score.score.is_some() {
+            report(&Report::Level(self.plan.level()));
+        }
         self.name_candidate(assessment, &mut report).await;
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Agent {
 pub(super) struct Publish {
     pub(super) candidate: Option<Candidate>,
     pub(super) error: Option<Problem>,
-    pub(super) last: Option<PublishedValue>,
+    pub(super) level: Option<String>,
 }
 
 /// The VM whose move helps the node most.
@@ -50,11 +50,6 @@ pub(super) struct Publish {
 pub(super) struct Candidate {
     pub(super) namespace: String,
     pub(super) name: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct PublishedValue {
-    pub(super) level: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -153,7 +148,7 @@ impl View {
     /// The score with its level, or why there is none.
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();
-        let level = agent.and_then(|agent| agent.publish.last.as_ref()?.level.as_deref());
+        let level = agent.and_then(|agent| agent.publish.level.as_deref());
         match (self.node.score, self.warm_up_left_s) {
             (Some(score), _) => {
                 format!("score {:.0} {}", score * 100.0, level.unwrap_or_default())

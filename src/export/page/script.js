@@ -193,7 +193,7 @@ function sentence({ node, levels, agent }, vms, users) {
 }
 
 function showScore({ node, levels, agent, warm_up_left_s: left }) {
-  const level = agent?.publish.last?.level ?? "";
+  const level = agent?.publish.level ?? "";
   const words = known(node.score) ? `${(node.score * 100).toFixed(0)} ${level}`.trim()
     : known(left) ? `warming up, ${Math.ceil(left)} s left` : "no score";
   const score = byId("score"), scale = byId("scale");
@@ -229,8 +229,7 @@ function showNode(snapshot, vms, kind) {
 }
 
 function publishWords({ mode, last, error }) {
-  const level = last?.level ? `, ${last.level}` : "";
-  const value = last ? `${last.score}${level}, observed ${ago(last.observed_at_ms)}` : "nothing yet";
+  const value = last ? `${last.score}, ${last.level}, observed ${ago(last.observed_at_ms)}` : "nothing yet";
   if (mode === "off") return "off: --publish off";
   if (mode === "dry-run") return `${value}; dry run, not written`;
   return error ? `${value}; publishing fails` : value;

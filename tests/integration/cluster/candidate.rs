@@ -205,6 +205,7 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
                 Report::Adopted(_)
                 | Report::Written(..)
                 | Report::WouldWrite(..)
+                | Report::Level(_)
                 | Report::Candidate(_) => {}
             };
             publisher.take(&assessment, report).await;
@@ -234,8 +235,11 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
             Report::MarkFailed(error) => errors.push(error.word()),
             Report::Written(..) => written += 1,
             Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
-            Report::Adopted(_) | Report::WouldWrite(..) | Report::Failed(_) | Report::Marked(_) => {
-            }
+            Report::Adopted(_)
+            | Report::WouldWrite(..)
+            | Report::Level(_)
+            | Report::Failed(_)
+            | Report::Marked(_) => {}
         };
         publisher.take(&assessment, report).await;
     }

@@ -46,13 +46,13 @@ impl Scene {
     /// The page of an agent that has had the time to score.
     fn open(name: &str) -> Self {
         let node = ShownNode::new(name);
-        let flags = [node.flags(), vec!["--label".into()]].concat();
+        let flags = node.flags();
         let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         let mut browser = Browser::start(name);
         browser.look(1400, 800, "light");
         browser.open(&format!("http://{}/", agent.address));
         browser.wait_until("seen !== null && seen.node.score !== null && before !== null");
-        browser.wait_until("seen.agent.publish.last?.level === 'high'");
+        browser.wait_until("seen.agent.publish.level === 'high'");
         Self { browser, agent, node }
     }
 

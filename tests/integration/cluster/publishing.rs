@@ -127,7 +127,7 @@ impl Scene {
                     Report::Failed(error) | Report::MarkFailed(error) => error.word(),
                     Report::Marked(_) => "marked",
                     // At each tick.
-                    Report::Candidate(_) => return,
+                    Report::Level(_) | Report::Candidate(_) => return,
                 });
             };
             self.publisher.take(&score.into(), on_report).await;

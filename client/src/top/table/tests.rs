@@ -256,7 +256,7 @@ fn the_nodes_name_comes_with_its_level_or_the_time_until_the_first_score() {
     let mut seen = frame(&[]);
     seen.view.node_name = Some("worker-1".into());
     let agent = json!({"pods_listed": null, "pods_error": null,
-        "publish": {"error": null, "last": {"level": "medium"}}});
+        "publish": {"error": null, "level": "medium"}});
     seen.view.agent = serde_json::from_value(agent).unwrap();
     assert!(lines(&seen, WIDE)[1].starts_with("worker-1: score 12 medium  VMs"));
     seen.view.node.score = None;
