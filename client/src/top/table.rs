@@ -238,7 +238,7 @@ fn cells(cgroup: &Cgroup) -> [String; 8] {
     let raw = waiting.map(|waiting| waiting.map(|waiting| waiting.raw));
     [
         percent(cgroup.contention()),
-        percent(raw.cpu.or(pressure.cpu.full)),
+        percent(raw.cpu.or(pressure.cpu.some)),
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
         percent(waiting.cpu.map(|cpu| cpu.left)),
         cpus(cgroup.usage()),

@@ -94,7 +94,6 @@ pub(super) struct Cgroup {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(super) struct Pressure {
     pub(super) some: Option<f64>,
-    pub(super) full: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

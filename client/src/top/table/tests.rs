@@ -50,7 +50,7 @@ fn the_vm_with_the_largest_contention_comes_first() {
         cgroup(
             "/new",
             &json!({"is_vm": true, "vm": "new", "namespace": "shop",
-            "awaits_handover": true, "pressure": {"cpu": {}, "memory": {"some": 0.2}, "io": {}}}),
+            "awaits_handover": true, "pressure": {"cpu": {"some": 0.3, "full": 0.1}, "memory": {"some": 0.2}, "io": {}}}),
         ),
     ]);
     let expected = [
@@ -62,7 +62,7 @@ fn the_vm_with_the_largest_contention_comes_first() {
         "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  RELIEF  MEMORY     IO",
         "shop/starved                31%    50%    12%    38%   1.50    0.75      0%      -",
         "shop/idle                    0%    50%    12%    38%   1.50    0.75      0%      -",
-        "shop/new (arriving)           -      -      -      -      -       -     20%      -",
+        "shop/new (arriving)           -    30%      -      -      -       -     20%      -",
     ];
     assert_eq!(lines(&seen, WIDE), expected);
 }
