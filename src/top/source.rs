@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::client::{fetch, reachable};
+use super::client::{ClientError, fetch, reachable};
 use crate::client::top::{FETCH_INTERVAL, Source, View};
 use crate::config::{Config, PodSource};
 use crate::health::Health;
@@ -20,7 +20,7 @@ use crate::snapshot::{NodeIdentity, Snapshot};
 /// Time limit of the API server's list of pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The agent at the configured address, or, where the connection is refused, own readings.
+/// The agent at the configured address, or, where none serves its snapshot to this host, own readings.
 pub(super) struct AgentOrKernel {
     config: Config,
     agent: SocketAddr,
@@ -31,12 +31,15 @@ pub(super) struct AgentOrKernel {
 impl Source for AgentOrKernel {
     /// Returns at once from an agent, and at the next tick from own readings.
     async fn next(&mut self) -> anyhow::Result<(String, View)> {
-        if let Some(view) = fetch(self.agent).await? {
-            self.own = None;
-            return Ok((format!("agent {} at {}", view.version, self.agent), view));
-        }
-        let source = format!("read from the kernel: no agent at {}", self.agent);
-        Ok((source, self.read().await?))
+        let reason = match fetch(self.agent).await {
+            Ok(view) => {
+                self.own = None;
+                return Ok((format!("agent {} at {}", view.version, self.agent), view));
+            }
+            Err(reason @ (ClientError::NoAgent { .. } | ClientError::Off { .. })) => reason,
+            Err(error) => return Err(error.into()),
+        };
+        Ok((format!("read from the kernel: {reason}"), self.read().await?))
     }
 
     async fn pause(&self) {

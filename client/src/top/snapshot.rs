@@ -18,8 +18,9 @@ const MAX_BYTES: usize = 64 << 20;
 pub enum SnapshotError {
     #[error("it returned {0}")]
     Failed(StatusCode),
+    /// The page is off, or needs TLS, a token, or a connection from the agent's own host.
     #[error("it denies access to its snapshot")]
-    Forbidden,
+    Denied,
     #[error("it is not a psi-agent ({0})")]
     Foreign(String),
 }
@@ -48,7 +49,9 @@ pub async fn get(
     let response = sender.send_request(request).await.map_err(SnapshotError::foreign)?;
     match response.status() {
         StatusCode::OK => {}
-        StatusCode::FORBIDDEN => return Err(SnapshotError::Forbidden),
+        StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            return Err(SnapshotError::Denied);
+        }
         status if status.is_server_error() => return Err(SnapshotError::Failed(status)),
         status => return Err(SnapshotError::Foreign(format!("it returns {status}"))),
     }

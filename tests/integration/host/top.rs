@@ -1,7 +1,7 @@
 //! `psi-agent top`: one table through a pipe, and the live table in a real terminal.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::support::cpu::BusyCpu;
 use crate::support::folder::Folder;
 use crate::support::recorded_case::{flags_of_one_vm, start_on_case};
 use crate::support::terminal::Terminal;
+use crate::support::tls::Secret;
 use crate::support::wait_for;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,6 +68,36 @@ fn without_an_agent_the_kernel_is_read() {
     let roots: Vec<String> = flags_of_one_vm().into_iter().take(2).collect();
     let lines = table(NOBODY, &roots);
     assert_eq!(row(&lines, "CONTAINER")[0], "CONTAINER");
+}
+
+/// An address of this host other than loopback. No packet is sent.
+fn address_of_this_host() -> String {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("192.0.2.1:9").expect("a route");
+    format!("{}:0", socket.local_addr().unwrap().ip())
+}
+
+#[test]
+#[ignore = "needs openssl, and an address other than loopback"]
+fn an_agent_of_this_host_is_shown_whatever_address_it_listens_on() {
+    let secret = Secret::new("top-address");
+    for flags in [flags_of_one_vm(), [flags_of_one_vm(), secret.flags().to_vec()].concat()] {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let agent = Agent::start_at(&address_of_this_host(), Command::new(BINARY), &flags);
+        let lines = table(&agent.address, &[]);
+        assert!(lines[0].ends_with(&format!(" at {}", agent.address)), "{lines:#?}");
+        assert_eq!(row(&lines, "VM"), HEADER);
+    }
+}
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn where_the_agent_of_this_host_denies_access_the_kernel_is_read() {
+    let agent = start_on_case("virt-launcher", &["--page=off".into()]);
+    let lines = table(&agent.address, &flags_of_one_vm());
+    let source = format!("read from the kernel: the agent at {} denies access", agent.address);
+    assert!(lines[0].ends_with(&source), "{lines:#?}");
+    assert_eq!(row(&lines, "vms/demo")[1], "0%");
 }
 
 #[test]
