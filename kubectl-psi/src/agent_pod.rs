@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use psi_agent_client::cluster::ApiClient;
-use psi_agent_client::top::snapshot::get;
+use psi_agent_client::top::snapshot::Connection;
 use psi_agent_client::top::{FETCH_INTERVAL, Source, View};
 
 /// Label selector of the agents' pods.
@@ -19,31 +19,59 @@ const PORT: &str = "metrics";
 /// Time for a connection through the API server and an agent's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The agent of a node, by a connection that is kept while it works. After that, its pod is looked up
+/// again, since a roll-out replaces it.
 pub(crate) struct AgentPod {
-    pods: Api<Pod>,
+    api: ApiClient,
     node: String,
-    name: String,
-    port: u16,
+    /// Limits the search, for users who may list pods in one namespace only.
+    namespace: Option<String>,
+    connection: Option<Connection>,
 }
 
 impl AgentPod {
-    /// Finds the agent's pod on a node. `namespace` limits the search, for users who may list pods
-    /// in one namespace only.
-    pub(crate) async fn find(
-        api: &ApiClient,
-        node: String,
-        namespace: Option<String>,
-    ) -> anyhow::Result<Self> {
-        let client = api.client();
+    pub(crate) fn new(api: ApiClient, node: String, namespace: Option<String>) -> Self {
+        Self { api, node, namespace, connection: None }
+    }
+
+    async fn fetch(&mut self) -> anyhow::Result<View> {
+        if let Some(mut kept) = self.connection.take()
+            && let Ok(view) = kept.snapshot().await
+        {
+            self.connection = Some(kept);
+            return Ok(view);
+        }
+        let mut connection = self.connect().await?;
+        let view = connection.snapshot().await;
+        let view = view.with_context(|| format!("cannot read the agent of node {}", self.node))?;
+        self.connection = Some(connection);
+        Ok(view)
+    }
+
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        let (pods, name, port) = self.find().await?;
+        let forwarded = async {
+            let mut forwarder = pods.portforward(&name, &[port]).await?;
+            let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
+            anyhow::Ok(Connection::new(stream, "localhost").await?)
+        };
+        let forwarded = forwarded.await;
+        forwarded.with_context(|| format!("cannot connect to pod {name} of node {}", self.node))
+    }
+
+    /// The running pod of the agent, with its port.
+    async fn find(&self) -> anyhow::Result<(Api<Pod>, String, u16)> {
+        let (node, client) = (&self.node, self.api.client());
         let selector = ListParams::default().labels(SELECTOR);
         let selector = selector.fields(&format!("spec.nodeName={node},status.phase=Running"));
-        let pods: Api<Pod> = match namespace {
-            Some(namespace) => Api::namespaced(client.clone(), &namespace),
+        let pods: Api<Pod> = match &self.namespace {
+            Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
         };
         let pods = pods.list(&selector).await;
         let pods = pods.with_context(|| format!("cannot list the pods of node {node}"))?;
-        let found = pods.into_iter().find_map(|pod| {
+        let mut lasting = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let found = lasting.find_map(|pod| {
             let containers = pod.spec.into_iter().flat_map(|spec| spec.containers);
             let mut ports = containers.flat_map(|container| container.ports.unwrap_or_default());
             let port = ports.find(|port| port.name.as_deref() == Some(PORT))?.container_port;
@@ -55,24 +83,16 @@ impl AgentPod {
                  `kubectl get pods -A -o wide -l {SELECTOR}`"
             );
         };
-        Ok(Self { pods: Api::namespaced(client, &namespace), node, name, port })
-    }
-
-    async fn fetch(&self) -> anyhow::Result<View> {
-        let mut forwarder = self.pods.portforward(&self.name, &[self.port]).await?;
-        let stream = forwarder.take_stream(self.port).context("the port was not forwarded")?;
-        let view = get(stream, "localhost").await?;
-        forwarder.abort();
-        Ok(view)
+        Ok((Api::namespaced(client, &namespace), name, port))
     }
 }
 
 impl Source for AgentPod {
     async fn next(&mut self) -> anyhow::Result<(String, View)> {
-        let what = || format!("cannot read the agent of node {}, pod {}", self.node, self.name);
         let fetched = tokio::time::timeout(TIMEOUT, self.fetch()).await;
-        let fetched = fetched.with_context(|| format!("no response in {} s", TIMEOUT.as_secs()));
-        let view = fetched.and_then(|fetched| fetched).with_context(what)?;
+        let view = fetched.with_context(|| {
+            format!("the agent of node {} did not respond in {} s", self.node, TIMEOUT.as_secs())
+        })??;
         Ok((format!("agent {} on {}", view.version, self.node), view))
     }
 
@@ -80,3 +100,6 @@ impl Source for AgentPod {
         tokio::time::sleep(FETCH_INTERVAL).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

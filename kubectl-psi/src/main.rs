@@ -95,7 +95,7 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
         Command::Top { node, namespace } => {
             // `show` locks stdout itself.
             drop(out);
-            show(AgentPod::find(&api, node, namespace).await?).await
+            show(AgentPod::new(api, node, namespace)).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
             let keys = flags.selection();

@@ -8,7 +8,7 @@ use http::StatusCode;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::client::top::View;
-use crate::client::top::snapshot::{SnapshotError, get};
+use crate::client::top::snapshot::{Connection, SnapshotError};
 
 /// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,7 +61,9 @@ pub(super) async fn fetch(address: SocketAddr) -> Result<View, ClientError> {
             }
             Err(source) => return Err(ClientError::Unreachable { address, source }),
         };
-        get(stream, &address.to_string()).await.map_err(|error| match error {
+        let snapshot =
+            async { Connection::new(stream, address.to_string()).await?.snapshot().await };
+        snapshot.await.map_err(|error| match error {
             SnapshotError::Denied if is_own => ClientError::Off { address },
             SnapshotError::Denied => ClientError::Denied { address },
             SnapshotError::Failed(status) => ClientError::Failed { address, status },

@@ -4,7 +4,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, HOST};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -31,31 +31,44 @@ impl SnapshotError {
     }
 }
 
-/// Requests the snapshot of the agent at the other end of a connection, which is used once. `host`
-/// is the value of the Host header: agents reject names other than `localhost` and IP addresses.
-pub async fn get(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    host: &str,
-) -> Result<View, SnapshotError> {
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(SnapshotError::foreign)?;
-    // The connection ends when the sender is dropped, and the sender reports its errors.
-    tokio::spawn(connection);
-    let request = http::Request::get("/snapshot.json")
-        .header(HOST, host)
-        .header(ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
-        .map_err(SnapshotError::foreign)?;
-    let response = sender.send_request(request).await.map_err(SnapshotError::foreign)?;
-    match response.status() {
-        StatusCode::OK => {}
-        StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            return Err(SnapshotError::Denied);
-        }
-        status if status.is_server_error() => return Err(SnapshotError::Failed(status)),
-        status => return Err(SnapshotError::Foreign(format!("it returns {status}"))),
+/// A connection to an agent.
+pub struct Connection {
+    requests: SendRequest<Empty<Bytes>>,
+    host: String,
+}
+
+impl Connection {
+    /// Speaks HTTP to the agent at the other end of `stream`. `host` is the value of the Host header:
+    /// agents reject names other than `localhost` and IP addresses.
+    pub async fn new(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        host: impl Into<String>,
+    ) -> Result<Self, SnapshotError> {
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (requests, connection) = handshake.map_err(SnapshotError::foreign)?;
+        // It ends when `requests` is dropped, which also reports its errors.
+        tokio::spawn(connection);
+        Ok(Self { requests, host: host.into() })
     }
-    let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-    let body = body.map_err(SnapshotError::foreign)?.to_bytes();
-    View::parse(&body).map_err(SnapshotError::foreign)
+
+    pub async fn snapshot(&mut self) -> Result<View, SnapshotError> {
+        self.requests.ready().await.map_err(SnapshotError::foreign)?;
+        let request = http::Request::get("/snapshot.json")
+            .header(HOST, &self.host)
+            .header(ACCEPT, "application/json")
+            .body(Empty::new())
+            .map_err(SnapshotError::foreign)?;
+        let response = self.requests.send_request(request).await.map_err(SnapshotError::foreign)?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(SnapshotError::Denied);
+            }
+            status if status.is_server_error() => return Err(SnapshotError::Failed(status)),
+            status => return Err(SnapshotError::Foreign(format!("it returns {status}"))),
+        }
+        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
+        let body = body.map_err(SnapshotError::foreign)?.to_bytes();
+        View::parse(&body).map_err(SnapshotError::foreign)
+    }
 }
