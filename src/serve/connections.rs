@@ -3,44 +3,38 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Sleep, sleep, timeout};
-use tokio_rustls::server::TlsStream;
+use tokio::time::{sleep, timeout};
 
 use super::authorization::Peer;
 use super::body::Body;
-use super::places::Places;
+use super::places::{Activity, Place, Places};
 use super::tls::Tls;
-use crate::clock;
 
 /// Bytes that the kernel buffers for a connection in each direction. The kernel doubles this for
 /// its own overhead, and charges it to the agent's memory limit.
 const SOCKET_BUFFER: u32 = 64 * 1024;
 /// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 128;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of the first request of a connection.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time until the end of a TLS handshake, or until the first byte of a request without TLS.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two requests of a connection: longer than a usual scrape interval.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time in which a client that reads a response accepts at least one byte.
+/// Time after which the kernel closes a connection whose client acknowledges or accepts no data.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time in which a connection that is closed in favour of another one can send the rest of its last
-/// response.
-const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time between two attempts to accept while that fails: most often EMFILE, which doesn't go away at once.
 const ACCEPT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for responses in progress when the server stops.
@@ -93,13 +87,9 @@ impl Server {
         address: SocketAddr,
         tls: Option<Tls>,
     ) -> Result<Self, ListenError> {
-        let listening = async {
-            let listener = bind_any(address, bind).await?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
-        };
-        let (listener, address) =
-            listening.await.map_err(|source| ListenError { address, flag, source })?;
+        let failed = |source| ListenError { address, flag, source };
+        let listener = bind_any(address, bind).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         Ok(Self { listener, tls, address, url: format!("{scheme}://{address}/") })
     }
@@ -108,31 +98,27 @@ impl Server {
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, tls, address, .. } = self;
         tracing::info!(%address, "Listening");
-        let (stop_connections, stopping) = watch::channel(false);
-        let (places, mut left) = watch::channel(Places::default());
-        let shared = Arc::new(ServerState { service, tls, places, stopping });
+        let (graceful, mut places) = (GracefulShutdown::new(), Places::default());
         let mut stop = pin!(stop);
         let mut is_failing = false;
         loop {
-            // While all places are taken by responses in progress, further connections stay in the
-            // kernel's queue.
-            let accepting = async {
-                // This waits for a free place. It does not fail, since `shared` holds the sender.
-                let _ = left.wait_for(Places::have_room).await;
-                listener.accept().await
-            };
             let accepted = tokio::select! {
                 () = &mut stop => break,
-                accepted = accepting => accepted,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     is_failing = false;
-                    if let Some(held) = shared.take_place(peer.ip().to_canonical()) {
-                        tokio::spawn(Arc::clone(&shared).serve_connection(stream, peer.ip(), held));
-                    } else {
-                        tracing::debug!(%peer, "Too many connections from this address");
-                    }
+                    let peer = peer.ip().to_canonical();
+                    places.make_room(peer);
+                    let activity = Activity::new();
+                    let http = Http {
+                        service: Arc::clone(&service),
+                        activity: activity.clone(),
+                        watcher: graceful.watcher(),
+                    };
+                    let task = tokio::spawn(serve_connection(stream, peer, tls.clone(), http));
+                    places.take(Place { peer, activity, task: task.abort_handle() });
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
@@ -143,19 +129,20 @@ impl Server {
             }
         }
         drop(listener);
-        stop_connections.send_replace(true);
-        if timeout(DRAIN_TIMEOUT, left.wait_for(Places::are_free)).await.is_err() {
+        places.close_new();
+        if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
             tracing::info!("Responses in progress were cut off");
         }
     }
 }
 
-/// Accepted connections inherit the sizes of the listener's buffers.
+/// Accepted connections inherit the options of the listener.
 async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SOCKET_BUFFER)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -183,232 +170,61 @@ pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-struct ServerState<S> {
-    service: Arc<S>,
+async fn serve_connection(
+    stream: TcpStream,
+    address: IpAddr,
     tls: Option<Tls>,
-    places: watch::Sender<Places>,
-    stopping: watch::Receiver<bool>,
-}
-
-/// A connection's place. It is free when the value is dropped.
-struct HeldPlace {
-    places: watch::Sender<Places>,
-    id: u64,
-    /// Completes when another connection gets the place.
-    closing: oneshot::Receiver<()>,
-}
-
-impl Drop for HeldPlace {
-    fn drop(&mut self) {
-        self.places.send_modify(|places| places.leave(self.id));
-    }
-}
-
-/// A request in progress. It ends when the value is dropped, which the response's body holds.
-struct InProgress {
-    places: watch::Sender<Places>,
-    id: u64,
-}
-
-impl InProgress {
-    fn begin(places: &watch::Sender<Places>, id: u64) -> Self {
-        places.send_if_modified(|places| {
-            places.begin_request(id);
-            false
-        });
-        Self { places: places.clone(), id }
-    }
-}
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        self.places.send_modify(|places| places.end_request(self.id, clock::now().at));
-    }
-}
-
-/// A connection whose first byte shows whether it uses TLS.
-enum Stream {
-    Tls(Box<TlsStream<WriteTimeout<TcpStream>>>),
-    Plain(WriteTimeout<TcpStream>),
-}
-
-impl<S: Service> ServerState<S> {
-    fn take_place(&self, peer: IpAddr) -> Option<HeldPlace> {
-        let mut taken = None;
-        self.places.send_if_modified(|places| {
-            taken = places.take(peer, clock::now().at);
-            false
-        });
-        let (id, closing) = taken?;
-        Some(HeldPlace { places: self.places.clone(), id, closing })
-    }
-
-    async fn serve_connection(
-        self: Arc<Self>,
-        stream: TcpStream,
-        address: IpAddr,
-        mut held: HeldPlace,
-    ) {
-        let mut stopping = self.stopping.clone();
-        let stream = tokio::select! {
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-            _ = &mut held.closing => return,
-            stream = timeout(HANDSHAKE_TIMEOUT, self.handshake(stream)) => stream,
-        };
-        match stream {
-            Ok(Ok(Stream::Tls(stream))) => {
-                self.serve_http(*stream, Peer::new(address, true), held).await
-            }
-            Ok(Ok(Stream::Plain(stream))) => {
-                self.serve_http(stream, Peer::new(address, false), held).await;
-            }
-            Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
-            Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
+    http: Http<impl Service>,
+) {
+    match timeout(OPENING_TIMEOUT, open(stream, tls)).await {
+        Ok(Ok((stream, is_encrypted))) => {
+            http.serve(stream, Peer::new(address, is_encrypted)).await
         }
+        Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%address, "No request or TLS handshake in time"),
     }
+}
 
-    async fn handshake(&self, stream: TcpStream) -> std::io::Result<Stream> {
-        let Some(tls) = &self.tls else { return Ok(Stream::Plain(WriteTimeout::new(stream))) };
-        let mut first = [0; 1];
-        let length = stream.peek(&mut first).await?;
-        let stream = WriteTimeout::new(stream);
-        if length == 1 && first != [TLS_HANDSHAKE] {
-            return Ok(Stream::Plain(stream));
-        }
-        Ok(Stream::Tls(Box::new(tls.accept(stream).await?)))
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+/// The stream of requests, and whether it is encrypted, which the first byte shows.
+async fn open(stream: TcpStream, tls: Option<Tls>) -> std::io::Result<(Box<dyn Stream>, bool)> {
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    match tls {
+        Some(tls) if first == [TLS_HANDSHAKE] => Ok((Box::new(tls.accept(stream).await?), true)),
+        _ => Ok((Box::new(stream), false)),
     }
+}
 
-    async fn serve_http(
-        self: Arc<Self>,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        peer: Peer,
-        mut held: HeldPlace,
-    ) {
-        let has_request = AtomicBool::new(false);
-        let id = held.id;
-        let respond = service_fn(|request: Request<Incoming>| {
-            has_request.store(true, Ordering::Relaxed);
-            let shared = Arc::clone(&self);
-            let in_progress = InProgress::begin(&self.places, id);
+/// Serves the requests of one connection.
+struct Http<S> {
+    service: Arc<S>,
+    activity: Activity,
+    watcher: Watcher,
+}
+
+impl<S: Service> Http<S> {
+    async fn serve(self, stream: impl Stream, peer: Peer) {
+        let respond = service_fn(|request| {
+            let in_progress = self.activity.begin_request();
+            let service = &self.service;
             async move {
-                let mut response = shared.service.respond(request, peer).await;
+                let mut response = service.respond(request, peer).await;
                 response.body_mut().hold(in_progress);
                 Ok::<_, Infallible>(response)
             }
         });
-        let mut connection = pin!(
-            hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(IDLE_TIMEOUT)
-                .max_buf_size(32 * 1024)
-                .serve_connection(TokioIo::new(stream), respond)
-        );
-        let mut stopping = self.stopping.clone();
-        let mut is_closing = false;
-        loop {
-            tokio::select! {
-                _ = &mut held.closing => break,
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, address = %peer.address, "Connection failed");
-                    }
-                    return;
-                }
-                _ = stopping.wait_for(|stopping| *stopping), if !is_closing => is_closing = true,
-                () = sleep(REQUEST_TIMEOUT), if !has_request.load(Ordering::Relaxed) => {
-                    // The first request may have come in the meantime.
-                    if !has_request.load(Ordering::Relaxed) {
-                        tracing::debug!(address = %peer.address, "No request in time");
-                        return;
-                    }
-                }
-            }
-            if is_closing && !has_request.load(Ordering::Relaxed) {
-                return;
-            }
-            if is_closing {
-                connection.as_mut().graceful_shutdown();
-            }
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_TIMEOUT)
+            .max_buf_size(32 * 1024)
+            .serve_connection(TokioIo::new(stream), respond);
+        if let Err(error) = self.watcher.watch(connection).await {
+            tracing::debug!(%error, address = %peer.address, "Connection failed");
         }
-        if has_request.load(Ordering::Relaxed) {
-            connection.as_mut().graceful_shutdown();
-            // It was idle, so at most the end of a response is lost.
-            let _ = timeout(EVICTION_TIMEOUT, connection).await;
-        }
-    }
-}
-
-/// A stream that fails when a write makes no progress for [`WRITE_TIMEOUT`].
-struct WriteTimeout<S> {
-    stream: S,
-    /// Runs while a write is pending.
-    deadline: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> WriteTimeout<S> {
-    fn new(stream: S) -> Self {
-        Self { stream, deadline: None }
-    }
-
-    fn limited(
-        &mut self,
-        context: &mut Context<'_>,
-        written: Poll<std::io::Result<usize>>,
-    ) -> Poll<std::io::Result<usize>> {
-        if written.is_ready() {
-            self.deadline = None;
-            return written;
-        }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
-        deadline.as_mut().poll(context).map(|()| Err(std::io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.limited(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.limited(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -1,11 +1,13 @@
 //! The places of a server's connections: how many there are, how many one peer may take, and which
-//! connection is closed in favour of a new one. Pure.
+//! connection is closed in favour of a new one.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use tokio::sync::oneshot;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::clock;
 
 /// Maximum number of connections. Prometheus, schedulers and a few browsers need fewer.
 const MAX_CONNECTIONS: usize = 64;
@@ -13,143 +15,91 @@ const MAX_CONNECTIONS: usize = 64;
 /// places.
 const MAX_PER_PEER: usize = 16;
 
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    taken: BTreeMap<u64, Place>,
-    next_id: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before the first request.
+    New,
+    Busy,
+    /// Between two requests.
+    Idle,
+}
+
+/// What a connection does, and since when.
+#[derive(Debug, Clone)]
+pub(super) struct Activity(watch::Sender<(Phase, Instant)>);
+
+/// A request in progress. It ends when the value is dropped, which the response's body holds.
+pub(super) struct InProgress(Activity);
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self(watch::Sender::new((Phase::New, clock::now().at)))
+    }
+
+    pub(super) fn begin_request(&self) -> InProgress {
+        self.0.send_replace((Phase::Busy, clock::now().at));
+        InProgress(self.clone())
+    }
+
+    fn phase(&self) -> Phase {
+        self.0.borrow().0
+    }
+
+    /// Connections without a request come first, the one that is idle longest before all others.
+    /// Then comes the one with the oldest request, which a client that reads slowly has.
+    fn eviction_order(&self) -> (bool, Instant) {
+        let (phase, since) = *self.0.borrow();
+        (phase == Phase::Busy, since)
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.0.send_replace((Phase::Idle, clock::now().at));
+    }
 }
 
 #[derive(Debug)]
-struct Place {
-    peer: IpAddr,
-    /// Since when the connection has no request in progress.
-    idle_since: Option<Instant>,
-    /// Dropped with the place, which closes the connection.
-    _close: oneshot::Sender<()>,
+pub(super) struct Place {
+    pub(super) peer: IpAddr,
+    pub(super) activity: Activity,
+    pub(super) task: AbortHandle,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct Places(Vec<Place>);
+
 impl Places {
-    /// Whether a new connection may be accepted now.
-    pub(super) fn have_room(&self) -> bool {
-        self.taken.len() < MAX_CONNECTIONS || self.longest_idle(|_| true).is_some()
-    }
-
-    pub(super) fn are_free(&self) -> bool {
-        self.taken.is_empty()
-    }
-
-    /// Takes a place. If all places are taken, the longest idle connection is closed; if the peer
-    /// is at its limit, the longest idle connection of this peer is. `None` if none of these is
-    /// idle. The receiver completes when the new connection has to close.
-    pub(super) fn take(
-        &mut self,
-        peer: IpAddr,
-        now: Instant,
-    ) -> Option<(u64, oneshot::Receiver<()>)> {
-        let of_peer = self.taken.values().filter(|place| place.peer == peer).count();
+    /// Closes a connection of the peer if it is at its limit, or any connection if all places are
+    /// taken.
+    pub(super) fn make_room(&mut self, peer: IpAddr) {
+        self.0.retain(|place| !place.task.is_finished());
+        let of_peer = self.0.iter().filter(|place| place.peer == peer).count();
         if of_peer >= MAX_PER_PEER {
-            let longest = self.longest_idle(|place| place.peer == peer)?;
-            self.taken.remove(&longest);
-        } else if self.taken.len() >= MAX_CONNECTIONS {
-            let longest = self.longest_idle(|_| true)?;
-            self.taken.remove(&longest);
-        }
-        let id = self.next_id;
-        self.next_id += 1;
-        let (close, closing) = oneshot::channel();
-        self.taken.insert(id, Place { peer, idle_since: Some(now), _close: close });
-        Some((id, closing))
-    }
-
-    /// A request of this connection began.
-    pub(super) fn begin_request(&mut self, id: u64) {
-        self.set_idle(id, None);
-    }
-
-    /// The whole response was passed on, or the connection failed.
-    pub(super) fn end_request(&mut self, id: u64, now: Instant) {
-        self.set_idle(id, Some(now));
-    }
-
-    pub(super) fn leave(&mut self, id: u64) {
-        self.taken.remove(&id);
-    }
-
-    fn set_idle(&mut self, id: u64, since: Option<Instant>) {
-        if let Some(place) = self.taken.get_mut(&id) {
-            place.idle_since = since;
+            self.close_first(|place| place.peer == peer);
+        } else if self.0.len() >= MAX_CONNECTIONS {
+            self.close_first(|_| true);
         }
     }
 
-    fn longest_idle(&self, is_candidate: impl Fn(&Place) -> bool) -> Option<u64> {
-        let idle = self.taken.iter().filter(|(_, place)| is_candidate(place));
-        let idle = idle.filter_map(|(id, place)| Some((place.idle_since?, *id)));
-        idle.min().map(|(_, id)| id)
+    pub(super) fn take(&mut self, place: Place) {
+        self.0.push(place);
+    }
+
+    /// Closes the connections without a request until now.
+    pub(super) fn close_new(&self) {
+        let is_new = |place: &&Place| place.activity.phase() == Phase::New;
+        self.0.iter().filter(is_new).for_each(|place| place.task.abort());
+    }
+
+    fn close_first(&mut self, is_candidate: impl Fn(&Place) -> bool) {
+        let candidates = self.0.iter().enumerate().filter(|(_, place)| is_candidate(place));
+        let first = candidates.min_by_key(|(_, place)| place.activity.eviction_order());
+        if let Some((at, _)) = first {
+            self.0.remove(at).task.abort();
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::clock;
-
-    fn peer(number: usize) -> IpAddr {
-        Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap()).into()
-    }
-
-    /// Takes all places, each for a different peer, at intervals of 1 s.
-    fn full(start: Instant) -> (Places, Vec<(u64, oneshot::Receiver<()>)>) {
-        let mut places = Places::default();
-        let taken = (0..MAX_CONNECTIONS).map(|number| {
-            places.take(peer(number), start + Duration::from_secs(number as u64)).unwrap()
-        });
-        let taken = taken.collect();
-        (places, taken)
-    }
-
-    #[test]
-    fn a_full_server_closes_the_connection_that_is_idle_for_longest() {
-        let start = clock::now().at;
-        let (mut places, mut taken) = full(start);
-        places.begin_request(taken[0].0);
-        assert!(places.have_room());
-        assert!(places.take(peer(100), start).is_some());
-        assert!(taken[0].1.try_recv().unwrap_err() == oneshot::error::TryRecvError::Empty);
-        assert!(taken[1].1.try_recv().unwrap_err() == oneshot::error::TryRecvError::Closed);
-    }
-
-    #[test]
-    fn a_server_whose_clients_all_wait_for_a_response_takes_no_new_one() {
-        let start = clock::now().at;
-        let (mut places, taken) = full(start);
-        taken.iter().for_each(|(id, _)| places.begin_request(*id));
-        assert!(!places.have_room());
-        assert!(places.take(peer(100), start).is_none());
-        places.end_request(taken[7].0, start);
-        assert!(places.have_room());
-        assert!(places.take(peer(100), start).is_some());
-        taken.iter().for_each(|(id, _)| places.leave(*id));
-        assert!(!places.are_free(), "the new one is there");
-    }
-
-    #[test]
-    fn one_peer_gets_a_share_of_the_places() {
-        let start = clock::now().at;
-        let mut places = Places::default();
-        let (first, mut closing) = places.take(peer(0), start).unwrap();
-        for _ in 1..MAX_PER_PEER {
-            let (id, _) = places.take(peer(0), start).unwrap();
-            places.begin_request(id);
-        }
-        let (other, _) = places.take(peer(1), start).unwrap();
-        assert!(closing.try_recv().unwrap_err() == oneshot::error::TryRecvError::Empty);
-        let (last, _) = places.take(peer(0), start).unwrap();
-        assert!(closing.try_recv().unwrap_err() == oneshot::error::TryRecvError::Closed);
-        places.begin_request(last);
-        assert!(places.take(peer(0), start).is_none(), "none of its own is idle");
-        assert!(first < other && other < last);
-    }
-}
+mod tests;

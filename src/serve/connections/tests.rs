@@ -3,6 +3,7 @@ use std::io::Error;
 use hyper::StatusCode;
 use nix::errno::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::*;
@@ -10,6 +11,7 @@ use crate::serve::body;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
+/// Responds with bodies of this length.
 struct Zeros(usize);
 
 impl Service for Zeros {
@@ -18,138 +20,106 @@ impl Service for Zeros {
     }
 }
 
-struct Scene {
-    client: DuplexStream,
-    places: watch::Sender<Places>,
-    stop: watch::Sender<bool>,
-}
+struct Client<S>(S);
 
-impl Scene {
-    /// A connection whose responses have bodies of this length. Like a socket, it holds 1 KiB that
-    /// the client has not read.
+impl Client<DuplexStream> {
+    /// The client of a connection that holds 1 KiB that the client has not read.
     fn connect(length: usize) -> Self {
         let (client, server) = duplex(1024);
-        let (stop, stopping) = watch::channel(false);
-        let (places, _) = watch::channel(Places::default());
-        let service = Arc::new(Zeros(length));
-        let shared = Arc::new(ServerState { service, tls: None, places: places.clone(), stopping });
-        let peer = Peer::new(Ipv4Addr::LOCALHOST.into(), false);
-        let held = shared.take_place(peer.address).unwrap();
-        tokio::spawn(shared.serve_http(WriteTimeout::new(server), peer, held));
-        Self { client, places, stop }
+        let graceful = GracefulShutdown::new();
+        let (service, activity) = (Zeros(length).into(), Activity::new());
+        let http = Http { service, activity, watcher: graceful.watcher() };
+        tokio::spawn(async move {
+            http.serve(server, Peer::new(Ipv4Addr::LOCALHOST.into(), false)).await;
+            drop(graceful);
+        });
+        Self(client)
     }
+}
 
+impl<S: Stream> Client<S> {
     async fn request(&mut self) {
-        self.client.write_all(REQUEST).await.unwrap();
+        self.0.write_all(REQUEST).await.unwrap();
         let mut response = [0; 1024];
-        let length = self.client.read(&mut response).await.unwrap();
+        let length = self.0.read(&mut response).await.unwrap();
         assert!(response[..length].starts_with(b"HTTP/1.1 200"), "{:?}", &response[..length]);
     }
 
     /// Reads to the end of the connection: how many bytes, and after how many seconds.
     async fn rest(&mut self) -> (usize, u64) {
         let (start, mut rest) = (Instant::now(), Vec::new());
-        self.client.read_to_end(&mut rest).await.unwrap();
+        self.0.read_to_end(&mut rest).await.unwrap();
         (rest.len(), start.elapsed().as_secs())
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_scrapes_each_90_s_keeps_its_connection() {
-    let mut scene = Scene::connect(10);
+    let mut client = Client::connect(10);
     for _ in 0..5 {
-        scene.request().await;
+        client.request().await;
         sleep(Duration::from_secs(90)).await;
     }
-    let (bytes, seconds) = scene.rest().await;
+    let (bytes, seconds) = client.rest().await;
     assert_eq!((bytes, seconds), (0, 30), "closed 120 s after the last request");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_no_request_is_closed() {
     for sent in [&b""[..], b"GET / HT"] {
-        let mut scene = Scene::connect(10);
-        scene.client.write_all(sent).await.unwrap();
-        assert_eq!(scene.rest().await, (0, 10));
-    }
-}
-
-/// Takes places for other connections of the same peer, until one more than it may have.
-fn fill(scene: &Scene) {
-    scene.places.send_modify(|places| {
-        for _ in 0..16 {
-            let (id, _) = places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).unwrap();
-            places.begin_request(id);
-        }
-    });
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_idle_connection_gives_its_place_up_at_once() {
-    for requests in 0..2 {
-        let mut scene = Scene::connect(10);
-        for _ in 0..requests {
-            scene.request().await;
-        }
-        fill(&scene);
-        assert_eq!(scene.rest().await, (0, 0));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_connection_with_a_response_in_progress_keeps_its_place() {
-    let mut scene = Scene::connect(100 * 1024);
-    scene.client.write_all(REQUEST).await.unwrap();
-    sleep(Duration::from_secs(1)).await;
-    scene.places.send_modify(|places| {
-        for _ in 0..15 {
-            let (id, _) = places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).unwrap();
-            places.begin_request(id);
-        }
-        assert!(places.take(Ipv4Addr::LOCALHOST.into(), clock::now().at).is_none());
-    });
-    let mut received = 0;
-    while received < 100 * 1024 {
-        received += scene.client.read(&mut [0; 1024]).await.unwrap();
+        let mut client = Client::connect(10);
+        client.0.write_all(sent).await.unwrap();
+        assert_eq!(client.rest().await, (0, 120));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_makes_progress_is_not_cut() {
-    let mut scene = Scene::connect(100 * 1024);
-    scene.client.write_all(REQUEST).await.unwrap();
+    let mut client = Client::connect(100 * 1024);
+    client.0.write_all(REQUEST).await.unwrap();
     let (start, mut received) = (Instant::now(), 0);
     while received < 100 * 1024 {
         sleep(Duration::from_secs(5)).await;
-        received += scene.client.read(&mut [0; 1024]).await.unwrap();
+        received += client.0.read(&mut [0; 1024]).await.unwrap();
     }
     assert!(start.elapsed() > Duration::from_secs(480), "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_is_cut_off() {
-    let mut scene = Scene::connect(100 * 1024);
-    scene.client.write_all(REQUEST).await.unwrap();
-    sleep(WRITE_TIMEOUT + Duration::from_secs(1)).await;
-    let (bytes, seconds) = scene.rest().await;
-    assert_eq!((bytes, seconds), (1024, 0), "what the socket held");
+/// A server on loopback, and what stops it.
+async fn serve(length: usize) -> (SocketAddr, oneshot::Sender<()>, impl Future) {
+    let server = Server::listen("127.0.0.1:0".parse().unwrap(), None).await.unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let address = server.address;
+    let stopped = async move { stopped.await.unwrap() };
+    (address, stop, tokio::spawn(server.serve(Zeros(length).into(), stopped)))
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_sends_nothing_is_closed_sooner() {
+    let (address, _stop, _) = serve(10).await;
+    let mut client = Client(TcpStream::connect(address).await.unwrap());
+    assert_eq!(client.rest().await, (0, 10));
+}
+
+#[tokio::test]
 async fn a_stopping_server_finishes_responses_and_closes_the_rest_at_once() {
-    let mut idle = Scene::connect(10);
-    idle.request().await;
-    let mut half_sent = Scene::connect(10);
-    half_sent.client.write_all(b"GET / HT").await.unwrap();
-    let mut reading = Scene::connect(100 * 1024);
-    reading.client.write_all(REQUEST).await.unwrap();
-    sleep(Duration::from_secs(1)).await;
-    for scene in [&idle, &half_sent, &reading] {
-        scene.stop.send_replace(true);
+    // More than the sockets hold.
+    const LENGTH: usize = 16 * 1024 * 1024;
+    let (address, stop, ended) = serve(LENGTH).await;
+    let connect = || async { Client(TcpStream::connect(address).await.unwrap()) };
+    let (silent, mut half_sent) = (connect().await, connect().await);
+    half_sent.0.write_all(b"GET / HT").await.unwrap();
+    let (mut reading, mut idle) = (connect().await, connect().await);
+    reading.request().await;
+    idle.0.write_all(b"HEAD / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(idle.0.read(&mut [0; 1024]).await.unwrap() > 0);
+    stop.send(()).unwrap();
+    for mut client in [silent, half_sent, idle] {
+        // A connection with unread bytes is reset.
+        let _ = client.0.read_to_end(&mut Vec::new()).await;
     }
-    assert_eq!(idle.rest().await, (0, 0));
-    assert_eq!(half_sent.rest().await, (0, 0));
-    assert!(reading.rest().await.0 > 100 * 1024);
+    assert!(reading.rest().await.0 > LENGTH - 1024);
+    ended.await;
 }
 
 /// The address bound on a host without IPv6, or on which every port is in use.
