@@ -1,12 +1,11 @@
-//! TLS with a certificate that is read again when its files change. If a new certificate and key do
-//! not match, the old ones stay in use.
+//! TLS with a certificate that is read again every 10 s. If a new certificate and key do not match,
+//! the old ones stay in use. So a reading between the replacements of both files changes nothing.
 
 use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::digest;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -17,12 +16,9 @@ use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// Interval at which the files are read, which takes microseconds. Modification times do not show
-/// every change, since the kubelet replaces a symbolic link above the files.
+/// Interval at which the files are read. Modification times do not show every change, since the
+/// kubelet replaces a symbolic link above the files.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-/// Both files are read until two readings are equal, this many times at most.
-const ATTEMPTS: usize = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
@@ -41,9 +37,6 @@ pub enum CertificateError {
     NoKey(PathBuf),
     #[error("cannot serve TLS with {} and {}: {source}", .files.certificate.display(), .files.key.display())]
     Unusable { files: CertificateFiles, source: rustls::Error },
-    /// Every reading differed from the one before.
-    #[error("{} and {} change while they are read", .0.certificate.display(), .0.key.display())]
-    Unsteady(CertificateFiles),
 }
 
 #[derive(Debug, Clone)]
@@ -76,76 +69,48 @@ impl Tls {
     }
 }
 
-/// The files and what was read from them last.
+/// The files and the certificate that is served.
 #[derive(Debug)]
 pub struct Certificate {
     files: CertificateFiles,
-    /// A hash of both files, so that no second copy of the key is in memory.
-    hash: digest::Digest,
-    current: watch::Sender<Arc<ServerConfig>>,
+    pem: Vec<u8>,
+    served: watch::Sender<Arc<ServerConfig>>,
 }
 
 impl Certificate {
     pub fn open(files: CertificateFiles) -> Result<(Self, Tls), CertificateError> {
-        let pair = Pair::read(&files)?;
-        let (current, tls) = watch::channel(Arc::new(pair.config(&files)?));
-        Ok((Self { files, hash: pair.hash(), current }, Tls(tls)))
+        let (pem, config) = files.read()?;
+        let (served, tls) = watch::channel(Arc::new(config));
+        Ok((Self { files, pem, served }, Tls(tls)))
     }
 
     /// Reads the files again. Returns whether the certificate is new.
     fn reload(&mut self) -> Result<bool, CertificateError> {
-        let pair = Pair::read(&self.files)?;
-        let hash = pair.hash();
-        if hash.as_ref() == self.hash.as_ref() {
-            return Ok(false);
+        let (pem, config) = self.files.read()?;
+        let is_new = pem != self.pem;
+        if is_new {
+            self.pem = pem;
+            self.served.send_replace(Arc::new(config));
         }
-        self.current.send_replace(Arc::new(pair.config(&self.files)?));
-        self.hash = hash;
-        Ok(true)
+        Ok(is_new)
     }
 }
 
-#[derive(PartialEq)]
-struct Pair {
-    certificate: Vec<u8>,
-    key: Vec<u8>,
-}
-
-impl Pair {
-    fn read(files: &CertificateFiles) -> Result<Self, CertificateError> {
+impl CertificateFiles {
+    /// The certificate in PEM, and how it is served with the key.
+    fn read(&self) -> Result<(Vec<u8>, ServerConfig), CertificateError> {
         let file = |path: &Path| {
             let unreadable = |source| CertificateError::Unreadable { path: path.into(), source };
             std::fs::read(path).map_err(unreadable)
         };
-        let both = || Ok(Self { certificate: file(&files.certificate)?, key: file(&files.key)? });
-        let mut before = both()?;
-        for _ in 0..ATTEMPTS {
-            let now = both()?;
-            if now == before {
-                return Ok(now);
-            }
-            before = now;
-        }
-        Err(CertificateError::Unsteady(files.clone()))
-    }
-
-    fn hash(&self) -> digest::Digest {
-        let mut hash = digest::Context::new(&digest::SHA256);
-        // The length separates the two.
-        hash.update(&self.certificate.len().to_le_bytes());
-        hash.update(&self.certificate);
-        hash.update(&self.key);
-        hash.finish()
-    }
-
-    fn config(&self, files: &CertificateFiles) -> Result<ServerConfig, CertificateError> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate).collect();
+        let (pem, key) = (file(&self.certificate)?, file(&self.key)?);
+        let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
         let chain = chain.ok().filter(|chain| !chain.is_empty());
         let chain =
-            chain.ok_or_else(|| CertificateError::NoCertificate(files.certificate.clone()))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| CertificateError::NoKey(files.key.clone()))?;
-        let unusable = |source| CertificateError::Unusable { files: files.clone(), source };
+            chain.ok_or_else(|| CertificateError::NoCertificate(self.certificate.clone()))?;
+        let key = PrivateKeyDer::from_pem_slice(&key)
+            .map_err(|_| CertificateError::NoKey(self.key.clone()))?;
+        let unusable = |source| CertificateError::Unusable { files: self.clone(), source };
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(unusable)?
@@ -156,6 +121,6 @@ impl Pair {
         // A resumed session would present no certificate, so a client would not get a new one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(config)
+        Ok((pem, config))
     }
 }
