@@ -48,20 +48,14 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         let reason = missing_score(score, &config.counted);
         tracing::warn!("No score: {reason}; see `psi-agent check`");
     }
-    let mut scrape =
-        Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &health);
-    let mut text = Vec::new();
-    loop {
-        let more = scrape.next_chunk(&mut text);
+    for text in Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &health) {
         match out.write_all(&text).and_then(|()| out.flush()) {
-            Ok(()) => text.clear(),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
             Err(error) => return Err(error).context("cannot write the metrics"),
         }
-        if !more {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 fn missing_score(score: &NodeScore, counted: &[Resource]) -> String {

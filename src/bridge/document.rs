@@ -1,8 +1,6 @@
 //! A JSON document with one entry for each Node. It is produced in chunks as the client reads, since
 //! it has several MB with 15,000 Nodes. Pure.
 
-use crate::serve::body::Chunks;
-
 /// Minimum size of a chunk, in bytes. The last chunk can be smaller.
 const CHUNK: usize = 32 * 1024;
 
@@ -12,7 +10,8 @@ pub struct Document {
     /// The entry with this number; `None` after the last.
     entry: Box<dyn Fn(usize) -> Option<String> + Send>,
     written: usize,
-    tail: &'static str,
+    /// Everything after the entries; `None` when it is written.
+    tail: Option<&'static str>,
 }
 
 impl Document {
@@ -21,17 +20,21 @@ impl Document {
         entry: impl Fn(usize) -> Option<String> + Send + 'static,
         tail: &'static str,
     ) -> Self {
-        Self { head: Some(head), entry: Box::new(entry), written: 0, tail }
+        Self { head: Some(head), entry: Box::new(entry), written: 0, tail: Some(tail) }
     }
 }
 
-impl Chunks for Document {
-    fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        text.extend(self.head.take().unwrap_or_default().into_bytes());
+impl Iterator for Document {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let tail = self.tail?;
+        let mut text = self.head.take().unwrap_or_default().into_bytes();
         while text.len() < CHUNK {
             let Some(entry) = (self.entry)(self.written) else {
-                text.extend_from_slice(self.tail.as_bytes());
-                return false;
+                text.extend_from_slice(tail.as_bytes());
+                self.tail = None;
+                break;
             };
             if self.written > 0 {
                 text.push(b',');
@@ -39,7 +42,7 @@ impl Chunks for Document {
             text.extend_from_slice(entry.as_bytes());
             self.written += 1;
         }
-        true
+        Some(text)
     }
 }
 
@@ -49,17 +52,10 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     /// The whole document.
-    pub(in crate::bridge) fn parsed(mut document: Document) -> Value {
-        let mut text = Vec::new();
-        let mut chunk = Vec::new();
-        loop {
-            let more = document.next_chunk(&mut chunk);
-            assert!(chunk.len() < 2 * CHUNK, "{}", chunk.len());
-            text.append(&mut chunk);
-            if !more {
-                return serde_json::from_slice(&text).unwrap();
-            }
-        }
+    pub(in crate::bridge) fn parsed(document: Document) -> Value {
+        let chunks: Vec<Vec<u8>> = document.collect();
+        assert!(chunks.iter().all(|chunk| chunk.len() < 2 * CHUNK));
+        serde_json::from_slice(&chunks.concat()).unwrap()
     }
 
     #[test]

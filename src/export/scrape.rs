@@ -10,7 +10,6 @@ use super::series::LabelCache;
 use crate::health::Health;
 use crate::relief::Assessment;
 use crate::sample::ScrapeSample;
-use crate::serve::body::Chunks;
 
 /// State that scrapes share: the exported families, and the cgroups' labels.
 #[derive(Debug)]
@@ -55,19 +54,14 @@ pub struct Scrape {
     own: IntoIter<Vec<u8>>,
 }
 
-impl Scrape {
-    /// Appends the next chunk to `text`; `false` when it was the last.
-    pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        if self.exposition.next_chunk(text) {
-            return true;
-        }
-        text.extend(self.own.next().unwrap_or_default());
-        self.own.len() > 0
-    }
-}
+impl Iterator for Scrape {
+    type Item = Vec<u8>;
 
-impl Chunks for Scrape {
-    fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        Scrape::next_chunk(self, text)
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        if !self.exposition.next_chunk(&mut text) {
+            text.extend(self.own.next().unwrap_or_default());
+        }
+        (!text.is_empty()).then_some(text)
     }
 }

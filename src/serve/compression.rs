@@ -22,27 +22,18 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
     any.unwrap_or(false)
 }
 
-#[derive(Debug)]
-pub struct Gzip(GzEncoder<Vec<u8>>);
-
-impl Default for Gzip {
-    /// Level 1: higher levels cost several times as much CPU time for slightly smaller output.
-    fn default() -> Self {
-        Self(GzEncoder::new(Vec::new(), Compression::fast()))
-    }
-}
-
-impl Gzip {
-    /// Compresses `text`; the output may be empty until more text follows.
-    pub fn compress(&mut self, text: &[u8]) -> std::io::Result<Vec<u8>> {
-        self.0.write_all(text)?;
-        Ok(std::mem::take(self.0.get_mut()))
-    }
-
-    /// The end of the stream.
-    pub fn finish(self) -> std::io::Result<Vec<u8>> {
-        self.0.finish()
-    }
+/// Compresses chunks as they are taken. A chunk may become empty until more text follows.
+pub fn compressed(
+    chunks: impl Iterator<Item = Vec<u8>>,
+) -> impl Iterator<Item = std::io::Result<Vec<u8>>> {
+    // Level 1: higher levels cost several times as much CPU time for slightly smaller output.
+    let mut encoder = Some(GzEncoder::new(Vec::new(), Compression::fast()));
+    let mut chunks = chunks.fuse();
+    std::iter::from_fn(move || {
+        let Some(text) = chunks.next() else { return encoder.take().map(GzEncoder::finish) };
+        let encoder = encoder.as_mut()?;
+        Some(encoder.write_all(&text).map(|()| std::mem::take(encoder.get_mut())))
+    })
 }
 
 #[cfg(test)]
