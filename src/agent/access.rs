@@ -20,9 +20,11 @@ pub(super) fn authenticator(
     }
     let node = node.context("there is no API server to review tokens")?;
     let health = Arc::clone(health);
-    let authenticator = Authenticator::new(node.api.clone(), move |outcome| match outcome {
-        Outcome::Decided(decision) => health.reviews.decided(*decision),
-        Outcome::Failed(error) => health.reviews.failed(error),
-    });
-    Ok(Some(Arc::new(authenticator.context("cannot authenticate clients")?)))
+    let report = move |outcome: Outcome<'_>| match outcome {
+        Ok(decision) => health.reviews.decided(decision),
+        Err(error) => health.reviews.failed(error),
+    };
+    let authenticator = Authenticator::new(node.api.clone(), report)
+        .context("cannot authenticate clients: the system provides no random numbers")?;
+    Ok(Some(Arc::new(authenticator)))
 }

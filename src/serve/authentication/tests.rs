@@ -67,15 +67,17 @@ impl Scene {
         let reviewer = ApiClient::new(Client::new(service, "default"));
         let authenticator = Authenticator::new(reviewer, move |outcome| {
             report.lock().unwrap().push(match outcome {
-                Outcome::Decided(decision) => decision.word(),
-                Outcome::Failed(error) => error.word(),
+                Ok(decision) => decision.word(),
+                Err(error) => error.word(),
             });
         });
         Self { authenticator: Arc::new(authenticator.unwrap()), calls, reported }
     }
 
-    async fn decide(&self, token: &str) -> Decision {
-        self.authenticator.decide(METRICS, token, ADDRESS).await
+    /// Sends a token from an address of its own.
+    async fn decide(&self, token: &'static str) -> Decision {
+        let address = std::net::Ipv4Addr::from(u32::try_from(token.len()).unwrap()).into();
+        self.authenticator.decide(METRICS, token, address).await
     }
 
     fn calls(&self) -> usize {
