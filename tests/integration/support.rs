@@ -11,7 +11,9 @@ pub(crate) mod dashboard_queries;
 pub(crate) mod descheduler;
 pub(crate) mod exposition;
 pub(crate) mod fake_node;
+pub(crate) mod flag_rows;
 pub(crate) mod folder;
+pub(crate) mod full_exposition;
 pub(crate) mod helm;
 pub(crate) mod host_proc;
 pub(crate) mod install_document;
@@ -20,6 +22,7 @@ pub(crate) mod listed_nodes;
 pub(crate) mod node_exporter;
 pub(crate) mod node_metadata;
 pub(crate) mod packed_release;
+pub(crate) mod project;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
 pub(crate) mod proxy;
@@ -58,8 +61,7 @@ pub(crate) fn built(name: &str, go_mod: &str, module: &str) -> PathBuf {
 
 /// A file that docs/consumers tells users to copy.
 pub(crate) fn snippet(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/consumers/snippets");
-    std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    project::text(&format!("docs/consumers/snippets/{name}"))
 }
 
 /// Asks again and again until there is an answer; fails with `what` after `limit`.

@@ -56,7 +56,7 @@ fn save(name: &str, panels: &Value) {
     let folder = cache_dir().join("dashboards");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join(format!("{name}.json")), panels.to_string()).unwrap();
-    // It comes beside the pictures, where fixture::pictures compares it.
+    // It comes beside the pictures, where fixture::documents compares it.
     let made_with = format!("{} {}\n", env!("CARGO_PKG_VERSION"), basis(CpuSource::RunDelay));
     fs::write(folder.join("dashboards.txt"), made_with).unwrap();
     println!("results are in {}: grafana/build --draw draws them", folder.display());

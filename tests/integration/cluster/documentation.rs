@@ -51,7 +51,7 @@ fn columns(row: &str) -> Vec<&str> {
 #[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
 fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
     let shown = shown_by("README.md");
-    let [.., install, rollout, nodes] = &shown[..] else { panic!("{shown:?}") };
+    let [_, _, install, rollout, nodes] = &shown[..] else { panic!("{shown:?}") };
     let cluster = Cluster::start("documentation");
     let installed = run(install, &cluster);
     assert!(installed.contains("STATUS: deployed"), "{installed}");

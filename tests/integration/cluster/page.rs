@@ -263,7 +263,7 @@ fn check_looks(scene: &mut Scene) {
     }
     assert_ne!(grounds[0], grounds[1]);
     if std::env::var_os("UPDATE_PICTURES").is_some() {
-        // fixture::pictures compares it with the binary.
+        // fixture::documents compares it with the binary.
         let made_with = scene.browser.value("`${seen.version} ${seen.basis}\\n`");
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures/page.txt");
         fs::write(path, made_with.as_str().unwrap()).unwrap();

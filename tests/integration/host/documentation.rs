@@ -14,7 +14,7 @@ const ON_CGROUP_V2: &str =
 #[ignore = "needs root, unshare, curl and cgroup v2"]
 fn the_quick_start_prints_what_the_readme_shows() {
     let shown = shown_by("README.md");
-    let [run, metrics, ..] = &shown[..] else { panic!("{shown:?}") };
+    let [run, metrics, _, _, _] = &shown[..] else { panic!("{shown:?}") };
     assert_eq!(run.command, "cargo run --release");
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-c", ON_CGROUP_V2, crate::support::agent::BINARY]);

@@ -1,11 +1,10 @@
 //! Commands that a document shows with their output, in blocks of the language `console`: a line that
 //! begins with `$ ` is a command (continued after a backslash), the lines below it are its output.
 
-use std::fs;
-use std::path::Path;
+use super::project::text;
 
 /// A command and the output that the document shows for it.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) command: String,
     pub(crate) output: String,
@@ -20,11 +19,7 @@ impl Shown {
 
 /// All commands with output of a document of this project.
 pub(crate) fn shown_by(document: &str) -> Vec<Shown> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
-    shown(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{document}: {error}")))
-}
-
-pub(crate) fn shown(text: &str) -> Vec<Shown> {
+    let text = text(document);
     let blocks = text.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.flat_map(of_block).collect()
 }
@@ -44,7 +39,7 @@ fn of_block(block: &str) -> Vec<Shown> {
 }
 
 /// The text with `0` for each number, `0s` for each age and one space for several.
-pub(crate) fn shape(text: &str) -> Vec<String> {
+fn shape(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| {
         let words: Vec<String> = line.split_whitespace().map(shape_of_word).collect();
         words.join(" ")
