@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::support::agent::Agent;
 use crate::support::cluster::Cluster;
+use crate::support::project::yaml;
 use crate::support::prometheus::Prometheus;
 use crate::support::staged_node::agent_pod;
 use crate::support::tls::{Client, Secret};
@@ -220,8 +221,7 @@ fn prometheus_scrapes_with_an_accounts_token_and_the_authority() {
     let token = std::env::temp_dir().join(format!("psi-agent-{}-scrape", std::process::id()));
     fs::write(&token, scene.cluster.token(READER)).unwrap();
     let file = "daemonset/prometheus/scrape-auth.yaml";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let mut scrape: Value = serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let mut scrape = yaml(file);
     scrape["global"] = serde_json::json!({"scrape_interval": "2s"});
     let jobs = scrape["scrape_configs"].as_array_mut().unwrap();
     jobs.truncate(1);

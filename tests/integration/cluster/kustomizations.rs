@@ -1,10 +1,9 @@
 //! Kustomizations that users write: components in any order, and another namespace.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use crate::support::cluster::{Cluster, with_components};
+use crate::support::project::text;
 use crate::support::prometheus_operator::install_definitions;
 
 const NAMESPACE: &str = "node-pressure";
@@ -40,8 +39,7 @@ fn components_in_the_wrong_order_are_an_error_that_names_both() {
 
 /// The part of a kustomization that docs/install.md shows for another namespace.
 fn documented_part() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/install.md");
-    let text = fs::read_to_string(path).unwrap();
+    let text = text("docs/install.md");
     let block = text.split("```yaml\n").find(|block| block.starts_with("namespace: NAMESPACE\n"));
     let block = block.unwrap().split("```").next().unwrap();
     serde_saphyr::from_str(&block.replace("NAMESPACE", NAMESPACE)).unwrap()

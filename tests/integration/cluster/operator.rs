@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::combinations::components;
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cluster::Cluster;
+use crate::support::project::{text, yaml};
 use crate::support::prometheus::{Prometheus, both_promtools, lint_metrics};
 use crate::support::prometheus_operator::{
     ACCOUNT, Generated, NAMESPACE, Operator, ask_from_outside, install_definitions,
@@ -24,14 +25,6 @@ const NODES: [(&str, &str); 2] = [("node-a", "127.0.71.1"), ("node-b", "127.0.71
 const BRIDGE: &str = "127.0.71.3";
 /// Needs kube-state-metrics, which is not here.
 const OF_OTHERS: &str = "node:kube_node_labels:group";
-
-fn of_project(relative: &str) -> String {
-    format!("{}/{relative}", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn yaml(relative: &str) -> Value {
-    serde_saphyr::from_str(&fs::read_to_string(of_project(relative)).unwrap()).unwrap()
-}
 
 struct Scene {
     // Agents and the bridge end before the cluster that they talk to.
@@ -109,7 +102,7 @@ impl Scene {
         ask_from_outside(&mut config, &self.cluster, &self.token("default", "by-hand"));
         config["global"] = json!({"scrape_interval": "2s", "evaluation_interval": "2s"});
         config["rule_files"] = json!(["rules.yaml"]);
-        let rules = fs::read_to_string(of_project("daemonset/prometheus/rules.yaml")).unwrap();
+        let rules = text("daemonset/prometheus/rules.yaml");
         Prometheus::in_cluster(&config.to_string(), &hurried(&rules))
     }
 }

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use crate::support::agent::Agent;
 use crate::support::exposition::{OWN_SERIES_OF_THE_MANIFEST, own_series, parse};
 use crate::support::fake_node::FakeNode;
+use crate::support::project::text;
 use crate::support::staged_node::{container_id, launcher};
 use crate::support::wait_for;
 
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+const DOCUMENT: &str = "docs/operations.md";
 
 /// Series of the agent itself that only an agent which publishes has, and only one with run delay.
 const OF_PUBLISHING: usize = 3;
@@ -126,7 +127,7 @@ fn in_groups(number: usize) -> String {
 #[test]
 #[ignore = "takes 30 s: a score needs a history"]
 fn the_documented_numbers_of_series_match_real_scrapes() {
-    let document = fs::read_to_string(DOCUMENT).unwrap();
+    let document = text(DOCUMENT);
     let (one, four) = (Replay::new("one-vm", 1), Replay::new("four-vms", 4));
     let pressure = ["--families", "pressure"];
     let agents = [&pressure[..], &[]].map(|flags| [one.start(flags), four.start(flags)]);

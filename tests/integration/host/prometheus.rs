@@ -9,13 +9,13 @@ use crate::support::agent::Agent;
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
 use crate::support::folder::Folder;
+use crate::support::project::{ROOT, text};
 use crate::support::prometheus::{
     Prometheus, debians_promtool, lint_agent, promtool, prove_rules, running_agent, scrape_by_hand,
 };
 use crate::support::recorded_case::start_on_case;
 use crate::support::wait_for;
 
-const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 /// Many times what anything takes here.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -34,7 +34,7 @@ fn promtool_proves_the_rules() {
 #[test]
 #[ignore = "needs promtool (Debian's package prometheus)"]
 fn promtool_accepts_the_documented_examples() {
-    let document = fs::read_to_string(format!("{REPOSITORY}/docs/operations.md")).unwrap();
+    let document = text("docs/operations.md");
     let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let examples: Vec<&str> = blocks.filter(|block| block.starts_with("scrape_configs:")).collect();
     assert_eq!(examples.len(), 1);
@@ -113,7 +113,7 @@ fn configuration(address: &str) -> serde_json::Value {
     port["labels"]["__meta_kubernetes_pod_container_port_name"] = "probes".into();
     pod["labels"]["__meta_kubernetes_pod_label_app_kubernetes_io_name"] = "somebody".into();
     let mut config = scrape_by_hand(&[running_agent("node-a", address), ended, port, pod]);
-    config["rule_files"] = json!([format!("{REPOSITORY}/daemonset/prometheus/rules.yaml")]);
+    config["rule_files"] = json!([format!("{ROOT}/daemonset/prometheus/rules.yaml")]);
     config
 }
 

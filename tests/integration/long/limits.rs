@@ -1,6 +1,7 @@
 //! The shipped agent, bridge and reap within the memory limits of their manifests, in a virtual machine whose
 //! kernel enforces them.
 
+use crate::support::project::text;
 use crate::support::virtual_machine::{boot, static_binary};
 
 /// Of each of them, as the guest script has it.
@@ -14,8 +15,7 @@ fn within_their_memory_limits_agent_bridge_and_reap_survive_what_others_send() {
         ("components/bridge/deployment.yaml", 10),
         ("base/reap.yaml", 14),
     ] {
-        let path = format!("{}/daemonset/{manifest}", env!("CARGO_MANIFEST_DIR"));
-        let manifest = std::fs::read_to_string(path).unwrap();
+        let manifest = text(&format!("daemonset/{manifest}"));
         let limits = format!("\n{0}limits:\n{0}  memory: 64Mi\n", " ".repeat(indent));
         assert!(manifest.contains(&limits), "{manifest}");
     }

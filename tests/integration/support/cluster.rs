@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::agent::get_from;
 use super::exposition::parse;
-use super::{cache_dir, wait_for};
+use super::{cache_dir, project, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 use api_server::start_api_server;
@@ -189,7 +189,7 @@ impl Cluster {
 
     /// Applies a kustomization of the project's.
     pub(crate) fn apply_folder(&self, folder: &str) -> String {
-        self.kubectl(&["apply", "-k", of_project(folder).to_str().unwrap()], "")
+        self.kubectl(&["apply", "-k", project::path(folder).to_str().unwrap()], "")
     }
 
     /// Applies `daemonset/base` and makes the namespace `vms`; waits until the controllers are at work.
@@ -205,7 +205,7 @@ impl Cluster {
 
     /// Removes it, and waits until it is gone; its pods end as if there were a kubelet.
     pub(crate) fn remove_folder(&self, folder: &str) {
-        let folder = of_project(folder);
+        let folder = project::path(folder);
         self.kubectl(&["delete", "-k", folder.to_str().unwrap(), "--wait=false"], "");
         let end = ["delete", "pods", "-n", "psi-agent", "--all", "--force", "--grace-period=0"];
         wait_for("the namespace is gone", Duration::from_secs(90), || {
@@ -234,7 +234,7 @@ impl Cluster {
         // A kustomization names its parts relative to itself.
         let up = "../".repeat(folder.components().count() - 1);
         let beside =
-            format!("{up}{}/", of_project("daemonset").strip_prefix("/").unwrap().display());
+            format!("{up}{}/", project::path("daemonset").strip_prefix("/").unwrap().display());
         fs::write(folder.join("kustomization.yaml"), kustomization.replace("../", &beside))
             .unwrap();
         self.kubectl_as(&self.admin_kubeconfig(), &["kustomize", folder.to_str().unwrap()])
@@ -400,11 +400,6 @@ pub(crate) fn with_components(components: &[&str]) -> Value {
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
         "resources": ["../base"], "components": components,
     })
-}
-
-/// A folder of the project's.
-fn of_project(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
 /// `KUBEBUILDER_ASSETS` where it is set, else what `tests/kubernetes/build` made.

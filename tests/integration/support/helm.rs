@@ -1,16 +1,13 @@
 //! helm, and what it makes of the chart.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use super::built;
+use super::project::path;
 
 /// The value without which the chart renders nothing: the image's name in daemonset/base/image.
 pub(crate) const IMAGE: &str = "image.repository=psi-agent.invalid/set-your-registry";
-
-fn chart() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/chart")
-}
 
 pub(crate) fn program() -> PathBuf {
     built("helm", include_str!("../../helm/go.mod"), "helm.sh/helm/v3").join("helm")
@@ -25,7 +22,7 @@ pub(crate) fn helm(verb: &str, namespace: &str, values: &[&str], more: &[&str]) 
         command.arg("psi-agent");
     }
     if !["uninstall", "rollback"].contains(&verb) {
-        command.arg(chart());
+        command.arg(path("daemonset/chart"));
     }
     command.args(["--namespace", namespace]).args(more);
     for value in values {

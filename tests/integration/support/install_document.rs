@@ -10,9 +10,9 @@ use super::agent::BINARY;
 use super::cluster::Cluster;
 use super::helm;
 use super::packed_release::{MANIFESTS, PackedRelease};
+use super::project;
 use super::virtual_machine::static_binary;
 
-const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const NAME_TO_REPLACE: &str = "registry.example/psi-agent";
 
 /// A folder to follow the documents in; it ends with the value.
@@ -38,7 +38,7 @@ impl Checkout {
             fs::copy(release.folder().join(&file), folder.join(&file)).unwrap();
         }
         for of_source in ["Cargo.toml", "daemonset/image"] {
-            symlink(Path::new(REPOSITORY).join(of_source), folder.join(of_source)).unwrap();
+            symlink(project::path(of_source), folder.join(of_source)).unwrap();
         }
         for kustomization in ["example", "uninstall"] {
             let file = folder.join("daemonset").join(kustomization).join("kustomization.yaml");
@@ -83,7 +83,7 @@ pub(crate) fn commands(heading: &str) -> Vec<String> {
 
 /// The commands that a document gives below a heading, in their order.
 pub(crate) fn commands_of(document: &str, heading: &str) -> Vec<String> {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
+    let text = project::text(document);
     let mut section = text.split("\n## ").skip(1);
     let section = section.find(|section| section.lines().next() == Some(heading));
     let section = section.unwrap_or_else(|| panic!("{document} has no part \"{heading}\""));

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::agent::Agent;
 use super::cluster::Cluster;
 use super::fake_node::FakeNode;
+use super::project::text;
 use super::written_files::{Writer, replace, write_memory};
 
 const PERIOD_US: f64 = 100_000.0;
@@ -55,8 +56,7 @@ struct Recording {
 
 impl Recording {
     fn read(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
-        let text = fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        let text = text(&format!("tests/recordings/{name}.json"));
         Self { record: serde_json::from_str(&text).unwrap() }
     }
 
