@@ -14,6 +14,7 @@ mod own_series;
 mod plan;
 mod pods_file;
 pub(crate) mod policies;
+mod recordings;
 mod rules;
 mod run_delay;
 mod sampling;

@@ -20,7 +20,7 @@ pub(crate) struct ReplayedNode {
     pub(crate) name: &'static str,
     recording: Recording,
     player: Option<Writer>,
-    files: FakeNode,
+    pub(crate) files: FakeNode,
 }
 
 impl ReplayedNode {
@@ -45,6 +45,11 @@ impl ReplayedNode {
         let recording = self.recording.clone();
         let play = move |seconds| recording.write(seconds, &folder, Some(&cgroup));
         self.player = Some(Writer::start(play));
+    }
+
+    /// The same in a test's own time: the files so many seconds after the start of the VM.
+    pub(crate) fn play(&self, cgroup: &str, seconds: u32) {
+        self.recording.write(f64::from(seconds), &self.files.0, Some(cgroup));
     }
 }
 
