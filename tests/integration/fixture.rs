@@ -1,5 +1,5 @@
 //! Tests of the binary and the library on files that the tests bring along: they need nothing but Rust,
-//! and wait for nothing.
+//! and wait for no interval of the real clock.
 
 mod architecture;
 mod bad_api_server;

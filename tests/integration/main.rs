@@ -1,6 +1,6 @@
 //! Tests of the library and the binary as a whole, one crate so that it links once. Each folder is a
-//! tier of `tests/run`, and needs more than the one before; all but the first are marked `ignore` with
-//! what they need, and fail where that is missing.
+//! tier of `tests/run`, and needs more than the one before. Tests that need more than Rust are marked
+//! `ignore` with what they need, and fail where that is missing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
