@@ -37,8 +37,7 @@ impl Scene {
         cluster.apply(&[agent_pod(POD, "node-a")]);
         // An account that is somebody's, and may nothing.
         cluster.kubectl(&["create", "serviceaccount", "visitor", "-n", "psi-agent"], "");
-        let token = cluster.bound_token("psi-agent", POD);
-        let kubeconfig = cluster.write_kubeconfig("agent", &token);
+        let kubeconfig = cluster.agent_kubeconfig(POD);
         let secret = Secret::new(name);
         let agent = start_agent(&kubeconfig, &secret, more);
         let client = secret.client();

@@ -36,8 +36,7 @@ impl Scene {
     /// Nodes that run VMs, and a bridge with the account of its component.
     fn start(name: &str, nodes: &[&str]) -> Self {
         let cluster = Cluster::start(name);
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms]);
+        cluster.add_namespace("vms");
         cluster.kubectl(&["apply", "-f", "-"], &cluster.render_with(&["bridge"]));
         for node in nodes {
             cluster.add_node(node);

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpListener;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::fixture::dashboards::dashboard;
 use crate::support::agent::Agent;
@@ -59,9 +59,7 @@ impl Scene {
     fn start() -> Self {
         let cluster = Cluster::start("dashboards");
         cluster.apply_folder("daemonset/base");
-        cluster.apply(&[
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}}),
-        ]);
+        cluster.add_namespace("vms");
         for node in ["node-a", "node-b"] {
             cluster.add_node(node);
             cluster.apply(&[agent_pod(&format!("psi-agent-{node}"), node)]);

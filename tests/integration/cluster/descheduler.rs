@@ -126,8 +126,7 @@ impl Scene {
     fn start() -> Self {
         let cluster = Cluster::start("descheduler");
         cluster.apply_folder("daemonset/base");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms]);
+        cluster.add_namespace("vms");
         for name in WITH_AGENT {
             add_node(&cluster, name);
             cluster.apply(&[agent_pod(&agent_of(name), name)]);
@@ -321,8 +320,7 @@ fn the_descheduler_evicts_from_the_node_that_is_short_and_from_no_other() {
             (tests/kubernetes/build)"]
 fn by_taints_one_vm_leaves_in_a_cycle_and_without_the_limit_all_of_them() {
     let cluster = Cluster::start("descheduler-taints");
-    let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-    cluster.apply(&[vms]);
+    cluster.add_namespace("vms");
     for node in ["high", "low"] {
         add_node(&cluster, node);
     }

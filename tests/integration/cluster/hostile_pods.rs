@@ -19,8 +19,8 @@ fn start(name: &str) -> (Cluster, StagedNode) {
     let cluster = Cluster::start(name);
     cluster.apply_folder("daemonset/base");
     cluster.add_node("node-a");
-    let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-    cluster.apply(&[vms, agent_pod(POD, "node-a")]);
+    cluster.add_namespace("vms");
+    cluster.apply(&[agent_pod(POD, "node-a")]);
     (cluster, StagedNode::new(name, "node-a"))
 }
 

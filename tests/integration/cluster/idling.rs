@@ -103,8 +103,7 @@ fn a_node_that_cannot_be_scored_gets_no_value_and_its_agent_stays() {
         leave_a_value(&cluster, node);
         let pod = format!("psi-agent-{node}");
         cluster.apply(&[agent_pod(&pod, node)]);
-        let token = cluster.bound_token("psi-agent", &pod);
-        let kubeconfig = cluster.write_kubeconfig(&pod, &token);
+        let kubeconfig = cluster.agent_kubeconfig(&pod);
         let fixed = ["--node-name", node, "--kubeconfig", kubeconfig.to_str().unwrap()];
         Agent::start_by(command, &[&fixed, flags].concat())
     };

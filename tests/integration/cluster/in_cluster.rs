@@ -28,8 +28,8 @@ impl Scene {
         let cluster = Cluster::start(name);
         cluster.apply_folder("daemonset/base");
         cluster.add_node("node-a");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms, agent_pod(POD, "node-a")]);
+        cluster.add_namespace("vms");
+        cluster.apply(&[agent_pod(POD, "node-a")]);
         Self { cluster, node: StagedNode::new(name, "node-a") }
     }
 
@@ -39,8 +39,7 @@ impl Scene {
 
     /// The output of `once`, `top` or `check`, run as the agent.
     fn run(&self, command: &str) -> String {
-        let token = self.cluster.bound_token("psi-agent", POD);
-        let kubeconfig = self.cluster.write_kubeconfig("agent", &token);
+        let kubeconfig = self.cluster.agent_kubeconfig(POD);
         let output = Command::new(BINARY)
             .args([command, "--node-name", "node-a", "--cgroup-root"])
             .arg(&self.node.own.path)

@@ -2,13 +2,14 @@
 //! own rules are compared with the project's.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
+use crate::support::folder::Folder;
 use crate::support::prometheus::{both_promtools, promtool};
-use crate::support::{built, snippet};
+use crate::support::{built, project, snippet};
 
 const SNIPPET: &str = "openshift-descheduler.yaml";
 
@@ -29,46 +30,21 @@ fn query() -> String {
     profile.strip_prefix("query:").unwrap().to_owned()
 }
 
-/// A file of the test's own, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("psi-agent-{}-{name}", std::process::id()));
-        fs::write(&path, text).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 #[test]
 #[ignore = "needs promtool (Debian's package prometheus, and tests/prometheus/build), and OpenShift's \
             rules (tests/openshift/build)"]
 fn a_pod_at_its_own_limit_gets_its_node_two_taints_by_the_operators_query_and_none_by_ours() {
     let rule = yaml(&fs::read_to_string(of_operator("prometheusrule.yaml")).unwrap());
     let rules = json!({ "groups": rule["spec"]["groups"] }).to_string();
-    let operators = Scratch::new("operators-rules.yaml", &rules);
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let ours = project.join("daemonset/prometheus/rules.yaml");
-    let test = fs::read_to_string(project.join("tests/openshift/soft_tainter.yaml")).unwrap();
-    let test = test
-        .replace(
-            "rule_files: [OPERATORS_RULES, OUR_RULES]",
-            &format!("rule_files: [{}, {}]", operators.path(), ours.display()),
-        )
-        .replace("QUERY", &query());
-    let file = Scratch::new("soft-tainter.yaml", &test);
+    let folder = Folder::new("soft-tainter");
+    folder.write("operators-rules.yaml", &rules);
+    let ours = project::path("daemonset/prometheus/rules.yaml");
+    let files = format!("[operators-rules.yaml, {}]", ours.display());
+    let test = project::text("tests/openshift/soft_tainter.yaml");
+    let test = test.replace("[OPERATORS_RULES, OUR_RULES]", &files).replace("QUERY", &query());
+    folder.write("test.yaml", &test);
     for program in both_promtools() {
-        promtool(&program, &["test", "rules", file.path()]);
+        promtool(&program, &["test", "rules", &folder.path("test.yaml")]);
     }
 }
 
@@ -92,8 +68,9 @@ fn the_operators_own_definition_accepts_the_snippet() {
     }
     // The check above is strict: an unknown field is rejected.
     let misspelt = snippet(SNIPPET).replace("devDeviationThresholds", "deviationThresholds");
-    let file = Scratch::new("misspelt.yaml", &misspelt);
-    let apply = ["apply", "--validate=strict", "-f", file.path()];
+    let folder = Folder::new("misspelt");
+    folder.write("misspelt.yaml", &misspelt);
+    let apply = ["apply", "--validate=strict", "-f", &folder.path("misspelt.yaml")];
     let refused = cluster.kubectl_as(&cluster.admin_kubeconfig(), &apply);
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(

@@ -39,8 +39,7 @@ impl Scene {
     fn start() -> Self {
         let cluster = Cluster::start_whole("operator");
         install_definitions(&cluster);
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms]);
+        cluster.add_namespace("vms");
         let rendered = cluster.render_with(&["bridge", "monitoring", "openshift"]);
         cluster.kubectl(&["apply", "-f", "-"], &rendered);
         let mut nodes = NODES.map(|(name, _)| StagedNode::new("operator", name));

@@ -86,8 +86,7 @@ impl Scene {
         cluster.add_node(NODE);
         cluster.add_node("node-b");
         cluster.apply(&[pod_of("psi-agent", NODE), pod_of("psi-agent-reap", NODE)]);
-        let token = cluster.bound_token("psi-agent", "psi-agent-node-a");
-        let kubeconfig = cluster.write_kubeconfig("agent", &token);
+        let kubeconfig = cluster.agent_kubeconfig("psi-agent-node-a");
         let reached =
             cluster::Cluster { kubeconfig: Some(kubeconfig.clone()), node_name: NODE.into() };
         let own_node = OwnNode::connect(&reached).await.unwrap();

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::cluster::{Audited, REAL_NODE};
 use crate::support::wait_for;
@@ -66,8 +66,7 @@ fn a_node_has_its_agent_from_install_to_removal() {
 }
 
 fn start_vms(scene: &Scene) {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-    scene.cluster.apply(&[namespace]);
+    scene.cluster.add_namespace("vms");
     wait_for("the namespace has its account", LIMIT, || {
         let accounts = scene.cluster.get(&["serviceaccounts", "-n", "vms"]);
         accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)

@@ -29,8 +29,7 @@ fn report_images(cluster: &Cluster, node: &str, larger: usize, at_most: usize) {
 /// Both Nodes have the image. The second has so many larger ones that its status doesn't list it.
 fn start_cluster() -> Cluster {
     let cluster = Cluster::start("second-scheduler");
-    let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-    cluster.apply(&[vms]);
+    cluster.add_namespace("vms");
     NODES.iter().for_each(|node| cluster.add_node(node));
     report_images(&cluster, "node-a", 10, DEFAULT_MOST);
     report_images(&cluster, "node-b", 50, DEFAULT_MOST);
@@ -204,9 +203,7 @@ fn check_openshift(cluster: &Cluster) {
     let name = "openshift-second-scheduler.yaml";
     let namespace = "openshift-secondary-scheduler-operator";
     cluster.define(&definition_of_openshift());
-    cluster.apply(&[
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
-    ]);
+    cluster.add_namespace(namespace);
     apply_strictly(cluster, name);
     let (config, scheduler) = (object(name, "ConfigMap"), object(name, "SecondaryScheduler"));
     assert_eq!(config["data"], object("second-scheduler.yaml", "ConfigMap")["data"]);

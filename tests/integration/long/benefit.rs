@@ -204,8 +204,7 @@ impl<'a> Scene<'a> {
     fn start_agents(&self) -> Vec<Agent> {
         let agents = NODES.iter().zip(&self.cgroups).map(|(node, own)| {
             let pod = format!("psi-agent-{node}");
-            let token = self.kubevirt.cluster.bound_token("psi-agent", &pod);
-            let kubeconfig = self.kubevirt.cluster.write_kubeconfig(&pod, &token);
+            let kubeconfig = self.kubevirt.cluster.agent_kubeconfig(&pod);
             let proc = self.demand.folder.join(format!("proc-{node}"));
             fs::create_dir_all(&proc).unwrap();
             let mut command = Command::new("unshare");

@@ -105,8 +105,8 @@ impl Scene {
         cluster.kubectl(&["apply", "-f", "-"], &rendered);
         cluster.add_node(NODE);
         cluster.kubectl(&["label", "node", NODE, "kubevirt.io/schedulable=true"], "");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        cluster.apply(&[vms, agent_pod(POD, NODE)]);
+        cluster.add_namespace("vms");
+        cluster.apply(&[agent_pod(POD, NODE)]);
         let proxy = Proxy::start(cluster.port());
         let mut scene = Self { cluster, node: StagedNode::new("soak", NODE), proxy, vms: 0 };
         (0..STEADY_VMS).for_each(|_| scene.add_vm());

@@ -195,8 +195,7 @@ impl Cluster {
     /// Applies `daemonset/base` and makes the namespace `vms`; waits until the controllers are at work.
     pub(crate) fn install_for_vms(&self) {
         self.apply_folder("daemonset/base");
-        let vms = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vms"}});
-        self.apply(&[vms]);
+        self.add_namespace("vms");
         wait_for("the controllers are at work", Duration::from_secs(60), || {
             let accounts = self.get(&["serviceaccounts", "-n", "vms"]);
             accounts["items"].as_array().filter(|list| !list.is_empty()).map(drop)
@@ -238,6 +237,10 @@ impl Cluster {
         fs::write(folder.join("kustomization.yaml"), kustomization.replace("../", &beside))
             .unwrap();
         self.kubectl_as(&self.admin_kubeconfig(), &["kustomize", folder.to_str().unwrap()])
+    }
+
+    pub(crate) fn add_namespace(&self, name: &str) {
+        self.apply(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})]);
     }
 
     /// A Node that pods can be bound to.

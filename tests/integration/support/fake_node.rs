@@ -75,8 +75,7 @@ impl FakeNode {
         pod: &str,
         more: &[&str],
     ) -> Agent {
-        let token = cluster.bound_token("psi-agent", pod);
-        let kubeconfig = cluster.write_kubeconfig(&format!("{pod}-of-{node}"), &token);
+        let kubeconfig = cluster.agent_kubeconfig(pod);
         let roots = ["cgroup", "proc"].map(|root| self.0.0.join(root));
         start_agent_on("127.0.0.1:0", node, &kubeconfig, roots.each_ref(), more)
     }

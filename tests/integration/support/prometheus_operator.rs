@@ -50,8 +50,8 @@ impl Operator {
     pub(crate) fn start(cluster: &Cluster) -> Self {
         let metadata = |name: &str| json!({"name": name, "namespace": NAMESPACE});
         let namespaces = json!({"matchLabels": {"openshift.io/cluster-monitoring": "true"}});
+        cluster.add_namespace(NAMESPACE);
         cluster.apply(&[
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(ACCOUNT)}),
             json!({
                 "apiVersion": "monitoring.coreos.com/v1", "kind": "Prometheus",

@@ -56,9 +56,7 @@ impl StagedNode {
         pod: &str,
         more: &[&str],
     ) -> Agent {
-        let token = cluster.bound_token("psi-agent", pod);
-        let kubeconfig = cluster.write_kubeconfig(&format!("{pod}-of-{node}"), &token);
-        self.start(node, &kubeconfig, more)
+        self.start(node, &cluster.agent_kubeconfig(pod), more)
     }
 
     /// Starts the agent of this node as whoever the kubeconfig says.
@@ -79,9 +77,7 @@ impl StagedNode {
         pod: &str,
         more: &[&str],
     ) -> Agent {
-        let token = cluster.bound_token("psi-agent", pod);
-        let kubeconfig = cluster.write_kubeconfig(pod, &token);
-        self.start_on(address, self.name, &kubeconfig, more)
+        self.start_on(address, self.name, &cluster.agent_kubeconfig(pod), more)
     }
 
     fn start(&self, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {

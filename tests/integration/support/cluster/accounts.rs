@@ -58,6 +58,11 @@ impl Cluster {
         self.write_kubeconfig_of(name, &json!({ "token": token }))
     }
 
+    /// A kubeconfig for the agent in this pod.
+    pub(crate) fn agent_kubeconfig(&self, pod: &str) -> PathBuf {
+        self.write_kubeconfig(pod, &self.bound_token("psi-agent", pod))
+    }
+
     /// A kubeconfig for whoever is told apart by this.
     pub(crate) fn write_kubeconfig_of(&self, name: &str, user: &Value) -> PathBuf {
         self.write_kubeconfig_by(self.port, name, user)
