@@ -24,7 +24,8 @@ use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
-use crate::waiting::readings::{Dirs, Threads};
+use crate::waiting::reader::Dirs;
+use crate::waiting::readings::Threads;
 use crate::waiting::{CpuSource, Measurement, OtherDemand, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;

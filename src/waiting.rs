@@ -7,23 +7,24 @@ use std::sync::Arc;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::resource::PerResource;
-use cpu_limits::CpuLimits;
 use node::NodeReadings;
-use readings::{MemoryInUse, Readings, Threads};
+use readings::{CpuLimits, MemoryInUse, Readings, Threads};
 use run_delay::ThreadTimes;
 use series::PressureShares;
 pub use series::Ratio;
 pub use wait::{Unknown, Wait, WaitResult};
 
-pub mod cpu_limits;
+mod cpu_limits;
 mod cpu_pressure;
-pub mod disks;
+pub mod disk_rates;
+mod disks;
 pub(crate) mod files;
 #[cfg(test)]
 mod fixture;
 mod io;
 mod memory;
 pub mod node;
+pub(crate) mod reader;
 pub mod readings;
 mod run_delay;
 pub mod series;

@@ -14,10 +14,10 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
 use crate::sample::NodeSample;
-use crate::waiting::disks::disk_rates;
+use crate::waiting::disk_rates::disk_rates;
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
-use crate::waiting::readings::read_limit_hits;
+use crate::waiting::reader::read_limit_hits;
 use crate::waiting::series::{PressureReadings, Reading};
 
 #[derive(Debug)]

@@ -10,9 +10,8 @@ use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
 use crate::kernel::counters::{Controllers, CpuStat};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
-use crate::waiting::cpu_limits::CpuCounters;
 use crate::waiting::files::Files;
-use crate::waiting::readings::Readings;
+use crate::waiting::readings::{CpuCounters, Readings};
 use crate::waiting::series::{PressureReadings, Reading, Window};
 
 /// Minimum time between two reads of the same pressure file, by either pass. Each read ends one of

@@ -9,7 +9,7 @@ use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
 use crate::score::{ContainerScore, MovingAverage, NodeScore, PerResource, Resource, Scorer};
-use crate::waiting::cpu_limits::CpuLimits;
+use crate::waiting::readings::CpuLimits;
 use crate::waiting::{Measurement, OtherDemand, Population, Ratio};
 
 /// If the VMs together wait for fewer CPUs than this, and none waits for memory, relief is 0.

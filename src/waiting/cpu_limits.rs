@@ -1,54 +1,12 @@
 //! CPU usage, throttling and limits of a container, for both meters of CPU wait. Pure.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::readings::{Needs, Readings};
+use super::readings::{CpuLimits, Needs, Readings};
 use crate::kernel::counters::CpuStat;
-use crate::kernel::limits::{CpuMax, CpuSet};
 
 /// Interval at which limits, and counters of containers that do not wait, are read.
-pub(super) const SLOW_INTERVAL: Duration = Duration::from_secs(30);
-
-/// CPU limits of a container.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuLimits {
-    /// Its own `cpu.max`; `None` where the cpu controller is off.
-    pub container_max: Option<CpuMax>,
-    /// Its pod's `cpu.max`.
-    pub pod_max: Option<CpuMax>,
-    /// Its cpuset; `None` where the cpuset controller is off.
-    pub cpus: Option<Arc<CpuSet>>,
-    /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
-    pub weight: Option<u64>,
-}
-
-impl CpuLimits {
-    /// CPUs that the tighter of the two quotas allows; `None` without a quota.
-    pub fn quota(&self) -> Option<f64> {
-        let quotas = [self.container_max, self.pod_max].into_iter().flatten();
-        quotas.filter_map(CpuMax::cpus).reduce(f64::min)
-    }
-
-    /// Of this number of CPUs of the node, those on which the container may run.
-    pub(super) fn allowed_cpus(&self, node: f64) -> f64 {
-        let own = self.cpus.as_ref().map(|set| f64::from(set.len())).filter(|own| *own > 0.0);
-        own.unwrap_or(node).min(node).max(1.0)
-    }
-}
-
-/// CPU counters of a container, read together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuCounters {
-    /// Its `cpu.stat`.
-    pub container: CpuStat,
-    /// Its pod's `cpu.stat`; `None` where the pod has no quota.
-    pub pod: Option<CpuStat>,
-    /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
-    pub local: Option<CpuStat>,
-    /// Tasks in it (`pids.current`); `None` where the pids controller is off.
-    pub tasks: Option<u64>,
-}
+const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The limits are needed again after some time.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {

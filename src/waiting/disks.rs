@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::disk_rates::DiskRates;
 use super::node::NodeReadings;
 use super::readings::{Readings, Refaults};
-use super::series::{Ratio, Window, increase};
+use super::series::{Ratio, increase};
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::node_text::DiskCounters;
 
 /// A container's use of disks in one window. `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -24,59 +24,6 @@ pub(super) struct DiskUse {
     /// Share of the bytes that it read which had been evicted from the page cache, times the other
     /// pods' share of all pods' memory: an estimate of the reads that they caused.
     pub(super) displaced: Option<f64>,
-}
-
-/// Operations of a disk, per second.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct DiskRates {
-    reads: Operations,
-    writes: Operations,
-    /// Reads in flight, on average.
-    reading: f64,
-}
-
-/// Operations of one kind, per second.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Operations {
-    completed: f64,
-    /// Operations before merging.
-    requested: f64,
-}
-
-/// Operations of each disk; `None` if they could not be read.
-pub fn disk_rates(
-    disks: &Window<BTreeMap<Device, DiskCounters>>,
-) -> Option<BTreeMap<Device, DiskRates>> {
-    let ((before, after), seconds) = (disks.both()?, disks.seconds()?);
-    // No rows mean that the file could not be read.
-    if before.is_empty() || after.is_empty() {
-        return None;
-    }
-    let rates = |(device, after): (&Device, &DiskCounters)| {
-        // A device may be missing in the earlier reading because its row could not be read.
-        let before = before.get(device)?;
-        let rate = |of: fn(&DiskCounters) -> u64| Some(increase(of(before), of(after))? / seconds);
-        let operations = |completed, merged| {
-            let completed = rate(completed)?;
-            Some(Operations { completed, requested: completed + rate(merged)? })
-        };
-        let rates = DiskRates {
-            reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
-            writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
-            reading: rate(|disk| disk.reading_ms)? / 1000.0,
-        };
-        Some((*device, rates))
-    };
-    Some(after.iter().filter_map(rates).collect())
-}
-
-impl Operations {
-    /// The share of `own` operations of a container in all requested ones.
-    fn share(self, own: f64) -> f64 {
-        // The two counts were not read at the same moment, so the container's can be the larger
-        // one.
-        own / self.requested.max(own).max(f64::MIN_POSITIVE)
-    }
 }
 
 /// Operations of a container on a disk, per second.

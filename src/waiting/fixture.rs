@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::cpu_limits::{CpuCounters, CpuLimits};
-use super::readings::{Readings, ThreadReading, Threads};
+use super::readings::{CpuCounters, CpuLimits, Readings, ThreadReading, Threads};
 use super::series::{Reading, Window};
 use crate::kernel::counters::CpuStat;
 use crate::kernel::limits::{CpuMax, Limit};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::disks::DiskRates;
+use super::disk_rates::DiskRates;
 use super::series::{Ratio, Window};
 use crate::kernel::io_stat::Device;
 use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};

@@ -2,6 +2,7 @@
 
 use super::super::fixture::{SECONDS, window};
 use super::*;
+use crate::waiting::disk_rates::Operations;
 use crate::waiting::readings::IoReadings;
 
 /// Operations since the container was created, half of them reads of 4 KiB.

@@ -1,0 +1,60 @@
+//! The operations of the node's disks, per second. Pure.
+
+use std::collections::BTreeMap;
+
+use super::series::{Window, increase};
+use crate::kernel::io_stat::Device;
+use crate::kernel::node_text::DiskCounters;
+
+/// Operations of a disk, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DiskRates {
+    pub(super) reads: Operations,
+    pub(super) writes: Operations,
+    /// Reads in flight, on average.
+    pub(super) reading: f64,
+}
+
+/// Operations of one kind, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Operations {
+    pub(super) completed: f64,
+    /// Operations before merging.
+    pub(super) requested: f64,
+}
+
+/// Operations of each disk; `None` if they could not be read.
+pub fn disk_rates(
+    disks: &Window<BTreeMap<Device, DiskCounters>>,
+) -> Option<BTreeMap<Device, DiskRates>> {
+    let ((before, after), seconds) = (disks.both()?, disks.seconds()?);
+    // No rows mean that the file could not be read.
+    if before.is_empty() || after.is_empty() {
+        return None;
+    }
+    let rates = |(device, after): (&Device, &DiskCounters)| {
+        // A device may be missing in the earlier reading because its row could not be read.
+        let before = before.get(device)?;
+        let rate = |of: fn(&DiskCounters) -> u64| Some(increase(of(before), of(after))? / seconds);
+        let operations = |completed, merged| {
+            let completed = rate(completed)?;
+            Some(Operations { completed, requested: completed + rate(merged)? })
+        };
+        let rates = DiskRates {
+            reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
+            writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
+            reading: rate(|disk| disk.reading_ms)? / 1000.0,
+        };
+        Some((*device, rates))
+    };
+    Some(after.iter().filter_map(rates).collect())
+}
+
+impl Operations {
+    /// The share of `own` operations of a container in all requested ones.
+    pub(super) fn share(self, own: f64) -> f64 {
+        // The two counts were not read at the same moment, so the container's can be the larger
+        // one.
+        own / self.requested.max(own).max(f64::MIN_POSITIVE)
+    }
+}

@@ -1,0 +1,224 @@
+//! Reads a container's files in a tick: each at most once, and only if a meter needs it. Each meter
+//! says so by its `needs`, given the readings so far.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::files::Files;
+use super::node::NodeReadings;
+use super::readings::{
+    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Refaults, ScannedPages, Threads,
+};
+use super::series::Reading;
+use super::{cpu_pressure, io, memory, run_delay};
+use crate::kernel::cgroup_dir::CgroupDir;
+use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
+use crate::kernel::limits::CpuMax;
+use crate::kernel::page_bytes;
+
+/// The directories of a container and of its pod.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dirs<'a> {
+    pub(crate) container: &'a CgroupDir,
+    pub(crate) pod: Option<&'a CgroupDir>,
+}
+
+impl<'a> Dirs<'a> {
+    fn each(self) -> impl Iterator<Item = &'a CgroupDir> {
+        std::iter::once(self.container).chain(self.pod)
+    }
+}
+
+impl Readings {
+    /// Reads what the meters need of a scored container, after its pressures and threads.
+    pub(crate) fn read_scored(
+        &mut self,
+        files: &mut Files,
+        dirs: Dirs<'_>,
+        node: &NodeReadings,
+        now: Instant,
+    ) {
+        let is_read = matches!(self.threads, Threads::Read(_));
+        if is_read && run_delay::waits(self) || !is_read && cpu_pressure::waits(self) {
+            self.cpu_waited_at = Some(now);
+        }
+        if io::waits(self) {
+            self.io.waited_at = Some(now);
+        }
+        let done = self.read(files, dirs, |readings| {
+            let cpu = if is_read {
+                run_delay::needs(readings, now)
+            } else {
+                cpu_pressure::needs(readings, now)
+            };
+            cpu | memory::needs(readings, node) | io::needs(readings, node, now)
+        });
+        self.forget(done);
+    }
+
+    /// Reads what the CPU meter needs of a workload that is not scored, after its pressure.
+    pub(crate) fn read_other(&mut self, files: &mut Files, dirs: Dirs<'_>, now: Instant) {
+        if cpu_pressure::waits(self) {
+            self.cpu_waited_at = Some(now);
+        }
+        let done = self.read(files, dirs, |readings| cpu_pressure::needs_of_other(readings, now));
+        if !done.contains(Needs::CPU_COUNTERS) {
+            self.cpu.clear();
+        }
+    }
+
+    /// Reads what is needed, until nothing more is.
+    fn read(&mut self, files: &mut Files, dirs: Dirs<'_>, needs: impl Fn(&Self) -> Needs) -> Needs {
+        let mut done = Needs::empty();
+        loop {
+            let more = needs(self).difference(done);
+            if more.is_empty() {
+                break;
+            }
+            // Whether `memory.stat` is needed, and for what, depends on these.
+            let first = Needs::CPU_LIMITS | Needs::LIMIT_HITS;
+            let now = if more.intersects(first) { more & first } else { more };
+            self.read_files(files, dirs, now);
+            done |= now;
+        }
+        done
+    }
+
+    /// Ends a reading: counters that were not needed are forgotten, since they are not compared
+    /// across the time in which they are not read.
+    fn forget(&mut self, done: Needs) {
+        if !done.contains(Needs::CPU_COUNTERS) && matches!(self.threads, Threads::Read(_)) {
+            self.cpu.clear();
+        }
+        if !done.contains(Needs::IO_COUNTERS) {
+            self.io.counters.clear();
+        }
+        if !done.contains(Needs::REFAULTS) {
+            (self.io.pod_memory, self.io.refaults) = Default::default();
+        }
+        if !done.contains(Needs::MEMORY_IN_USE) {
+            self.memory.in_use = MemoryInUse::NotRead;
+        }
+        // The container has not waited since these were read, so no limit delayed it.
+        if let Some(at) = self.pressure.memory.last().map(|reading| reading.at)
+            && !done.contains(Needs::LIMIT_HITS)
+        {
+            self.memory.limit_hits.hold(at);
+            self.memory.scanned.hold(at);
+        }
+    }
+
+    fn read_files(&mut self, files: &mut Files, dirs: Dirs<'_>, needs: Needs) {
+        if needs.contains(Needs::CPU_LIMITS) {
+            self.cpu_limits = files.timed(|files| read_limits(files, dirs));
+        }
+        if needs.contains(Needs::CPU_COUNTERS) {
+            let has_tasks = needs.contains(Needs::TASKS);
+            let limits = self.limits().cloned().unwrap_or_default();
+            self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, has_tasks)));
+        }
+        if needs.contains(Needs::LIMIT_HITS) {
+            self.memory.limit_hits.push(files.timed(|files| read_limit_hits(files, dirs.each())));
+        }
+        if needs.contains(Needs::MEMORY_IN_USE) {
+            let read = files.read(|buffer| dirs.container.memory_current(buffer));
+            self.memory.in_use = match read {
+                Some(Some(bytes)) => MemoryInUse::Bytes(bytes),
+                Some(None) => MemoryInUse::NotRead,
+                None => MemoryInUse::Unreadable,
+            };
+        }
+        if needs.intersects(Needs::SCANNED | Needs::REFAULTS) {
+            let stat = files
+                .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
+            if needs.contains(Needs::SCANNED) {
+                self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
+            }
+            if needs.contains(Needs::REFAULTS) {
+                self.io.refaults.push(map(stat.as_ref(), refaults));
+                // The whole pod counts: its other containers do not compete for memory as other
+                // pods do.
+                let pod = dirs.pod.unwrap_or(dirs.container);
+                self.io.pod_memory = files.read(|buffer| pod.memory_current(buffer)).flatten();
+            }
+        }
+        if needs.contains(Needs::IO_MAX) {
+            self.io.limited = dirs.each().try_fold(false, |limited, dir| {
+                let rows = files.read(|buffer| dir.io_max(buffer))?;
+                Some(limited || rows.is_some_and(|rows| !rows.is_empty()))
+            });
+        }
+        if needs.contains(Needs::IO_COUNTERS) {
+            self.io.counters.push(files.timed(|files| files.io_stat(dirs.container)));
+        }
+    }
+}
+
+/// `None` where a file could not be read.
+fn read_limits(files: &mut Files, dirs: Dirs<'_>) -> Option<CpuLimits> {
+    let max = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_max(buffer));
+    let pod_max = dirs.pod.map_or(Some(None), |pod| max(files, pod))?;
+    let weighed = dirs.pod.unwrap_or(dirs.container);
+    let weight = files.read(|buffer| weighed.cpu_weight(buffer))?;
+    let mut cpus = files.read(|buffer| dirs.container.cpuset(buffer))?;
+    if let (None, Some(pod)) = (&cpus, dirs.pod) {
+        cpus = files.read(|buffer| pod.cpuset(buffer))?;
+    }
+    let container_max = max(files, dirs.container)?;
+    Some(CpuLimits { container_max, pod_max, cpus: cpus.map(Arc::new), weight })
+}
+
+/// `None` where a file could not be read. Files of a controller that is off count as empty.
+fn read_counters(
+    files: &mut Files,
+    dirs: Dirs<'_>,
+    limits: &CpuLimits,
+    has_tasks: bool,
+) -> Option<CpuCounters> {
+    let stat = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_stat(buffer));
+    let mut counters =
+        CpuCounters { container: stat(files, dirs.container)??, ..CpuCounters::default() };
+    if has_tasks {
+        counters.tasks = files.read(|buffer| dirs.container.pids_current(buffer)).flatten();
+    }
+    if limits.quota().is_some() {
+        let local = files.read(|buffer| dirs.container.cpu_stat_local(buffer))?;
+        counters.local = Some(local.unwrap_or_default());
+    }
+    if let Some(pod) = dirs.pod.filter(|_| limits.pod_max.and_then(CpuMax::cpus).is_some()) {
+        counters.pod = Some(stat(files, pod)?.unwrap_or_else(CpuStat::default));
+    }
+    Some(counters)
+}
+
+/// Times that memory limits of these cgroups caused reclaim; 0 where the memory controller is off.
+pub(crate) fn read_limit_hits<'a>(
+    files: &mut Files,
+    mut dirs: impl Iterator<Item = &'a CgroupDir>,
+) -> Option<u64> {
+    let hits = |events: MemoryEvents| {
+        events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
+    };
+    dirs.try_fold(0_u64, |sum, dir| {
+        let events = files.read(|buffer| dir.memory_events_local(buffer))?;
+        Some(sum.saturating_add(events.map_or(0, hits)))
+    })
+}
+
+fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
+    reading.and_then(|reading| Some(Reading { at: reading.at, value: value(&reading.value)? }))
+}
+
+/// `None` on kernels that do not count kswapd and direct reclaim separately.
+fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
+    Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
+}
+
+fn refaults(stat: &MemoryStat) -> Option<Refaults> {
+    let bytes = |pages: u64| pages.saturating_mul(page_bytes());
+    Some(Refaults {
+        anon: bytes(stat.workingset_refault_anon?),
+        anon_stalled: bytes(stat.workingset_restore_anon?),
+        file: bytes(stat.workingset_refault_file?),
+    })
+}
