@@ -19,12 +19,12 @@ pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
     }
 }
 
-/// Whether a thread name (`comm`) is that of a vCPU under KVM, such as `CPU 3/KVM`. QEMU sets it
-/// with `debug-threads=on`, as libvirt does. Threads of an emulated guest, such as `CPU 3/TCG`, do
-/// not count.
+/// Whether a thread name (`comm`) is that of a vCPU under KVM or emulation, such as `CPU 3/KVM` or
+/// `CPU 3/TCG`. QEMU sets it with `debug-threads=on`, as libvirt does.
 pub fn is_vcpu(comm: &[u8]) -> bool {
     let comm = comm.strip_suffix(b"\n").unwrap_or(comm);
-    let number = comm.strip_prefix(b"CPU ").and_then(|rest| rest.strip_suffix(b"/KVM"));
+    let Some(rest) = comm.strip_prefix(b"CPU ") else { return false };
+    let number = rest.strip_suffix(b"/KVM").or_else(|| rest.strip_suffix(b"/TCG"));
     number.is_some_and(|number| parse_u64(number).is_some())
 }
 
@@ -88,7 +88,7 @@ mod tests {
         for (name, expected) in [
             (&b"CPU 0/KVM\n"[..], true),
             (b"CPU 127/KVM\n", true),
-            (b"CPU 0/TCG\n", false),
+            (b"CPU 0/TCG\n", true),
             (b"ALL CPUs/TCG\n", false),
             (b"CPU /KVM\n", false),
             (b"CPU x/KVM\n", false),

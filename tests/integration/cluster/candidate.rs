@@ -15,8 +15,8 @@ use psi_agent::contract::Prefix;
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
-use psi_agent::rates::Ratio;
 use psi_agent::relief::{Assessment, NoCandidate, Relief};
+use psi_agent::waiting::Ratio;
 use serde_json::{Value, json};
 
 use super::publishing::{everything, settings};

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::BufWriter;
 use std::time::SystemTime;
 
-use psi_agent::sample::CpuSource;
 use psi_agent::score::basis;
+use psi_agent::waiting::CpuSource;
 use serde_json::{Value, json};
 
 use crate::fixture::dashboards::dashboard;

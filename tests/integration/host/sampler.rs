@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use psi_agent::collector::{Collector, Handles};
-use psi_agent::identity::selection::Selection;
-use psi_agent::kernel::cgroup_dir::CgroupRoot;
-use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{CpuSource, Detail, Groups};
+use psi_agent::clock::Clock;
+use psi_agent::collector::Collector;
+use psi_agent::sample::Detail;
 use psi_agent::sampler::Sampler;
+use psi_agent::waiting::CpuSource;
 
-use crate::support::fake_node::FakeNode;
+use crate::support::fake_node::{EVERYTHING, FakeNode};
 
 /// A tick that is late shortens the next one's window, so how long windows are depends on what else runs.
 /// Where they begin does not.
@@ -22,26 +21,22 @@ fn the_window_of_a_tick_begins_at_the_tick_before_and_not_at_a_scrape() {
         Sampler::start(collector(&node), tokio::sync::watch::channel(None).1, interval).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut before = sampler.next_tick().await.unwrap().sample.moment.at;
+        let mut before = sampler.next_tick().await.unwrap().moment.at;
         let mut scrapes = Vec::new();
         // For longer than a second, within which scrapes share one sample.
         for _ in 0..8 {
             scrapes.push(sampler.scrape(Detail::Exported).await.unwrap().sample.moment.at);
             let tick = sampler.next_tick().await.unwrap();
-            let window = tick.rates.as_ref().unwrap().node.window;
-            let began = tick.sample.moment.at - window;
+            let window = tick.window.unwrap();
+            let began = tick.moment.at - window;
             // Later than the tick before where this test missed one.
             assert!(began >= before && !scrapes.contains(&began), "{began:?}: {scrapes:?}");
-            before = tick.sample.moment.at;
+            before = tick.moment.at;
         }
     });
 }
 
+/// By the real clock.
 fn collector(node: &FakeNode) -> Collector {
-    let proc = ProcRoot::open(&node.0.join("proc")).unwrap();
-    let root = CgroupRoot::open(&node.0.join("cgroup")).unwrap();
-    let everything =
-        Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
-    let (groups, handles) = (Groups::default(), Handles::default());
-    Collector::new(proc, root, Some(everything), groups, CpuSource::Psi, handles)
+    Collector::new(node.sources(EVERYTHING, CpuSource::Psi, 0), Clock::default())
 }

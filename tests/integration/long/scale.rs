@@ -17,8 +17,8 @@ use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::PublishedScore;
 use psi_agent::publish::node_patch::{Outputs, node_patch};
 use psi_agent::publish::plan::Plan;
-use psi_agent::rates::Ratio;
 use psi_agent::score::{NodeScore, PerResource};
+use psi_agent::waiting::Ratio;
 use serde_json::{Value, json};
 
 use crate::support::agent::Agent;

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use psi_agent::collector::{Collector, Handles};
+use psi_agent::clock::{self, Clock, Moment};
+use psi_agent::collector::{Collector, Handles, Sources};
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{CpuSource, Groups};
+use psi_agent::sample::Groups;
+use psi_agent::waiting::CpuSource;
 
 use super::agent::Agent;
 use super::cluster::Cluster;
@@ -20,7 +24,11 @@ pub(crate) const EVERYTHING: Selection =
     Selection { everything: true, root: true, pods: true, containers: true, vms_only: false };
 
 /// The node; its folder is removed when it is dropped.
-pub(crate) struct FakeNode(Folder);
+pub(crate) struct FakeNode {
+    folder: Folder,
+    start: Moment,
+    now: Arc<Mutex<Moment>>,
+}
 
 impl FakeNode {
     /// A node with neither files in `/proc` nor cgroups.
@@ -29,7 +37,36 @@ impl FakeNode {
         for root in ["proc/pressure", "cgroup"] {
             fs::create_dir_all(folder.0.join(root)).unwrap();
         }
-        Self(folder)
+        let start = clock::now();
+        Self { folder, start, now: Arc::new(Mutex::new(start)) }
+    }
+
+    /// The clock of its collectors, which stands still until it is set.
+    pub(crate) fn clock(&self) -> Clock {
+        let now = Arc::clone(&self.now);
+        Clock::new(move || *now.lock().unwrap())
+    }
+
+    /// The same, which goes on by so many seconds whenever it is read.
+    pub(crate) fn slow_clock(&self, seconds: f64) -> Clock {
+        let (now, step) = (Arc::clone(&self.now), Duration::from_secs_f64(seconds));
+        Clock::new(move || {
+            let mut now = now.lock().unwrap();
+            now.at += step;
+            *now
+        })
+    }
+
+    /// Seconds since its start.
+    pub(crate) fn now(&self) -> f64 {
+        self.now.lock().unwrap().at.duration_since(self.start.at).as_secs_f64()
+    }
+
+    /// Sets its clock to so many seconds after its start.
+    pub(crate) fn set_clock(&self, seconds: f64) {
+        let since = Duration::from_secs_f64(seconds);
+        let unix_ms = self.start.unix_ms + u64::try_from(since.as_millis()).unwrap();
+        *self.now.lock().unwrap() = Moment { at: self.start.at + since, unix_ms };
     }
 
     /// The same with these files, by their paths from its folder.
@@ -55,10 +92,25 @@ impl FakeNode {
         cpu_source: CpuSource,
         processes: usize,
     ) -> Collector {
-        let proc = ProcRoot::open(&self.join("proc")).unwrap();
-        let root = CgroupRoot::open(&self.join("cgroup")).unwrap();
-        let (groups, handles) = (Groups::default(), Handles { cgroups: 100, processes });
-        Collector::new(proc, root, Some(selection), groups, cpu_source, handles)
+        Collector::new(self.sources(selection, cpu_source, processes), self.clock())
+    }
+
+    /// What such a collector reads.
+    pub(crate) fn sources(
+        &self,
+        selection: Selection,
+        cpu_source: CpuSource,
+        processes: usize,
+    ) -> Sources {
+        Sources {
+            proc: ProcRoot::open(&self.join("proc")).unwrap(),
+            root: CgroupRoot::open(&self.join("cgroup")).unwrap(),
+            selection: Some(selection),
+            groups: Groups::default(),
+            cpu_source,
+            counts_run_delay: true,
+            handles: Handles { cgroups: 100, processes },
+        }
     }
 
     /// The flags by which an agent reads it.
@@ -76,7 +128,7 @@ impl FakeNode {
         more: &[&str],
     ) -> Agent {
         let kubeconfig = cluster.agent_kubeconfig(pod);
-        let roots = ["cgroup", "proc"].map(|root| self.0.0.join(root));
+        let roots = ["cgroup", "proc"].map(|root| self.folder.0.join(root));
         start_agent_on("127.0.0.1:0", node, &kubeconfig, roots.each_ref(), more)
     }
 }
@@ -85,6 +137,6 @@ impl Deref for FakeNode {
     type Target = Folder;
 
     fn deref(&self) -> &Folder {
-        &self.0
+        &self.folder
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use psi_agent::bridge::table::Standing;
 use psi_agent::clock::Moment;
@@ -11,11 +11,12 @@ use psi_agent::health::bridge::BridgeHealth;
 use psi_agent::health::{Feature, Health};
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::rates::{PressureRates, Ratio};
 use psi_agent::relief::{Assessment, Relief};
-use psi_agent::sample::CpuSource;
-use psi_agent::score::{ContainerScore, NodeScore, PerResource, WaitSeconds, basis};
+use psi_agent::sample::Tick;
+use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
+use psi_agent::waiting::series::PressureShares;
+use psi_agent::waiting::{CpuSource, Measurement, Ratio};
 
 use super::recorded_case::start_on_case;
 
@@ -30,7 +31,6 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         let health = Health::new().unwrap();
         for feature in [
             Feature::Pods,
-            Feature::RunDelay,
             Feature::Publishing,
             Feature::Candidate,
             Feature::TokenReviews,
@@ -51,44 +51,30 @@ fn utf8(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A score and predictions without absent values.
+/// A score and predictions of a VM and of a unit. Of the resources, only I/O is absent.
 fn full_assessment() -> Assessment {
-    let half = Ratio::of(0.5, 1.0);
-    let each = PerResource { cpu: half, memory: half, io: half };
-    let waited = WaitSeconds { node_s: 1.0, own_limit_s: 1.0 };
     let path = format!("/kubepods/pod1/{:064x}", 1);
     let vm =
         Vm { name: "vm".into(), uid: "u-1".into(), cpu_wait_budget: Some(500), ..Vm::default() };
-    let container = ContainerScore {
-        cgroup: Arc::new(Cgroup::new(CgroupId(1), path, None)),
-        workload: Some(Arc::new(Workload {
-            namespace: "vms".into(),
-            pod: "virt-launcher-vm".into(),
-            container: "compute".into(),
-            vm: Some(Arc::new(vm)),
-            ..Workload::default()
-        })),
-        usage: Some(1.0),
-        pressure: PressureRates::default(),
-        wait: PerResource::default(),
-        contention: each,
-        cpu_ready: half,
-        waited: PerResource { cpu: waited, memory: waited, io: waited },
+    let workload = Workload {
+        namespace: "vms".into(),
+        pod: "virt-launcher-vm".into(),
+        container: "compute".into(),
+        vm: Some(Arc::new(vm)),
+        ..Workload::default()
     };
-    let relief = Relief { cpus: 1.0, score_without: half.unwrap() };
-    let score = NodeScore {
-        moment: Moment { at: Instant::now(), unix_ms: 0 },
-        basis: basis(CpuSource::Psi),
-        score: half,
-        contention: each,
-        latest: each,
-        steal: half,
-        cpu_utilization: half,
-        memory_utilization: half,
-        cpu_ready: half,
-        waiting_vms: 1,
-        containers: vec![container],
-    };
+    let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
+    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0, Some(2.0));
+    let unit =
+        Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0, None);
+    let moment = Moment { at: Instant::now(), unix_ms: 0 };
+    let mut tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vec![vm, unit]);
+    let half = Ratio::of(0.5, 1.0);
+    (tick.node.memory_utilization, tick.node.pressure.io) = (half, PressureShares::default());
+    tick.node.reports.io = false;
+    let counted = vec![Resource::Cpu, Resource::Memory];
+    let score = Scorer::of_one_window(counted, &tick);
+    let relief = Relief { cpus: 1.0, score_without: Ratio::ZERO };
     let relief = HashMap::from([(CgroupId(1), relief)]);
     Assessment { score, headroom_cpus: Some(1.0), relief }
 }

@@ -8,12 +8,9 @@ use psi_agent::clock::Moment;
 use psi_agent::contract::NodePressure;
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::rates::{
-    ContainerRates, CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, Ratio, TickRates,
-    WaitShares,
-};
-use psi_agent::sample::{CpuLimits, CpuSource};
+use psi_agent::sample::Tick;
 use psi_agent::score::{NodeScore, Scorer};
+use psi_agent::waiting::Measurement;
 
 const TICK: Duration = Duration::from_secs(5);
 
@@ -45,7 +42,11 @@ impl ShortNode {
         self.passed += window;
         let unix_ms = self.start.unix_ms + u64::try_from(self.passed.as_millis()).unwrap();
         let moment = Moment { at: self.now(), unix_ms };
-        self.scorer.advance(moment, &rates(window, contention))
+        let path = format!("/kubepods/pod1/{:064x}", 1);
+        let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
+        // Of one CPU that it wants all the time.
+        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention, None);
+        self.scorer.advance(&Tick::of_vms(moment, window, 4, vec![vm]))
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -80,36 +81,4 @@ impl ShortNode {
 
 fn new_scorer() -> Scorer {
     Scorer::new(vec![Resource::Cpu, Resource::Memory])
-}
-
-fn rates(window: Duration, contention: f64) -> TickRates {
-    let share = |value| WaitShares { some: Ratio::of(value, 1.0), full: Ratio::of(value, 1.0) };
-    let pressure = PressureRates { cpu: share(contention), memory: share(0.0), io: share(0.0) };
-    let path = format!("/kubepods/pod1/{:064x}", 1);
-    let container = ContainerRates {
-        cgroup: Arc::new(Cgroup::new(CgroupId(1), path, None)),
-        workload: None,
-        pressure,
-        // Of one CPU that it wants all the time.
-        cpu: CpuRates {
-            waits: share(contention),
-            usage: Some(1.0 - contention),
-            throttled: Some(0.0),
-            limits: Some(CpuLimits::default()),
-        },
-        threads: None,
-        memory: MemoryRates { own_limit: Some(false), ..MemoryRates::default() },
-        io: IoRates { has_max: Some(false), ..IoRates::default() },
-    };
-    TickRates {
-        node: NodeRates { window, pressure, ..NodeRates::default() },
-        cpus: Some(4),
-        run_delay: None,
-        memory_utilization: None,
-        reclaims: Some(false),
-        has_pressure: true,
-        cpu_source: CpuSource::Psi,
-        containers: Some(vec![container]),
-        others: None,
-    }
 }

@@ -4,8 +4,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use psi_agent::sample::CpuSource;
 use psi_agent::score::basis;
+use psi_agent::waiting::CpuSource;
 
 pub(crate) const NODES: u64 = 60;
 pub(crate) const VMS: u64 = 2_000;
