@@ -246,15 +246,10 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
 }
 
 fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
-    let list = CgroupDir::open(root, "/", false).and_then(|dir| {
-        dir.read(c"cgroup.controllers", buffer, |text| {
-            Ok(String::from_utf8_lossy(text).trim().to_owned())
-        })
-    });
-    let list = list.ok().flatten().unwrap_or_default();
-    let on: Vec<&str> = list.split_whitespace().collect();
-    let off: Vec<&str> =
-        ["cpu", "memory", "io", "pids"].into_iter().filter(|name| !on.contains(name)).collect();
+    let read = CgroupDir::open(root, "/", false).and_then(|dir| dir.controllers(buffer));
+    let on = read.ok().flatten().unwrap_or_default();
+    let all = [("cpu", on.cpu), ("memory", on.memory), ("io", on.io), ("pids", on.pids)];
+    let off: Vec<&str> = all.into_iter().filter_map(|(name, on)| (!on).then_some(name)).collect();
     if off.is_empty() {
         Finding::ok("controls", "cpu, memory, io and pids are on v2")
     } else {

@@ -35,7 +35,7 @@ mod tests {
         #[test]
         fn no_bytes_make_a_parser_panic(bytes: Vec<u8>) {
             use {counters::*, io_stat::*, limits::*, mounts::*, node_text::*, pressure::*, task_text::*};
-            _ = (parse_cpu_stat(&bytes), parse_cpu_stat_local(&bytes), parse_populated(&bytes));
+            _ = (parse_cpu_stat(&bytes), parse_populated(&bytes));
             _ = (parse_memory_stat(&bytes), parse_memory_events(&bytes), count_processes(&bytes));
             _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
             _ = (parse_io_max(&bytes), parse_cpu_set(&bytes), parse_io_stat(&bytes));

@@ -227,7 +227,7 @@ impl CgroupDir {
         text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
     }
 
-    pub(crate) fn read<T>(
+    fn read<T>(
         &self,
         name: &CStr,
         buffer: &mut ReadBuffer,

@@ -56,14 +56,6 @@ pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     Ok(populated.ok_or(ParseError::of_file("a line `populated`"))? != 0)
 }
 
-/// Parses `cpu.stat.local`: time throttled at this level or above, microseconds, summed over CPUs.
-/// The file is empty where the cpu controller is off.
-pub fn parse_cpu_stat_local(text: &[u8]) -> Result<Option<u64>, ParseError> {
-    let mut throttled_us = None;
-    parse_keyed(text, &mut [("throttled_usec", &mut throttled_us)])?;
-    Ok(throttled_us)
-}
-
 pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     lines(text)?.try_fold(0, |count, (line, pid)| {
         parse_u64(pid).map(|_| count + 1).ok_or(ParseError { line, expected: "a process id" })
@@ -108,8 +100,9 @@ mod tests {
 
     #[test]
     fn cpu_stat_local_is_empty_where_the_controller_is_off() {
-        assert_eq!(parse_cpu_stat_local(b""), Ok(None));
-        assert_eq!(parse_cpu_stat_local(b"throttled_usec 5\n"), Ok(Some(5)));
+        assert_eq!(parse_cpu_stat(b""), Ok(CpuStat::default()));
+        let throttled = CpuStat { throttled_us: Some(5), ..CpuStat::default() };
+        assert_eq!(parse_cpu_stat(b"throttled_usec 5\n"), Ok(throttled));
     }
 
     #[test]
