@@ -1,9 +1,7 @@
 //! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels end the row of a device
 //! without numbers by a space, so that the next row is in the same line.
 
-use std::iter::Peekable;
-
-use super::text::{parse_u32, parse_u64, split_once};
+use super::text::{parse_u32, parse_u64, split_once, words};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
@@ -41,37 +39,28 @@ pub fn parse_io_stat(text: &[u8]) -> IoStat {
             stat.dropped_rows += 1;
             break;
         };
-        let words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-        let mut words = words.peekable();
-        loop {
-            match parse_row(&mut words) {
-                Some(Row::Counters(counters)) => stat.devices.push(counters),
-                Some(Row::NoNumbers) => {}
+        let words: Vec<&[u8]> = words(line).collect();
+        for row in words.chunk_by(|_, word| parse_device(word).is_none()) {
+            match parse_row(row) {
+                Some(counters) => stat.devices.extend(counters),
                 None => stat.dropped_rows += 1,
-            }
-            while words.next_if(|word| parse_device(word).is_none()).is_some() {}
-            if words.peek().is_none() {
-                break;
             }
         }
     }
     stat
 }
 
-enum Row {
-    Counters(IoCounters),
-    /// A device that the cgroup never used: some kernels write its number alone.
-    NoNumbers,
-}
-
-/// The row of the next device, up to the next one in the same line.
-fn parse_row<'a>(words: &mut Peekable<impl Iterator<Item = &'a [u8]>>) -> Option<Row> {
-    let device = parse_device(words.next()?)?;
+/// Counters of a row; the inner `None` is a device that the cgroup never used: some kernels write its
+/// number alone.
+fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
+    let (device, fields) = row.split_first()?;
+    let device = parse_device(device)?;
+    if fields.is_empty() {
+        return Some(None);
+    }
     let (mut rbytes, mut wbytes, mut rios, mut wios) = (None, None, None, None);
-    let mut any = false;
-    while let Some(word) = words.next_if(|word| parse_device(word).is_none()) {
-        any = true;
-        let (key, value) = split_once(word, b'=')?;
+    for field in fields {
+        let (key, value) = split_once(field, b'=')?;
         let slot = match key {
             b"rbytes" => &mut rbytes,
             b"wbytes" => &mut wbytes,
@@ -81,16 +70,8 @@ fn parse_row<'a>(words: &mut Peekable<impl Iterator<Item = &'a [u8]>>) -> Option
         };
         *slot = Some(parse_u64(value)?);
     }
-    if !any {
-        return Some(Row::NoNumbers);
-    }
-    Some(Row::Counters(IoCounters {
-        device,
-        read_bytes: rbytes?,
-        written_bytes: wbytes?,
-        reads: rios?,
-        writes: wios?,
-    }))
+    let (read_bytes, written_bytes, reads, writes) = (rbytes?, wbytes?, rios?, wios?);
+    Some(Some(IoCounters { device, read_bytes, written_bytes, reads, writes }))
 }
 
 #[cfg(test)]
