@@ -281,7 +281,8 @@ fn score(config: &Config, host: Host) -> Vec<Finding> {
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
     let tick = collector.tick(None);
     let score = Scorer::of_one_window(config.counted.clone(), &tick);
-    let source = cpu_source(config, source, counts_run_delay, &score);
+    let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
+    let source = cpu_source(config, source, counts_run_delay, hidden);
     files(&tick.report.errors).into_iter().chain([scored(config, &score), source]).collect()
 }
 
@@ -317,11 +318,10 @@ fn cpu_source(
     config: &Config,
     source: CpuSource,
     counts_run_delay: bool,
-    score: &NodeScore,
+    hidden: usize,
 ) -> Finding {
     let about = "cpu source";
     let chosen = if config.cpu_source.is_none() { ", chosen by auto" } else { "" };
-    let (hidden, count) = (score.hidden.cpu, score.containers.len());
     match source {
         CpuSource::Psi if !counts_run_delay => Finding::ok(
             about,
@@ -337,7 +337,7 @@ fn cpu_source(
             about,
             format!(
                 "run delay{chosen} is not readable, so there is no CPU score: --proc-root does not \
-                 show all threads of {hidden} of {count} containers"
+                 show all threads of {hidden} containers"
             ),
             "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
              or choose --cpu-source=psi",

@@ -181,13 +181,16 @@ impl Collector {
         let readings = |node: &CgroupNode| states.get(&node.cgroup.id)?.readings.as_deref();
         let both = members.iter().map(|member| member.node).chain(others.iter().copied());
         let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
+        let hidden = members.iter().filter_map(|member| readings(member.node));
+        let hidden_threads = hidden.filter(|found| found.threads == Threads::Hidden).count();
         let measurements = members.iter().filter_map(|member| {
             let (cgroup, workload) = (&member.node.cgroup, member.workload.clone());
             Some(Measurement::of(cgroup, workload, readings(member.node)?, node, scale))
         });
         let demands = others.iter().filter_map(|other| readings(other));
         let demands = demands.map(|readings| OtherDemand::of(readings, node, scale)).collect();
-        (Scored { population, measurements: measurements.collect() }, demands)
+        let measurements = measurements.collect();
+        (Scored { population, measurements, hidden_threads }, demands)
     }
 
     /// The export pass.

@@ -43,6 +43,8 @@ pub struct Tick {
 pub struct Scored {
     pub population: Population,
     pub measurements: Vec<Measurement>,
+    /// Containers whose threads are needed and could not be read in full.
+    pub hidden_threads: usize,
 }
 
 impl Tick {
@@ -68,7 +70,7 @@ impl Tick {
                 steal: Some(Ratio::ZERO),
                 memory_utilization: None,
             },
-            scored: Some(Scored { population: Population::Vms, measurements }),
+            scored: Some(Scored { population: Population::Vms, measurements, hidden_threads: 0 }),
             others: Vec::new(),
             report: PassReport::default(),
         }

@@ -123,8 +123,11 @@ impl Process {
         let names_change = is_young(self.since, now);
         let mut before = std::mem::take(&mut self.threads);
         for id in self.dir.threads()? {
-            let kept = before.remove(&id).filter(|thread| thread.is_vcpu || !names_change);
-            match kept.map_or_else(|| Thread::open(&self.dir, id, &mut files.buffer), Ok) {
+            let thread = match before.remove(&id) {
+                Some(thread) if thread.is_vcpu || !names_change => Ok(thread),
+                known => Thread::open(&self.dir, id, known, &mut files.buffer),
+            };
+            match thread {
                 Ok(thread) => _ = self.threads.insert(id, thread),
                 Err(error) if error.is_vanished() => {}
                 Err(error) => files.errors.push(error),
@@ -135,10 +138,18 @@ impl Process {
 }
 
 impl Thread {
-    fn open(process: &ProcessDir, id: TaskId, buffer: &mut ReadBuffer) -> Result<Self, ReadError> {
+    /// Opens a thread which may be known, by another name.
+    fn open(
+        process: &ProcessDir,
+        id: TaskId,
+        known: Option<Self>,
+        buffer: &mut ReadBuffer,
+    ) -> Result<Self, ReadError> {
         let dir = process.thread(id.number)?;
         let is_vcpu = dir.is_vcpu(buffer)?;
-        Ok(Self { is_vcpu, dir: Some(dir), times: Window::default(), was_runnable: false })
+        let (times, was_runnable) =
+            known.map(|known| (known.times, known.was_runnable)).unwrap_or_default();
+        Ok(Self { is_vcpu, dir: Some(dir), times, was_runnable })
     }
 
     /// `None` for a thread that is not read.
