@@ -2,11 +2,11 @@
 //! and serves them to deschedulers and schedulers in the protocols of these programs.
 
 mod document;
+pub mod load_watcher;
 pub mod prioritize;
 pub mod query;
 pub mod service;
 pub mod table;
-pub mod watcher;
 pub mod window;
 
 use std::pin::pin;

@@ -12,6 +12,8 @@ pub struct Document {
     written: usize,
     /// Everything after the entries; `None` when it is written.
     tail: Option<&'static str>,
+    /// Dropped when the document is written, or its connection has failed.
+    _held: Option<Box<dyn Send>>,
 }
 
 impl Document {
@@ -20,7 +22,12 @@ impl Document {
         entry: impl Fn(usize) -> Option<String> + Send + 'static,
         tail: &'static str,
     ) -> Self {
-        Self { head: Some(head), entry: Box::new(entry), written: 0, tail: Some(tail) }
+        Self { head: Some(head), entry: Box::new(entry), written: 0, tail: Some(tail), _held: None }
+    }
+
+    /// Keeps a value until the document is written.
+    pub fn holding(self, value: impl Send + 'static) -> Self {
+        Self { _held: Some(Box::new(value)), ..self }
     }
 }
 

@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::document::Document;
+use super::load_watcher::Hosts;
 use super::table::{Standing, Table, Views};
-use super::watcher::Hosts;
-use super::{prioritize, query, watcher};
+use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::health::bridge::{BridgeHealth, Form, Outcome};
 use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
@@ -81,21 +81,16 @@ impl BridgeService {
     fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
-        let document = watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
+        let document = load_watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
         let reason = "no Node of this name is selected by --node-selector";
         document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }
 
-    /// The response, and the turn that is held until the response is written.
-    async fn prioritize(
-        &self,
-        request: Request<Incoming>,
-        peer: Peer,
-    ) -> ServiceResult<(Document, Option<Turn>)> {
+    async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
         let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
-        Ok((answer, turn))
+        Ok(answer.holding(turn))
     }
 
     async fn body(
@@ -186,16 +181,6 @@ impl BridgeService {
         }
     }
 
-    async fn prioritized(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        let (formed, turn) = self
-            .prioritize(request, peer)
-            .await
-            .map_or_else(|refused| (Err(refused), None), |(document, turn)| (Ok(document), turn));
-        let mut response = self.response(Form::Prioritize, formed);
-        response.body_mut().hold(turn);
-        response
-    }
-
     fn metrics(&self) -> Response<Body> {
         if let Ok(views) = self.views() {
             for standing in Standing::ALL {
@@ -262,7 +247,7 @@ impl Service for BridgeService {
         match path {
             QUERY => self.response(Form::Query, self.query(request, peer).await),
             WATCHER => self.response(Form::Watcher, self.watcher(&request)),
-            PRIORITIZE => self.prioritized(request, peer).await,
+            PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
             WATCHER_HEALTH => self.watcher_health(),
             METRICS => self.metrics(),
             READYZ => self.readyz(),

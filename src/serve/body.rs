@@ -81,18 +81,18 @@ const PIECE: usize = 16 * 1024;
 pub struct Body {
     /// The part that hyper has not taken yet.
     rest: Box<dyn Iterator<Item = std::io::Result<Bytes>> + Send>,
-    /// Values that are dropped with the body: when it is written, or its connection has failed.
-    held: Vec<Box<dyn Send>>,
+    /// Dropped with the body: when it is written, or its connection has failed.
+    held: Option<Box<dyn Send>>,
 }
 
 impl Body {
     fn new(rest: impl Iterator<Item = std::io::Result<Bytes>> + Send + 'static) -> Self {
-        Self { rest: Box::new(rest), held: Vec::new() }
+        Self { rest: Box::new(rest), held: None }
     }
 
     /// Keeps a value until the body is written.
     pub(crate) fn hold(&mut self, value: impl Send + 'static) {
-        self.held.push(Box::new(value));
+        self.held = Some(Box::new(value));
     }
 }
 

@@ -19,7 +19,7 @@ use psi_agent::bridge::prioritize::candidates;
 use psi_agent::bridge::query;
 use psi_agent::bridge::service::BridgeService;
 use psi_agent::bridge::table::{Standing, Table};
-use psi_agent::bridge::watcher::Hosts;
+use psi_agent::bridge::load_watcher::Hosts;
 use psi_agent::bridge::window::Reach;
 use psi_agent::cgroup_path::Place;
 use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
