@@ -11,8 +11,8 @@ use crate::client::cluster::block_on;
 use crate::config::{Auth, Config, PodSource, Publish};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
-use crate::health::{Feature, Health};
 use crate::host::{Host, node_identity};
+use crate::own_metrics::{Feature, OwnMetrics};
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
@@ -63,31 +63,29 @@ async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
     let cpu_source = host.cpu_source.word();
-    let health = Arc::new(Health::new().context("cannot register the agent's own metrics")?);
-    health.set_cgroup2(!host.node_alone);
-    health.set_levels(config.thresholds.medium(), config.thresholds.high());
-    for feature in features(config) {
-        health.export(feature).context("cannot register the metrics of a feature")?;
-    }
-    let of_tls = Arc::clone(&health);
+    let metrics = OwnMetrics::new(&features(config));
+    let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
+    metrics.set_cgroup2(!host.node_alone);
+    metrics.set_levels(config.thresholds.medium(), config.thresholds.high());
+    let of_tls = Arc::clone(&metrics);
     let certificate = config.access.certificate.as_ref();
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
     let probes = Server::listen_for_probes(config.probe_address).await?;
     let node = pod_source::connect(&config.pods).await?;
-    let authenticator = access::authenticator(config, node.as_ref(), &health)?;
-    let pods = pod_source::follow(config, node.clone(), &health)?;
+    let authenticator = access::authenticator(config, node.as_ref(), &metrics)?;
+    let pods = pod_source::follow(config, node.clone(), &metrics)?;
     let sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
         .context("cannot start the sampling thread")?;
     let (assessed, assessments) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
-    publishing::start(config, node, assessments.clone(), adopt, &health);
+    publishing::start(config, node, assessments.clone(), adopt, &metrics);
     let ticks = Ticks {
         sampler: sampler.clone(),
         assessor: Assessor::new(config.counted.clone(), config.thresholds),
         assessments: assessed,
         adopted,
-        health: Arc::clone(&health),
+        metrics: Arc::clone(&metrics),
         start_message: format!("Reading {found}, CPU wait by {cpu_source}; serving {}", server.url),
     };
     let service = AgentService {
@@ -96,7 +94,7 @@ async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
         pods,
         assessments,
         scrapes: Scrapes::new(config.families.clone()),
-        health,
+        own_metrics: metrics,
         rules: config.access.rules(),
         authenticator,
     };

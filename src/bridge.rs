@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::client::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{Bridge, Config};
-use crate::health::bridge::BridgeHealth;
+use crate::own_metrics::bridge::BridgeMetrics;
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
@@ -37,13 +37,10 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
         () = &mut stop => return Ok(()),
         api = ApiClient::connect_as_kubectl(config.kubeconfig.as_ref(), None) => api?,
     };
-    let health = BridgeHealth::new(&Standing::ALL.map(Standing::word));
-    let health = Arc::new(health.context("cannot register the bridge's own metrics")?);
-    let of_tls = Arc::clone(&health);
     let certificate = config.access.certificate.as_ref();
-    if certificate.is_some() {
-        health.export_certificates().context("cannot register the metrics of certificates")?;
-    }
+    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), certificate.is_some());
+    let metrics = Arc::new(metrics.context("cannot register the bridge's own metrics")?);
+    let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
     let server = Server::listen(config.listen_address, tls).await?;
     let probes = Server::listen_for_probes(config.probe_address).await?;
@@ -52,10 +49,10 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
     let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
-    let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&health));
+    let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&metrics));
     let service = Arc::new(service);
     let watching =
-        api.watch_nodes(&config.prefix, node_selector, |event| apply(event, &table, &health));
+        api.watch_nodes(&config.prefix, node_selector, |event| apply(event, &table, &metrics));
     tokio::select! {
         () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");
@@ -68,7 +65,11 @@ async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result
     }
 }
 
-fn apply(event: WatchEvent<NodeAnnotations>, table: &watch::Sender<Table>, health: &BridgeHealth) {
+fn apply(
+    event: WatchEvent<NodeAnnotations>,
+    table: &watch::Sender<Table>,
+    metrics: &BridgeMetrics,
+) {
     let now = clock::now().timestamp();
     match event {
         WatchEvent::Listed(nodes) => {
@@ -82,7 +83,7 @@ fn apply(event: WatchEvent<NodeAnnotations>, table: &watch::Sender<Table>, healt
             table.send_modify(|table| table.apply(name, &annotations, now));
         }
         WatchEvent::Deleted((name, _)) => table.send_modify(|table| table.remove(&name)),
-        WatchEvent::Failed(error) => return health.nodes_failed(&error),
+        WatchEvent::Failed(error) => return metrics.nodes_failed(&error),
     }
-    health.nodes_received();
+    metrics.nodes_received();
 }

@@ -6,19 +6,21 @@
 //! follows a value from a file to an annotation.
 
 pub mod agent;
+pub mod agent_status;
 pub mod bridge;
 pub mod cgroup_path;
 pub mod check;
 pub mod clock;
 pub mod collector;
 pub mod config;
+pub mod error_log;
 pub mod export;
-pub mod health;
 pub mod host;
 pub mod identity;
 pub mod kernel;
 pub mod log;
 pub mod once;
+pub mod own_metrics;
 pub mod pod_source;
 pub mod publish;
 pub mod relief;

@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
 use crate::config::{LogConfig, LogFormat};
-use crate::health::process::count_dropped_lines;
+use crate::own_metrics::process::count_dropped_lines;
 
 /// Maximum number of lines in the queue.
 const QUEUE: usize = 1000;

@@ -9,9 +9,9 @@ use anyhow::Context;
 use crate::clock;
 use crate::config::Config;
 use crate::export::scrape::Scrapes;
-use crate::health::{Feature, Health};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::Resource;
+use crate::own_metrics::{Feature, OwnMetrics};
 use crate::pod_source::read_now;
 use crate::relief::Assessor;
 use crate::sample::Detail;
@@ -33,22 +33,20 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let tick = collector.tick(pods);
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
-    let health = Health::new().context("cannot register the agent's own metrics")?;
-    health.set_cgroup2(has_cgroup2);
-    health.set_levels(config.thresholds.medium(), config.thresholds.high());
-    if pods.is_some() {
-        health.export(Feature::Pods).context("cannot register the metrics of pods")?;
-    }
-    health.observe_scrape(&sample, took);
+    let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
+    let metrics = OwnMetrics::new(&features).context("cannot register the agent's own metrics")?;
+    metrics.set_cgroup2(has_cgroup2);
+    metrics.set_levels(config.thresholds.medium(), config.thresholds.high());
+    metrics.observe_scrape(&sample, took);
     let (counted, thresholds) = (config.counted.clone(), config.thresholds);
     let assessment = Assessor::of_one_window(counted, thresholds, &tick);
     let score = &assessment.score;
-    health.observe_score(score);
+    metrics.observe_score(score);
     if score.score.is_none() {
         let reason = missing_score(score, &config.counted);
         tracing::warn!("No score: {reason}; see `psi-agent check`");
     }
-    for text in Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &health) {
+    for text in Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &metrics) {
         match out.write_all(&text).and_then(|()| out.flush()) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,

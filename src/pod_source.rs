@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use crate::client::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{Config, PodSource};
-use crate::health::Health;
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pods_file::{PodsFile, PodsFileError};
+use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
 
 /// Interval of the checks whether the file of pods has changed.
@@ -34,24 +34,24 @@ pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError
 pub fn follow(
     config: &Config,
     node: Option<OwnNode>,
-    health: &Arc<Health>,
+    metrics: &Arc<OwnMetrics>,
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
-    let health = Arc::clone(health);
+    let metrics = Arc::clone(metrics);
     let mut index = PodIndex::new(config.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        tokio::spawn(follow_node(node, index, sender, health));
+        tokio::spawn(follow_node(node, index, sender, metrics));
     } else if let PodSource::File(path) = &config.pods {
         let mut file = PodsFile::new(path);
         update(&mut file, &mut index, &sender)?;
-        tokio::spawn(follow_file(file, index, sender, health));
+        tokio::spawn(follow_file(file, index, sender, metrics));
     }
     Ok(pods)
 }
 
-async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, health: Arc<Health>) {
+async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
     let mut events = std::pin::pin!(node.watch_pods());
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
@@ -60,24 +60,29 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, health:
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Failed(error) => {
-                health.pods_failed(&error, clock::now().unix_ms);
+                metrics.pods.failed(&error, clock::now().unix_ms);
                 continue;
             }
         }
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.len(), "The API server listed the pods");
         }
-        health.pods_received();
+        metrics.pods.received();
         sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
 
-async fn follow_file(mut file: PodsFile, mut index: PodIndex, sender: Sender, health: Arc<Health>) {
+async fn follow_file(
+    mut file: PodsFile,
+    mut index: PodIndex,
+    sender: Sender,
+    metrics: Arc<OwnMetrics>,
+) {
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
-            Ok(()) => health.pods_received(),
-            Err(error) => health.pods_failed(&error, clock::now().unix_ms),
+            Ok(()) => metrics.pods.received(),
+            Err(error) => metrics.pods.failed(&error, clock::now().unix_ms),
         }
     }
 }

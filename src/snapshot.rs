@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::agent_status::AgentStatus;
 use crate::cgroup_path::{Place, PodLevel};
-use crate::health::HealthView;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::limits::Limit;
@@ -79,7 +79,7 @@ pub struct AgentView {
     pub pods_listed: Option<bool>,
     /// Errors, and the published score.
     #[serde(flatten)]
-    pub health: HealthView,
+    pub status: AgentStatus,
 }
 
 #[derive(Debug, Serialize)]

@@ -6,23 +6,23 @@ use anyhow::Context;
 
 use crate::client::cluster::OwnNode;
 use crate::config::{Auth, Config};
-use crate::health::Health;
+use crate::own_metrics::OwnMetrics;
 use crate::serve::authentication::{Authenticator, Outcome};
 
 /// The authenticator; `None` without authentication.
 pub(super) fn authenticator(
     config: &Config,
     node: Option<&OwnNode>,
-    health: &Arc<Health>,
+    metrics: &Arc<OwnMetrics>,
 ) -> anyhow::Result<Option<Arc<Authenticator>>> {
     if config.access.auth == Auth::None {
         return Ok(None);
     }
     let node = node.context("there is no API server to review tokens")?;
-    let health = Arc::clone(health);
+    let metrics = Arc::clone(metrics);
     let report = move |outcome: Outcome<'_>| match outcome {
-        Ok(decision) => health.reviews.decided(decision),
-        Err(error) => health.reviews.failed(error),
+        Ok(decision) => metrics.reviews.decided(decision),
+        Err(error) => metrics.reviews.failed(error),
     };
     let authenticator = Authenticator::new(node.api.clone(), report)
         .context("cannot authenticate clients: the system provides no random numbers")?;

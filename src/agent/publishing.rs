@@ -8,13 +8,14 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tracing::field::display;
 
+use crate::agent_status::{CandidateName, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
 use crate::clock;
 use crate::config::{Config, Publish};
 use crate::contract::NodePressure;
-use crate::health::{CandidateView, Health, PublishedValue, Publishes};
 use crate::identity::Workload;
+use crate::own_metrics::{OwnMetrics, Publishes};
 use crate::publish::PublishedScore;
 use crate::publish::marker::Mark;
 use crate::publish::plan::WriteReason;
@@ -31,10 +32,10 @@ pub(super) fn start(
     node: Option<OwnNode>,
     assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
-    health: &Arc<Health>,
+    metrics: &Arc<OwnMetrics>,
 ) {
-    health.publishes.set_heartbeat(config.heartbeat_interval);
-    health.publishes.set_mode(match config.publish {
+    metrics.publishes.set_heartbeat(config.heartbeat_interval);
+    metrics.publishes.set_mode(match config.publish {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
@@ -45,7 +46,7 @@ pub(super) fn start(
     if config.publish == Publish::On
         && let Some(node) = &node
     {
-        tokio::spawn(check_restriction(node.clone(), Arc::clone(health)));
+        tokio::spawn(check_restriction(node.clone(), Arc::clone(metrics)));
     }
     let settings = Settings {
         prefix: config.prefix.clone(),
@@ -59,24 +60,24 @@ pub(super) fn start(
         mark_candidate: config.mark_candidate,
         random,
     };
-    let health = Arc::clone(health);
+    let metrics = Arc::clone(metrics);
     tokio::spawn(async move {
-        let record = |report: &Report<'_>| record(&health.publishes, report);
+        let record = |report: &Report<'_>| record(&metrics.publishes, report);
         publish(settings, assessments, adopt, record).await;
     });
 }
 
 /// Checks that admission policies restrict the agent's writes, until they do. Policies that were applied together
 /// with the agent take effect seconds later, so only the second finding is reported.
-async fn check_restriction(node: OwnNode, health: Arc<Health>) {
+async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
     let mut findings = 0_u32;
     loop {
         match node.foreign_write().await {
-            Ok(None) => return health.publishes.restricted(),
+            Ok(None) => return metrics.publishes.restricted(),
             Ok(Some(allowed)) => {
                 findings = findings.saturating_add(1);
                 if findings == 2 {
-                    health.publishes.unrestricted(&allowed);
+                    metrics.publishes.unrestricted(&allowed);
                 }
             }
             // Some admission webhooks refuse dry runs.
@@ -117,9 +118,9 @@ fn record(publishes: &Publishes, report: &Report<'_>) {
     }
 }
 
-fn candidate(workload: &Workload) -> Option<CandidateView> {
+fn candidate(workload: &Workload) -> Option<CandidateName> {
     let vm = workload.vm.as_ref()?;
-    Some(CandidateView { namespace: workload.namespace.to_string(), name: vm.name.to_string() })
+    Some(CandidateName { namespace: workload.namespace.to_string(), name: vm.name.to_string() })
 }
 
 fn log_mark(mark: &Mark) {
@@ -186,18 +187,18 @@ mod tests {
         let log = Log::default();
         let writer = log.clone();
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        let health = Health::new().unwrap();
+        let metrics = OwnMetrics::new(&[]).unwrap();
         tracing::subscriber::with_default(format.finish(), || {
-            record(&health.publishes, report);
+            record(&metrics.publishes, report);
         });
         String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
     fn the_level_is_shown_whatever_the_node_gets() {
-        let health = Health::new().unwrap();
-        record(&health.publishes, &Report::Level(Level::High));
-        assert_eq!(health.view().publish.level, Some("high"));
+        let metrics = OwnMetrics::new(&[]).unwrap();
+        record(&metrics.publishes, &Report::Level(Level::High));
+        assert_eq!(metrics.status().publish.level, Some("high"));
     }
 
     #[test]

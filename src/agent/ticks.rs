@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
 use crate::contract::NodePressure;
-use crate::health::Health;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::resource::PerResource;
+use crate::own_metrics::OwnMetrics;
 use crate::relief::{Assessment, Assessor};
 use crate::sample::Tick;
 use crate::sampler::Sampler;
@@ -19,7 +19,7 @@ pub(super) struct Ticks {
     pub(super) assessments: watch::Sender<Option<Arc<Assessment>>>,
     /// The value that was on the Node when the agent started.
     pub(super) adopted: oneshot::Receiver<NodePressure>,
-    pub(super) health: Arc<Health>,
+    pub(super) metrics: Arc<OwnMetrics>,
     pub(super) start_message: String,
 }
 
@@ -30,14 +30,14 @@ impl Ticks {
         let mut logged_as_supported = self.log_start(&tick);
         let (mut hidden, mut absence) = Default::default();
         loop {
-            self.health.observe_tick(&tick);
+            self.metrics.observe_tick(&tick);
             log_supported(&tick, &mut logged_as_supported);
             if let Ok(published) = self.adopted.try_recv() {
                 self.assessor.adopt(&published);
             }
             if tick.window.is_some() {
                 let assessment = self.assessor.advance(&tick);
-                self.health.observe_score(&assessment.score);
+                self.metrics.observe_score(&assessment.score);
                 log_hidden(&assessment, &mut hidden);
                 log_absence(&assessment, &mut absence);
                 self.assessments.send_replace(Some(Arc::new(assessment)));

@@ -17,7 +17,7 @@ use super::load_watcher::Hosts;
 use super::table::{Standing, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
-use crate::health::bridge::{BridgeHealth, Form, Outcome};
+use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
 use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
 use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
 use crate::serve::connections::Service;
@@ -45,7 +45,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct BridgeService {
     table: watch::Receiver<Table>,
     rules: AccessRules,
-    health: Arc<BridgeHealth>,
+    own_metrics: Arc<BridgeMetrics>,
     /// The latest views, and the second in which they were made: all responses in that second share
     /// them.
     latest: Mutex<Option<(i64, Arc<Views>)>>,
@@ -60,12 +60,12 @@ impl BridgeService {
     pub fn new(
         table: watch::Receiver<Table>,
         rules: AccessRules,
-        health: Arc<BridgeHealth>,
+        own_metrics: Arc<BridgeMetrics>,
     ) -> Self {
         // The bridge has no page to restrict.
         let rules = AccessRules { page: Page::Anywhere, ..rules };
         let (latest, sending) = (Mutex::default(), watch::Sender::default());
-        Self { table, rules, health, latest, sending }
+        Self { table, rules, own_metrics, latest, sending }
     }
 
     async fn query(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
@@ -81,7 +81,8 @@ impl BridgeService {
     fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
         let hosts = Hosts::of(request.uri().query());
         let window = self.table.borrow().reach().window;
-        let document = load_watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
+        let document =
+            load_watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
         let reason = "no Node of this name is selected by --node-selector";
         document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }
@@ -174,7 +175,7 @@ impl BridgeService {
             Err((StatusCode::SERVICE_UNAVAILABLE, _)) => Outcome::Unknown,
             Err(_) => Outcome::Refused,
         };
-        self.health.requested(form, outcome);
+        self.own_metrics.requested(form, outcome);
         match formed {
             Ok(document) => chunked("application/json", document, false),
             Err((status, error)) => whole(status, "application/json", error.to_string().into()),
@@ -184,10 +185,10 @@ impl BridgeService {
     fn metrics(&self) -> Response<Body> {
         if let Ok(views) = self.views() {
             for standing in Standing::ALL {
-                self.health.set_nodes(standing.word(), views.count(standing));
+                self.own_metrics.set_nodes(standing.word(), views.count(standing));
             }
         }
-        match self.health.render() {
+        match self.own_metrics.render() {
             Ok(metrics) => {
                 let format = "text/plain; version=0.0.4; charset=utf-8";
                 whole(StatusCode::OK, format, metrics.into())

@@ -13,7 +13,7 @@ use super::page::PAGE;
 use super::score_series::is_stale;
 use super::scrape::Scrapes;
 use crate::clock;
-use crate::health::Health;
+use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
@@ -39,7 +39,7 @@ pub(crate) struct AgentService {
     pub(crate) pods: Pods,
     pub(crate) assessments: watch::Receiver<Option<Arc<Assessment>>>,
     pub(crate) scrapes: Scrapes,
-    pub(crate) health: Arc<Health>,
+    pub(crate) own_metrics: Arc<OwnMetrics>,
     pub(crate) rules: AccessRules,
     /// Reviews tokens; required if the rules require tokens.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
@@ -104,7 +104,7 @@ impl AgentService {
         let sample = self.sample(Detail::Exported).await?.sample;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let assessment = self.assessment_at(sample.moment.at);
-        let scrape = self.scrapes.begin(sample, assessment.as_deref(), &self.health);
+        let scrape = self.scrapes.begin(sample, assessment.as_deref(), &self.own_metrics);
         let format = "text/plain; version=0.0.4; charset=utf-8";
         Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
     }
@@ -140,7 +140,7 @@ impl AgentService {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
-            health: self.health.view(),
+            status: self.own_metrics.status(),
         }
     }
 
@@ -156,7 +156,7 @@ impl AgentService {
             return Err(text(StatusCode::SERVICE_UNAVAILABLE, reason));
         };
         if let Some(took) = refreshed.took {
-            self.health.observe_scrape(&refreshed.sample, took);
+            self.own_metrics.observe_scrape(&refreshed.sample, took);
         }
         Ok(refreshed)
     }

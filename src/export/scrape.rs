@@ -7,7 +7,7 @@ use super::exposition::Exposition;
 use super::families::FamilyGroup;
 use super::score_series::{Pieces, write_score};
 use super::series::LabelCache;
-use crate::health::Health;
+use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
 use crate::sample::ScrapeSample;
 
@@ -28,7 +28,7 @@ impl Scrapes {
         &self,
         sample: Arc<ScrapeSample>,
         assessment: Option<&Assessment>,
-        health: &Health,
+        metrics: &OwnMetrics,
     ) -> Scrape {
         // The cache is valid even after a panic.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl Scrapes {
         let mut own = Pieces::new();
         write_score(&mut own, sample.cpu_source, assessment);
         let mut text = Vec::new();
-        match health.render(&mut text) {
+        match metrics.render(&mut text) {
             Ok(()) => own.push(text),
             Err(error) => tracing::error!(%error, "Cannot render the agent's own metrics"),
         }

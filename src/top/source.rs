@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use super::client::{ClientError, fetch, reachable};
 use crate::client::top::{FETCH_INTERVAL, Source, View};
 use crate::config::{Config, PodSource};
-use crate::health::Health;
 use crate::host::{Host, node_identity};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sample::Detail;
@@ -77,9 +77,9 @@ struct OwnReading {
 impl OwnReading {
     async fn start(config: &Config, read_every: Duration) -> anyhow::Result<Self> {
         let host = Host::open(config)?;
-        let health = Arc::new(Health::new().context("cannot register metrics")?);
+        let metrics = Arc::new(OwnMetrics::new(&[]).context("cannot register metrics")?);
         let node = pod_source::connect(&config.pods).await?;
-        let mut pods = pod_source::follow(config, node, &health)?;
+        let mut pods = pod_source::follow(config, node, &metrics)?;
         await_list(&config.pods, &mut pods).await?;
         let sampler = Sampler::start(host.into_collector(config), pods, read_every)
             .context("cannot start the sampling thread")?;

@@ -26,7 +26,7 @@ use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
 use psi_agent::client::pod::Pod;
 use psi_agent::client::top;
 use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
-use psi_agent::health::bridge::BridgeHealth;
+use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::publish::PublishedScore;
 use psi_agent::publish::node_patch::{Outputs, node_patch};
@@ -78,8 +78,8 @@ fn bridge() -> BridgeService {
     let silent = ("silent".to_owned(), Annotations::new());
     table.replace(vec![node("hot", "60"), node("calm", "0"), silent], now);
     let (_, tables) = watch::channel(table);
-    let health = BridgeHealth::new(&Standing::ALL.map(Standing::word)).expect("metrics");
-    BridgeService::new(tables, AccessRules::default(), Arc::new(health))
+    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).expect("metrics");
+    BridgeService::new(tables, AccessRules::default(), Arc::new(metrics))
 }
 
 /// A connection's bytes: hyper parses them, the agent's access rules decide on each request, and the

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use psi_agent::bridge::table::Standing;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
-use psi_agent::health::bridge::BridgeHealth;
-use psi_agent::health::{Feature, Health};
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::own_metrics::bridge::BridgeMetrics;
+use psi_agent::own_metrics::{Feature, OwnMetrics};
 use psi_agent::relief::{Assessment, Relief};
 use psi_agent::sample::Tick;
 use psi_agent::score::{Resource, Scorer};
@@ -28,20 +28,18 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         write_score(&mut score, CpuSource::Psi, Some(&full_assessment()));
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
-        let health = Health::new().unwrap();
-        for feature in [
+        let metrics = OwnMetrics::new(&[
             Feature::Pods,
             Feature::Publishing,
             Feature::Candidate,
             Feature::TokenReviews,
             Feature::Tls,
-        ] {
-            health.export(feature).unwrap();
-        }
-        Decision::ALL.into_iter().for_each(|decision| health.reviews.decided(decision));
+        ])
+        .unwrap();
+        Decision::ALL.into_iter().for_each(|decision| metrics.reviews.decided(decision));
         let mut features = Vec::new();
-        health.render(&mut features).unwrap();
-        let bridge = BridgeHealth::new(&Standing::ALL.map(Standing::word)).unwrap();
+        metrics.render(&mut features).unwrap();
+        let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).unwrap();
         let score = String::from_utf8(score.concat()).unwrap();
         [score + &served[own..], utf8(features), utf8(bridge.render().unwrap())]
     })

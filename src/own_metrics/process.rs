@@ -1,10 +1,11 @@
-//! The metrics `process_*` and `psi_agent_build_info`.
+//! The metrics of the process, which agent and bridge have: `process_*`, `psi_agent_build_info` and
+//! dropped lines of the log.
 
 use std::sync::OnceLock;
 
-use prometheus::{Counter, Gauge, IntCounter, IntGauge, Opts, Registry};
+use prometheus::{Counter, Gauge, IntCounter, IntGauge, Opts, Result};
 
-use super::registry::registered;
+use super::group::Group;
 use crate::kernel::own_process::OwnProcess;
 
 /// `None` leaves the gauge as it is.
@@ -46,18 +47,23 @@ pub(super) struct ProcessMetrics {
 }
 
 impl ProcessMetrics {
-    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub(super) fn new(group: Group<'_>) -> Result<Self> {
+        let help = "Version of the agent in the label version; always 1.";
+        let build = Opts::new("psi_agent_build_info", help)
+            .const_label("version", env!("CARGO_PKG_VERSION"));
+        group.add(IntGauge::with_opts(build))?.set(1);
         let help = "Total user and system CPU time spent in seconds.";
-        let cpu_seconds = registered(registry, Counter::new("process_cpu_seconds_total", help)?)?;
-        let gauges = GAUGES.iter().map(|&(name, help, value)| {
-            Ok((registered(registry, Gauge::new(name, help)?)?, value))
-        });
-        let dropped_lines = IntCounter::new(
-            "psi_agent_log_lines_dropped_total",
-            "Lines of the log that were dropped because stderr was blocked.",
-        )?;
-        let dropped_lines = registered(registry, dropped_lines)?;
-        Ok(Self { cpu_seconds, dropped_lines, gauges: gauges.collect::<prometheus::Result<_>>()? })
+        let gauges = GAUGES
+            .iter()
+            .map(|&(name, help, value)| Ok((group.add(Gauge::new(name, help))?, value)));
+        Ok(Self {
+            cpu_seconds: group.add(Counter::new("process_cpu_seconds_total", help))?,
+            dropped_lines: group.counter(
+                "psi_agent_log_lines_dropped_total",
+                "Lines of the log that were dropped because stderr was blocked.",
+            )?,
+            gauges: gauges.collect::<Result<_>>()?,
+        })
     }
 
     /// Updates the metrics. They stay as they are if the files of the process can't be read.
@@ -71,12 +77,4 @@ impl ProcessMetrics {
             value(&process).into_iter().for_each(|value| gauge.set(value));
         }
     }
-}
-
-pub(super) fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
-    let options =
-        Opts::new("psi_agent_build_info", "Version of the agent in the label version; always 1.");
-    let options = options.const_label("version", env!("CARGO_PKG_VERSION"));
-    registered(registry, IntGauge::with_opts(options)?)?.set(1);
-    Ok(())
 }

@@ -1,6 +1,7 @@
-//! Limits how often a repeated read error is logged. Pure: the caller logs.
+//! Limits how often repeated errors are logged. Pure: the callers log.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::kernel::ReadErrorKind;
@@ -10,7 +11,7 @@ const REPEAT_EVERY: Duration = Duration::from_secs(600);
 /// When errors were last logged, by kind and errno. Both are closed sets, so the map stays small,
 /// whatever the names of cgroups are.
 #[derive(Debug, Default)]
-pub(super) struct ErrorLog(HashMap<(&'static str, Option<i32>), LogEntry>);
+pub struct ReadErrorLog(Mutex<HashMap<(&'static str, Option<i32>), LogEntry>>);
 
 #[derive(Debug)]
 struct LogEntry {
@@ -18,10 +19,10 @@ struct LogEntry {
     suppressed: u64,
 }
 
-impl ErrorLog {
+impl ReadErrorLog {
     /// The number of errors of this kind that were suppressed since the last logged one; `None` if
     /// this error is to be suppressed, too.
-    pub(super) fn suppressed_before(&mut self, error: ReadErrorKind, now: Instant) -> Option<u64> {
+    pub fn suppressed_before(&self, error: ReadErrorKind, now: Instant) -> Option<u64> {
         let errno = match error {
             ReadErrorKind::Vanished(errno)
             | ReadErrorKind::Unsupported(errno)
@@ -30,7 +31,8 @@ impl ErrorLog {
             ReadErrorKind::Malformed(_) => None,
         };
         let key = (error.word(), errno);
-        let logged = self.0.get_mut(&key);
+        let mut entries = locked(&self.0);
+        let logged = entries.get_mut(&key);
         match logged {
             Some(logged) if now.saturating_duration_since(logged.at) < REPEAT_EVERY => {
                 logged.suppressed += 1;
@@ -38,11 +40,32 @@ impl ErrorLog {
             }
             _ => {
                 let suppressed = logged.map_or(0, |logged| logged.suppressed);
-                self.0.insert(key, LogEntry { at: now, suppressed: 0 });
+                entries.insert(key, LogEntry { at: now, suppressed: 0 });
                 Some(suppressed)
             }
         }
     }
+}
+
+/// The kind of failure that was logged since the last success. Each kind is logged once.
+#[derive(Debug, Default)]
+pub struct FailureLog(Mutex<Option<&'static str>>);
+
+impl FailureLog {
+    /// Records a failure. Returns whether it is to be logged.
+    pub fn failed(&self, kind: &'static str) -> bool {
+        locked(&self.0).replace(kind) != Some(kind)
+    }
+
+    /// Records a success. Returns whether it ends a failure.
+    pub fn succeeded(&self) -> bool {
+        locked(&self.0).take().is_some()
+    }
+}
+
+/// Locks a state, which is valid even after a panic.
+fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -54,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_repeated_error_is_logged_once_in_ten_minutes_and_counted() {
-        let mut log = ErrorLog::default();
+        let log = ReadErrorLog::default();
         let start = clock::now().at;
         let (refused, failed) =
             (ReadErrorKind::Refused(Errno::EACCES), ReadErrorKind::Failed(Errno::EIO));
@@ -64,6 +87,15 @@ mod tests {
             assert_eq!(log.suppressed_before(refused, start), None);
         }
         assert_eq!(log.suppressed_before(refused, start + REPEAT_EVERY), Some(1000));
-        assert_eq!(log.0.len(), 2, "whatever cgroups the errors are about");
+        assert_eq!(locked(&log.0).len(), 2, "whatever cgroups the errors are about");
+    }
+
+    #[test]
+    fn each_kind_of_failure_is_logged_once_until_a_success() {
+        let log = FailureLog::default();
+        assert!(!log.succeeded(), "there was no failure");
+        assert!(log.failed("timeout") && !log.failed("timeout") && log.failed("conflict"));
+        assert!(log.succeeded() && !log.succeeded());
+        assert!(log.failed("conflict"));
     }
 }

@@ -1,13 +1,15 @@
 //! The bridge's own metrics, and log messages about errors.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, GaugeVec, IntCounter, IntCounterVec, Opts, Registry, Result, TextEncoder,
+};
 
 use super::access::Certificates;
-use super::process::{ProcessMetrics, register_build_info};
-use super::registry::{registered, signed};
+use super::group::Group;
+use super::process::ProcessMetrics;
+use crate::error_log::FailureLog;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -49,61 +51,54 @@ impl Outcome {
 }
 
 #[derive(Debug)]
-pub struct BridgeHealth {
+pub struct BridgeMetrics {
     registry: Registry,
-    nodes: IntGaugeVec,
+    nodes: GaugeVec,
     requests: IntCounterVec,
     watch_errors: IntCounter,
-    is_watch_failing: AtomicBool,
-    is_no_node_known: AtomicBool,
+    watch_log: FailureLog,
+    score_log: FailureLog,
     pub certificates: Certificates,
     process: ProcessMetrics,
 }
 
-impl BridgeHealth {
-    /// Registers the metrics, with these values of the label `standing`.
-    pub fn new(standings: &[&'static str]) -> prometheus::Result<Self> {
+impl BridgeMetrics {
+    /// The metrics, with these values of the label `standing`. Those of TLS certificates are
+    /// exported only where TLS is in use.
+    pub fn new(standings: &[&'static str], uses_tls: bool) -> Result<Self> {
         let registry = Registry::new();
-        register_build_info(&registry)?;
-        let nodes = IntGaugeVec::new(
-            Opts::new("psi_agent_bridge_nodes", "Selected Nodes, by the state of their value."),
-            &["standing"],
-        )?;
+        let group = Group::new(&registry, true);
+        let help = "Selected Nodes, by the state of their value.";
+        let nodes = group.gauges("psi_agent_bridge_nodes", help, &["standing"])?;
         for standing in standings {
             nodes.with_label_values(&[standing]);
         }
-        let requests = IntCounterVec::new(
-            Opts::new("psi_agent_bridge_requests_total", "Requests, by form and result."),
-            &["form", "result"],
-        )?;
+        let requests =
+            Opts::new("psi_agent_bridge_requests_total", "Requests, by form and result.");
+        let requests = group.add(IntCounterVec::new(requests, &["form", "result"]))?;
         for form in Form::ALL {
             for outcome in Outcome::ALL {
                 requests.with_label_values(&[form.word(), outcome.word()]);
             }
         }
-        let watch_errors = IntCounter::new(
-            "psi_agent_bridge_watch_errors_total",
-            "Failures to list or watch Nodes.",
-        )?;
         Ok(Self {
-            nodes: registered(&registry, nodes)?,
-            requests: registered(&registry, requests)?,
-            watch_errors: registered(&registry, watch_errors)?,
-            is_watch_failing: AtomicBool::new(false),
-            is_no_node_known: AtomicBool::new(false),
-            certificates: Certificates::new()?,
-            process: ProcessMetrics::new(&registry)?,
+            nodes,
+            requests,
+            watch_errors: group.counter(
+                "psi_agent_bridge_watch_errors_total",
+                "Failures to list or watch Nodes.",
+            )?,
+            watch_log: FailureLog::default(),
+            score_log: FailureLog::default(),
+            certificates: Certificates::new(Group::new(&registry, uses_tls))?,
+            process: ProcessMetrics::new(group)?,
             registry,
         })
     }
 
-    /// Exports the metrics of TLS certificates, which exist only where TLS is in use.
-    pub fn export_certificates(&self) -> prometheus::Result<()> {
-        self.certificates.register(&self.registry)
-    }
-
+    #[allow(clippy::cast_precision_loss, reason = "a cluster has fewer than 2^52 Nodes")]
     pub fn set_nodes(&self, standing: &str, count: usize) {
-        self.nodes.with_label_values(&[standing]).set(signed(count));
+        self.nodes.with_label_values(&[standing]).set(count as f64);
     }
 
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
@@ -114,7 +109,7 @@ impl BridgeHealth {
             // load-watcher's document can have no Nodes, so its client gets no error.
             (Form::Watcher, _) | (_, Outcome::Refused) => {}
             (Form::Query | Form::Prioritize, Outcome::Unknown) => {
-                if !self.is_no_node_known.swap(true, Ordering::Relaxed) {
+                if self.score_log.failed(outcome.word()) {
                     tracing::warn!(
                         "No Node has a known score, so requests get no scores: agents have \
                          published no fresh value, or for less than half of --window; see \
@@ -123,7 +118,7 @@ impl BridgeHealth {
                 }
             }
             (Form::Query | Form::Prioritize, Outcome::Answered) => {
-                if self.is_no_node_known.swap(false, Ordering::Relaxed) {
+                if self.score_log.succeeded() {
                     tracing::info!("Scores of Nodes are known again");
                 }
             }
@@ -132,22 +127,22 @@ impl BridgeHealth {
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
-        if self.is_watch_failing.swap(false, Ordering::Relaxed) {
+        if self.watch_log.succeeded() {
             tracing::info!("Receiving Nodes again");
         }
     }
 
     /// Records that the Nodes could not be listed or watched. Logs the error once until
-    /// [`BridgeHealth::nodes_received`].
+    /// [`BridgeMetrics::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
         self.watch_errors.inc();
-        if !self.is_watch_failing.swap(true, Ordering::Relaxed) {
+        if self.watch_log.failed("failed") {
             tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
         }
     }
 
     /// The metrics in the text format.
-    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+    pub fn render(&self) -> Result<Vec<u8>> {
         self.process.update();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
