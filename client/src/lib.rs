@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod flags;
 pub mod nodes;
+pub mod output;
 pub mod pod;
 pub mod reap;
 pub mod top;

@@ -1,7 +1,7 @@
 //! `psi-agent nodes`: lists the cluster's nodes by published score, with its age. On a narrow
 //! terminal, the less important columns are omitted.
 
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{ApiClient, NodeKeys};
 use crate::contract::{Freshness, NodePressure, Prefix};
+use crate::output::print;
 
 /// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
 /// Malformed annotations are listed below the table.
@@ -28,10 +29,7 @@ pub async fn nodes(
     };
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
-    match out.write_all(table(&rows, width).as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write the nodes"),
-    }
+    print(table(&rows, width), out).context("cannot write the nodes")
 }
 
 /// Columns of the terminal on stdout; `None` if stdout is not a terminal.

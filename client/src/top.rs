@@ -5,13 +5,14 @@ pub mod snapshot;
 mod table;
 mod view;
 
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::output::print;
 use screen::Screen;
 use table::{Choice, Frame, Size, lines};
 pub use view::View;
@@ -65,18 +66,14 @@ impl<S: Source> Frames<S> {
     }
 }
 
-/// Prints the second of two frames, since rates need two. A closed pipe is not an error.
+/// Prints the second of two frames, since rates need two.
 async fn piped(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
     frames.next().await?;
     frames.source.pause().await;
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
     let mut text = lines(&frames.next().await?, Choice::default(), size).join("\n");
     text.push('\n');
-    let mut out = stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write the table"),
-    }
+    print(text, &mut stdout()).context("cannot write the table")
 }
 
 async fn live(mut frames: Frames<impl Source>) -> anyhow::Result<()> {
