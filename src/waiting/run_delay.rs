@@ -50,11 +50,12 @@ pub(super) fn waits(readings: &Readings) -> bool {
 }
 
 /// The threads show CPU usage, so counters of the cgroup are needed only for the effect of a quota
-/// while the container waits.
+/// while the container waits, or from the next reading on.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     let mut needs = cpu_limits::needs(readings, now);
+    let may_wait = || ThreadTimes::of(readings).is_none_or(|times| times.delayed >= NEGLIGIBLE);
     if readings.limits().is_some_and(|limits| limits.quota().is_some())
-        && (waits(readings) || readings.waited_lately(now))
+        && (readings.waited_lately(now) || may_wait())
     {
         needs |= Needs::CPU_COUNTERS;
     }

@@ -101,7 +101,7 @@ impl<T> Window<T> {
     /// The time between the readings, seconds.
     pub fn seconds(&self) -> Option<f64> {
         let window = self.last.as_ref()?.at.saturating_duration_since(self.before.as_ref()?.at);
-        (window >= MIN_WINDOW).then(|| window.as_secs_f64())
+        (window >= MIN_WINDOW).then_some(window.as_secs_f64())
     }
 
     /// The increase of a counter.

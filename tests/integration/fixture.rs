@@ -9,6 +9,7 @@ pub(crate) mod dashboards;
 mod documents;
 mod golden;
 mod http;
+mod no_false_calm;
 mod node_metadata;
 mod own_series;
 mod plan;
