@@ -8,10 +8,13 @@ use crate::kernel::ReadErrorKind;
 
 const REPEAT_EVERY: Duration = Duration::from_secs(600);
 
+/// The kind of an error, and its errno.
+pub type ErrorKey = (&'static str, Option<i32>);
+
 /// When errors were last logged, by kind and errno. Both are closed sets, so the map stays small,
 /// whatever the names of cgroups are.
 #[derive(Debug, Default)]
-pub struct ReadErrorLog(Mutex<HashMap<(&'static str, Option<i32>), LogEntry>>);
+pub struct ErrorLog(Mutex<HashMap<ErrorKey, LogEntry>>);
 
 #[derive(Debug)]
 struct LogEntry {
@@ -19,18 +22,10 @@ struct LogEntry {
     suppressed: u64,
 }
 
-impl ReadErrorLog {
+impl ErrorLog {
     /// The number of errors of this kind that were suppressed since the last logged one; `None` if
     /// this error is to be suppressed, too.
-    pub fn suppressed_before(&self, error: ReadErrorKind, now: Instant) -> Option<u64> {
-        let errno = match error {
-            ReadErrorKind::Vanished(errno)
-            | ReadErrorKind::Unsupported(errno)
-            | ReadErrorKind::Refused(errno)
-            | ReadErrorKind::Failed(errno) => Some(errno as i32),
-            ReadErrorKind::Malformed(_) => None,
-        };
-        let key = (error.word(), errno);
+    pub fn suppressed_before(&self, key: ErrorKey, now: Instant) -> Option<u64> {
         let mut entries = locked(&self.0);
         let logged = entries.get_mut(&key);
         match logged {
@@ -68,6 +63,18 @@ fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The key of a failure to read a file.
+pub fn key_of(error: ReadErrorKind) -> ErrorKey {
+    let errno = match error {
+        ReadErrorKind::Vanished(errno)
+        | ReadErrorKind::Unsupported(errno)
+        | ReadErrorKind::Refused(errno)
+        | ReadErrorKind::Failed(errno) => Some(errno as i32),
+        ReadErrorKind::Malformed(_) => None,
+    };
+    (error.word(), errno)
+}
+
 #[cfg(test)]
 mod tests {
     use nix::errno::Errno;
@@ -77,10 +84,12 @@ mod tests {
 
     #[test]
     fn a_repeated_error_is_logged_once_in_ten_minutes_and_counted() {
-        let log = ReadErrorLog::default();
+        let log = ErrorLog::default();
         let start = clock::now().at;
-        let (refused, failed) =
-            (ReadErrorKind::Refused(Errno::EACCES), ReadErrorKind::Failed(Errno::EIO));
+        let (refused, failed) = (
+            key_of(ReadErrorKind::Refused(Errno::EACCES)),
+            key_of(ReadErrorKind::Failed(Errno::EIO)),
+        );
         assert_eq!(log.suppressed_before(refused, start), Some(0));
         assert_eq!(log.suppressed_before(failed, start), Some(0));
         for _ in 0..1000 {

@@ -8,7 +8,7 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use crate::client::cluster::{ClusterError, OwnNode, WatchEvent, block_on};
+use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{Config, PodSource};
 use crate::identity::pod_index::PodIndex;
@@ -52,7 +52,9 @@ pub fn follow(
 }
 
 async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
-    let mut events = std::pin::pin!(node.watch_pods());
+    let of_skipped = Arc::clone(&metrics);
+    let on_skipped = move |pod| of_skipped.pods.skipped(&pod, clock::now().at);
+    let mut events = std::pin::pin!(node.watch_pods(on_skipped));
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
         match event {
@@ -100,10 +102,14 @@ pub fn read_now(config: &Config) -> anyhow::Result<Option<PodIndex>> {
     block_on(async { list(config, connect(&config.pods).await?.as_ref()).await })
 }
 
+fn log_skipped(error: UndecodablePod) {
+    tracing::warn!(%error, "Cannot decode a pod, which is skipped");
+}
+
 /// As [`read_now`], with an existing client.
 pub async fn list(config: &Config, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
     let pods = match (&config.pods, node) {
-        (_, Some(node)) => Some(node.list_pods().await.context("cannot list the pods")?),
+        (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
         (PodSource::File(path), None) => PodsFile::new(path).read_if_changed()?,
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };

@@ -3,6 +3,7 @@
 pub mod call;
 mod client;
 mod labels;
+pub mod list_items;
 mod nodes;
 mod pods;
 mod reviews;
@@ -11,5 +12,6 @@ mod watch;
 pub use client::{ApiClient, Cluster, ClusterError, OwnNode, block_on};
 pub use labels::PodName;
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata, NotASelector};
+pub use pods::UndecodablePod;
 pub use reviews::Review;
 pub use watch::WatchEvent;

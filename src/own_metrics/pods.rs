@@ -1,12 +1,13 @@
 //! Metrics and log messages of the list of pods: its errors, and how it matches the cgroups.
 
 use std::fmt::Display;
+use std::time::Instant;
 
 use prometheus::{IntCounter, IntGauge, Result};
 
 use super::group::{Group, signed};
 use crate::agent_status::{DatedError, SharedStatus};
-use crate::error_log::FailureLog;
+use crate::error_log::{ErrorLog, FailureLog};
 use crate::identity::matching::Matching;
 
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Pods {
     cgroups_without_pod: IntGauge,
     rejected_names: IntGauge,
     errors: IntCounter,
+    undecodable: IntCounter,
+    skipped: ErrorLog,
     log: FailureLog,
     status: SharedStatus,
 }
@@ -35,6 +38,11 @@ impl Pods {
                 "psi_agent_pod_watch_errors_total",
                 "Failures to list or watch pods, or to read them from a file.",
             )?,
+            undecodable: group.counter(
+                "psi_agent_undecodable_pods_total",
+                "Pods in lists and changes from the API server that could not be decoded, and were skipped.",
+            )?,
+            skipped: ErrorLog::default(),
             log: FailureLog::default(),
             status: status.clone(),
         })
@@ -46,6 +54,14 @@ impl Pods {
         self.listed.set(signed(matching.pods));
         self.cgroups_without_pod.set(signed(matching.cgroups_without_pod));
         self.rejected_names.set(signed(matching.rejected_names));
+    }
+
+    /// Records a pod that could not be decoded, and is skipped.
+    pub fn skipped(&self, error: &dyn Display, now: Instant) {
+        self.undecodable.inc();
+        if let Some(suppressed) = self.skipped.suppressed_before(("undecodable pod", None), now) {
+            tracing::warn!(%error, suppressed, "Cannot decode a pod, which is skipped");
+        }
     }
 
     /// Records that the pods were listed or changed, which ends an earlier error.

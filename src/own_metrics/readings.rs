@@ -7,7 +7,7 @@ use prometheus::{CounterVec, GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts
 use super::group::{Group, signed};
 use crate::agent_status::{DatedError, SharedStatus};
 use crate::clock::Moment;
-use crate::error_log::ReadErrorLog;
+use crate::error_log::{ErrorLog, key_of};
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::resource::PerResource;
 use crate::sample::PassReport;
@@ -28,7 +28,7 @@ pub(super) struct Readings {
     unwatched: IntGauge,
     overflows: IntCounter,
     errors: IntCounterVec,
-    log: ReadErrorLog,
+    log: ErrorLog,
     pressure_supported: GaugeVec,
     status: SharedStatus,
 }
@@ -68,7 +68,7 @@ impl Readings {
                 "kind",
                 &ALERTED_KINDS,
             )?,
-            log: ReadErrorLog::default(),
+            log: ErrorLog::default(),
             pressure_supported: group.gauges(
                 "psi_agent_pressure_supported",
                 "Whether the kernel reports the node's pressure of this resource (1) or not (0).",
@@ -99,7 +99,7 @@ impl Readings {
         }
         for error in &report.errors {
             self.count_errors(error.kind.word(), 1);
-            if let Some(suppressed) = self.log.suppressed_before(error.kind, moment.at) {
+            if let Some(suppressed) = self.log.suppressed_before(key_of(error.kind), moment.at) {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
         }

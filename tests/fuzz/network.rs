@@ -22,6 +22,7 @@ use psi_agent::bridge::table::{Standing, Table};
 use psi_agent::bridge::load_watcher::Hosts;
 use psi_agent::bridge::window::Reach;
 use psi_agent::cgroup_path::Place;
+use psi_agent::client::cluster::list_items::ListItems;
 use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
 use psi_agent::client::pod::Pod;
 use psi_agent::client::top;
@@ -280,6 +281,25 @@ pub(super) fn pods(bytes: &[u8]) {
         assert_eq!(index.len(), before - 1);
         index.apply(first);
         assert_eq!(index.len(), before);
+    }
+}
+
+/// The items of a list, which are those that a whole parse finds.
+pub(super) fn list_items(bytes: &[u8]) {
+    let (mut reader, mut found) = (ListItems::default(), Vec::new());
+    reader.push(bytes, |item| found.push(item.to_vec()));
+    assert!(reader.buffered() <= bytes.len());
+    let Ok(Value::Object(list)) = serde_json::from_slice(bytes) else { return };
+    let objects =
+        |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_object));
+    // Other arrays at that level would be taken for the items.
+    if list.len() == 1 && list.get("items").is_some_and(objects) {
+        let found: Result<Vec<Value>, _> =
+            found.iter().map(|item| serde_json::from_slice(item)).collect();
+        assert_eq!(
+            found.expect("whole items").as_slice(),
+            list["items"].as_array().expect("an array").as_slice()
+        );
     }
 }
 

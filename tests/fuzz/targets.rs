@@ -38,7 +38,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 37] = targets! {
+static TARGETS: [(&str, Parse); 38] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
@@ -53,6 +53,7 @@ static TARGETS: [(&str, Parse); 37] = targets! {
     io_max: parse_io_max,
     io_stat: parse_io_stat,
     limit: parse_limit,
+    list_items: network::list_items,
     meminfo: parse_meminfo,
     memory_events: parse_memory_events,
     memory_stat: parse_memory_stat,

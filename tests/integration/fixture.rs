@@ -13,6 +13,8 @@ mod no_false_calm;
 mod node_metadata;
 mod own_series;
 mod plan;
+mod pod_list;
+
 mod pods_file;
 pub(crate) mod policies;
 mod recordings;

@@ -4,6 +4,7 @@ mod benefit;
 mod cost;
 mod limits;
 mod many_cgroups;
+mod pod_lists;
 mod release;
 mod scale;
 mod soak;
