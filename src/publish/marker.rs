@@ -60,10 +60,7 @@ impl Marker {
         now: Instant,
         report: &mut impl FnMut(Result<&Mark, &CallError>),
     ) -> Result<(), CallError> {
-        if self.marked.is_none() {
-            let found = node.api.labelled_pods(&self.label, Some(&node.name)).await?;
-            self.marked = Some(found.into_iter().collect());
-        }
+        self.marked(node).await?;
         while let Some(mark) = self.next(wanted, now) {
             let (pod, value) = match &mark {
                 Mark::Set(pod) => (pod, Some("true")),
@@ -78,6 +75,19 @@ impl Marker {
             report(Ok(&mark));
         }
         Ok(())
+    }
+
+    /// The pods with the label: at first, those that an earlier agent left.
+    pub(super) async fn marked(&mut self, node: &OwnNode) -> Result<&BTreeSet<PodName>, CallError> {
+        if self.marked.is_none() {
+            let found = node.api.labelled_pods(&self.label, Some(&node.name)).await?;
+            self.marked = Some(found.into_iter().collect());
+        }
+        Ok(self.marked.get_or_insert_default())
+    }
+
+    pub(super) fn has_marked(&self, pod: &PodName) -> bool {
+        self.marked.as_ref().is_some_and(|marked| marked.contains(pod))
     }
 
     /// The next request. Labels of other pods are removed first.

@@ -2,7 +2,7 @@
 //! score only: there is no queue.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
@@ -17,7 +17,11 @@ use crate::contract::{Freshness, Key, Level, NodePressure, Prefix, Thresholds};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::relief::{Assessment, NoCandidate, choose};
-use crate::score::{NodeScore, PerResource, Resource};
+use crate::score::{ContainerScore, NodeScore, PerResource, Resource};
+
+/// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
+/// predictions for VMs that wait for memory, need this much history.
+const SETTLING: Duration = Duration::from_secs(30);
 
 pub struct Settings {
     pub prefix: Prefix,
@@ -62,6 +66,8 @@ pub struct Publisher {
     /// The last VM that was chosen to be moved first.
     named: Option<CgroupId>,
     marker: Option<Marker>,
+    /// When the agent began to continue from an earlier one.
+    adopted_at: Option<Instant>,
 }
 
 /// Publishes until the channel of assessments closes. Sends the value of an earlier agent, if there is
@@ -93,7 +99,14 @@ impl Publisher {
         let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level(), *heartbeat);
         let label = Key::MigrateFirst.of(&settings.prefix);
         let marker = (settings.mark_candidate && !settings.dry_run).then(|| Marker::new(label));
-        Self { has_read_node: node.is_none(), settings, plan, named: None, marker }
+        Self {
+            has_read_node: node.is_none(),
+            settings,
+            plan,
+            named: None,
+            marker,
+            adopted_at: None,
+        }
     }
 
     pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
@@ -111,7 +124,15 @@ impl Publisher {
             (Some(node), _) if !self.has_read_node => {
                 if self.plan.may_try(score.moment.at) {
                     match node.get().await {
-                        Ok(keys) => self.adopt(&keys, score, &mut report),
+                        Ok(keys) => {
+                            let is_marked = match &mut self.marker {
+                                Some(marker) => {
+                                    marker.marked(&node).await.is_ok_and(|pods| !pods.is_empty())
+                                }
+                                None => false,
+                            };
+                            self.adopt(&keys, is_marked, score, &mut report);
+                        }
                         Err(error) => self.fail(score, &error, &mut report),
                     }
                 }
@@ -133,7 +154,9 @@ impl Publisher {
         report: &mut impl FnMut(&Report<'_>),
     ) {
         let min_age = self.settings.candidate_min_age;
-        let chosen = choose(assessment, self.plan.level(), min_age, self.named);
+        let now = assessment.score.moment.at;
+        let named = self.named.or_else(|| self.marked_container(assessment));
+        let chosen = choose(assessment, self.plan.level(), min_age, named);
         self.named = chosen.ok().map(|one| one.cgroup.id);
         let named = chosen.map(|one| one.workload.as_deref());
         let named = named.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
@@ -141,12 +164,12 @@ impl Publisher {
         let Some((marker, node)) = self.marker.as_mut().zip(self.settings.node.as_ref()) else {
             return;
         };
-        let pod = named.ok().map(|workload| PodName {
-            namespace: workload.namespace.to_string(),
-            name: workload.pod.to_string(),
-            node: node.name.clone(),
-        });
-        let now = assessment.score.moment.at;
+        let pod = named.ok().map(|workload| pod_name(workload, node));
+        let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
+        let is_settling = !self.has_read_node || since.is_some_and(|since| since < SETTLING);
+        if pod.is_none() && is_settling {
+            return;
+        }
         let on_mark = |step: Result<&Mark, &CallError>| match step {
             Ok(mark) => report(&Report::Marked(mark)),
             Err(error) => report(&Report::MarkFailed(error)),
@@ -154,10 +177,28 @@ impl Publisher {
         marker.follow(node, pod.as_ref(), now, on_mark).await;
     }
 
+    /// The container of the VM whose pod has the label.
+    fn marked_container(&self, assessment: &Assessment) -> Option<CgroupId> {
+        let (marker, node) = self.marker.as_ref().zip(self.settings.node.as_ref())?;
+        let is_marked = |container: &&ContainerScore| {
+            let workload = container.workload.as_deref();
+            workload.is_some_and(|workload| marker.has_marked(&pod_name(workload, node)))
+        };
+        let marked = assessment.score.containers.iter().find(is_marked)?;
+        Some(marked.cgroup.id)
+    }
+
     /// Continues from the Node's values if they are fresh. Values with another basis are not
     /// comparable, so only their level is kept. A contended node then stays marked during an
-    /// upgrade of the agent, until scores with the new basis change the level.
-    fn adopt(&mut self, keys: &NodeKeys, score: &NodeScore, report: &mut impl FnMut(&Report<'_>)) {
+    /// upgrade of the agent, until scores with the new basis change the level. If neither a label nor
+    /// taints show it, it was at least medium if a pod is marked as the one to move first.
+    fn adopt(
+        &mut self,
+        keys: &NodeKeys,
+        is_marked: bool,
+        score: &NodeScore,
+        report: &mut impl FnMut(&Report<'_>),
+    ) {
         self.has_read_node = true;
         self.plan.recovered();
         let prefix = &self.settings.prefix;
@@ -165,8 +206,11 @@ impl Publisher {
         let Ok(Some(found)) = found else { return };
         let age = found.freshness(score.moment.timestamp(), self.settings.heartbeat * 2);
         let Freshness::Fresh { age } = age else { return };
+        self.adopted_at = Some(score.moment.at);
         let level = Level::from_labels(prefix, &keys.metadata.labels);
-        let level = level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()));
+        let by_mark = if is_marked { Level::Medium } else { Level::Low };
+        let level =
+            level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
         if found.basis != score.basis {
             return self.plan.adopt_level(level);
         }
@@ -207,5 +251,13 @@ impl Publisher {
     fn fail(&mut self, score: &NodeScore, error: &CallError, report: &mut impl FnMut(&Report<'_>)) {
         self.plan.failed(error, score.moment.at, (self.settings.random)());
         report(&Report::Failed(error));
+    }
+}
+
+fn pod_name(workload: &Workload, node: &OwnNode) -> PodName {
+    PodName {
+        namespace: workload.namespace.to_string(),
+        name: workload.pod.to_string(),
+        node: node.name.clone(),
     }
 }

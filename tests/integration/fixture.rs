@@ -18,6 +18,7 @@ mod pod_list;
 mod pods_file;
 pub(crate) mod policies;
 mod recordings;
+mod restart;
 mod rules;
 mod run_delay;
 mod sampling;

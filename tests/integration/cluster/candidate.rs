@@ -1,8 +1,6 @@
 //! The label of the VM to move first: which account may set it, which pod has it, and when it is removed.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
@@ -12,17 +10,14 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::client::reap::{Reap, reap};
 use psi_agent::contract::Prefix;
-use psi_agent::identity::{Vm, Workload};
-use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
-use psi_agent::relief::{Assessment, NoCandidate, Relief};
-use psi_agent::waiting::Ratio;
+use psi_agent::relief::NoCandidate;
 use serde_json::{Value, json};
 
 use super::publishing::{everything, settings};
 use crate::support::cluster::Cluster;
 use crate::support::kubevirt::{KubeVirt, label, name, virtual_machine};
-use crate::support::short_node::ShortNode;
+use crate::support::short_node::{ShortNode, assessment};
 use crate::support::wait_for;
 
 const NODE: &str = "node-a";
@@ -149,32 +144,6 @@ async fn an_agent_may_change_one_label_of_virt_launcher_pods_of_its_own_node() {
     ] {
         assert_eq!(allows(&scene.reap, "far", &patch).await, allowed, "{patch}");
     }
-}
-
-/// Two VMs, of which one's move would end this many CPUs of waiting, and a score.
-fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f64) -> Assessment {
-    let mut score = node.tick(contention);
-    let template = score.containers[0].clone();
-    let vms = [(1, "db", db), (2, "web", web)];
-    score.containers = vms
-        .iter()
-        .map(|(number, pod, _)| {
-            let mut container = template.clone();
-            let path = format!("/kubepods/pod{number}/{number:064x}");
-            container.cgroup = Arc::new(Cgroup::new(CgroupId(*number), path, None));
-            container.workload = Some(Arc::new(Workload {
-                namespace: "vms".into(),
-                pod: (*pod).into(),
-                container: "compute".into(),
-                vm: Some(Arc::new(Vm::default())),
-                ..Workload::default()
-            }));
-            container
-        })
-        .collect();
-    let score_without = Ratio::ZERO;
-    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
-    Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
 }
 
 #[tokio::test]

@@ -1,16 +1,19 @@
 //! A node that is short of CPU by as much as a test says, in virtual time: its scores, made by the
 //! agent's own scorer, tick by tick.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use psi_agent::clock::Moment;
 use psi_agent::contract::NodePressure;
+use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::relief::{Assessment, Relief};
 use psi_agent::sample::Tick;
 use psi_agent::score::{NodeScore, Scorer};
-use psi_agent::waiting::Measurement;
+use psi_agent::waiting::{Measurement, Ratio};
 
 const TICK: Duration = Duration::from_secs(5);
 
@@ -77,6 +80,32 @@ impl ShortNode {
     pub(crate) fn adopt(&mut self, found: &NodePressure) {
         self.scorer.adopt(found);
     }
+}
+
+/// Two VMs, of which one's move would end this many CPUs of waiting, and a score.
+pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f64) -> Assessment {
+    let mut score = node.tick(contention);
+    let template = score.containers[0].clone();
+    let vms = [(1, "db", db), (2, "web", web)];
+    score.containers = vms
+        .iter()
+        .map(|(number, pod, _)| {
+            let mut container = template.clone();
+            let path = format!("/kubepods/pod{number}/{number:064x}");
+            container.cgroup = Arc::new(Cgroup::new(CgroupId(*number), path, None));
+            container.workload = Some(Arc::new(Workload {
+                namespace: "vms".into(),
+                pod: (*pod).into(),
+                container: "compute".into(),
+                vm: Some(Arc::new(Vm::default())),
+                ..Workload::default()
+            }));
+            container
+        })
+        .collect();
+    let score_without = Ratio::ZERO;
+    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
+    Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
 }
 
 fn new_scorer() -> Scorer {
