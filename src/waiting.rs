@@ -19,8 +19,6 @@ mod cpu_pressure;
 pub mod disk_rates;
 mod disks;
 pub(crate) mod files;
-#[cfg(test)]
-mod fixture;
 mod io;
 mod memory;
 pub mod node;
@@ -187,3 +185,6 @@ impl OtherDemand {
         Self { used, waited, limits: readings.limits().cloned() }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,7 +129,7 @@ impl Bounds {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{container_with_tasks, ran_and_delayed};
+    use super::super::tests::{container_with_tasks, ran_and_delayed};
     use super::*;
 
     const CPUS: f64 = 4.0;

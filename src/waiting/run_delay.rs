@@ -95,7 +95,7 @@ fn own_delay(readings: &Readings, threads: ThreadTimes, cpus: f64) -> Option<f64
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{container, ran_and_delayed};
+    use super::super::tests::{container, ran_and_delayed};
     use super::*;
 
     /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.

@@ -1,6 +1,6 @@
 //! Use of one disk, on which each read takes 10 ms.
 
-use super::super::fixture::{SECONDS, window};
+use super::super::tests::{SECONDS, window};
 use super::*;
 use crate::waiting::disk_rates::Operations;
 use crate::waiting::readings::IoReadings;
