@@ -1,6 +1,7 @@
 //! Tests of the binary and the library on files that the tests bring along: they need nothing but Rust,
 //! and wait for no interval of the real clock.
 
+mod any_host;
 mod architecture;
 mod bad_api_server;
 mod broken_files;
