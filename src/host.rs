@@ -23,7 +23,12 @@ pub fn node_identity(config: &Config) -> NodeIdentity {
     };
     let share = |points: u8| f64::from(points) / 100.0;
     let (medium, high) = (share(config.thresholds.medium()), share(config.thresholds.high()));
-    NodeIdentity { name, levels: LevelsView { medium, high }, started_at: clock::now().at }
+    NodeIdentity {
+        name,
+        levels: LevelsView { medium, high },
+        counted: config.counted.clone(),
+        started_at: clock::now().at,
+    }
 }
 
 /// Why the host cannot be read. Each message ends with a remedy.

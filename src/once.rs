@@ -10,12 +10,10 @@ use crate::clock;
 use crate::config::Config;
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
-use crate::kernel::cgroup_dir::Resource;
 use crate::own_metrics::{Feature, OwnMetrics};
 use crate::pod_source::read_now;
 use crate::relief::Assessor;
 use crate::sample::Detail;
-use crate::score::NodeScore;
 
 /// Length of the score's window: the kernel's averaging period.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -42,9 +40,9 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let assessment = Assessor::of_one_window(counted, thresholds, &tick);
     let score = &assessment.score;
     metrics.observe_score(score);
-    if score.score.is_none() {
-        let reason = missing_score(score, &config.counted);
-        tracing::warn!("No score: {reason}; see `psi-agent check`");
+    if let Some(missing) = score.missing(&config.counted) {
+        let remedy = missing.remedy();
+        tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");
     }
     for text in Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &metrics) {
         match out.write_all(&text).and_then(|()| out.flush()) {
@@ -54,12 +52,4 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn missing_score(score: &NodeScore, counted: &[Resource]) -> String {
-    let missing = counted.iter().filter_map(|resource| {
-        let why = score.absence.of(*resource).as_ref()?;
-        Some(format!("the {} contention is unknown, since {}", resource.word(), why.text()))
-    });
-    missing.collect::<Vec<_>>().join("; ")
 }

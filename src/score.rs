@@ -1,6 +1,7 @@
 //! Computes the node's score and its causes from what successive ticks measured. Pure: the time is
 //! part of a tick. `docs/score.md` explains it.
 
+mod absence;
 mod quartile;
 mod smoothing;
 
@@ -19,6 +20,7 @@ pub use crate::kernel::resource::PerResource;
 use crate::sample::{NodeRates, Tick};
 use crate::waiting::series::PressureShares;
 use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
+pub use absence::{Absence, MissingScore};
 pub use quartile::Quartile;
 pub use smoothing::MovingAverage;
 
@@ -33,59 +35,6 @@ pub fn basis(source: CpuSource) -> Basis {
 
 /// CPU ready or memory contention from which a workload counts as waiting, 0 to 1.
 const WAITING: f64 = 0.05;
-
-/// Why a resource has no contention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Absence {
-    /// The kernel reports no pressure of it.
-    PressureOff,
-    /// The pods are not listed yet, or the node has no cgroup v2.
-    WorkloadsUnknown,
-    /// The host has neither pods nor units.
-    NothingToScore,
-    /// The waiting of containers is unknown that may have a quarter of the demand.
-    HiddenContainers,
-    /// Limits of the containers explain all of it.
-    OwnLimits,
-    /// The history is shorter than 30 s.
-    WarmingUp,
-}
-
-impl Absence {
-    pub const ALL: [Self; 6] = [
-        Self::PressureOff,
-        Self::WorkloadsUnknown,
-        Self::NothingToScore,
-        Self::HiddenContainers,
-        Self::OwnLimits,
-        Self::WarmingUp,
-    ];
-
-    /// The reason, as the end of a sentence.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::PressureOff => "the kernel reports no pressure",
-            Self::WorkloadsUnknown => "the node has no cgroup v2, or its pods are not listed",
-            Self::NothingToScore => "there are no pods and no systemd units",
-            Self::HiddenContainers => "files or processes of some containers are not readable",
-            Self::OwnLimits => "limits of the containers explain all of it",
-            Self::WarmingUp => "it was read for less than 30 s",
-        }
-    }
-
-    /// The value of a metric label.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::PressureOff => "pressure_off",
-            Self::WorkloadsUnknown => "workloads_unknown",
-            Self::NothingToScore => "nothing_to_score",
-            Self::HiddenContainers => "hidden_containers",
-            Self::OwnLimits => "own_limits",
-            Self::WarmingUp => "warming_up",
-        }
-    }
-}
 
 /// The node's score at one moment, with its causes.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,6 +63,20 @@ pub struct NodeScore {
     pub hidden: PerResource<usize>,
     /// The scored containers or units.
     pub containers: Vec<ContainerScore>,
+}
+
+impl NodeScore {
+    /// Why there is no score; `None` if there is one. A resource that limits explain is the reason only
+    /// if it is the only one.
+    pub fn missing(&self, counted: &[Resource]) -> Option<MissingScore> {
+        let missing = Resource::ALL.into_iter().filter(|resource| counted.contains(resource));
+        let missing = missing.filter_map(|resource| {
+            Some(MissingScore { resource, absence: (*self.absence.of(resource))? })
+        });
+        missing
+            .filter(|_| self.score.is_none())
+            .min_by_key(|missing| missing.absence == Absence::OwnLimits)
+    }
 }
 
 /// How much of the node is in use.

@@ -76,21 +76,23 @@ fn warn_of_missing_pressure() {
     tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
 }
 
-/// Logs when the waiting of containers becomes unknown or known.
+/// Logs when the waiting of workloads becomes unknown or known.
 fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
     let hidden = assessment.score.hidden;
+    let population =
+        assessment.score.population.map_or("workloads", |population| population.word());
     for resource in Resource::ALL {
-        let (containers, had) = (*hidden.of(resource), *before.of(resource) > 0);
+        let (count, had) = (*hidden.of(resource), *before.of(resource) > 0);
         let resource = resource.word();
-        if containers > 0 && !had {
+        if count > 0 && !had {
             tracing::warn!(
-                containers,
+                count,
                 resource,
-                "The waiting of some containers is unknown, since their files or processes are not \
+                "The waiting of some {population} is unknown, since their files or processes are not \
                  readable: see `psi-agent check`"
             );
-        } else if containers == 0 && had {
-            tracing::info!(resource, "The waiting of all containers is known");
+        } else if count == 0 && had {
+            tracing::info!(resource, "The waiting of all {population} is known");
         }
     }
     *before = hidden;
