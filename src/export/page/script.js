@@ -1,5 +1,5 @@
 "use strict";
-// Names of pods and VMs are untrusted: everything is displayed by textContent.
+// Names of pods, VMs and units are untrusted: everything is displayed by textContent.
 
 const FETCH_EVERY_MS = 5000;
 // An agent responds within 10 s, also if the kernel's files are slow to read.
@@ -10,7 +10,7 @@ const MOST_ROWS = 200;
 const MOST_USERS = 8;
 // CPUs that a cgroup must use to be listed as a CPU user.
 const USES = 0.01;
-// Share of time from which a VM counts as slowed down by its own limits.
+// Share of time from which a workload counts as slowed down by its own limits.
 const MUCH = 0.1;
 
 const byId = (id) => document.getElementById(id);
@@ -58,9 +58,10 @@ const ago = (atMs) => known(atMs) ? duration(ageOf(atMs)) + " ago" : "not yet";
 const isOverBudget = (c) => known(c.cpu_wait_budget) && (c.scored?.cpu_ready ?? 0) > c.cpu_wait_budget;
 
 function nameOf(c) {
-  if (c.is_vm) return `${c.namespace}/${c.vm}${c.awaits_handover ? " (arriving)" : isOverBudget(c) ? " (over budget)" : ""}`;
-  if (c.pod) return `${c.namespace}/${c.pod}${c.container ? "/" + c.container : ""}`;
-  return c.id;
+  const inNamespace = (name) => c.namespace ? `${c.namespace}/${name}` : name;
+  if (c.is_vm) return inNamespace(c.vm) + (c.awaits_handover ? " (arriving)" : isOverBudget(c) ? " (over budget)" : "");
+  if (c.pod) return inNamespace(c.pod) + (c.container ? "/" + c.container : "");
+  return c.unit ?? c.id;
 }
 
 // ---- tables ----
@@ -139,18 +140,27 @@ function showUsers(users) {
   byId("users").replaceChildren(...users.slice(0, MOST_USERS).map((c) => row(c, cells(c))));
 }
 
-// The VMs; on nodes without VMs the containers, and without containers all cgroups.
-function split(cgroups) {
+// What can be scored, in this order: its name, a member's name, and which cgroups are members.
+const POPULATIONS = [
+  ["VMs", "VM", (c) => c.is_vm],
+  ["containers", "container", (c) => c.level === "container"],
+  ["units", "unit", (c) => known(c.scored)],
+];
+
+// The cgroups of the scored population. Where that is unknown or has no members, those of the first that
+// has some, or all.
+function split({ node, cgroups }) {
   const below = cgroups.filter((c) => c.level !== "root").sort(byContention);
-  for (const [title, isIt] of [["VMs", (c) => c.is_vm], ["Containers", (c) => c.level === "container"]]) {
-    if (below.some(isIt)) return [title, below.filter(isIt), below.filter((c) => !isIt(c))];
-  }
-  return ["Cgroups", below, []];
+  const first = POPULATIONS.filter(([name]) => name === node.population);
+  const found = [...first, ...POPULATIONS].find(([, , isIt]) => below.some(isIt));
+  if (!found) return ["cgroups", below, []];
+  const [name, , isIt] = found;
+  return [name, below.filter(isIt), below.filter((c) => !isIt(c))];
 }
 
 function fill(id, titleId, title, cgroups, cells) {
   const more = cgroups.length > MOST_ROWS ? `, first ${MOST_ROWS}` : "";
-  byId(titleId).textContent = `${title} (${cgroups.length}${more})`;
+  byId(titleId).textContent = `${title[0].toUpperCase()}${title.slice(1)} (${cgroups.length}${more})`;
   byId(id).replaceChildren(...cgroups.slice(0, MOST_ROWS).map((c) => row(c, cells(c))));
 }
 
@@ -174,8 +184,8 @@ const list = (names) => names.length > 3 ? `${names.slice(0, 3).join(", ")} and 
 
 // Who waits because of the node, who because of an own limit, who uses most above its request, and
 // which VM's move helps most.
-function sentence({ node, levels, agent }, vms, users) {
-  const clauses = [], names = (isIt) => vms.filter(isIt).map(nameOf);
+function sentence({ node, levels, agent }, members, users) {
+  const clauses = [], names = (isIt) => members.filter(isIt).map(nameOf);
   for (const [resource, word] of [["cpu", "CPU"], ["memory", "memory"]]) {
     const waiting = names((c) => (c.scored?.contention[resource] ?? 0) >= levels.medium);
     if (waiting.length > 0) clauses.push(`${list(waiting)} ${waiting.length > 1 ? "wait" : "waits"} for ${word}`);
@@ -183,9 +193,13 @@ function sentence({ node, levels, agent }, vms, users) {
   if (clauses.length > 0 && users.length > 0 && excess(users[0]) >= USES) {
     clauses.push(`${nameOf(users[0])} uses ${cpus(excess(users[0]))} CPUs above its request`);
   }
-  if (clauses.length === 0) clauses.push(known(node.score) ? "No VM waits because of the node" : "No score yet");
+  if (!known(node.score)) clauses.unshift(node.no_score ? `No score: ${node.no_score}` : "No score yet");
+  if (clauses.length === 0) {
+    const member = POPULATIONS.find(([name]) => name === node.population)?.[1] ?? "workload";
+    clauses.push(`No ${member} waits because of the node`);
+  }
   const named = agent?.publish.candidate, isNamed = (c) => c.namespace === named?.namespace && c.vm === named?.name;
-  const best = vms.find((c) => isNamed(c) && c.scored?.relief);
+  const best = members.find((c) => isNamed(c) && c.scored?.relief);
   if (best) clauses.push(`moving ${nameOf(best)} would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
   const limited = names((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
   if (limited.length > 0) clauses.push(`${list(limited)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
@@ -210,15 +224,15 @@ function showScore({ node, levels, agent, warm_up_left_s: left }) {
   byId("history").firstElementChild.setAttribute("points", points.map(({ at, score }) => `${x(at).toFixed(1)},${(39 - score * 38).toFixed(1)}`).join(" "));
 }
 
-function showNode(snapshot, vms, kind) {
+function showNode(snapshot, members, kind) {
   const { node, version, cgroups, node_name } = snapshot, users = usersOf(cgroups);
   byId("node-name").textContent = node_name ?? "psi-agent";
   document.title = node_name ? `${node_name} – psi-agent` : "psi-agent";
   // A screen reader reads each change, so the text changes only with the values.
-  const words = sentence(snapshot, vms, users);
+  const words = sentence(snapshot, members, users);
   if (byId("sentence").textContent !== words) byId("sentence").textContent = words;
   byId("version").textContent = `Version ${version}, ${cgroups.length} cgroups.`;
-  byId("counts").textContent = `Scale 0 to 100. ${vms.length} ${kind}, ${node.vms_contended} contended.`;
+  byId("counts").textContent = `Scale 0 to 100. ${members.length} ${kind}, ${node.contended} contended.`;
   byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal, headroom ${cpus(node.headroom_cpus)} CPUs. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
   showScore(snapshot);
@@ -299,9 +313,9 @@ function show(snapshot) {
   }
   seen = snapshot;
   seenAt = performance.now();
-  const [title, vms, others] = split(snapshot.cgroups);
-  showNode(snapshot, vms, title);
-  fill("vms", "vms-title", title, vms, scored);
+  const [kind, members, others] = split(snapshot);
+  showNode(snapshot, members, kind);
+  fill("members", "members-title", kind, members, scored);
   fill("others", "others-title", "Other cgroups", others, unscored);
 }
 

@@ -12,7 +12,7 @@ use crate::support::cache_dir;
 use crate::support::shown_node::ShownNode;
 
 /// What the page was given, and its texts, of the same moment.
-const SEEN: &str = "({seen, rows: Object.fromEntries(['vms', 'others', 'users'].map((id) => \
+const SEEN: &str = "({seen, rows: Object.fromEntries(['members', 'others', 'users'].map((id) => \
     [id, [...byId(id).rows].map((row) => [...row.cells].map((cell) => cell.textContent))])), \
     score: byId('score').innerText, tile: byId('cpu').innerText})";
 
@@ -112,7 +112,7 @@ fn check_larger(text: &str, shares: &Value, part: &str) {
 /// Every VM's row shows what `/snapshot.json` contains.
 fn check_rows(scene: &mut Scene) {
     let all = scene.browser.value(SEEN);
-    let rows = all["rows"]["vms"].as_array().unwrap();
+    let rows = all["rows"]["members"].as_array().unwrap();
     assert_eq!(rows.len(), 4, "{rows:#?}");
     for row in rows {
         let name = row[0].as_str().unwrap().strip_prefix("shop/").unwrap();
@@ -153,7 +153,7 @@ fn check_rows(scene: &mut Scene) {
 
 /// Pressure is shown on request, in the tiles and in the tables.
 fn check_pressure(scene: &mut Scene) {
-    let columns = "[...document.querySelectorAll('#vms tr:first-child > *')]\
+    let columns = "[...document.querySelectorAll('#members tr:first-child > *')]\
                    .filter((cell) => cell.checkVisibility()).length";
     assert_eq!(scene.browser.value(columns), 5);
     scene.browser.value("byId('raw').click()");
@@ -198,7 +198,7 @@ fn check_blame(scene: &mut Scene) {
     assert!(held("web") > 0.2 && held("db") > 0.2, "{} {}", held("web"), held("db"));
     assert!(own("web") == 0.0 && own("batch") > 0.4, "{} {}", own("web"), own("batch"));
     assert!(held("batch") < 0.1, "its waiting is its own: {}", held("batch"));
-    let first = scene.browser.value("byId('vms').rows[0].cells[0].textContent");
+    let first = scene.browser.value("byId('members').rows[0].cells[0].textContent");
     assert!(first == "shop/web" || first == "shop/db", "{first}");
     assert_eq!(scene.text_of("counts"), "Scale 0 to 100. 4 VMs, 2 contended.");
     let sentence = scene.text_of("sentence");
@@ -374,7 +374,8 @@ fn a_name_is_text_and_an_error_is_shown() {
     let mut scene = Scene::open("page-names");
     let hostile = "<img src=x onerror=\"document.title='taken'\">";
     scene.node.tell_in(hostile, &["web", "db", "cache", "batch"]);
-    let has_text = format!("byId('vms').innerText.includes({})", json!(format!("{hostile}/web")));
+    let has_text =
+        format!("byId('members').innerText.includes({})", json!(format!("{hostile}/web")));
     scene.browser.wait_until(&has_text);
     assert_eq!(scene.browser.value("document.querySelectorAll('td *, th *, img').length"), 0);
     assert_ne!(scene.browser.value("document.title"), "taken");
