@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::view::{Agent, ByResource, Cgroup, View};
+use super::view::{ByResource, Cgroup, View};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
@@ -86,10 +86,10 @@ const ROWS_WITH_KEYS: usize = 16;
 
 const KEYS: &str = "? help  c contention  u CPUs  m memory  q quit";
 
-const HELP: &str = "CONTENTION: share of its demand that the VM waited for because of the node. CPU, \
-                    MEMORY, IO: share of time in which some task waited (pressure). LIMIT: part of CPU \
-                    that own limits explain. NODE: CPU ready, because of the node. CPUS: CPUs used. \
-                    RELIEF: CPUs' worth of waiting that would end if the VM left. EXCESS: CPUs used \
+const HELP: &str = "CONTENTION: share of its demand that the VM, container or unit waited for because of \
+                    the node. CPU, MEMORY, IO: share of time in which some task waited (pressure). \
+                    LIMIT: part of CPU that own limits explain. NODE: CPU ready, because of the node. \
+                    CPUS: CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left. EXCESS: CPUs used \
                     above the REQUEST. Sort by contention: c, by CPUs used: u, by memory pressure: m.";
 
 /// The lines of a frame, at most as many and as long as fit.
@@ -105,7 +105,7 @@ pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     ] {
         lines.extend(wrap(fields, "  ", size.columns));
     }
-    for problem in view.agent.iter().flat_map(Agent::problems).chain(frame.error.clone()) {
+    for problem in view.problems().chain(frame.error.clone()) {
         lines.extend(wrap(words(&problem), " ", size.columns));
     }
     lines.push(String::new());
@@ -150,7 +150,11 @@ fn node_fields(view: &View) -> Vec<String> {
     let candidate = candidate.map(|vm| plain(&format!("move first {}/{}", vm.namespace, vm.name)));
     let fields = [
         plain(format!("{name}: {}", view.score()).trim_end()),
-        format!("VMs contended {}", node.vms_contended),
+        plain(&format!(
+            "{} contended {}",
+            node.population.as_deref().unwrap_or("workloads"),
+            node.contended
+        )),
         format!("busy {}", percent(node.utilization)),
         format!("steal {}", percent(node.steal)),
         format!("headroom {} CPUs", cpus(node.headroom_cpus)),
@@ -206,19 +210,29 @@ fn sort_by_values<const N: usize>(
     });
 }
 
-/// The VMs, sorted; on nodes without VMs the containers, and without containers all cgroups.
+/// The name of a population in snapshots, the table's heading, and which cgroups are its members.
+type Population = (&'static str, &'static str, fn(&Cgroup) -> bool);
+
+/// What can be scored: the first that has members is.
+const POPULATIONS: [Population; 3] = [
+    ("VMs", "VM", |cgroup| cgroup.is_vm),
+    ("containers", "CONTAINER", |cgroup| cgroup.level == "container"),
+    ("units", "UNIT", |cgroup| cgroup.scored.is_some()),
+];
+
+/// The members of the scored population, sorted. Where that is unknown or has no members, those of the
+/// first that has some, or all cgroups.
 fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
-    let all = &view.cgroups;
-    let of = |which: fn(&&Cgroup) -> bool| all.iter().filter(which).collect::<Vec<_>>();
-    let vms = of(|cgroup| cgroup.is_vm);
-    let containers = of(|cgroup| cgroup.level == "container");
-    let (kind, mut cgroups) = if !vms.is_empty() {
-        ("VM", vms)
-    } else if !containers.is_empty() {
-        ("CONTAINER", containers)
-    } else {
-        ("CGROUP", of(|cgroup| cgroup.level != "root"))
+    let scored = view.node.population.as_deref();
+    let members = |is_member: fn(&Cgroup) -> bool| {
+        view.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>()
     };
+    let first = POPULATIONS.into_iter().filter(|(name, ..)| Some(*name) == scored);
+    let (kind, mut cgroups) = first
+        .chain(POPULATIONS)
+        .map(|(_, heading, is_member)| (heading, members(is_member)))
+        .find(|(_, members)| !members.is_empty())
+        .unwrap_or_else(|| ("CGROUP", members(|cgroup| cgroup.level != "root")));
     sort_by_values(&mut cgroups, |cgroup| {
         let ByResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
         let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
@@ -240,7 +254,7 @@ fn cells(cgroup: &Cgroup) -> [String; 8] {
         percent(cgroup.contention()),
         percent(raw.cpu.or(pressure.cpu.some)),
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
-        percent(waiting.cpu.map(|cpu| cpu.left)),
+        percent(waiting.cpu.map(|cpu| cpu.node)),
         cpus(cgroup.usage()),
         cpus(cgroup.scored.and_then(|scored| Some(scored.relief?.cpus))),
         percent(raw.memory.or(pressure.memory.some)),

@@ -60,8 +60,13 @@ pub(super) struct Problem {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Node {
     pub(super) score: Option<f64>,
+    /// Why there is no score, and what to do.
+    pub(super) no_score: Option<String>,
     pub(super) contention: ByResource<Option<f64>>,
-    pub(super) vms_contended: u64,
+    /// What is scored: `VMs`, `containers` or `units`.
+    pub(super) population: Option<String>,
+    #[serde(default)]
+    pub(super) contended: u64,
     #[serde(default)]
     pub(super) pressure: ByResource<Pressure>,
     pub(super) utilization: Option<f64>,
@@ -73,10 +78,8 @@ pub(super) struct Node {
 pub(super) struct Cgroup {
     pub(super) id: String,
     pub(super) level: String,
-    pub(super) namespace: Option<String>,
-    pub(super) pod: Option<String>,
-    pub(super) container: Option<String>,
-    pub(super) vm: Option<String>,
+    #[serde(flatten)]
+    pub(super) names: Names,
     #[serde(default)]
     pub(super) is_user: bool,
     pub(super) is_vm: bool,
@@ -89,6 +92,15 @@ pub(super) struct Cgroup {
     /// CPUs used since the snapshot before; computed here, not part of the snapshot.
     #[serde(skip)]
     pub(super) used: Option<f64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Names {
+    namespace: Option<String>,
+    pod: Option<String>,
+    container: Option<String>,
+    vm: Option<String>,
+    unit: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -114,7 +126,8 @@ pub(super) struct Relief {
 pub(super) struct Waiting {
     pub(super) raw: f64,
     pub(super) own_limit: f64,
-    pub(super) left: f64,
+    #[serde(default)]
+    pub(super) node: f64,
 }
 
 impl View {
@@ -144,6 +157,12 @@ impl View {
 }
 
 impl View {
+    /// The problems of the agent, and why there is no score, one sentence each.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let no_score = self.node.no_score.as_ref().map(|why| format!("No score: {why}."));
+        self.agent.iter().flat_map(Agent::problems).chain(no_score)
+    }
+
     /// The score with its level, or why there is none.
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();
@@ -160,7 +179,7 @@ impl View {
 
 impl Agent {
     /// The agent's problems, one sentence each, in the words of the page.
-    pub(super) fn problems(&self) -> Vec<String> {
+    fn problems(&self) -> Vec<String> {
         let say = |what: &str, problem: &Option<Problem>| {
             problem.as_ref().map(|problem| format!("{what}: {}", problem.message))
         };
@@ -206,12 +225,14 @@ impl Cgroup {
             (_, true) => " (over budget)",
             (_, false) => "",
         };
-        let container = self.container.as_deref().unwrap_or_default();
-        match (&self.namespace, &self.vm, &self.pod) {
+        let Names { namespace, pod, container, vm, unit } = &self.names;
+        let container = container.as_deref().unwrap_or_default();
+        match (namespace, vm, pod) {
             (Some(namespace), Some(vm), _) if self.is_vm => format!("{namespace}/{vm}{state}"),
+            (None, Some(vm), _) if self.is_vm => vm.clone(),
             (Some(namespace), _, Some(pod)) if container.is_empty() => format!("{namespace}/{pod}"),
             (Some(namespace), _, Some(pod)) => format!("{namespace}/{pod}/{container}"),
-            _ => self.id.clone(),
+            _ => unit.as_ref().unwrap_or(&self.id).clone(),
         }
     }
 }
@@ -226,7 +247,7 @@ mod tests {
                 "pressure": {"cpu": {}, "memory": {}, "io": {}}})
         });
         let json = serde_json::json!({"version": "9", "observed_at_ms": at_ms,
-            "node": {"contention": {}, "vms_contended": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
+            "node": {"contention": {}, "contended": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
         View::parse(json.to_string().as_bytes()).unwrap()
     }
 

@@ -96,7 +96,7 @@ async fn forward(stream: TcpStream, pod: &str) {
         socket.send(Message::binary(vec![channel, low, high])).await.unwrap();
     }
     let snapshot = json!({"version": pod, "observed_at_ms": 0, "cgroups": [],
-        "node": {"contention": {}, "vms_contended": 0}});
+        "node": {"contention": {}, "contended": 0}});
     let snapshot = format!("\0{}", response("200 OK", &snapshot));
     while let Some(Ok(message)) = socket.next().await {
         if message.into_data().ends_with(b"\r\n\r\n") {

@@ -14,9 +14,9 @@ fn cgroup(id: &str, more: &Value) -> Value {
 }
 
 fn vm(name: &str, contention: f64) -> Value {
-    let waiting = json!({"raw": 0.5, "own_limit": 0.125, "left": 0.375, "contention": 0.3,
+    let waiting = json!({"raw": 0.5, "own_limit": 0.125, "node": 0.375, "contention": 0.3,
         "demand": 2.0});
-    let none = json!({"raw": 0.0, "own_limit": 0.0, "left": 0.0, "contention": 0.0, "demand": 1.0});
+    let none = json!({"raw": 0.0, "own_limit": 0.0, "node": 0.0, "contention": 0.0, "demand": 1.0});
     cgroup(
         &format!("/kubepods/{name}"),
         &json!({"is_vm": true, "vm": name, "namespace": "shop", "pod": "virt-launcher-x",
@@ -30,7 +30,7 @@ fn vm(name: &str, contention: f64) -> Value {
 fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
-        "vms_contended": 1, "utilization": 0.81, "steal": null, "headroom_cpus": 1.25});
+        "population": "VMs", "contended": 1, "utilization": 0.81, "steal": null, "headroom_cpus": 1.25});
     let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
     Frame {
         source: "agent 9.9 at 127.0.0.1:1".into(),
@@ -131,6 +131,40 @@ fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
     assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
     assert_eq!(lines(&frame(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
     assert_eq!(lines(&frame(&[]), WIDE).len(), 6);
+}
+
+#[test]
+fn scored_units_are_shown_by_their_names() {
+    let scored = vm("", 0.1)["scored"].clone();
+    let unit = |name: &str, more: Value| {
+        let mut unit = cgroup(&format!("/{name}"), &json!({"level": "host", "unit": name}));
+        unit.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        unit
+    };
+    let names = |population: &str, cgroups: &[Value]| {
+        let mut seen = frame(cgroups);
+        seen.view.node.population = Some(population.into());
+        let lines = lines(&seen, Size::PIPE);
+        assert!(lines[1].contains(&format!("  {population} contended 1  ")), "{lines:#?}");
+        let names = lines[5..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let cgroups = [
+        unit("web-1.service", json!({"scored": scored})),
+        unit("calm.scope", json!({})),
+        cgroup("/cage", &json!({"level": "host", "scored": scored})),
+    ];
+    assert_eq!(names("units", &cgroups), ["UNIT", "/cage", "web-1.service"]);
+    let vm = unit("machine-qemu-3-web.scope", json!({"is_vm": true, "vm": "web"}));
+    assert_eq!(names("VMs", &[cgroups[0].clone(), vm]), ["VM", "web"]);
+}
+
+#[test]
+fn the_reason_of_a_missing_score_is_shown() {
+    let mut seen = frame(&[vm("a", 0.1)]);
+    seen.view.node.no_score = Some("CPU contention is unknown, since it is: wait".into());
+    let shown = &lines(&seen, Size { rows: 20, ..WIDE })[4];
+    assert_eq!(shown, "No score: CPU contention is unknown, since it is: wait.");
 }
 
 #[test]
