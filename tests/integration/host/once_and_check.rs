@@ -16,7 +16,7 @@ use crate::support::written_files::pressure;
 #[test]
 #[ignore = "takes 3 s"]
 fn a_reader_that_goes_away_is_no_error() {
-    let host = FakeNode::with_pressure("pipe");
+    let host = FakeNode::of_units("pipe", &["ssh.service"]);
     for number in 0..400 {
         host.write(&format!("cgroup/group{number}/cpu.pressure"), &pressure(1.0));
     }
@@ -38,16 +38,16 @@ fn a_reader_that_goes_away_is_no_error() {
 #[test]
 #[ignore = "takes 5 s"]
 fn once_prints_the_score_of_its_window_or_logs_why_there_is_none() {
-    let stat = "cpu  1 1 1 1 1 1 1 1 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-    let hosts = [FakeNode::with_pressure("scored"), FakeNode::new("unscored")];
+    let hosts = [FakeNode::of_units("scored", &["ssh.service"]), FakeNode::new("unscored")];
     for (host, has_score) in hosts.iter().zip([true, false]) {
-        host.write("proc/stat", stat);
         let output = Command::new(BINARY).arg("once").args(host.flags()).output().unwrap();
         let metrics = String::from_utf8(output.stdout.clone()).unwrap();
         assert_eq!(metrics.contains("\npsi_agent_node_score_ratio "), has_score, "{metrics}");
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         let reasons = log.lines().filter(|line| {
-            line.contains("No score: the contention of cpu and memory is unknown, since the kernel")
+            line.contains(
+                "No score: CPU contention is unknown, since the kernel reports no pressure: boot",
+            )
         });
         assert_eq!(reasons.count(), usize::from(!has_score), "{log}");
     }

@@ -11,6 +11,7 @@ use crate::fixture::top::{NOBODY, check_refused, top};
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
+use crate::support::fake_node::FakeNode;
 use crate::support::folder::Folder;
 use crate::support::recorded_case::{flags_of_one_vm, start_on_case};
 use crate::support::terminal::Terminal;
@@ -68,6 +69,34 @@ fn without_an_agent_the_kernel_is_read() {
     let roots: Vec<String> = flags_of_one_vm().into_iter().take(2).collect();
     let lines = table(NOBODY, &roots);
     assert_eq!(row(&lines, "CONTAINER")[0], "CONTAINER");
+}
+
+#[test]
+#[ignore = "takes up to 20 s"]
+fn on_a_host_without_pods_vms_and_units_are_shown_by_their_names() {
+    let service = r"system.slice/dev\x2dserver.service";
+    let vm = r"machine.slice/machine-qemu\x2d1\x2dweb.scope";
+    for (units, population, heading, shown) in [
+        (&[service, "user.slice"][..], "units", "UNIT", "dev-server.service"),
+        (&[service, vm], "VMs", "VM", "web"),
+    ] {
+        let host = FakeNode::of_units("top-units", units);
+        let lines = table(NOBODY, &[&host.flags()[..], &["--cpu-source=psi".into()]].concat());
+        assert!(lines[1].contains(&format!("  {population} contended 0  ")), "{lines:#?}");
+        assert_eq!(row(&lines, heading)[1..], HEADER[1..]);
+        assert_eq!(row(&lines, shown)[1], "0%");
+        assert_eq!(lines.len(), 7, "{lines:#?}");
+    }
+}
+
+#[test]
+#[ignore = "takes up to 10 s"]
+fn the_reason_of_a_missing_score_is_shown_with_its_remedy() {
+    let host = FakeNode::of_units("top-empty", &[]);
+    let lines = table(NOBODY, &[&host.flags()[..], &["--cpu-source=psi".into()]].concat());
+    let expected = "No score: CPU contention is unknown, since there are no pods and no systemd units: \
+                    set --cgroup-root to the host's cgroup2 mount.";
+    assert_eq!(lines[4..lines.len() - 2].join(" "), expected, "{lines:#?}");
 }
 
 /// An address of this host other than loopback. No packet is sent.

@@ -17,7 +17,7 @@ use super::agent::Agent;
 use super::cluster::Cluster;
 use super::folder::Folder;
 use super::staged_node::start_agent_on;
-use super::written_files::pressure;
+use super::written_files::{pressure, write_cgroup, write_node};
 
 /// All cgroups.
 pub(crate) const EVERYTHING: Selection =
@@ -81,6 +81,18 @@ impl FakeNode {
         let node = Self::new(name);
         for resource in ["cpu", "memory", "io"] {
             node.write(&format!("proc/pressure/{resource}"), &pressure(0.0));
+        }
+        node
+    }
+
+    /// A host without pods that has these units, whose tasks wait for nothing.
+    pub(crate) fn of_units(name: &str, units: &[&str]) -> Self {
+        let node = Self::with_pressure(name);
+        write_node(&node.0, &node.0.join("proc"), 0.5, 100.0);
+        for unit in units {
+            let unit = node.0.join("cgroup").join(unit);
+            fs::create_dir_all(&unit).unwrap();
+            write_cgroup(&node.0, &unit, 1.0, 0.0);
         }
         node
     }
