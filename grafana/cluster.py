@@ -98,12 +98,13 @@ def _now(made: dashboard.Dashboard) -> None:
         ("Medium", "Number of nodes whose score is between the agent's thresholds of the levels "
          "medium and high.",
          f"count({NODE_LEVEL} == 1) or vector(0)", WARN),
-        ("Contended VMs", "Number of VMs whose CPU wait or memory contention is 5 % or more.",
-         f"sum({by_node(f'psi_agent_node_vmis_contended{{{OWN}}}')})", WARN),
+        ("Contended", "Number of scored VMs, containers or units whose CPU ready or memory contention "
+         "is 5 % or more.",
+         f"sum({by_node(f'psi_agent_node_contended{{{OWN}}}')})", WARN),
         ("Agents down", "Number of agents that Prometheus could not scrape.",
          f"count({up} == 0) or vector(0)", [(None, GREEN), (1, RED)]),
         ("Without a score", "Number of agents that respond but have no score. This is normal in "
-         "the first 30 s. Later, a file that the score needs cannot be read.",
+         "the first 30 s. Later, psi_agent_node_unscored_info has the reason.",
          f"count(({up} == 1) unless on (cluster, node) {NODE_SCORE}) or vector(0)", WARN),
         ("Stale values", "Number of Nodes whose published score is older than two heartbeat "
          "intervals. 0 where agents do not publish.",
@@ -127,7 +128,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
         "memory in use": utilization("memory"),
     }
     columns |= {name: (query, RATIO) for name, query in ratios.items()}
-    columns["contended VMs"] = (by_node(f"psi_agent_node_vmis_contended{{{OWN}}}"), "none")
+    columns["contended"] = (by_node(f"psi_agent_node_contended{{{OWN}}}"), "none")
     for name, (query, unit) in list(columns.items())[1:]:
         columns[name] = (f"{query} and on (cluster, node) {worst}", unit)
     made.with_panel(heatmap(

@@ -180,7 +180,7 @@ fn check_what_is_told_of_vms(agent: &Agent) {
     let waited = metric(agent, "psi_agent_vmi_wait_seconds_total", &by_node).unwrap();
     assert!(waited > 10.0, "{waited}");
     assert_eq!(metric(agent, "psi_agent_vmi_info", &vm), Some(1.0));
-    assert_eq!(metric(agent, "psi_agent_node_vmis_contended", &[]), Some(2.0));
+    assert_eq!(metric(agent, "psi_agent_node_contended", &[]), Some(2.0));
 }
 
 fn check_who_must_not_write(scene: &Scene, dry: &Agent, wrong: &Agent) {

@@ -16,9 +16,8 @@ use crate::support::wait_for;
 
 const DOCUMENT: &str = "docs/operations.md";
 
-/// Series of the agent itself that only an agent which publishes has, and only one with run delay.
+/// Series of the agent itself that only an agent which publishes has.
 const OF_PUBLISHING: usize = 3;
-const OF_RUN_DELAY: usize = 1;
 
 /// Time until the first score, without which its series are absent.
 const FIRST_SCORE: Duration = Duration::from_secs(90);
@@ -139,8 +138,8 @@ fn the_documented_numbers_of_series_match_real_scrapes() {
         let (vm, odd) = ((of_four - of_one) / 3, (of_four - of_one) % 3);
         assert_eq!(odd, 0, "each VM has as many series as any other");
         let node = of_one - vm - own;
-        // The replay publishes nothing and has no run delay.
-        assert_eq!(own + OF_PUBLISHING + OF_RUN_DELAY, OWN_SERIES_OF_THE_MANIFEST);
+        // The replay publishes nothing.
+        assert_eq!(own + OF_PUBLISHING, OWN_SERIES_OF_THE_MANIFEST);
         let own = OWN_SERIES_OF_THE_MANIFEST;
         let whole = 100 * (own + node + 50 * vm);
         let row = format!("| {families} | {vm} | {node} | {own} | {} |", in_groups(whole));

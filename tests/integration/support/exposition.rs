@@ -38,11 +38,12 @@ pub(crate) fn parse(text: &str) -> Vec<Series> {
 
 /// The number of series of the agent itself with the flags of `daemonset/base`, as in
 /// docs/operations.md.
-pub(crate) const OWN_SERIES_OF_THE_MANIFEST: usize = 37;
+pub(crate) const OWN_SERIES_OF_THE_MANIFEST: usize = 39;
 
-/// The series of the agent itself: neither of the score nor of VMs.
+/// The series of the agent itself: neither of the score nor of what is scored.
 pub(crate) fn own_series(series: &[Series]) -> Vec<&Series> {
-    let of_score = ["psi_agent_node_", "psi_agent_vmi_", "psi_agent_score_info"];
+    let of_score =
+        ["psi_agent_node_", "psi_agent_vmi_", "psi_agent_workload_", "psi_agent_score_info"];
     let own = series.iter().filter(|series| {
         let begins = |prefix: &str| series.name.starts_with(prefix);
         (begins("process_") || begins("psi_agent_")) && !of_score.into_iter().any(begins)

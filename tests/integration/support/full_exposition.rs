@@ -24,8 +24,8 @@ use super::recorded_case::start_on_case;
 pub(crate) fn full_exposition() -> &'static [String; 3] {
     static TEXTS: OnceLock<[String; 3]> = OnceLock::new();
     TEXTS.get_or_init(|| {
-        let mut score = Vec::new();
-        write_score(&mut score, CpuSource::Psi, Some(&full_assessment()));
+        let (mut score, assessment) = (Vec::new(), full_assessment());
+        write_score(&mut score, CpuSource::Psi, Some(&assessment));
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
         let metrics = OwnMetrics::new(&[
@@ -37,6 +37,7 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         ])
         .unwrap();
         Decision::ALL.into_iter().for_each(|decision| metrics.reviews.decided(decision));
+        metrics.observe_score(&assessment.score);
         let mut features = Vec::new();
         metrics.render(&mut features).unwrap();
         let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).unwrap();

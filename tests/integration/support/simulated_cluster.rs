@@ -130,7 +130,8 @@ impl<W: Write> SimulatedCluster<W> {
     ) -> io::Result<()> {
         let cpu = move |at| contention(node, at);
         let vms = (VMS / NODES) as f64;
-        self.series("psi_agent_node_vmis_contended", &own, all.clone(), |at| {
+        let population = format!("{own},population=\"vms\"");
+        self.series("psi_agent_node_contended", &population, all.clone(), |at| {
             if cpu(at) < 0.05 { 0.0 } else { (vms * cpu(at) * 1.1).round() }
         })?;
         for (resource, least) in [("cpu", 0.04), ("memory", 0.005), ("io", 0.03)] {
