@@ -1,5 +1,6 @@
 //! Tests on this host: its cgroups, its programs, its clock. `tests/run` installs what they need.
 
+mod any_host;
 mod cardinality;
 mod connections;
 mod documentation;
