@@ -24,10 +24,9 @@ use psi_agent::export::families::FamilyGroup;
 use psi_agent::export::series::LabelCache;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
-use psi_agent::sample::{
-    CgroupSample, CpuSource, Detail, NodeSample, PassReport, PressureReading, Pressures,
-    ScrapeSample,
-};
+use psi_agent::sample::{CgroupSample, Detail, NodeSample, PassReport, ScrapeSample};
+use psi_agent::waiting::CpuSource;
+use psi_agent::waiting::series::{PressureReadings, Reading};
 use support::{cpu_time_of, judge, take_turns};
 
 mod support;
@@ -100,17 +99,19 @@ fn sample() -> ScrapeSample {
         let cgroup = Cgroup::new(id, path, None);
         // Totals of one or two days, with different numbers of digits.
         let total = |factor: u64| Some(number * number * factor + 17);
+        let reading = |factor| {
+            let value = Pressure { some_us: total(factor), full_us: total(factor / 2) };
+            Some(Reading { at: moment.at, value })
+        };
         let pressure =
-            |factor| Some(Pressure { some_us: total(factor), full_us: total(factor / 2) });
-        let pressures = Pressures { cpu: pressure(4999), memory: pressure(23), io: pressure(331) };
-        let pressure = PressureReading { at: moment.at, pressures };
+            PressureReadings { cpu: reading(4999), memory: reading(23), io: reading(331) };
         CgroupSample { cgroup: Arc::new(cgroup), workload: None, pressure, stats: None }
     });
     ScrapeSample {
         moment,
         detail: Detail::Exported,
         node: NodeSample {
-            pressure: PressureReading { at: moment.at, pressures: Pressures::default() },
+            pressure: PressureReadings::default(),
             irq: None,
             cpu_times: None,
             reclaim: None,
@@ -135,18 +136,18 @@ impl Collector for Pressure6 {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        type Total = fn(&Pressures) -> Option<u64>;
+        type Total = fn(&PressureReadings) -> Option<u64>;
         let families: [(&str, Total); 6] = [
-            ("container_pressure_cpu_stalled_seconds_total", |all| all.cpu?.full_us),
-            ("container_pressure_cpu_waiting_seconds_total", |all| all.cpu?.some_us),
-            ("container_pressure_io_stalled_seconds_total", |all| all.io?.full_us),
-            ("container_pressure_io_waiting_seconds_total", |all| all.io?.some_us),
-            ("container_pressure_memory_stalled_seconds_total", |all| all.memory?.full_us),
-            ("container_pressure_memory_waiting_seconds_total", |all| all.memory?.some_us),
+            ("container_pressure_cpu_stalled_seconds_total", |all| all.cpu?.value.full_us),
+            ("container_pressure_cpu_waiting_seconds_total", |all| all.cpu?.value.some_us),
+            ("container_pressure_io_stalled_seconds_total", |all| all.io?.value.full_us),
+            ("container_pressure_io_waiting_seconds_total", |all| all.io?.value.some_us),
+            ("container_pressure_memory_stalled_seconds_total", |all| all.memory?.value.full_us),
+            ("container_pressure_memory_waiting_seconds_total", |all| all.memory?.value.some_us),
         ];
         let family = |(name, total): (&str, Total)| {
             let metrics = self.0.cgroups.iter().filter_map(|member| {
-                let total_us = total(&member.pressure.pressures)?;
+                let total_us = total(&member.pressure)?;
                 Some(metric(&member.cgroup.path, total_us))
             });
             let mut family = MetricFamily::default();

@@ -22,15 +22,15 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use psi_agent::clock::Moment;
-use psi_agent::collector::{Collector, Handles};
+use psi_agent::collector::{Collector, Handles, Sources};
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::raise_open_file_limit;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{CpuSource, Detail, Groups, ScrapeSample};
+use psi_agent::sample::{Detail, Groups, ScrapeSample};
+use psi_agent::waiting::CpuSource;
 use support::{Turns, cpu_time_of, judge, take_turns};
 
 #[allow(dead_code, reason = "the tests that it serves use more of it")]
@@ -90,7 +90,7 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let mut agent = Agent::new(&own.path, handles);
     let first = agent.sample();
     assert_eq!(first.report.errors, []);
-    assert!(first.cgroups.iter().all(|member| member.pressure.pressures.io.is_some()));
+    assert!(first.cgroups.iter().all(|member| member.pressure.io.is_some()));
     let directories: Vec<PathBuf> = first
         .cgroups
         .iter()
@@ -139,8 +139,8 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
             ("by run delay", &mut || step(&mut run_delay)),
         ],
     );
-    assert!((WAITING..PODS).contains(&waiting.looked_at()), "nobody waits");
-    assert_eq!(run_delay.threads(), PODS * VCPUS);
+    assert!((1..PODS).contains(&waiting.waiting()), "no VM waits");
+    assert_eq!(run_delay.vcpus(), (PODS * VCPUS) as f64);
     turns
 }
 
@@ -148,7 +148,7 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
 /// reused.
 struct Agent {
     collector: Collector,
-    now: Instant,
+    clock: tick::SteppedClock,
     proc: PathBuf,
     samples: u64,
 }
@@ -170,17 +170,23 @@ impl Agent {
             containers: true,
             vms_only: false,
         };
-        let handles = Handles { cgroups: handles, processes: 0 };
-        let groups = Groups::default();
-        let collector =
-            Collector::new(open, root, Some(selection), groups, CpuSource::Psi, handles);
-        Self { collector, now: Instant::now(), proc, samples: 0 }
+        let sources = Sources {
+            proc: open,
+            root,
+            selection: Some(selection),
+            groups: Groups::default(),
+            cpu_source: CpuSource::Psi,
+            counts_run_delay: true,
+            handles: Handles { cgroups: handles, processes: 0 },
+        };
+        let clock = tick::SteppedClock::default();
+        Self { collector: Collector::new(sources, clock.clock()), clock, proc, samples: 0 }
     }
 
     /// A scrape of a node with changing memory and I/O pressure, without which the cgroups' files of
     /// them are not opened.
     fn sample(&mut self) -> ScrapeSample {
-        self.now += STEP;
+        self.clock.step(STEP);
         self.samples += 1;
         for resource in ["memory", "io"] {
             let total = self.samples;
@@ -188,7 +194,7 @@ impl Agent {
             let file = self.proc.join("pressure").join(resource);
             std::fs::write(file, row("some") + &row("full")).unwrap();
         }
-        self.collector.scrape(Moment { at: self.now, unix_ms: 0 }, Detail::Exported, None)
+        self.collector.scrape(Detail::Exported, None)
     }
 }
 

@@ -1,19 +1,20 @@
 //! A tick of a node with 500 VMs, from the files to the score and its predictions: idle, while two of them wait, and by the
 //! run delay of 2,000 threads.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use psi_agent::client::pod::Pod;
-use psi_agent::clock::Moment;
-use psi_agent::collector::{Collector, Handles};
+use psi_agent::clock::{Clock, Moment};
+use psi_agent::collector::{Collector, Handles, Sources};
 use psi_agent::contract::{Prefix, Thresholds};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::rates::tick_rates;
 use psi_agent::relief::Assessor;
-use psi_agent::sample::{CpuSource, Groups, TickSample};
+use psi_agent::sample::{Groups, Tick};
+use psi_agent::waiting::CpuSource;
 use serde_json::json;
 
 use crate::cgroup::OwnCgroup;
@@ -32,8 +33,8 @@ pub(crate) struct Node {
     collector: Collector,
     pods: PodIndex,
     assessor: Assessor,
-    before: Option<TickSample>,
-    now: Instant,
+    last: Option<Tick>,
+    clock: SteppedClock,
     ticks: u32,
     host_proc: HostProc,
     own: OwnCgroup,
@@ -55,19 +56,22 @@ impl Node {
             containers: true,
             vms_only: true,
         };
+        let sources = Sources {
+            proc,
+            root,
+            selection: Some(selection),
+            groups: Groups::default(),
+            cpu_source: source,
+            counts_run_delay: true,
+            handles,
+        };
+        let clock = SteppedClock::default();
         Self {
-            collector: Collector::new(
-                proc,
-                root,
-                Some(selection),
-                Groups::default(),
-                source,
-                handles,
-            ),
+            collector: Collector::new(sources, clock.clock()),
             pods: PodIndex::of(Prefix::default(), &pods),
             assessor: Assessor::new(vec![Resource::Cpu, Resource::Memory], Thresholds::default()),
-            before: None,
-            now: Instant::now(),
+            last: None,
+            clock,
             ticks: 0,
             host_proc,
             own,
@@ -91,26 +95,46 @@ impl Node {
 
     /// One tick.
     pub(crate) fn tick(&mut self) {
-        self.now += STEP;
-        let moment = Moment { at: self.now, unix_ms: 0 };
-        let sample = self.collector.tick(moment, Some(&self.pods));
-        if let Some(before) = &self.before {
-            self.assessor.advance(moment, &tick_rates(before, &sample));
+        self.clock.step(STEP);
+        let tick = self.collector.tick(Some(&self.pods));
+        if tick.window.is_some() {
+            self.assessor.advance(&tick);
         }
-        self.before = Some(sample);
+        self.last = Some(tick);
     }
 
-    /// The number of threads that the last tick read.
-    pub(crate) fn threads(&self) -> usize {
-        let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
-        containers.iter().flat_map(|container| &container.threads).map(Vec::len).sum()
+    /// The number of vCPUs that the last tick read.
+    pub(crate) fn vcpus(&self) -> f64 {
+        let scored = self.last.as_ref().unwrap().scored.as_ref().unwrap();
+        scored.measurements.iter().filter_map(|vm| vm.vcpus).sum()
     }
 
-    /// The number of VMs whose CPU use the last tick read.
-    pub(crate) fn looked_at(&self) -> usize {
-        let containers = self.before.as_ref().unwrap().containers.as_ref().unwrap();
-        let cpu = containers.iter().filter_map(|container| container.cpu.last);
-        cpu.filter(|counters| counters.at == self.now).count()
+    /// The number of VMs that waited for a CPU before the last tick.
+    pub(crate) fn waiting(&self) -> usize {
+        let scored = self.last.as_ref().unwrap().scored.as_ref().unwrap();
+        let waits = scored.measurements.iter().filter_map(|vm| vm.waits.cpu.ok());
+        waits.filter(|wait| wait.node.get() > 0.0).count()
+    }
+}
+
+/// A clock that stands still between its steps.
+#[derive(Clone)]
+pub(crate) struct SteppedClock(Arc<Mutex<Instant>>);
+
+impl Default for SteppedClock {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl SteppedClock {
+    pub(crate) fn clock(&self) -> Clock {
+        let now = Arc::clone(&self.0);
+        Clock::new(move || Moment { at: *now.lock().unwrap(), unix_ms: 0 })
+    }
+
+    pub(crate) fn step(&self, by: Duration) {
+        *self.0.lock().unwrap() += by;
     }
 }
 

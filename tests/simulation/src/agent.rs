@@ -11,13 +11,10 @@ use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::publish::plan::Plan;
-use psi_agent::rates::{
-    ContainerRates, CpuRates, IoRates, MemoryRates, NodeRates, PressureRates, Ratio, ThreadRates,
-    TickRates, WaitShares,
-};
 use psi_agent::relief::{Assessor, choose};
-use psi_agent::sample::{CpuLimits, CpuSource};
+use psi_agent::sample::Tick;
 use psi_agent::score::{NodeScore, Scorer};
+use psi_agent::waiting::{Measurement, Ratio};
 
 use crate::node::Share;
 
@@ -112,12 +109,26 @@ impl Agent {
     /// A tick, and how many requests it wrote. `random`, from 0 to 1, spreads heartbeats.
     pub fn tick(&mut self, now_s: u32, vms: &[Seen<'_>], busy: f64, random: f64) -> u16 {
         let at_s = now_s + self.phase_s;
-        let score = self.scorer.advance(moment(self.start, at_s), &rates(self.cpus, vms, busy));
+        let score = self.scorer.advance(&self.measure(at_s, vms, busy));
         let value = |ratio: Option<Ratio>| ratio.map_or(0.0, Ratio::get);
         self.score = value(score.score);
         self.cpu_contention = value(score.contention.cpu);
-        self.utilization = value(score.cpu_utilization);
+        self.utilization = value(score.utilization.cpu);
         self.publish(at_s, &score, random)
+    }
+
+    /// What a tick measures of these VMs, on a node with so many busy CPUs.
+    fn measure(&self, at_s: u32, vms: &[Seen<'_>], busy: f64) -> Tick {
+        let measurement = |seen: &Seen<'_>| {
+            let (pod, share) = (seen.pod, seen.share);
+            let (cgroup, workload) = (Arc::clone(&pod.cgroup), Some(Arc::clone(&pod.workload)));
+            Measurement::of_vm(cgroup, workload, share.ran, share.waited, Some(seen.vcpus))
+        };
+        let window = Duration::from_secs(u64::from(TICK_S));
+        let vms = vms.iter().map(measurement).collect();
+        let mut tick = Tick::of_vms(moment(self.start, at_s), window, self.cpus as u32, vms);
+        tick.node.utilization = Ratio::of(busy.min(self.cpus), self.cpus);
+        tick
     }
 
     fn publish(&mut self, at_s: u32, score: &NodeScore, random: f64) -> u16 {
@@ -135,8 +146,8 @@ impl Agent {
         let (at_s, level) = (now_s + self.phase_s, self.plan.level());
         let named = self.marked.map(|marked| marked.1);
         let assess = || {
-            let (moment, rates) = (moment(self.start, at_s), rates(self.cpus, vms, busy));
-            Assessor::of_one_window(COUNTED.to_vec(), Thresholds::default(), moment, &rates)
+            let tick = self.measure(at_s, vms, busy);
+            Assessor::of_one_window(COUNTED.to_vec(), Thresholds::default(), &tick)
         };
         // Below `medium` no VM is chosen, whatever the prediction.
         let assessment = (level >= Level::Medium).then(assess);
@@ -157,45 +168,6 @@ impl Agent {
             writes += 1;
         }
         writes
-    }
-}
-
-fn rates(cpus: f64, vms: &[Seen<'_>], busy: f64) -> TickRates {
-    let none = WaitShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
-    let pressure = PressureRates { cpu: none, memory: none, io: none };
-    let container = |seen: &Seen<'_>| ContainerRates {
-        cgroup: Arc::clone(&seen.pod.cgroup),
-        workload: Some(Arc::clone(&seen.pod.workload)),
-        pressure,
-        cpu: CpuRates {
-            waits: none,
-            usage: Some(seen.share.ran),
-            throttled: Some(0.0),
-            limits: Some(CpuLimits::default()),
-        },
-        threads: Some(ThreadRates {
-            ran: seen.share.ran,
-            delayed: seen.share.waited,
-            vcpus: Some(seen.vcpus),
-        }),
-        memory: MemoryRates { own_limit: Some(false), ..MemoryRates::default() },
-        io: IoRates { has_max: Some(false), ..IoRates::default() },
-    };
-    TickRates {
-        node: NodeRates {
-            window: Duration::from_secs(u64::from(TICK_S)),
-            pressure,
-            utilization: Ratio::of(busy.min(cpus), cpus),
-            steal: Some(Ratio::ZERO),
-        },
-        cpus: Some(cpus as u64),
-        run_delay: None,
-        memory_utilization: None,
-        reclaims: Some(false),
-        has_pressure: true,
-        cpu_source: CpuSource::RunDelay,
-        containers: Some(vms.iter().map(container).collect()),
-        others: None,
     }
 }
 
