@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::cluster::block_on;
-use crate::config::{Auth, Config, PodSource, Publish};
+use crate::config::{Auth, PodSource, Publish, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::host::{Host, node_identity};
@@ -26,11 +26,11 @@ mod publishing;
 mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
-pub fn run(config: &Config) -> anyhow::Result<()> {
+pub fn run(config: &RunConfig) -> anyhow::Result<()> {
     block_on(run_until_stopped(config))
 }
 
-async fn run_until_stopped(config: &Config) -> anyhow::Result<()> {
+async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
     let RunningAgent { server, probes, service, ticks } = tokio::select! {
         () = &mut stop => return Ok(()),
@@ -58,58 +58,62 @@ struct RunningAgent {
 
 /// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
 /// server responds before the first sample.
-async fn start(config: &Config) -> anyhow::Result<RunningAgent> {
-    let host = Host::open(config)?;
+async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
+    let RunConfig { server: flags, source, export, score, .. } = config;
+    let host = Host::open(source)?;
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
     let cpu_source = host.cpu_source.word();
     let metrics = OwnMetrics::new(&features(config));
     let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
     metrics.set_cgroup2(!host.node_alone);
-    metrics.set_levels(config.thresholds.medium(), config.thresholds.high());
+    metrics.set_levels(score.levels.medium(), score.levels.high());
     let of_tls = Arc::clone(&metrics);
-    let certificate = config.access.certificate.as_ref();
-    let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
-    let server = Server::listen(config.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(config.probe_address).await?;
-    let node = pod_source::connect(&config.pods).await?;
+    let certificate = flags.tls.certificate();
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
+    let server = Server::listen(flags.listen.listen_address, tls).await?;
+    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    let node = pod_source::connect(&source.pods()).await?;
     let authenticator = access::authenticator(config, node.as_ref(), &metrics)?;
-    let pods = pod_source::follow(config, node.clone(), &metrics)?;
-    let sampler = Sampler::start(host.into_collector(config), pods.clone(), TICK_INTERVAL)
-        .context("cannot start the sampling thread")?;
+    let pods = pod_source::follow(source, node.clone(), &metrics)?;
+    let sampler =
+        Sampler::start(host.into_collector(source, Some(export)), pods.clone(), TICK_INTERVAL)
+            .context("cannot start the sampling thread")?;
     let (assessed, assessments) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
     publishing::start(config, node, assessments.clone(), adopt, &metrics);
     let ticks = Ticks {
         sampler: sampler.clone(),
-        assessor: Assessor::new(config.counted.clone(), config.thresholds),
+        assessor: Assessor::new(score.score_resources.clone(), score.levels),
         assessments: assessed,
         adopted,
         metrics: Arc::clone(&metrics),
         start_message: format!("Reading {found}, CPU wait by {cpu_source}; serving {}", server.url),
     };
     let service = AgentService {
-        identity: node_identity(config),
+        identity: node_identity(&source.pods(), score),
         sampler,
         pods,
         assessments,
-        scrapes: Scrapes::new(config.families.clone()),
+        scrapes: Scrapes::new(export.families.clone()),
         own_metrics: metrics,
-        rules: config.access.rules(),
+        rules: config.access_rules(),
         authenticator,
     };
     Ok(RunningAgent { server, probes, service: Arc::new(service), ticks })
 }
 
 /// The features in use that have metrics of their own.
-fn features(config: &Config) -> Vec<Feature> {
+fn features(config: &RunConfig) -> Vec<Feature> {
+    let publish = config.publishing.publish.mode(&config.source);
+    let marks = config.publishing.mark_candidate;
     let features = [
-        (Feature::Pods, !matches!(config.pods, PodSource::Standalone)),
-        (Feature::DryRun, config.publish == Publish::DryRun),
-        (Feature::Publishing, config.publish == Publish::On),
-        (Feature::Candidate, config.publish == Publish::On && config.mark_candidate),
+        (Feature::Pods, config.source.pods() != PodSource::Standalone),
+        (Feature::DryRun, publish == Publish::DryRun),
+        (Feature::Publishing, publish == Publish::On),
+        (Feature::Candidate, publish == Publish::On && marks),
         (Feature::TokenReviews, config.access.auth != Auth::None),
-        (Feature::Tls, config.access.certificate.is_some()),
+        (Feature::Tls, config.server.tls.certificate().is_some()),
     ];
     features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }

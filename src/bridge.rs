@@ -15,10 +15,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 
-use crate::client::cluster::{ApiClient, NodeAnnotations, WatchEvent, block_on};
+use crate::client::cluster::{NodeAnnotations, WatchEvent, block_on};
 use crate::clock;
-use crate::config::{Bridge, Config};
+use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
+use crate::serve::authorization::AccessRules;
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
@@ -27,32 +28,32 @@ use table::{Standing, Table};
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
-pub fn bridge(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
-    block_on(run_until_stopped(config, settings))
+pub fn bridge(config: &BridgeConfig) -> anyhow::Result<()> {
+    block_on(run_until_stopped(config))
 }
 
-async fn run_until_stopped(config: &Config, settings: &Bridge) -> anyhow::Result<()> {
+async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
+    let BridgeConfig { server: flags, api: api_flags, window, stale, node_selector, .. } = config;
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
     let api = tokio::select! {
         () = &mut stop => return Ok(()),
-        api = ApiClient::connect_as_kubectl(config.kubeconfig.as_ref(), None) => api?,
+        api = api_flags.connect() => api?,
     };
-    let certificate = config.access.certificate.as_ref();
+    let certificate = flags.tls.certificate();
     let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), certificate.is_some());
     let metrics = Arc::new(metrics.context("cannot register the bridge's own metrics")?);
     let of_tls = Arc::clone(&metrics);
-    let tls = Tls::follow(certificate, move |read| of_tls.certificates.read(read))?;
-    let server = Server::listen(config.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(config.probe_address).await?;
-    let Bridge { window, stale, node_selector, .. } = settings;
-    let url = &server.url;
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
+    let server = Server::listen(flags.listen.listen_address, tls).await?;
+    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    let (url, prefix) = (&server.url, &api_flags.prefix.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
-    let (table, tables) = watch::channel(Table::new(config.prefix.clone(), reach));
-    let service = BridgeService::new(tables, config.access.rules(), Arc::clone(&metrics));
+    let (table, tables) = watch::channel(Table::new(prefix.clone(), reach));
+    let rules = AccessRules { tls: certificate.is_some(), ..AccessRules::default() };
+    let service = BridgeService::new(tables, rules, Arc::clone(&metrics));
     let service = Arc::new(service);
-    let watching =
-        api.watch_nodes(&config.prefix, node_selector, |event| apply(event, &table, &metrics));
+    let watching = api.watch_nodes(prefix, node_selector, |event| apply(event, &table, &metrics));
     tokio::select! {
         () = server.serve(Arc::clone(&service), stop) => {
             tracing::info!("Stopped");

@@ -1,7 +1,8 @@
 //! `psi-agent check`: checks the requirements of the agent on this host, and prints a line for each
 //! with a remedy where it is not met.
 
-use std::io::{ErrorKind, Write};
+use std::fmt::{self, Display, Formatter};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::client::cluster::{ClusterError, OwnNode, block_on};
+use crate::client::output::print;
 use crate::clock;
 use crate::collector::MIN_PRESSURE_INTERVAL;
-use crate::config::{Config, PodSource, Publish};
+use crate::config::{CheckConfig, CpuSourceFlag, PodSource, Publish, SourceFlags};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
@@ -21,6 +23,9 @@ use crate::pod_source::{connect, list};
 use crate::score::{NodeScore, Scorer};
 use crate::serve::tls::Certificate;
 use crate::waiting::{CpuSource, Population};
+
+/// The resources in the score unless the agent is configured otherwise.
+const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -53,35 +58,32 @@ impl Finding {
     }
 }
 
-/// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
-pub fn check(config: &Config, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let findings = check_host(config);
-    for finding in &findings {
-        match write_finding(finding, out) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-            written => written.context("cannot write the findings")?,
+impl Display for Finding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        writeln!(f, "{verdict:<5} {:<10} {}", self.about, self.text)?;
+        match &self.remedy {
+            Some(remedy) => writeln!(f, "{:<16} -> {remedy}", ""),
+            None => Ok(()),
         }
     }
+}
+
+/// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
+pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let findings = check_host(config);
+    let text: String = findings.iter().map(Finding::to_string).collect();
+    print(text, out).context("cannot write the findings")?;
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
-    let verdict = match finding.verdict {
-        Verdict::Ok => "ok",
-        Verdict::Warn => "warn",
-        Verdict::Fail => "FAIL",
-    };
-    let Finding { about, text, .. } = finding;
-    writeln!(out, "{verdict:<5} {about:<10} {text}")?;
-    if let Some(remedy) = &finding.remedy {
-        writeln!(out, "{:<16} -> {remedy}", "")?;
-    }
-    Ok(())
-}
-
-fn check_host(config: &Config) -> Vec<Finding> {
-    let host = match Host::open(config) {
+fn check_host(config: &CheckConfig) -> Vec<Finding> {
+    let host = match Host::open(&config.source) {
         Ok(host) => host,
         Err(error) => {
             let error = error.to_string();
@@ -274,16 +276,16 @@ fn pods(tree: &CgroupTree) -> Finding {
 
 /// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
 /// files that are not readable.
-fn score(config: &Config, host: Host) -> Vec<Finding> {
+fn score(config: &CheckConfig, host: Host) -> Vec<Finding> {
     let (source, counts_run_delay) = (host.cpu_source, host.counts_run_delay);
-    let mut collector = host.into_collector(config);
+    let mut collector = host.into_collector(&config.source, None);
     collector.tick(None);
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
     let tick = collector.tick(None);
-    let score = Scorer::of_one_window(config.counted.clone(), &tick);
+    let score = Scorer::of_one_window(COUNTED.to_vec(), &tick);
     let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
     let source = cpu_source(config, source, counts_run_delay, hidden);
-    files(&tick.report.errors).into_iter().chain([scored(config, &score), source]).collect()
+    files(&tick.report.errors).into_iter().chain([scored(&score), source]).collect()
 }
 
 fn files(errors: &[ReadError]) -> Option<Finding> {
@@ -295,12 +297,12 @@ fn files(errors: &[ReadError]) -> Option<Finding> {
 }
 
 /// Reports what is scored and, if there is no score, why.
-fn scored(config: &Config, score: &NodeScore) -> Finding {
+fn scored(score: &NodeScore) -> Finding {
     let about = "scored";
     let count = score.containers.len();
     let population = score.population.map_or("containers", Population::word);
     let text = format!("{count} {population}");
-    let absent = config.counted.iter().find_map(|&resource| {
+    let absent = COUNTED.iter().find_map(|&resource| {
         let why = (*score.absence.of(resource)).filter(|_| score.score.is_none())?;
         Some(format!(
             "{text}; no score, since {} contention is unknown: {}",
@@ -315,13 +317,14 @@ fn scored(config: &Config, score: &NodeScore) -> Finding {
 }
 
 fn cpu_source(
-    config: &Config,
+    config: &CheckConfig,
     source: CpuSource,
     counts_run_delay: bool,
     hidden: usize,
 ) -> Finding {
     let about = "cpu source";
-    let chosen = if config.cpu_source.is_none() { ", chosen by auto" } else { "" };
+    let chosen =
+        if config.source.cpu_source == CpuSourceFlag::Auto { ", chosen by auto" } else { "" };
     match source {
         CpuSource::Psi if !counts_run_delay => Finding::ok(
             about,
@@ -346,17 +349,17 @@ fn cpu_source(
             about,
             format!(
                 "run delay{chosen}: the host's processes are visible in {}",
-                config.proc_root.display()
+                config.source.proc_root.display()
             ),
         ),
     }
 }
 
 /// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
-fn api_server(config: &Config) -> Vec<Finding> {
+fn api_server(config: &CheckConfig) -> Vec<Finding> {
     let findings = block_on(async {
-        let node = connect(&config.pods).await;
-        let names = pod_names(config, &node).await;
+        let node = connect(&config.source.pods()).await;
+        let names = pod_names(&config.source, &node).await;
         let (readable, restricted) =
             (own_node(config, &node).await, restriction(config, &node).await);
         Ok::<_, ClusterError>([names, readable, restricted])
@@ -371,8 +374,8 @@ type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
 
 /// Checks the list of pods, from which series get their labels. `None` if the agent runs
 /// stand-alone.
-async fn pod_names(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
-    let remedy = match config.pods {
+async fn pod_names(source: &SourceFlags, node: &OwnNodeResult) -> Option<Finding> {
+    let remedy = match source.pods() {
         PodSource::Standalone => return None,
         PodSource::File(_) => "write the file with `kubectl get pods -o json`",
         PodSource::Cluster(_) => {
@@ -380,7 +383,7 @@ async fn pod_names(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
         }
     };
     let pods = match node {
-        Ok(node) => list(config, node.as_ref()).await.map_err(|error| format!("{error:#}")),
+        Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
         Err(error) => Err(error.to_string()),
     };
     Some(match pods {
@@ -393,8 +396,8 @@ async fn pod_names(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
 }
 
 /// Checks access to the agent's own Node. `None` if nothing is published.
-async fn own_node(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
-    if config.publish != Publish::On {
+async fn own_node(config: &CheckConfig, node: &OwnNodeResult) -> Option<Finding> {
+    if config.publish.mode(&config.source) != Publish::On {
         return None;
     }
     let error = match node {
@@ -413,8 +416,8 @@ async fn own_node(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
 
 /// Checks whether admission policies restrict what the agent's account may write. A Node that
 /// cannot be patched is reported by [`own_node`].
-async fn restriction(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
-    if config.publish != Publish::On {
+async fn restriction(config: &CheckConfig, node: &OwnNodeResult) -> Option<Finding> {
+    if config.publish.mode(&config.source) != Publish::On {
         return None;
     }
     let about = "admission";
@@ -432,8 +435,8 @@ async fn restriction(config: &Config, node: &OwnNodeResult) -> Option<Finding> {
 }
 
 /// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.
-fn certificate(config: &Config) -> Option<Finding> {
-    let files = config.access.certificate.clone()?;
+fn certificate(config: &CheckConfig) -> Option<Finding> {
+    let files = config.tls.certificate()?;
     let path = files.certificate.display().to_string();
     Some(match Certificate::open(files) {
         Ok(_) => Finding::ok("tls", format!("{path} matches its key")),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::{self, Clock};
 use crate::collector::{Collector, Handles, Sources};
-use crate::config::{Config, PodSource};
+use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
@@ -16,17 +16,17 @@ use crate::waiting::CpuSource;
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
 /// and the current time as the start.
-pub fn node_identity(config: &Config) -> NodeIdentity {
-    let name = match &config.pods {
+pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
+    let name = match pods {
         PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
         PodSource::Standalone | PodSource::File(_) => host_name(),
     };
     let share = |points: u8| f64::from(points) / 100.0;
-    let (medium, high) = (share(config.thresholds.medium()), share(config.thresholds.high()));
+    let (medium, high) = (share(score.levels.medium()), share(score.levels.high()));
     NodeIdentity {
         name,
         levels: LevelsView { medium, high },
-        counted: config.counted.clone(),
+        counted: score.score_resources.clone(),
         started_at: clock::now().at,
     }
 }
@@ -72,21 +72,21 @@ pub struct Host {
 impl Host {
     /// Opens what the configuration sets, or finds it. In a cluster, a node without cgroup v2 is
     /// not an error, since the agent's pod would be restarted forever.
-    pub fn open(config: &Config) -> Result<Self, HostError> {
-        let proc = ProcRoot::open(&config.proc_root).map_err(HostError::Proc)?;
+    pub fn open(source: &SourceFlags) -> Result<Self, HostError> {
+        let proc = ProcRoot::open(&source.proc_root).map_err(HostError::Proc)?;
         let buffer = &mut ReadBuffer::default();
         let counts_run_delay = proc.counts_run_delay(buffer);
-        let cpu_source = config.cpu_source.unwrap_or_else(|| {
-            if counts_run_delay && proc.shows_host_processes(buffer) {
+        let cpu_source = match source.cpu_source {
+            CpuSourceFlag::RunDelay => CpuSource::RunDelay,
+            CpuSourceFlag::Auto if counts_run_delay && proc.shows_host_processes(buffer) => {
                 CpuSource::RunDelay
-            } else {
-                CpuSource::Psi
             }
-        });
-        let in_cluster = matches!(config.pods, PodSource::Cluster(_));
-        let root = match &config.cgroup_root {
+            CpuSourceFlag::Auto | CpuSourceFlag::Psi => CpuSource::Psi,
+        };
+        let in_cluster = matches!(source.pods(), PodSource::Cluster(_));
+        let root = match &source.cgroup_root {
             Some(path) => CgroupRoot::open(path).map_err(HostError::Root)?,
-            None => match Self::find(config) {
+            None => match Self::find(&source.proc_root) {
                 Ok((root, mount)) => {
                     let (mount, node_alone) = (Some(mount), false);
                     return Ok(Self {
@@ -114,8 +114,8 @@ impl Host {
     }
 
     /// Opens the cgroup2 mount that shows the largest part of the tree.
-    fn find(config: &Config) -> Result<(Arc<CgroupRoot>, Cgroup2Mount), HostError> {
-        let mounts = find_cgroup2(&config.proc_root).map_err(HostError::Mounts)?;
+    fn find(proc_root: &Path) -> Result<(Arc<CgroupRoot>, Cgroup2Mount), HostError> {
+        let mounts = find_cgroup2(proc_root).map_err(HostError::Mounts)?;
         let mut first_error = HostError::NoCgroup2;
         for mount in mounts {
             match CgroupRoot::open(&mount.mount_point) {
@@ -133,8 +133,9 @@ impl Host {
         Err(first_error)
     }
 
-    /// A collector of this host, which keeps as many directory handles as the process may have.
-    pub fn into_collector(self, config: &Config) -> Collector {
+    /// A collector of this host, which keeps as many directory handles as the process may have. Without
+    /// `export`, it reads all files.
+    pub fn into_collector(self, source: &SourceFlags, export: Option<&ExportFlags>) -> Collector {
         let handles = raise_open_file_limit().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");
             0
@@ -147,8 +148,8 @@ impl Host {
         let sources = Sources {
             proc: self.proc,
             root: self.root,
-            selection: (!self.node_alone).then_some(config.selection),
-            groups: config.groups(),
+            selection: (!self.node_alone).then(|| source.selection(export)),
+            groups: ExportFlags::groups(export),
             cpu_source: self.cpu_source,
             counts_run_delay: self.counts_run_delay,
             handles,

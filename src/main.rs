@@ -1,28 +1,23 @@
-//! Parses, runs, and turns the outcome into an exit code; nothing else.
+//! Parses the command, runs it, and turns the outcome into an exit code.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::path::{Display, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use psi_agent::client::cluster::{ApiClient, block_on};
+use clap_mangen::Man;
+use psi_agent::client::cluster::block_on;
+use psi_agent::client::output::print;
 use psi_agent::client::{nodes, reap};
-use psi_agent::config::{Command, CommandLine, Config, write_completions, write_manual};
+use psi_agent::config::Command;
 use psi_agent::{agent, bridge, check, clock, log, once, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let config = match CommandLine::parse_arguments(std::env::args_os()) {
-        Ok(command_line) => match Config::try_from(command_line) {
-            Ok(config) => config,
-            Err(error) => {
-                let _ = writeln!(stderr(), "psi-agent: {error}; try --help");
-                return WRONG_USAGE.into();
-            }
-        },
+    let command = match Command::parse(std::env::args_os()) {
+        Ok(command) => command,
         Err(error) if error.use_stderr() => {
             let _ = writeln!(stderr(), "psi-agent: {}", one_line(&error));
             return WRONG_USAGE.into();
@@ -34,33 +29,9 @@ fn main() -> ExitCode {
         }
     };
     // Log lines on the same terminal would overwrite the table of `top`.
-    let is_shown = !matches!(config.command, Command::Top(_)) || !stderr().is_terminal();
-    let log = is_shown.then(|| log::start(config.log));
-    let outcome = match &config.command {
-        Command::Run(_) => agent::run(&config).map(|()| ExitCode::SUCCESS),
-        Command::Once(_) => once::once(&config, &mut stdout().lock()).map(|()| ExitCode::SUCCESS),
-        Command::Top(_) => top::top(&config).map(|()| ExitCode::SUCCESS),
-        Command::Check(_) => check::check(&config, &mut stdout().lock()),
-        Command::Nodes(flags) => with_api(&config, async |api| {
-            let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
-            let (prefix, stale_after) = (&config.prefix, flags.stale.stale_after);
-            nodes::nodes(&api, prefix, now, stale_after, width, &mut stdout().lock()).await
-        }),
-        Command::Reap(command) => with_api(&config, async |api| {
-            let (now, keys) = (clock::now().timestamp(), command.flags.selection());
-            let candidates = command.flags.candidates;
-            reap::reap(&api, &config.prefix, keys, candidates, now, &mut stdout().lock()).await
-        }),
-        Command::Bridge(settings) => bridge::bridge(&config, settings).map(|()| ExitCode::SUCCESS),
-        Command::Completions { shell } => {
-            write_completions(CommandLine::command(), *shell, &mut stdout())
-                .context("cannot write the completions")
-                .map(|()| ExitCode::SUCCESS)
-        }
-        Command::Man { dir } => write_manual(CommandLine::command(), dir.as_deref(), &mut stdout())
-            .with_context(|| format!("cannot write the manual to {}", place(dir.as_ref())))
-            .map(|()| ExitCode::SUCCESS),
-    };
+    let is_shown = !matches!(command, Command::Top(_)) || !stderr().is_terminal();
+    let log = command.log().filter(|_| is_shown).map(log::start);
+    let outcome = execute(&command);
     // Writes the queued log lines, so that the error comes last.
     drop(log);
     outcome.unwrap_or_else(|error| {
@@ -69,19 +40,39 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a command that needs the API server.
-fn with_api(
-    config: &Config,
-    command: impl AsyncFnOnce(ApiClient) -> anyhow::Result<()>,
-) -> anyhow::Result<ExitCode> {
-    block_on(async {
-        command(ApiClient::connect_as_kubectl(config.kubeconfig.as_ref(), None).await?).await
-    })?;
+fn execute(command: &Command) -> anyhow::Result<ExitCode> {
+    let out = &mut stdout();
+    match command {
+        Command::Run(config) => agent::run(config)?,
+        Command::Once(config) => once::once(config, out)?,
+        Command::Top(config) => top::top(config)?,
+        Command::Check(config) => return check::check(config, out),
+        Command::Nodes { api, stale, .. } => block_on(async {
+            let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
+            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            nodes::nodes(&client, prefix, now, stale.stale_after, width, out).await
+        })?,
+        Command::Reap { api, flags, .. } => block_on(async {
+            let (now, keys) = (clock::now().timestamp(), flags.selection());
+            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            reap::reap(&client, prefix, keys, flags.candidates, now, out).await
+        })?,
+        Command::Bridge(config) => bridge::bridge(config)?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Command::command(), "psi-agent", &mut script);
+            print(script, out).context("cannot write the completions")?;
+        }
+        Command::Man { dir: None } => {
+            let mut page = Vec::new();
+            let rendered = Man::new(Command::command()).render(&mut page);
+            let written = rendered.and_then(|()| print(page, out));
+            written.context("cannot write the manual to stdout")?;
+        }
+        Command::Man { dir: Some(dir) } => clap_mangen::generate_to(Command::command(), dir)
+            .with_context(|| format!("cannot write the manual to {}", dir.display()))?,
+    }
     Ok(ExitCode::SUCCESS)
-}
-
-fn place(directory: Option<&PathBuf>) -> Display<'_> {
-    directory.map_or(Path::new("stdout"), PathBuf::as_path).display()
 }
 
 /// The message of an error, without the usage that clap prints below it.

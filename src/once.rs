@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
 use crate::own_metrics::{Feature, OwnMetrics};
@@ -20,11 +20,12 @@ const WINDOW: Duration = Duration::from_secs(2);
 
 /// Reads the node twice, 2 s apart, and writes the metrics to `out`, which may be closed
 /// early.
-pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
-    let host = Host::open(config)?;
+pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
+    let ScoreFlags { levels: thresholds, score_resources: counted } = &config.score;
+    let host = Host::open(&config.source)?;
     let has_cgroup2 = !host.node_alone;
-    let mut collector = host.into_collector(config);
-    let pods = read_now(config)?;
+    let mut collector = host.into_collector(&config.source, Some(&config.export));
+    let pods = read_now(&config.source)?;
     let pods = pods.as_ref();
     collector.tick(pods);
     std::thread::sleep(WINDOW);
@@ -34,17 +35,17 @@ pub fn once(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
     let metrics = OwnMetrics::new(&features).context("cannot register the agent's own metrics")?;
     metrics.set_cgroup2(has_cgroup2);
-    metrics.set_levels(config.thresholds.medium(), config.thresholds.high());
+    metrics.set_levels(thresholds.medium(), thresholds.high());
     metrics.observe_scrape(&sample, took);
-    let (counted, thresholds) = (config.counted.clone(), config.thresholds);
-    let assessment = Assessor::of_one_window(counted, thresholds, &tick);
+    let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;
     metrics.observe_score(score);
-    if let Some(missing) = score.missing(&config.counted) {
+    if let Some(missing) = score.missing(counted) {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");
     }
-    for text in Scrapes::new(config.families.clone()).begin(sample, Some(&assessment), &metrics) {
+    let scrapes = Scrapes::new(config.export.families.clone());
+    for text in scrapes.begin(sample, Some(&assessment), &metrics) {
         match out.write_all(&text).and_then(|()| out.flush()) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, block_on};
 use crate::clock;
-use crate::config::{Config, PodSource};
+use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::own_metrics::OwnMetrics;
@@ -32,19 +32,19 @@ pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError
 /// Starts to follow the pods, those of `node` where the source is a cluster. Doesn't wait for the
 /// API server, but fails if the file of pods can't be read.
 pub fn follow(
-    config: &Config,
+    source: &SourceFlags,
     node: Option<OwnNode>,
     metrics: &Arc<OwnMetrics>,
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
     let metrics = Arc::clone(metrics);
-    let mut index = PodIndex::new(config.prefix.clone());
+    let mut index = PodIndex::new(source.prefix.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
         tokio::spawn(follow_node(node, index, sender, metrics));
-    } else if let PodSource::File(path) = &config.pods {
-        let mut file = PodsFile::new(path);
+    } else if let PodSource::File(path) = source.pods() {
+        let mut file = PodsFile::new(&path);
         update(&mut file, &mut index, &sender)?;
         tokio::spawn(follow_file(file, index, sender, metrics));
     }
@@ -98,8 +98,8 @@ fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<
 }
 
 /// The pods now; `None` where there is no source of pods.
-pub fn read_now(config: &Config) -> anyhow::Result<Option<PodIndex>> {
-    block_on(async { list(config, connect(&config.pods).await?.as_ref()).await })
+pub fn read_now(source: &SourceFlags) -> anyhow::Result<Option<PodIndex>> {
+    block_on(async { list(source, connect(&source.pods()).await?.as_ref()).await })
 }
 
 fn log_skipped(error: UndecodablePod) {
@@ -107,11 +107,14 @@ fn log_skipped(error: UndecodablePod) {
 }
 
 /// As [`read_now`], with an existing client.
-pub async fn list(config: &Config, node: Option<&OwnNode>) -> anyhow::Result<Option<PodIndex>> {
-    let pods = match (&config.pods, node) {
+pub async fn list(
+    source: &SourceFlags,
+    node: Option<&OwnNode>,
+) -> anyhow::Result<Option<PodIndex>> {
+    let pods = match (source.pods(), node) {
         (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
-        (PodSource::File(path), None) => PodsFile::new(path).read_if_changed()?,
+        (PodSource::File(path), None) => PodsFile::new(&path).read_if_changed()?,
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
-    Ok(pods.map(|pods| PodIndex::of(config.prefix.clone(), &pods)))
+    Ok(pods.map(|pods| PodIndex::of(source.prefix.prefix.clone(), &pods)))
 }

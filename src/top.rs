@@ -8,12 +8,12 @@ use std::io::{IsTerminal, stdout};
 
 use crate::client::cluster::block_on;
 use crate::client::top::{FETCH_INTERVAL, show};
-use crate::config::Config;
+use crate::config::TopConfig;
 use crate::sampler::TICK_INTERVAL;
 use source::AgentOrKernel;
 
 /// Shows the node until the user quits; prints one table if stdout is not a terminal.
-pub fn top(config: &Config) -> anyhow::Result<()> {
+pub fn top(config: &TopConfig) -> anyhow::Result<()> {
     let read_every = if stdout().is_terminal() { TICK_INTERVAL } else { FETCH_INTERVAL };
     block_on(show(AgentOrKernel::new(config, read_every)))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::cluster::{ApiClient, ClusterError};
 use crate::contract::Prefix;
 use crate::reap::Reap;
 
@@ -31,6 +32,12 @@ pub struct ApiFlags {
     pub kubeconfig: KubeconfigFlag,
     #[command(flatten)]
     pub prefix: PrefixFlag,
+}
+
+impl ApiFlags {
+    pub async fn connect(&self) -> Result<ApiClient, ClusterError> {
+        ApiClient::connect_as_kubectl(self.kubeconfig.kubeconfig.as_ref(), None).await
+    }
 }
 
 #[derive(Debug, Clone, Copy, Args)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::client::cluster::OwnNode;
-use crate::config::{Auth, Config};
+use crate::config::{Auth, RunConfig};
 use crate::own_metrics::OwnMetrics;
 use crate::serve::authentication::{Authenticator, Outcome};
 
 /// The authenticator; `None` without authentication.
 pub(super) fn authenticator(
-    config: &Config,
+    config: &RunConfig,
     node: Option<&OwnNode>,
     metrics: &Arc<OwnMetrics>,
 ) -> anyhow::Result<Option<Arc<Authenticator>>> {

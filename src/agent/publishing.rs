@@ -12,12 +12,13 @@ use crate::agent_status::{CandidateName, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
 use crate::clock;
-use crate::config::{Config, Publish};
+use crate::config::{Publish, RunConfig};
 use crate::contract::NodePressure;
 use crate::identity::Workload;
 use crate::own_metrics::{OwnMetrics, Publishes};
 use crate::publish::PublishedScore;
 use crate::publish::marker::Mark;
+use crate::publish::node_patch::Outputs;
 use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Report, Settings, publish};
 use crate::relief::Assessment;
@@ -28,36 +29,40 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
 /// only logged.
 pub(super) fn start(
-    config: &Config,
+    config: &RunConfig,
     node: Option<OwnNode>,
     assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
     metrics: &Arc<OwnMetrics>,
 ) {
-    metrics.publishes.set_heartbeat(config.heartbeat_interval);
-    metrics.publishes.set_mode(match config.publish {
+    let (flags, mode) = (&config.publishing, config.publishing.publish.mode(&config.source));
+    metrics.publishes.set_heartbeat(flags.heartbeat_interval);
+    metrics.publishes.set_mode(match mode {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
     });
-    if config.publish == Publish::Off {
+    if mode == Publish::Off {
         return;
     }
-    if config.publish == Publish::On
+    if mode == Publish::On
         && let Some(node) = &node
     {
         tokio::spawn(check_restriction(node.clone(), Arc::clone(metrics)));
     }
     let settings = Settings {
-        prefix: config.prefix.clone(),
-        thresholds: config.thresholds,
-        counted: config.counted.clone(),
-        outputs: config.outputs.clone(),
-        heartbeat: config.heartbeat_interval,
+        prefix: config.source.prefix.prefix.clone(),
+        thresholds: config.score.levels,
+        counted: config.score.score_resources.clone(),
+        outputs: Outputs {
+            label: flags.label,
+            taints: flags.taint_levels.iter().copied().collect(),
+        },
+        heartbeat: flags.heartbeat_interval,
         node,
-        dry_run: config.publish == Publish::DryRun,
-        candidate_min_age: config.candidate_min_age,
-        mark_candidate: config.mark_candidate,
+        dry_run: mode == Publish::DryRun,
+        candidate_min_age: flags.candidate_min_age,
+        mark_candidate: flags.mark_candidate,
         random,
     };
     let metrics = Arc::clone(metrics);

@@ -1,24 +1,38 @@
-//! The commands as typed, with their help.
+//! The commands with their flags, which are their configuration.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser};
 use clap_complete::Shell;
 
-use super::bridge::Bridge;
 use super::flags::{
-    AccessFlags, ExportFlags, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags,
-    ServerFlags, SourceFlags, TlsFlags,
+    AccessFlags, Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags,
+    ServerFlags, TlsFlags,
 };
+use super::source::{ExportFlags, SourceFlags};
+use super::values::duration_within;
 use crate::client::flags::{ApiFlags, ReapFlags, StaleAfter};
+use crate::serve::authorization::AccessRules;
 
-/// A command, with its own flags.
-#[derive(Debug, Clone, Subcommand)]
+/// A command, with its configuration.
+#[derive(Debug, Parser)]
+#[command(
+    name = "psi-agent",
+    version,
+    max_term_width = 100,
+    about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its VMs.",
+    after_help = "The default command is run: `psi-agent --scope all` is `psi-agent run --scope all`.\n\
+                  `psi-agent COMMAND -h` lists the flags of a command, `--help` explains them.\n\
+                  Flags have environment variables: PSI_AGENT_SCOPE for --scope, and so on.\n\n\
+                  Exit codes: 0 success; 1 this host does not meet a requirement, explained in one \
+                  line; 64 invalid command line."
+)]
 pub enum Command {
     /// Serve metrics and publish the score until stopped (the default command)
-    Run(Box<RunFlags>),
+    Run(Box<RunConfig>),
     /// Read twice, 2 s apart, print the metrics and exit
-    Once(OnceFlags),
+    Once(OnceConfig),
     /// Show this node and its VMs by contention, live in a terminal
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
@@ -31,19 +45,33 @@ pub enum Command {
     /// NODE: CPU ready, the share of time that each of its CPUs waited because of the node. CPUS:
     /// CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left the node. A dash is an
     /// unknown value; most are unknown in the first table.
-    Top(TopFlags),
+    Top(TopConfig),
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
-    Check(CheckFlags),
+    Check(CheckConfig),
     /// List the cluster's nodes by their published scores, with the age of each
-    Nodes(NodesFlags),
+    Nodes {
+        #[command(flatten)]
+        api: ApiFlags,
+        #[command(flatten)]
+        stale: StaleAfter,
+        #[command(flatten)]
+        log: LogConfig,
+    },
     /// Remove stale published scores from Nodes
-    Reap(ReapCommand),
+    Reap {
+        #[command(flatten)]
+        api: ApiFlags,
+        #[command(flatten)]
+        flags: ReapFlags,
+        #[command(flatten)]
+        log: LogConfig,
+    },
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
     ///
     /// /api/v1/query responds to the descheduler as Prometheus does, with the slow score of each Node.
     /// /watcher responds to Trimaran as load-watcher does. /prioritize is an extender of
     /// kube-scheduler. A Node without a fresh score gets the average of the others.
-    Bridge(Bridge),
+    Bridge(BridgeConfig),
     /// Print the completion script of a shell
     ///
     /// For bash, in the current shell: source <(psi-agent completions bash)
@@ -55,99 +83,115 @@ pub enum Command {
     },
 }
 
-/// The flags of `run`.
-#[derive(Debug, Clone, Args)]
-pub struct RunFlags {
+#[derive(Debug, Args)]
+pub struct RunConfig {
     #[command(flatten)]
-    pub(super) server: ServerFlags,
+    pub server: ServerFlags,
     #[command(flatten)]
-    pub(super) access: AccessFlags,
+    pub access: AccessFlags,
     #[command(flatten)]
-    pub(super) source: SourceFlags,
+    pub source: SourceFlags,
     #[command(flatten)]
-    pub(super) export: ExportFlags,
+    pub export: ExportFlags,
     #[command(flatten)]
-    pub(super) score: ScoreFlags,
+    pub score: ScoreFlags,
     #[command(flatten)]
-    pub(super) publish: PublishFlag,
+    pub publishing: PublishingFlags,
     #[command(flatten)]
-    pub(super) publishing: PublishingFlags,
-    #[command(flatten)]
-    pub(super) log: LogConfig,
+    log: LogConfig,
 }
 
-/// The flags of `once`.
-#[derive(Debug, Clone, Args)]
-pub struct OnceFlags {
+#[derive(Debug, Args)]
+pub struct OnceConfig {
     #[command(flatten)]
-    pub(super) source: SourceFlags,
+    pub source: SourceFlags,
     #[command(flatten)]
-    pub(super) export: ExportFlags,
+    pub export: ExportFlags,
     #[command(flatten)]
-    pub(super) score: ScoreFlags,
+    pub score: ScoreFlags,
     #[command(flatten)]
-    pub(super) log: LogConfig,
+    log: LogConfig,
 }
 
-/// The flags of `top`.
-#[derive(Debug, Clone, Args)]
-pub struct TopFlags {
+#[derive(Debug, Args)]
+pub struct TopConfig {
     #[command(flatten)]
-    pub(super) listen: ListenAddress,
+    pub listen: ListenAddress,
     #[command(flatten)]
-    pub(super) source: SourceFlags,
+    pub source: SourceFlags,
     #[command(flatten)]
-    pub(super) score: ScoreFlags,
+    pub score: ScoreFlags,
     #[command(flatten)]
-    pub(super) log: LogConfig,
+    log: LogConfig,
 }
 
-/// The flags of `check`.
-#[derive(Debug, Clone, Args)]
-pub struct CheckFlags {
+#[derive(Debug, Args)]
+pub struct CheckConfig {
     #[command(flatten)]
-    pub(super) tls: TlsFlags,
+    pub tls: TlsFlags,
     #[command(flatten)]
-    pub(super) source: SourceFlags,
+    pub source: SourceFlags,
     #[command(flatten)]
-    pub(super) publish: PublishFlag,
+    pub publish: PublishFlag,
     #[command(flatten)]
-    pub(super) log: LogConfig,
+    log: LogConfig,
 }
 
-/// The flags of `nodes`.
-#[derive(Debug, Clone, Args)]
-pub struct NodesFlags {
+#[derive(Debug, Args)]
+#[command(mut_arg("listen_address", |address| {
+    address.help("Address of the HTTP server").default_value("127.0.0.1:9943")
+}))]
+pub struct BridgeConfig {
     #[command(flatten)]
-    pub(super) api: ApiFlags,
+    pub server: ServerFlags,
+
+    #[command(flatten)]
+    pub api: ApiFlags,
+
+    /// Label selector of Nodes, in kubectl's syntax; empty for all Nodes
+    #[arg(
+        long,
+        env = "PSI_AGENT_NODE_SELECTOR",
+        value_name = "SELECTOR",
+        default_value = "kubevirt.io/schedulable=true",
+        help_heading = "Nodes"
+    )]
+    pub node_selector: String,
+
+    /// Window over which each node's score is averaged, 10s to 1h
+    // A shorter one follows every burst; with a longer one, a node's score stays high for hours.
+    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m", help_heading = "Nodes",
+          value_parser = duration_within([10, 3_600], "a window is 10s to 1h long"))]
+    pub window: Duration,
+
     #[command(flatten)]
     pub stale: StaleAfter,
-    #[command(flatten)]
-    pub(super) log: LogConfig,
-}
 
-/// The flags of `reap`.
-#[derive(Debug, Clone, Args)]
-pub struct ReapCommand {
     #[command(flatten)]
-    pub(super) api: ApiFlags,
-    #[command(flatten)]
-    pub flags: ReapFlags,
-    #[command(flatten)]
-    pub(super) log: LogConfig,
+    log: LogConfig,
 }
 
 impl Command {
-    pub(super) fn log(&self) -> LogConfig {
+    /// `None` for commands that do not log.
+    pub fn log(&self) -> Option<LogConfig> {
         match self {
-            Command::Run(flags) => flags.log,
-            Command::Once(flags) => flags.log,
-            Command::Top(flags) => flags.log,
-            Command::Check(flags) => flags.log,
-            Command::Nodes(flags) => flags.log,
-            Command::Reap(flags) => flags.log,
-            Command::Bridge(flags) => flags.log,
-            Command::Completions { .. } | Command::Man { .. } => LogConfig::default(),
+            Command::Run(config) => Some(config.log),
+            Command::Once(config) => Some(config.log),
+            Command::Top(config) => Some(config.log),
+            Command::Check(config) => Some(config.log),
+            Command::Nodes { log, .. } | Command::Reap { log, .. } => Some(*log),
+            Command::Bridge(config) => Some(config.log),
+            Command::Completions { .. } | Command::Man { .. } => None,
+        }
+    }
+}
+
+impl RunConfig {
+    pub fn access_rules(&self) -> AccessRules {
+        AccessRules {
+            tls: self.server.tls.certificate().is_some(),
+            tokens: self.access.auth == Auth::Kubernetes,
+            page: self.access.page,
         }
     }
 }

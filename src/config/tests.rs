@@ -1,111 +1,135 @@
-use clap::error::ErrorKind;
+use clap::Parser;
 
 use super::*;
 use crate::client::cluster::Cluster;
 use crate::contract::Level;
+use crate::export::families::FamilyGroup;
+use crate::identity::selection::Selection;
+use crate::kernel::cgroup_dir::Resource;
+use crate::sample::Groups;
 use crate::serve::authorization::{AccessRules, Page};
 
-fn config(line: &str) -> Config {
-    checked(line).unwrap()
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Command::parse(line.split(' ').map(Into::into))
 }
 
-fn checked(line: &str) -> Result<Config, ConfigError> {
-    parsed(line).unwrap().try_into()
+fn run(line: &str) -> RunConfig {
+    let Command::Run(config) = parse(line).unwrap() else { panic!("{line}") };
+    *config
 }
 
-fn parsed(line: &str) -> Result<CommandLine, clap::Error> {
-    CommandLine::parse_arguments(line.split(' ').map(Into::into))
+fn once(line: &str) -> OnceConfig {
+    let Command::Once(config) = parse(line).unwrap() else { panic!("{line}") };
+    config
 }
 
-fn error(line: &str) -> ConfigError {
-    checked(line).unwrap_err()
+fn check_refused(line: &str, expected: &str) {
+    let error = parse(line).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+    assert!(error.to_string().contains(expected), "{line}: {error}");
+}
+
+fn mode(line: &str) -> Publish {
+    let config = run(line);
+    config.publishing.publish.mode(&config.source)
+}
+
+/// The cgroups that `run` exports.
+fn selection(line: &str) -> Selection {
+    let config = run(line);
+    config.source.selection(Some(&config.export))
 }
 
 #[test]
 fn the_default_scope_depends_on_the_source_of_pods() {
-    assert!(config("psi-agent").selection.everything);
-    assert!(config("psi-agent --pods-file pods.json").selection.vms_only);
-    assert!(!config("psi-agent --pods-file pods.json --scope pods").selection.vms_only);
-    assert_eq!(error("psi-agent --scope virt-launcher"), ConfigError::ScopeWithoutPods);
+    assert!(selection("psi-agent").everything);
+    assert!(selection("psi-agent --pods-file pods.json").vms_only);
+    let pods = selection("psi-agent --pods-file pods.json --scope pods --cgroup-levels pod");
+    assert!(!pods.vms_only && !pods.everything && pods.pods && !pods.root && !pods.containers);
+    check_refused(
+        "psi-agent --scope virt-launcher",
+        "--scope virt-launcher needs a source of pods",
+    );
 }
 
 #[test]
 fn the_score_is_published_by_default_in_a_cluster_only() {
-    assert_eq!(config("psi-agent").publish, Publish::DryRun);
-    assert_eq!(config("psi-agent --publish off").publish, Publish::Off);
+    assert_eq!(mode("psi-agent"), Publish::DryRun);
+    assert_eq!(mode("psi-agent --publish off"), Publish::Off);
     let node = "psi-agent --kubeconfig c --node-name n";
-    assert_eq!(config(node).publish, Publish::On);
-    let line = format!("{node} --publish dry-run --label --taint-levels medium,high");
-    let config = config(&line);
-    assert_eq!(config.publish, Publish::DryRun);
-    assert!(config.outputs.label);
-    assert_eq!(config.outputs.taints, [Level::Medium, Level::High].into());
-    assert_eq!(error("psi-agent --publish on"), ConfigError::PublishWithoutCluster);
+    assert_eq!(mode(node), Publish::On);
+    let config = run(&format!("{node} --publish dry-run --label --taint-levels medium,high"));
+    assert_eq!(config.publishing.publish.mode(&config.source), Publish::DryRun);
+    assert!(config.publishing.label);
+    assert_eq!(config.publishing.taint_levels, [Level::Medium, Level::High]);
+    check_refused("psi-agent --publish on", "--publish on needs a cluster");
     // `check` reports what is missing.
-    assert_eq!(checked("psi-agent check --publish on").unwrap().publish, Publish::On);
+    let check = parse("psi-agent check --publish on").unwrap();
+    assert!(
+        matches!(check, Command::Check(config) if config.publish.mode(&config.source) == Publish::On)
+    );
 }
 
 #[test]
 fn a_flag_that_needs_the_api_server_is_refused_with_a_file_of_pods() {
     let pods = "psi-agent --pods-file p --kubeconfig c --node-name n";
-    let refused = |flag| Err(ConfigError::WithPodsFile(flag));
-    assert_eq!(checked(&format!("{pods} --publish on")).map(drop), refused("--publish on"));
-    let tls = "--tls-cert-file c --tls-private-key-file k";
-    let auth = checked(&format!("{pods} {tls} --auth kubernetes"));
-    assert_eq!(auth.map(drop), refused("--auth kubernetes"));
-    assert_eq!(config(pods).publish, Publish::DryRun);
+    let publish = format!("{pods} --publish on");
+    check_refused(&publish, "--publish on needs the API server");
+    let auth = format!("{pods} --tls-cert-file c --tls-private-key-file k --auth kubernetes");
+    check_refused(&auth, "--auth kubernetes needs the API server");
+    assert_eq!(mode(pods), Publish::DryRun);
 }
 
 #[test]
 fn authentication_needs_a_cluster_and_tls_and_tls_needs_both_files() {
     let half = "psi-agent --tls-cert-file c";
-    assert_eq!(error(half), ConfigError::HalfACertificate);
-    assert_eq!(error("psi-agent --tls-private-key-file k"), ConfigError::HalfACertificate);
+    check_refused(half, "require each other: set both, or neither");
+    check_refused("psi-agent --tls-private-key-file k", "require each other: set both, or neither");
+    check_refused("psi-agent bridge --tls-cert-file c", "require each other: set both, or neither");
     let tls = format!("{half} --tls-private-key-file k");
     let tokens = format!("{tls} --auth kubernetes");
-    assert_eq!(error(&tokens), ConfigError::AuthWithoutCluster);
+    check_refused(&tokens, "--auth kubernetes needs a cluster");
     let cluster = "--kubeconfig c --node-name n";
     let clear = format!("psi-agent --auth kubernetes {cluster}");
-    assert_eq!(error(&clear), ConfigError::AuthWithoutTls);
+    check_refused(&clear, "--auth kubernetes needs TLS");
 
-    let rules = config(&format!("{tokens} {cluster} --page anywhere")).access.rules();
+    let rules = run(&format!("{tokens} {cluster} --page anywhere")).access_rules();
     assert_eq!(rules, AccessRules { tls: true, tokens: true, page: Page::Anywhere });
-    assert_eq!(config(&tls).access.rules(), AccessRules { tls: true, ..AccessRules::default() });
-    assert_eq!(config("psi-agent").access.rules(), AccessRules::default());
+    assert_eq!(run(&tls).access_rules(), AccessRules { tls: true, ..AccessRules::default() });
+    assert_eq!(run("psi-agent").access_rules(), AccessRules::default());
 }
 
 #[test]
 fn the_command_line_is_consistent() {
-    CommandLine::command().debug_assert();
+    Command::command().debug_assert();
 }
 
 #[test]
 fn a_cluster_needs_a_node_name_and_a_node_name_a_cluster() {
-    let source = |kubeconfig: Option<&str>, node: Option<&str>, in_cluster| {
-        PodSource::new(None, kubeconfig.map(Into::into), node.map(Into::into), in_cluster)
-    };
-    assert_eq!(source(None, None, true), Err(ConfigError::ClusterWithoutNode));
-    assert_eq!(source(Some("c"), None, false), Err(ConfigError::ClusterWithoutNode));
-    assert_eq!(source(None, Some("n"), false), Err(ConfigError::NodeWithoutCluster));
-    let cluster = |kubeconfig| Cluster { kubeconfig, node_name: "n".into() };
-    assert_eq!(source(None, Some("n"), true), Ok(PodSource::Cluster(cluster(None))));
-    let outside = PodSource::Cluster(cluster(Some("c".into())));
-    assert_eq!(source(Some("c"), Some("n"), true), Ok(outside));
-    assert_eq!(source(None, None, false), Ok(PodSource::Standalone));
+    let (cluster, name) = ("psi-agent --kubeconfig c", "psi-agent --node-name n");
+    check_refused(cluster, "in a cluster --node-name is required");
+    check_refused(name, "--node-name needs a cluster");
+    let with_account = |line: &str| rules::check(&Command::parse_from(line.split(' ')), true);
+    assert!(with_account("psi-agent run").is_err());
+    assert_eq!(with_account("psi-agent run --node-name n"), Ok(()));
+    let node = run(&format!("{cluster} --node-name n")).source.pods();
+    let expected = Cluster { kubeconfig: Some("c".into()), node_name: "n".into() };
+    assert_eq!(node, PodSource::Cluster(expected));
+    assert_eq!(run("psi-agent").source.pods(), PodSource::Standalone);
 }
 
 #[test]
 fn flags_without_a_command_are_those_of_run() {
-    let run = config("psi-agent --listen-address 127.0.0.1:1");
-    assert!(matches!(run.command, Command::Run(_)));
-    assert_eq!(run.listen_address.port(), 1);
-    assert!(matches!(config("psi-agent").command, Command::Run(_)));
-    let once = config("psi-agent once --scope pods --families pressure,node");
-    assert!(matches!(once.command, Command::Once(_)));
-    assert!(!once.selection.everything);
-    assert_eq!(once.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-    assert_eq!(once.groups(), Groups::default());
-    assert_eq!(config("psi-agent bridge").listen_address.port(), 9943);
+    let config = run("psi-agent --listen-address 127.0.0.1:1");
+    assert_eq!(config.server.listen.listen_address.port(), 1);
+    assert_eq!(run("psi-agent").server.listen.listen_address.port(), 9942);
+    let OnceConfig { source, export, .. } =
+        once("psi-agent once --scope pods --families pressure,node");
+    assert!(!source.selection(Some(&export)).everything);
+    assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
+    assert_eq!(ExportFlags::groups(Some(&export)), Groups::default());
+    let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
+    assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }
 
 #[test]
@@ -120,21 +144,15 @@ fn a_command_has_only_the_flags_that_it_uses() {
         "psi-agent run --stale-after 10m",
         "psi-agent completions bash --log-level debug",
     ] {
-        assert_eq!(parsed(line).unwrap_err().kind(), ErrorKind::UnknownArgument, "{line}");
+        assert_eq!(parse(line).unwrap_err().kind(), ErrorKind::UnknownArgument, "{line}");
     }
 }
 
 #[test]
-fn defaults_of_flags_are_those_of_commands_without_them() {
-    let (run, top) = (config("psi-agent run"), config("psi-agent top"));
-    assert_eq!(run.families, top.families);
-    assert_eq!(run.selection, top.selection);
-    assert_eq!(run.counted, top.counted);
-    let check = config("psi-agent check");
-    assert_eq!((check.heartbeat_interval, check.prefix), (run.heartbeat_interval, run.prefix));
-    assert_eq!((check.publish, check.access), (run.publish, run.access));
-    assert_eq!(check.log, run.log);
-    assert_eq!(config("psi-agent man").log, run.log);
+fn without_flags_of_export_all_is_read() {
+    let OnceConfig { source, export, .. } = once("psi-agent once");
+    assert_eq!(ExportFlags::groups(Some(&export)), ExportFlags::groups(None));
+    assert_eq!(source.selection(Some(&export)), source.selection(None));
 }
 
 /// Flags of `reap` that have no environment variables: a variable could remove keys unnoticed.
@@ -142,7 +160,7 @@ const WITHOUT_VARIABLE: [&str; 4] = ["older_than", "all", "force", "candidates"]
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
-    let program = CommandLine::command();
+    let program = Command::command();
     let mut count = 0;
     for argument in program.get_subcommands().flat_map(clap::Command::get_opts) {
         let id = argument.get_id().as_str();
@@ -156,31 +174,23 @@ fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
 }
 
 #[test]
-fn the_source_of_cpu_wait_is_chosen_automatically_by_default() {
-    for (line, expected) in [
-        ("psi-agent", None),
-        ("psi-agent --cpu-source auto", None),
-        ("psi-agent --cpu-source run-delay", Some(CpuSource::RunDelay)),
-        ("psi-agent --cpu-source psi", Some(CpuSource::Psi)),
-    ] {
-        assert_eq!(config(line).cpu_source, expected, "{line}");
-    }
-}
-
-#[test]
 fn values_of_a_closed_set_are_parsed_and_others_refused_with_the_set() {
-    let typed = config("psi-agent --score-resources cpu,io --log-level debug --page off");
-    assert_eq!(typed.counted, [Resource::Cpu, Resource::Io]);
-    assert_eq!(config("psi-agent").counted, [Resource::Cpu, Resource::Memory]);
-    assert_eq!(typed.log.level, tracing::Level::DEBUG);
-    assert_eq!(typed.access.page, Page::Off);
+    let config = run("psi-agent --score-resources cpu,io --page off");
+    assert_eq!(config.score.score_resources, [Resource::Cpu, Resource::Io]);
+    let log = parse("psi-agent --log-level debug").unwrap().log();
+    assert_eq!(log.unwrap().level, tracing::Level::DEBUG);
+    assert_eq!(config.access.page, Page::Off);
+    let defaults = run("psi-agent");
+    assert_eq!(defaults.score.score_resources, [Resource::Cpu, Resource::Memory]);
+    assert_eq!(defaults.source.cpu_source, CpuSourceFlag::Auto);
     for (flag, values) in [
         ("--score-resources", "cpu, memory, io"),
         ("--taint-levels", "medium, high"),
         ("--log-level", "error, warn, info, debug, trace"),
         ("--page", "loopback, anywhere, off"),
+        ("--cpu-source", "auto, run-delay, psi"),
     ] {
-        let error = parsed(&format!("psi-agent {flag} other")).unwrap_err();
+        let error = parse(&format!("psi-agent {flag} other")).unwrap_err();
         assert!(error.to_string().contains(&format!("[possible values: {values}]")), "{error}");
     }
 }

@@ -1,6 +1,5 @@
 //! Parsers of flag values.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,22 +17,14 @@ pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// The allowed windows. A shorter one follows every burst; with a longer one, a node's score stays high
-/// for hours.
-const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(3_600);
-
-pub(super) fn parse_window(text: &str) -> Result<Duration, String> {
-    let window = parse_duration(text)?;
-    WINDOWS.contains(&window).then_some(window).ok_or_else(|| "a window is 10s to 1h long".into())
-}
-
-/// The allowed heartbeat intervals. The longer the interval, the longer the last value of a stopped
-/// agent counts as fresh.
-pub(super) const HEARTBEATS: RangeInclusive<Duration> =
-    Duration::from_secs(300)..=Duration::from_secs(1_800);
-
-pub(super) fn parse_heartbeat(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text)?;
-    let interval = HEARTBEATS.contains(&interval).then_some(interval);
-    interval.ok_or_else(|| "a heartbeat interval is 5m to 30m".into())
+/// A duration from `shortest` to `longest` seconds; `rule` is the error for others.
+pub(super) fn duration_within(
+    [shortest, longest]: [u64; 2],
+    rule: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    let allowed = Duration::from_secs(shortest)..=Duration::from_secs(longest);
+    move |text| {
+        let duration = parse_duration(text)?;
+        if allowed.contains(&duration) { Ok(duration) } else { Err(rule.into()) }
+    }
 }

@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 
 use super::client::{ClientError, fetch, reachable};
 use crate::client::top::{FETCH_INTERVAL, Source, View};
-use crate::config::{Config, PodSource};
+use crate::config::{PodSource, TopConfig};
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
-use crate::pod_source;
+use crate::pod_source::{connect, follow};
 use crate::relief::Assessor;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
@@ -21,14 +21,14 @@ use crate::snapshot::{NodeIdentity, Snapshot};
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The agent at the configured address, or, where none serves its snapshot to this host, own readings.
-pub(super) struct AgentOrKernel {
-    config: Config,
+pub(super) struct AgentOrKernel<'a> {
+    config: &'a TopConfig,
     agent: SocketAddr,
     read_every: Duration,
     own: Option<OwnReading>,
 }
 
-impl Source for AgentOrKernel {
+impl Source for AgentOrKernel<'_> {
     /// Returns at once from an agent, and at the next tick from own readings.
     async fn next(&mut self) -> anyhow::Result<(String, View)> {
         let reason = match fetch(self.agent).await {
@@ -50,16 +50,16 @@ impl Source for AgentOrKernel {
     }
 }
 
-impl AgentOrKernel {
-    pub(super) fn new(config: &Config, read_every: Duration) -> Self {
-        let agent = reachable(config.listen_address);
-        Self { config: config.clone(), agent, read_every, own: None }
+impl<'a> AgentOrKernel<'a> {
+    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
+        let agent = reachable(config.listen.listen_address);
+        Self { config, agent, read_every, own: None }
     }
 
     async fn read(&mut self) -> anyhow::Result<View> {
         let mut own = match self.own.take() {
             Some(own) => own,
-            None => OwnReading::start(&self.config, self.read_every).await?,
+            None => OwnReading::start(self.config, self.read_every).await?,
         };
         let view = own.next().await?;
         self.own = Some(own);
@@ -75,16 +75,17 @@ struct OwnReading {
 }
 
 impl OwnReading {
-    async fn start(config: &Config, read_every: Duration) -> anyhow::Result<Self> {
-        let host = Host::open(config)?;
+    async fn start(config: &TopConfig, read_every: Duration) -> anyhow::Result<Self> {
+        let TopConfig { source, score, .. } = config;
+        let (host, pod_source) = (Host::open(source)?, source.pods());
         let metrics = Arc::new(OwnMetrics::new(&[]).context("cannot register metrics")?);
-        let node = pod_source::connect(&config.pods).await?;
-        let mut pods = pod_source::follow(config, node, &metrics)?;
-        await_list(&config.pods, &mut pods).await?;
-        let sampler = Sampler::start(host.into_collector(config), pods, read_every)
+        let node = connect(&pod_source).await?;
+        let mut pods = follow(source, node, &metrics)?;
+        await_list(&pod_source, &mut pods).await?;
+        let sampler = Sampler::start(host.into_collector(source, None), pods, read_every)
             .context("cannot start the sampling thread")?;
-        let identity = node_identity(config);
-        let assessor = Assessor::new(config.counted.clone(), config.thresholds);
+        let identity = node_identity(&pod_source, score);
+        let assessor = Assessor::new(score.score_resources.clone(), score.levels);
         Ok(Self { identity, sampler, assessor })
     }
 

@@ -1,0 +1,162 @@
+//! The flags of the commands that read this node: which files they read, and where pods come from.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::client::cluster::Cluster;
+use crate::client::flags::{KubeconfigFlag, PrefixFlag};
+use crate::export::families::FamilyGroup;
+use crate::identity::selection::Selection;
+use crate::sample::Groups;
+
+#[derive(Debug, Clone, Args)]
+pub struct SourceFlags {
+    #[command(flatten)]
+    pub(super) kubeconfig: KubeconfigFlag,
+
+    /// Name of this node in the cluster
+    #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster")]
+    node_name: Option<String>,
+
+    /// File of pods in place of the API server
+    ///
+    /// The format is that of `kubectl get pods -o json`. The file is reloaded when it changes.
+    #[arg(long, env = "PSI_AGENT_PODS_FILE", value_name = "FILE", help_heading = "Cluster")]
+    pods_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub prefix: PrefixFlag,
+
+    /// Cgroups to read [default: virt-launcher with a source of pods, else all]
+    #[arg(long, env = "PSI_AGENT_SCOPE", value_enum, help_heading = "Scope")]
+    scope: Option<Scope>,
+
+    /// The host's /proc
+    #[arg(
+        long,
+        env = "PSI_AGENT_PROC_ROOT",
+        value_name = "DIR",
+        default_value = "/proc",
+        help_heading = "Kernel"
+    )]
+    pub proc_root: PathBuf,
+
+    /// Root of the cgroup v2 hierarchy [default: the mount in /proc/self/mountinfo]
+    #[arg(long, env = "PSI_AGENT_CGROUP_ROOT", value_name = "DIR", help_heading = "Kernel")]
+    pub cgroup_root: Option<PathBuf>,
+
+    /// Source of CPU wait time, chosen once at start
+    ///
+    /// run-delay requires a --proc-root that shows all of the host's processes.
+    #[arg(long, env = "PSI_AGENT_CPU_SOURCE", value_enum, value_name = "SOURCE", default_value_t = CpuSourceFlag::Auto,
+          help_heading = "Kernel")]
+    pub cpu_source: CpuSourceFlag,
+}
+
+/// Source of this node's pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodSource {
+    /// None: the agent runs stand-alone on a host.
+    Standalone,
+    File(PathBuf),
+    Cluster(Cluster),
+}
+
+/// The cgroups that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scope {
+    /// All cgroups except systemd's mount units
+    All,
+    /// The node, pods and their containers
+    Pods,
+    /// The node, and the pods that run VMs with their containers
+    VirtLauncher,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CpuSourceFlag {
+    /// run-delay where --proc-root shows the host's processes, else psi
+    Auto,
+    /// Run delay of the VMs' threads
+    RunDelay,
+    /// CPU pressure of the VMs' cgroups
+    Psi,
+}
+
+impl SourceFlags {
+    pub fn pods(&self) -> PodSource {
+        match (&self.pods_file, &self.node_name) {
+            (Some(file), _) => PodSource::File(file.clone()),
+            (None, Some(node_name)) => PodSource::Cluster(Cluster {
+                kubeconfig: self.kubeconfig.kubeconfig.clone(),
+                node_name: node_name.clone(),
+            }),
+            (None, None) => PodSource::Standalone,
+        }
+    }
+
+    /// The cgroups to read. Without `export`, those of all levels.
+    pub fn selection(&self, export: Option<&ExportFlags>) -> Selection {
+        let has_pods = self.pods() != PodSource::Standalone;
+        let scope = self.scope.unwrap_or(if has_pods { Scope::VirtLauncher } else { Scope::All });
+        let has = |level| export.is_none_or(|export| export.cgroup_levels.contains(&level));
+        Selection {
+            everything: scope == Scope::All,
+            root: has(CgroupLevel::Root),
+            pods: has(CgroupLevel::Pod),
+            containers: has(CgroupLevel::Container),
+            vms_only: scope == Scope::VirtLauncher,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Scope")]
+pub struct ExportFlags {
+    /// Levels of cgroups to export in the scopes pods and virt-launcher
+    #[arg(
+        long,
+        env = "PSI_AGENT_CGROUP_LEVELS",
+        value_enum,
+        value_name = "LEVELS",
+        value_delimiter = ',',
+        default_value = "root,pod,container"
+    )]
+    cgroup_levels: Vec<CgroupLevel>,
+
+    /// Groups of metrics to export
+    #[arg(
+        long,
+        env = "PSI_AGENT_FAMILIES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "pressure,cpu,memory,io,processes,spec,node"
+    )]
+    pub families: Vec<FamilyGroup>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CgroupLevel {
+    /// The root cgroup, which is the node
+    Root,
+    /// Pods
+    Pod,
+    /// Containers
+    Container,
+}
+
+impl ExportFlags {
+    /// The groups of kernel files that the exported families need. Without flags, all of them.
+    pub fn groups(export: Option<&Self>) -> Groups {
+        let has = |group| export.is_none_or(|export| export.families.contains(&group));
+        Groups {
+            cpu: has(FamilyGroup::Cpu),
+            memory: has(FamilyGroup::Memory),
+            io: has(FamilyGroup::Io),
+            processes: has(FamilyGroup::Processes),
+            // Throttling is exported only where a quota is set, and `cpu.max` is in this group.
+            spec: has(FamilyGroup::Spec) || has(FamilyGroup::Cpu),
+        }
+    }
+}
