@@ -1,7 +1,6 @@
 //! `psi-agent check`: checks the requirements of the agent on this host, and prints a line for each
 //! with a remedy where it is not met.
 
-use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,69 +8,26 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
-use crate::client::cluster::{ClusterError, OwnNode, block_on};
 use crate::client::output::print;
 use crate::clock;
 use crate::collector::MIN_PRESSURE_INTERVAL;
-use crate::config::{CheckConfig, CpuSourceFlag, PodSource, Publish, SourceFlags};
+use crate::config::{CheckConfig, CpuSourceFlag};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
-use crate::pod_source::{connect, list};
 use crate::score::{NodeScore, Scorer};
 use crate::serve::tls::Certificate;
 use crate::waiting::{CpuSource, Population};
+use cluster::api_server;
+use finding::{Finding, Verdict};
+
+mod cluster;
+mod finding;
 
 /// The resources in the score unless the agent is configured otherwise.
 const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Ok,
-    /// The agent runs, with limitations.
-    Warn,
-    /// The agent cannot run, or has nothing to export or no score.
-    Fail,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    verdict: Verdict,
-    about: &'static str,
-    text: String,
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(about: &'static str, text: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Ok, about, text: text.into(), remedy: None }
-    }
-
-    fn warn(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warn, about, text: text.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn fail(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fail, ..Self::warn(about, text, remedy) }
-    }
-}
-
-impl Display for Finding {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-        };
-        writeln!(f, "{verdict:<5} {:<10} {}", self.about, self.text)?;
-        match &self.remedy {
-            Some(remedy) => writeln!(f, "{:<16} -> {remedy}", ""),
-            None => Ok(()),
-        }
-    }
-}
 
 /// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
 pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -352,85 +308,6 @@ fn cpu_source(
                 config.source.proc_root.display()
             ),
         ),
-    }
-}
-
-/// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
-fn api_server(config: &CheckConfig) -> Vec<Finding> {
-    let findings = block_on(async {
-        let node = connect(&config.source.pods()).await;
-        let names = pod_names(&config.source, &node).await;
-        let (readable, restricted) =
-            (own_node(config, &node).await, restriction(config, &node).await);
-        Ok::<_, ClusterError>([names, readable, restricted])
-    });
-    match findings {
-        Ok(findings) => findings.into_iter().flatten().collect(),
-        Err(error) => vec![Finding::warn("names", error.to_string(), "try again")],
-    }
-}
-
-type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
-
-/// Checks the list of pods, from which series get their labels. `None` if the agent runs
-/// stand-alone.
-async fn pod_names(source: &SourceFlags, node: &OwnNodeResult) -> Option<Finding> {
-    let remedy = match source.pods() {
-        PodSource::Standalone => return None,
-        PodSource::File(_) => "write the file with `kubectl get pods -o json`",
-        PodSource::Cluster(_) => {
-            "give the agent access to the API server, with the rights to list and watch pods"
-        }
-    };
-    let pods = match node {
-        Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
-        Err(error) => Err(error.to_string()),
-    };
-    Some(match pods {
-        Ok(pods) => {
-            let count = pods.map_or(0, |index| index.len());
-            Finding::ok("names", format!("{count} pods of this node listed"))
-        }
-        Err(error) => Finding::warn("names", error, remedy),
-    })
-}
-
-/// Checks access to the agent's own Node. `None` if nothing is published.
-async fn own_node(config: &CheckConfig, node: &OwnNodeResult) -> Option<Finding> {
-    if config.publish.mode(&config.source) != Publish::On {
-        return None;
-    }
-    let error = match node {
-        Ok(node) => match node.as_ref()?.get().await {
-            Ok(keys) => {
-                return Some(Finding::ok("node", format!("{} is readable", keys.metadata.name)));
-            }
-            Err(error) => error.to_string(),
-        },
-        Err(error) => error.to_string(),
-    };
-    let remedy = "apply daemonset/base and set --node-name to this node's name; or do not publish, \
-                  with --publish=off";
-    Some(Finding::warn("node", error, remedy))
-}
-
-/// Checks whether admission policies restrict what the agent's account may write. A Node that
-/// cannot be patched is reported by [`own_node`].
-async fn restriction(config: &CheckConfig, node: &OwnNodeResult) -> Option<Finding> {
-    if config.publish.mode(&config.source) != Publish::On {
-        return None;
-    }
-    let about = "admission";
-    match node.as_ref().ok()?.as_ref()?.foreign_write().await {
-        Ok(None) => {
-            Some(Finding::ok(about, "writes outside the agent's keys of its own Node are denied"))
-        }
-        Ok(Some(allowed)) => Some(Finding::warn(
-            about,
-            allowed.to_string(),
-            "apply daemonset/base/admission.yaml, with the name of this agent's account",
-        )),
-        Err(_) => None,
     }
 }
 
