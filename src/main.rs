@@ -53,9 +53,8 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
             nodes::nodes(&client, prefix, now, stale.stale_after, width, out).await
         })?,
         Command::Reap { api, flags, .. } => block_on(async {
-            let (now, keys) = (clock::now().timestamp(), flags.selection());
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
-            reap::reap(&client, prefix, keys, flags.candidates, now, out).await
+            reap::reap(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
         Command::Bridge(config) => bridge::bridge(config)?,
         Command::Completions { shell } => {

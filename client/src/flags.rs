@@ -7,7 +7,6 @@ use clap::Args;
 
 use crate::cluster::{ApiClient, ClusterError};
 use crate::contract::Prefix;
-use crate::reap::Reap;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cluster")]
@@ -49,34 +48,24 @@ pub struct StaleAfter {
 }
 
 /// What `reap` removes.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct ReapFlags {
     /// Age from which a score is stale, such as 15m
     #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration,
           help_heading = "Nodes")]
-    older_than: Option<Duration>,
+    pub older_than: Option<Duration>,
     /// All keys with the prefix, to uninstall
     #[arg(long, group = "what", help_heading = "Nodes")]
-    all: bool,
+    pub all: bool,
     /// Removal of values even if more than half of the nodes are stale, which suggests an outage
     #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
-    force: bool,
+    pub force: bool,
     /// Removal of the label PREFIX/migrate-first as well, from pods on these nodes
     ///
     /// For agents with --mark-candidate. It needs the right to list and patch pods.
     #[arg(long, help_heading = "Nodes")]
     pub candidates: bool,
-}
-
-impl ReapFlags {
-    /// The keys to remove.
-    pub fn selection(&self) -> Reap {
-        match self.older_than {
-            Some(age) => Reap::OlderThan { age, force: self.force },
-            None => Reap::All,
-        }
-    }
 }
 
 /// Parses a duration such as `90s`, `5m` or `1h30m`, which must be longer than 0.

@@ -11,16 +11,7 @@ use jiff::Timestamp;
 use crate::cluster::call::CallError;
 use crate::cluster::{ApiClient, NodeKeys, OwnNode, PodName};
 use crate::contract::{Freshness, Key, NodePressure, Prefix};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reap {
-    OlderThan {
-        age: Duration,
-        /// Removes them even if more than half of the values are stale.
-        force: bool,
-    },
-    All,
-}
+use crate::flags::ReapFlags;
 
 /// Attempts for a Node that changes between the read and the write.
 const TRIES: usize = 3;
@@ -31,22 +22,20 @@ const TRIES: usize = 3;
 pub async fn reap(
     api: &ApiClient,
     prefix: &Prefix,
-    reap: Reap,
-    candidates: bool,
+    flags: &ReapFlags,
     now: Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let &ReapFlags { older_than, force, candidates, .. } = flags;
     let mut nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
     nodes.retain(|node| node.has_own_keys(prefix));
     let scored = nodes.len();
-    let is_fresh = |node: &&NodeKeys| !is_stale(node, prefix, reap, now);
+    let is_fresh = |node: &&NodeKeys| !is_stale(node, prefix, older_than, now);
     let fresh: BTreeSet<String> =
         nodes.iter().filter(is_fresh).map(|node| node.metadata.name.clone()).collect();
     nodes.retain(|node| !fresh.contains(&node.metadata.name));
     let stale = nodes.len();
-    if let Reap::OlderThan { force: false, .. } = reap
-        && stale * 2 > scored
-    {
+    if older_than.is_some() && !force && stale * 2 > scored {
         bail!(
             "{stale} of {scored} nodes with a value are stale: that looks like an outage of the \
              agents or of the API server, so nothing was cleared; to clear them anyway, set --force",
@@ -55,7 +44,7 @@ pub async fn reap(
     let (mut cleared, mut failed) = (0, 0);
     for node in nodes {
         let name = node.metadata.name.clone();
-        let written = match clear(api, prefix, reap, node, now).await {
+        let written = match clear(api, prefix, older_than, node, now).await {
             Ok(false) => Ok(()),
             Ok(true) => {
                 cleared += 1;
@@ -104,9 +93,15 @@ async fn unmark(
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";
 
-/// Whether to clear the Node. Keys without a valid date count as stale.
-fn is_stale(node: &NodeKeys, prefix: &Prefix, reap: Reap, now: Timestamp) -> bool {
-    let Reap::OlderThan { age, .. } = reap else { return true };
+/// Whether to clear the Node. Without `older_than`, all are cleared. Keys without a valid date count as
+/// stale.
+fn is_stale(
+    node: &NodeKeys,
+    prefix: &Prefix,
+    older_than: Option<Duration>,
+    now: Timestamp,
+) -> bool {
+    let Some(age) = older_than else { return true };
     match NodePressure::from_annotations(prefix, &node.metadata.annotations) {
         Ok(Some(pressure)) => !matches!(pressure.freshness(now, age), Freshness::Fresh { .. }),
         Ok(None) | Err(_) => true,
@@ -117,7 +112,7 @@ fn is_stale(node: &NodeKeys, prefix: &Prefix, reap: Reap, now: Timestamp) -> boo
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,
-    reap: Reap,
+    older_than: Option<Duration>,
     mut node: NodeKeys,
     now: Timestamp,
 ) -> anyhow::Result<bool> {
@@ -133,7 +128,7 @@ async fn clear(
             Err(CallError::NotFound) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        if !node.has_own_keys(prefix) || !is_stale(&node, prefix, reap, now) {
+        if !node.has_own_keys(prefix) || !is_stale(&node, prefix, older_than, now) {
             return Ok(false);
         }
     }

@@ -98,8 +98,7 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
             show(AgentPod::new(api, node, namespace)).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
-            let keys = flags.selection();
-            reap::reap(&api, &prefix, keys, flags.candidates, now, &mut out).await
+            reap::reap(&api, &prefix, &flags, now, &mut out).await
         }
     }
 }

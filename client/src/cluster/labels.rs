@@ -22,10 +22,10 @@ pub struct PodName {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct ListedPod {
+pub(super) struct ListedPod {
     metadata: Name,
     #[serde(default)]
-    spec: Spec,
+    pub(super) spec: Spec,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -36,8 +36,8 @@ struct Name {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: String,
+pub(super) struct Spec {
+    pub(super) node_name: String,
 }
 
 impl ApiClient {

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::call::{CallError, LONGEST_OBJECT, call};
 use super::client::{ApiClient, OwnNode};
+use super::labels::ListedPod;
 use super::watch::{WatchEvent, watch};
 use crate::contract::Prefix;
 
@@ -54,17 +55,6 @@ pub struct NodeMetadata {
 #[serde(default)]
 struct NodeSpec {
     taints: Vec<Value>,
-}
-
-#[derive(Clone, Deserialize)]
-struct PlacedPod {
-    spec: Placement,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Placement {
-    node_name: String,
 }
 
 /// A write that admission policies should deny the agent.
@@ -211,7 +201,7 @@ impl OwnNode {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
         let params = ListParams::default().fields(&elsewhere).limit(1);
         let request = Request::new(PODS).list(&params);
-        let pods: ObjectList<PlacedPod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
+        let pods: ObjectList<ListedPod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
         Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
     }
 

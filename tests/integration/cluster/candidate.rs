@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::{ApiClient, OwnNode};
-use psi_agent::client::reap::{Reap, reap};
+use psi_agent::client::flags::ReapFlags;
+use psi_agent::client::reap::reap;
 use psi_agent::contract::Prefix;
 use psi_agent::publish::publisher::{Publisher, Report, Settings};
 use psi_agent::relief::NoCandidate;
@@ -236,13 +237,15 @@ async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
     score(NODE, now - Duration::from_secs(3600));
     score("node-b", now);
     let (api, prefix) = (ApiClient::new(scene.reap.clone()), Prefix::default());
-    let old = Reap::OlderThan { age: Duration::from_secs(900), force: false };
+    let all = ReapFlags { all: true, candidates: true, ..ReapFlags::default() };
+    let older_than = Some(Duration::from_secs(900));
+    let old = ReapFlags { older_than, candidates: true, ..ReapFlags::default() };
     let mut out = Vec::new();
-    reap(&api, &prefix, old, true, now, &mut out).await.unwrap();
+    reap(&api, &prefix, &old, now, &mut out).await.unwrap();
     assert_eq!(scene.labelled(), ["far"], "its agent is alive");
     let out = String::from_utf8(out).unwrap();
     assert!(out.contains("vms/db: label removed\n") && out.contains("node-a: cleared\n"), "{out}");
-    reap(&api, &prefix, Reap::All, true, now, &mut Vec::new()).await.unwrap();
+    reap(&api, &prefix, &all, now, &mut Vec::new()).await.unwrap();
     assert_eq!(scene.labelled(), Vec::<String>::new());
 }
 

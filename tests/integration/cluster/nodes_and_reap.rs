@@ -11,7 +11,8 @@ use kube::Client;
 use kube::client::Body;
 use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, ClusterError, OwnNode, block_on};
-use psi_agent::client::reap::{Reap, reap};
+use psi_agent::client::flags::ReapFlags;
+use psi_agent::client::reap::reap;
 use psi_agent::contract::Prefix;
 use serde_json::{Value, json};
 
@@ -198,8 +199,9 @@ impl ScriptedApi {
 
     async fn reap(&self) -> (anyhow::Result<()>, String) {
         let (prefix, mut out) = (Prefix::default(), Vec::new());
-        let what = Reap::OlderThan { age: Duration::from_secs(900), force: false };
-        let result = reap(&self.api, &prefix, what, false, Timestamp::now(), &mut out).await;
+        let older_than = Some(Duration::from_secs(900));
+        let flags = ReapFlags { older_than, ..ReapFlags::default() };
+        let result = reap(&self.api, &prefix, &flags, Timestamp::now(), &mut out).await;
         (result, String::from_utf8(out).unwrap())
     }
 
