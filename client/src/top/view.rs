@@ -154,9 +154,7 @@ impl View {
             };
         }
     }
-}
 
-impl View {
     /// The problems of the agent, and why there is no score, one sentence each.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let no_score = self.node.no_score.as_ref().map(|why| format!("No score: {why}."));
