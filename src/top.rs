@@ -1,4 +1,4 @@
-//! `psi-agent top`: the node and its VMs by contention, from a running agent, or, without one, from
+//! `psi-agent top`: the node and what it scores by contention, from a running agent, or, without one, from
 //! readings of the kernel by this process.
 
 mod client;

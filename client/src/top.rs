@@ -1,4 +1,4 @@
-//! `top`: a node and its VMs by contention, live in a terminal, or as one table.
+//! `top`: a node and what is scored on it by contention, live in a terminal, or as one table.
 
 mod screen;
 pub mod snapshot;

@@ -21,7 +21,7 @@ use agent_pod::AgentPod;
     bin_name = "kubectl psi",
     version,
     max_term_width = 100,
-    about = "Shows how much nodes slow their VMs down, as psi-agent measures it."
+    about = "Shows how much nodes slow their VMs or containers down, as psi-agent measures it."
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -51,7 +51,7 @@ enum Command {
         #[command(flatten)]
         stale: StaleAfter,
     },
-    /// Show a node and its VMs by contention, live in a terminal
+    /// Show a node and its VMs or containers by contention, live in a terminal
     ///
     /// Reads the node's agent through the API server, as kubectl port-forward does. Press c, u or m to sort
     /// by contention, CPUs used or memory pressure, ? for help, and q, Esc or Ctrl-C to quit. If stdout is

@@ -21,7 +21,8 @@ use crate::serve::authorization::AccessRules;
     name = "psi-agent",
     version,
     max_term_width = 100,
-    about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its VMs.",
+    about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its \
+             VMs, containers or units.",
     after_help = "The default command is run: `psi-agent --scope all` is `psi-agent run --scope all`.\n\
                   `psi-agent COMMAND -h` lists the flags of a command, `--help` explains them.\n\
                   Flags have environment variables: PSI_AGENT_SCOPE for --scope, and so on.\n\n\
@@ -33,18 +34,18 @@ pub enum Command {
     Run(Box<RunConfig>),
     /// Read twice, 2 s apart, print the metrics and exit
     Once(OnceConfig),
-    /// Show this node and its VMs by contention, live in a terminal
+    /// Show this node and its VMs, containers or units by contention, live in a terminal
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
     /// every 5 s. Press c, u or m to sort by contention, CPUs used or memory pressure, ? for help, and q,
     /// Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table and
     /// exits with 0. That table has at most 120 columns, or as many as the environment variable COLUMNS.
     ///
-    /// CONTENTION: share of its demand that a VM waited for because of the node. CPU, MEMORY, IO:
-    /// share of time in which some task waited. LIMIT: part of CPU that the VM's own limit explains.
-    /// NODE: CPU ready, the share of time that each of its CPUs waited because of the node. CPUS:
-    /// CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left the node. A dash is an
-    /// unknown value; most are unknown in the first table.
+    /// CONTENTION: share of its demand that the VM, container or unit waited for because of the node.
+    /// CPU, MEMORY, IO: share of time in which some task waited. LIMIT: part of CPU that own limits
+    /// explain. NODE: CPU ready, the share of time that each of its CPUs waited because of the node.
+    /// CPUS: CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left the node. A dash is
+    /// an unknown value; most are unknown in the first table.
     Top(TopConfig),
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
     Check(CheckConfig),

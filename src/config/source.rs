@@ -78,9 +78,9 @@ enum Scope {
 pub enum CpuSourceFlag {
     /// run-delay where --proc-root shows the host's processes, else psi
     Auto,
-    /// Run delay of the VMs' threads
+    /// Run delay of threads
     RunDelay,
-    /// CPU pressure of the VMs' cgroups
+    /// CPU pressure of cgroups
     Psi,
 }
 
