@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::agent::{Agent, BINARY};
 use crate::support::browser::Browser;
 use crate::support::cache_dir;
+use crate::support::fake_node::FakeNode;
 use crate::support::shown_node::ShownNode;
 
 /// What the page was given, and its texts, of the same moment.
@@ -217,7 +218,7 @@ fn check_agent(scene: &mut Scene) {
     for (id, expected) in [
         ("read", " s ago, over "),
         ("tick", " s ago, over 5."),
-        ("scored", " s ago, basis psi/9"),
+        ("scored", " s ago, basis psi/10"),
         ("published", "; dry run, not written"),
         ("published", ", high, observed "),
         ("pods", "listed"),
@@ -366,6 +367,40 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     browser.wait_until("byId('alarm').innerText.includes('No response from the agent')");
     assert!(browser.value("byId('main').className").as_str().unwrap().contains("old"));
     drop(node);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn units_are_scored_by_their_names_and_a_missing_score_has_its_reason() {
+    let service = r"system.slice/dev\x2dserver.service";
+    let reason = "No score: CPU contention is unknown, since there are no pods and no systemd units: \
+                  set --cgroup-root to the host's cgroup2 mount.";
+    for (units, rows, counts, sentence) in [
+        (
+            &[service, "user.slice"][..],
+            json!(["dev-server.service"]),
+            "1 units",
+            "No unit waits because of the node.",
+        ),
+        (
+            &[r"machine.slice/machine-qemu\x2d1\x2dweb.scope", service],
+            json!(["web"]),
+            "1 VMs",
+            "No VM waits because of the node.",
+        ),
+        (&[], json!([]), "0 cgroups", reason),
+    ] {
+        let host = FakeNode::of_units("page-units", units);
+        let flags = [&host.flags()[..], &["--cpu-source=psi".into()]].concat();
+        let agent = Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut browser = Browser::start("page-units");
+        browser.open(&format!("http://{}/", agent.address));
+        browser.wait_until(&format!("byId('sentence').innerText === {}", json!(sentence)));
+        let names = "[...byId('members').rows].map((row) => row.cells[0].textContent)";
+        assert_eq!(browser.value(names), rows);
+        let shown = browser.value("byId('counts').innerText");
+        assert_eq!(shown, format!("Scale 0 to 100. {counts}, 0 contended."));
+    }
 }
 
 #[test]
