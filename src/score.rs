@@ -156,7 +156,7 @@ impl History {
 }
 
 /// Contention of the node in one window.
-struct Window {
+struct NodeContention {
     contention: PerResource<Result<f64, Absence>>,
     cpu_ready: Option<f64>,
 }
@@ -182,7 +182,7 @@ impl Scorer {
     pub fn of_one_window(counted: Vec<Resource>, tick: &Tick) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(tick);
-        let (contention, absence) = (score.latest, Window::of(tick).contention.map(Result::err));
+        let (contention, absence) = (score.latest, NodeContention::of(tick).contention.map(Result::err));
         let total = scorer.score(&contention, &absence, tick);
         NodeScore { score: total, contention, absence, ..score }
     }
@@ -193,7 +193,7 @@ impl Scorer {
         let window = tick.window.unwrap_or_default();
         self.steal.advance(steal_share(&tick.node), window);
         self.utilization.advance(tick.node.utilization.map(Ratio::get), window);
-        let latest = Window::of(tick);
+        let latest = NodeContention::of(tick);
         self.node.advance(&latest.contention.map(Result::ok), latest.cpu_ready, window);
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         let containers = self.advance_containers(measurements, window);
@@ -302,7 +302,7 @@ impl ContainerScore {
     }
 }
 
-impl Window {
+impl NodeContention {
     /// The quartiles of one window.
     fn of(tick: &Tick) -> Self {
         let cpu = quartile(Resource::Cpu, tick);

@@ -33,7 +33,7 @@ pub struct Snapshot<'a> {
     pub observed_at_ms: u64,
     /// Window of the rates, seconds; absent before the second sample.
     pub window_s: Option<f64>,
-    /// Source and version of the estimator, such as `run-delay/5`; absent before the first score.
+    /// Source and version of the estimator, such as `run-delay/6`; absent before the first score.
     pub basis: Option<String>,
     /// Time until the first score, seconds; absent if there is one, or if it is overdue, or if something
     /// else than the short history prevents it.

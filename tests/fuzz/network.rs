@@ -70,7 +70,7 @@ fn bridge() -> BridgeService {
             ("cpu", score),
             ("memory", "0"),
             ("observed-at", &observed_at.to_string()),
-            ("basis", "run-delay/5"),
+            ("basis", "run-delay/6"),
         ];
         let annotations =
             annotations.map(|(key, value)| (format!("psi-agent.io/{key}"), value.to_owned()));

@@ -90,7 +90,7 @@ while read -r method url protocol; do
         printf "{\"kind\":\"NodeList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"1\",\"continue\":\"%s\"},\"items\":[", next_page
         for (node = first; node < first + 50; node++) {
             printf "%s{\"metadata\":{\"name\":\"node-%d\",\"annotations\":{\"psi-agent.io/score\":\"15\",", (node > first ? "," : ""), node
-            printf "\"psi-agent.io/cpu\":\"15\",\"psi-agent.io/observed-at\":\"%s\",\"psi-agent.io/basis\":\"psi/9\",%s}}}", now, rest
+            printf "\"psi-agent.io/cpu\":\"15\",\"psi-agent.io/observed-at\":\"%s\",\"psi-agent.io/basis\":\"psi/10\",%s}}}", now, rest
         }
         print "]}"
     }' >/tmp/page

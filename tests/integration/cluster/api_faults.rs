@@ -205,7 +205,7 @@ fn a_connection_that_goes_silent_is_given_up_and_the_newest_value_is_written_by_
     let written_at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
     let mut annotate = vec!["annotate".to_owned(), "node".into(), NODE.into()];
     let date = format!("observed-at={written_at:.0}");
-    for pair in ["score=40", "cpu=40", "memory=0", "io=0", &date, "basis=psi/9"] {
+    for pair in ["score=40", "cpu=40", "memory=0", "io=0", &date, "basis=psi/10"] {
         annotate.push(format!("psi-agent.io/{pair}"));
     }
     cluster.kubectl(&annotate.iter().map(String::as_str).collect::<Vec<_>>(), "");

@@ -229,7 +229,7 @@ async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
     }
     let score = |node: &str, at: Timestamp| {
         let at = format!("psi-agent.io/observed-at={at}");
-        let keys = ["psi-agent.io/score=40", "psi-agent.io/basis=run-delay/5", &at];
+        let keys = ["psi-agent.io/score=40", "psi-agent.io/basis=run-delay/6", &at];
         let annotate = [&["annotate", "node", node][..], &keys].concat();
         scene.cluster.kubectl(&annotate, "");
     };

@@ -69,7 +69,7 @@ impl Scene {
             ("score", &*score),
             ("cpu", &*score),
             ("memory", "0"),
-            ("basis", "run-delay/5"),
+            ("basis", "run-delay/6"),
             ("observed-at", &format!("{at:.0}")),
         ]
         .map(|(key, value)| format!("psi-agent.io/{key}={value}"));

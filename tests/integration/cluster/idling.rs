@@ -86,7 +86,7 @@ fn leave_a_value(cluster: &Cluster, node: &str) {
     let date = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() - 60).unwrap();
     let annotations = json!({
         "psi-agent.io/score": "40", "psi-agent.io/cpu": "40", "psi-agent.io/memory": "0",
-        "psi-agent.io/io": "0", "psi-agent.io/basis": "psi/9",
+        "psi-agent.io/io": "0", "psi-agent.io/basis": "psi/10",
         "psi-agent.io/observed-at": date.to_string(),
     });
     let patch = json!({"metadata": {"annotations": annotations}}).to_string();

@@ -130,7 +130,7 @@ fn the_plugin_does_what_the_agents_commands_do() {
         let keys = [format!("psi-agent.io/score={value}"), format!("psi-agent.io/cpu={value}")];
         let date = "psi-agent.io/observed-at=2026-01-01T00:00:00Z";
         let all = ["annotate", "node", "node-a", &keys[0], &keys[1], date];
-        cluster.kubectl(&[&all[..], &["psi-agent.io/basis=psi/9"]].concat(), "");
+        cluster.kubectl(&[&all[..], &["psi-agent.io/basis=psi/10"]].concat(), "");
     };
     annotate("40");
     let kubeconfig = cluster.admin_kubeconfig();

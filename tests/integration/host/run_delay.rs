@@ -43,7 +43,7 @@ fn run_delay_is_read_where_the_hosts_processes_are_visible() {
         let latest = snapshot["node"]["latest"]["cpu"].as_f64()?;
         (latest > 0.3).then_some(snapshot)
     });
-    assert_eq!(told["basis"], "run-delay/5");
+    assert_eq!(told["basis"], "run-delay/6");
     let (passes, text) = check(&own, &[]);
     assert!(passes && text.contains("threads of 2 containers)"), "{text}");
 
