@@ -182,7 +182,8 @@ impl Scorer {
     pub fn of_one_window(counted: Vec<Resource>, tick: &Tick) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(tick);
-        let (contention, absence) = (score.latest, NodeContention::of(tick).contention.map(Result::err));
+        let (contention, absence) =
+            (score.latest, NodeContention::of(tick).contention.map(Result::err));
         let total = scorer.score(&contention, &absence, tick);
         NodeScore { score: total, contention, absence, ..score }
     }

@@ -185,4 +185,24 @@ mod tests {
         let wait = |cpus| wait(&unit, cpus, scale([&unit, &unit].into_iter(), Some(4.0), cpus));
         assert!((wait(2.0).unwrap().contention.get() - 2.0 / 3.0).abs() < 1e-6);
     }
+
+    #[test]
+    fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {
+        use std::time::Duration;
+        let (limits, counters) = (Needs::CPU_LIMITS, Needs::CPU_COUNTERS | Needs::TASKS);
+        let mut calm = workload(0.0, 0.5, 0.0, None, 9);
+        let read_at = calm.cpu.last().unwrap().at;
+        let after = |seconds| read_at + Duration::from_secs(seconds);
+        assert_eq!(needs(&calm, after(5)), Needs::empty());
+        assert!(needs(&calm, after(30)).contains(limits | counters));
+        assert_eq!(needs_of_other(&calm, after(30)), Needs::empty());
+        calm.cpu_waited_at = Some(read_at);
+        assert_eq!(needs(&calm, after(5)), counters);
+        assert_eq!(needs_of_other(&calm, after(5)), counters);
+        let waits = workload(0.5, 0.5, 0.0, None, 9);
+        assert_eq!(needs(&waits, after(5)), counters);
+        // The first two readings make a rate.
+        let new = Readings { cpu: Default::default(), ..workload(0.0, 0.5, 0.0, None, 9) };
+        assert_eq!(needs(&new, after(5)), counters);
+    }
 }

@@ -48,9 +48,102 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
         return Some(wait(raw));
     }
     let disk = DiskUse::of(readings, node);
-    let (others, by_node) = (disk.others?, reclaimed_by_node(readings));
+    Some(wait(share_by_node(raw, &disk, reclaimed_by_node(readings), node.cpus())?))
+}
+
+/// The share of time that the container waited because of the node. `by_node` is the share of its
+/// reclaimed pages that were reclaimed because of the node.
+fn share_by_node(raw: Ratio, disk: &DiskUse, by_node: f64, cpus: f64) -> Option<Ratio> {
+    let others = disk.others?;
     let again = disk.swapped_in.unwrap_or(0.0) + disk.displaced.unwrap_or(0.0);
     let again = (again * by_node).min(1.0);
-    let waited = disk_wait(raw, &disk, node.cpus());
-    Some(wait(Ratio::of(waited * (again + (1.0 - again) * others), 1.0)?))
+    Ratio::of(disk_wait(raw, disk, cpus) * (again + (1.0 - again) * others), 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{container, pressure, window};
+    use super::*;
+
+    const CPUS: f64 = 4.0;
+
+    fn share(some: f64, disk: DiskUse, by_node: f64) -> Option<f64> {
+        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, by_node, CPUS)?;
+        Some((share.get() * 1e6).round() / 1e6)
+    }
+
+    /// A VM on whose disks other workloads have this share.
+    fn beside(others: f64) -> DiskUse {
+        DiskUse { others: Some(others), ..DiskUse::default() }
+    }
+
+    #[test]
+    fn io_counts_by_the_part_that_others_have_of_the_disk() {
+        assert_eq!(share(0.4, beside(1.0), 1.0), Some(0.4));
+        assert_eq!(share(0.4, beside(0.25), 1.0), Some(0.1));
+        // On a disk of its own there is no contention.
+        assert_eq!(share(0.4, beside(0.0), 1.0), Some(0.0));
+        assert_eq!(share(0.4, DiskUse::default(), 1.0), None);
+    }
+
+    #[test]
+    fn io_wait_is_the_time_of_reads_and_refaults_count_whole() {
+        let swap = |some, reading, swapped_in, by_node| {
+            let (reading, swapped_in) = (Some(reading), Some(swapped_in));
+            share(some, DiskUse { reading, swapped_in, ..beside(0.5) }, by_node).unwrap()
+        };
+        // As measured on two CPUs: pressure shows 0.4 for a thread that slept for 0.7 of the time.
+        assert_eq!(swap(0.4, 0.7, 0.0, 1.0), 0.35);
+        // Reads for which no task waits do not decrease it, nor increase it beyond what is possible.
+        assert_eq!(swap(0.4, 0.1, 0.0, 1.0), 0.2);
+        assert_eq!(swap(0.4, 30.0, 0.0, 1.0), 0.5);
+        assert_eq!(swap(0.02, 30.0, 0.0, 1.0), 0.04);
+        // Reading pages that were swapped out because of the node counts in full, but not because of
+        // its own limit.
+        assert_eq!(swap(0.4, 0.7, 1.0, 1.0), 0.7);
+        assert_eq!(swap(0.4, 0.7, 0.5, 1.0), 0.525);
+        assert_eq!(swap(0.4, 0.7, 1.0, 0.0), 0.35);
+        // So does reading page cache that was evicted for the memory of other pods.
+        let file = |swapped_in, displaced, by_node| {
+            let (swapped_in, displaced) = (Some(swapped_in), Some(displaced));
+            share(0.4, DiskUse { swapped_in, displaced, ..beside(0.25) }, by_node).unwrap()
+        };
+        assert_eq!(file(0.0, 0.6, 1.0), 0.28);
+        assert_eq!(file(0.3, 0.6, 1.0), 0.37);
+        assert_eq!(file(0.6, 0.6, 1.0), 0.4);
+        assert_eq!(file(0.0, 0.6, 0.0), 0.1);
+    }
+
+    #[test]
+    fn a_container_with_an_io_max_has_no_weight_and_an_unread_one_is_unknown() {
+        let node = NodeReadings::default();
+        let mut vm = container(0.0, 1.0, 0.0, None);
+        vm.pressure.io = pressure(0.4);
+        let demand = |vm: &Readings| wait(vm, &node).map(|wait| (wait.node.get(), wait.demand));
+        assert_eq!(demand(&vm), Err(Unknown { most_demand: 1.0 }));
+        vm.io.limited = Some(true);
+        assert_eq!(demand(&vm), Ok((0.0, 0.0)));
+        // The share of others matters only if the VM waits for the disk.
+        vm.io.limited = Some(false);
+        assert_eq!(demand(&vm), Err(Unknown { most_demand: 1.0 }));
+        vm.pressure.io = pressure(0.005);
+        assert_eq!(demand(&vm), Ok((0.005, 1.0)));
+    }
+
+    #[test]
+    fn costly_files_are_read_while_the_container_waits() {
+        let (mut vm, mut node) = (container(0.0, 1.0, 0.0, None), NodeReadings::default());
+        let now = crate::clock::now().at;
+        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX, "not read yet");
+        vm.io.limited = Some(false);
+        assert_eq!(needs(&vm, &node, now), Needs::empty());
+        vm.pressure.io = pressure(0.4);
+        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | Needs::IO_COUNTERS);
+        node.reclaimed_at = Some(now);
+        assert!(needs(&vm, &node, now).contains(Needs::REFAULTS));
+        // For a minute after a wait, so that counters have a rate.
+        (vm.pressure.io, vm.io.waited_at) =
+            (window(Default::default(), Default::default()), Some(now));
+        assert!(needs(&vm, &node, now).contains(Needs::IO_COUNTERS));
+    }
 }

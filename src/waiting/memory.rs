@@ -40,15 +40,11 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
+    let by_node = reclaimed_by_node(readings);
     let disk = DiskUse::of(readings, node);
     let io = readings.pressure.io.shares().some;
-    let waited = io.map_or(0.0, |io| disk_wait(io, &disk, node.cpus()));
-    let by_node = reclaimed_by_node(readings);
-    let for_pages = |share: Option<f64>| waited * share.unwrap_or(0.0) * by_node;
-    // Waiting for its own pages in swap, and the part of it that the kernel does not count as a
-    // stall.
-    let swapping = for_pages(disk.swapped_in);
-    let unstalled = for_pages(disk.swapped_in_unstalled);
+    let (swapping, unstalled) =
+        io.map_or((0.0, 0.0), |io| for_swap(io, &disk, by_node, node.cpus()));
     let (mut own_limit, mut stalled) = (0.0, 0.0);
     if raw > Ratio::ZERO {
         stalled = if node.reclaims()? { raw.get() * by_node } else { 0.0 };
@@ -56,4 +52,102 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
     }
     let share = Ratio::of((stalled + unstalled).max(swapping), 1.0)?;
     Some(Wait::of_stall(raw, Ratio::of(own_limit, 1.0)?, share, weight))
+}
+
+/// Shares of time that the container waited for its pages in swap because of the node, and the part of
+/// it that the kernel does not count as a stall.
+fn for_swap(io: Ratio, disk: &DiskUse, by_node: f64, cpus: f64) -> (f64, f64) {
+    let waited = disk_wait(io, disk, cpus) * by_node;
+    let for_pages = |share: Option<f64>| waited * share.unwrap_or(0.0);
+    (for_pages(disk.swapped_in), for_pages(disk.swapped_in_unstalled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::readings::ScannedPages;
+    use super::super::tests::{container, pressure, window};
+    use super::*;
+    use crate::kernel::node_text::Reclaim;
+
+    /// A node that reclaims memory or not.
+    fn node(reclaims: bool) -> NodeReadings {
+        let scanned = |pages| Reclaim { pgscan_kswapd: Some(pages), pgscan_direct: Some(0) };
+        let reclaim = window(scanned(0), scanned(u64::from(reclaims)));
+        NodeReadings { reclaim, ..NodeReadings::default() }
+    }
+
+    /// A VM that waits for 0.3 of the time. Its own limit was hit or not, and kswapd scanned this share
+    /// of its pages.
+    fn vm(own_limit: bool, by_kswapd: Option<u64>) -> Readings {
+        let mut vm = container(0.0, 1.0, 0.0, None);
+        vm.pressure.memory = pressure(0.3);
+        vm.memory.limit_hits = window(0, u64::from(own_limit));
+        if let Some(percent) = by_kswapd {
+            let pages = |by_kswapd, directly| ScannedPages { by_kswapd, directly };
+            vm.memory.scanned = window(pages(7, 7), pages(7 + percent, 107 - percent));
+        }
+        vm
+    }
+
+    fn shares(vm: &Readings, reclaims: bool) -> (f64, f64) {
+        let wait = wait(vm, &node(reclaims)).unwrap();
+        let round = |share: Ratio| (share.get() * 1e6).round() / 1e6;
+        (round(wait.node), round(wait.own_limit))
+    }
+
+    #[test]
+    fn pressure_counts_while_the_node_reclaims_less_the_part_of_own_limits() {
+        assert_eq!(shares(&vm(false, None), false), (0.0, 0.0));
+        assert_eq!(shares(&vm(true, None), false), (0.0, 0.3));
+        assert_eq!(shares(&vm(true, Some(80)), false), (0.0, 0.3));
+        // The share that was reclaimed because of the node is unknown, so it counts as 0.
+        assert_eq!(shares(&vm(true, None), true), (0.0, 0.3));
+        assert_eq!(shares(&vm(true, Some(80)), true), (0.24, 0.06));
+        assert_eq!(shares(&vm(false, Some(80)), true), (0.3, 0.0));
+    }
+
+    #[test]
+    fn refaults_from_swap_are_memory_wait() {
+        let swap = |swapped_in, unstalled, by_node| {
+            let disk = DiskUse {
+                reading: Some(0.4),
+                swapped_in: Some(swapped_in),
+                swapped_in_unstalled: Some(unstalled),
+                ..DiskUse::default()
+            };
+            for_swap(Ratio::of(0.2, 1.0).unwrap(), &disk, by_node, 4.0)
+        };
+        // As measured on Linux 6.1, which counts none of it as a stall.
+        assert_eq!(swap(1.0, 1.0, 1.0), (0.4, 0.4));
+        // Newer kernels count a part of it as a stall, which is in the pressure already.
+        assert_eq!(swap(0.5, 0.25, 1.0), (0.2, 0.1));
+        // Pages that were swapped out because of its own limit do not count.
+        assert_eq!(swap(1.0, 1.0, 0.0), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_unknown_and_bounded_by_its_memory() {
+        let unknown = |change: fn(&mut Readings)| {
+            let mut vm = Readings { ..vm(true, None) };
+            vm.memory.in_use = MemoryInUse::Bytes(4096);
+            change(&mut vm);
+            wait(&vm, &node(true)).map(|_| ()).map_err(|unknown| unknown.most_demand)
+        };
+        assert_eq!(unknown(|_| ()), Ok(()));
+        assert_eq!(unknown(|vm| vm.memory.limit_hits.clear()), Err(4096.0));
+        assert_eq!(unknown(|vm| vm.pressure.memory.clear()), Err(4096.0));
+        let unreadable: fn(&mut Readings) = |vm| vm.memory.in_use = MemoryInUse::Unreadable;
+        assert_eq!(unknown(unreadable), Err(f64::INFINITY));
+    }
+
+    #[test]
+    fn files_are_read_after_the_pressure_has_moved() {
+        let (mut node, calm) = (node(false), container(0.0, 1.0, 0.0, None));
+        node.pressure.memory = pressure(0.0);
+        assert_eq!(needs(&calm, &node), Needs::empty());
+        assert_eq!(needs(&vm(false, None), &node), Needs::LIMIT_HITS);
+        assert_eq!(needs(&vm(true, None), &node), Needs::LIMIT_HITS | Needs::SCANNED);
+        node.pressure.memory = pressure(0.1);
+        assert_eq!(needs(&calm, &node), Needs::MEMORY_IN_USE);
+    }
 }

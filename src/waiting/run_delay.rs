@@ -168,4 +168,18 @@ mod tests {
         assert!(waits(&starved));
         assert_eq!(demand_of(&starved), (1.0, 0.5));
     }
+
+    #[test]
+    fn counters_of_a_quota_are_read_while_the_threads_wait() {
+        use std::time::Duration;
+        let needs_of = |vm: &Readings| {
+            let read_at = vm.cpu_limits.as_ref().unwrap().at;
+            needs(vm, read_at + Duration::from_secs(5))
+        };
+        assert_eq!(needs_of(&vm(1.0, 1.0, 0.0, None)), Needs::empty(), "no quota");
+        assert_eq!(needs_of(&vm(1.0, 0.0, 0.0, Some(2.0))), Needs::empty(), "no wait");
+        assert_eq!(needs_of(&vm(1.0, 1.0, 0.0, Some(2.0))), Needs::CPU_COUNTERS);
+        let hidden = Readings { threads: Threads::Hidden, ..vm(1.0, 0.0, 0.0, Some(2.0)) };
+        assert_eq!(needs_of(&hidden), Needs::CPU_COUNTERS);
+    }
 }
