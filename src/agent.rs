@@ -19,6 +19,7 @@ use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
+use crate::waiting::CpuSource;
 use ticks::Ticks;
 
 mod access;
@@ -63,7 +64,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     let host = Host::open(source)?;
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
-    let cpu_source = host.cpu_source.word();
+    let cpu_source = describe_cpu_source(&host);
     let metrics = OwnMetrics::new(&features(config));
     let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
     metrics.set_cgroup2(!host.node_alone);
@@ -127,6 +128,21 @@ fn warn_of_missing_cgroup2(host: &Host) {
              boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
         );
     }
+}
+
+/// The source of CPU wait time. A kernel that counts no run delay is an error where that was chosen.
+fn describe_cpu_source(host: &Host) -> String {
+    let source = host.cpu_source;
+    if host.counts_run_delay {
+        return source.word().to_owned();
+    }
+    if source == CpuSource::RunDelay {
+        tracing::error!(
+            "This kernel counts no run delay, so there is no CPU score: boot it with delayacct, or set \
+             --cpu-source=psi; see `psi-agent check`"
+        );
+    }
+    format!("{} (this kernel counts no run delay)", source.word())
 }
 
 fn describe(host: &Host) -> String {

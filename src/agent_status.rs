@@ -59,8 +59,6 @@ pub struct PublishStatus {
 pub struct PublishedValue {
     /// The score, 0 to 100.
     pub score: u8,
-    /// `low`, `medium` or `high`.
-    pub level: &'static str,
     /// The time of the score, milliseconds since the epoch.
     pub observed_at_ms: u64,
 }

@@ -142,13 +142,14 @@ impl Collector {
         let population = self.selector.select(all.population(in_cluster), now);
         let (mut members, beside) = all.members(population);
         if self.cpu_source == CpuSource::RunDelay && self.counts_run_delay {
+            // Without pressure, threads show the wait of any container.
+            let all_threads = self.node.readings.pressure.cpu.last().is_none();
             let may_be_vm = |member: &&Member<'_>| match population {
                 Population::Vms => true,
-                Population::Containers => member.workload.is_none(),
-                Population::Units => false,
+                Population::Containers => all_threads || member.workload.is_none(),
+                Population::Units => all_threads,
             };
             let vms: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
-            let all_threads = self.node.readings.pressure.cpu.last().is_none();
             self.processes.follow(&self.node.proc, &vms, all_threads, states, files);
         }
         let mut pass = TickPass {

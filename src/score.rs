@@ -59,7 +59,7 @@ pub struct NodeScore {
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
     pub contended: usize,
-    /// Workloads whose waiting is unknown.
+    /// Workloads whose waiting has been unknown for more than one window.
     pub hidden: PerResource<usize>,
     /// The scored containers or units.
     pub containers: Vec<ContainerScore>,
@@ -205,9 +205,11 @@ impl Scorer {
             }
             None => Some(latest.contention.of(resource).err().unwrap_or(Absence::WarmingUp)),
         });
+        // In the first window of a wait its causes have no rate yet.
         let hidden = |resource| {
-            let waiting = containers.iter().map(|container| container.waiting.of(resource));
-            waiting.filter(|wait| wait.is_none()).count()
+            let histories = self.containers.values().map(|(history, _)| history);
+            let absent = histories.map(|history| history.contention.of(resource).absent_for());
+            absent.filter(|absent| *absent > window).count()
         };
         NodeScore {
             moment: tick.moment,

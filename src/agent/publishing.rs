@@ -140,8 +140,8 @@ fn log_mark(mark: &Mark) {
 }
 
 fn value(published: &PublishedScore) -> PublishedValue {
-    let PublishedScore { score, level, observed_at_ms, .. } = *published;
-    PublishedValue { score, level: level.word(), observed_at_ms }
+    let PublishedScore { score, observed_at_ms, .. } = *published;
+    PublishedValue { score, observed_at_ms }
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.

@@ -149,7 +149,7 @@ mod tests {
         let failing =
             PublishStatus { mode: Some("on"), error: Some(error), ..PublishStatus::default() };
         assert_eq!(publish(), failing);
-        let value = PublishedValue { score: 35, level: "high", observed_at_ms: 4 };
+        let value = PublishedValue { score: 35, observed_at_ms: 4 };
         publishes.published(value);
         let working =
             PublishStatus { mode: Some("on"), last: Some(value), ..PublishStatus::default() };

@@ -33,7 +33,7 @@ impl MovingAverage {
         let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
             if self.absent > HELD_FOR {
-                *self = Self::default();
+                *self = Self { absent: self.absent, ..Self::default() };
             }
             return;
         };
@@ -47,6 +47,11 @@ impl MovingAverage {
     pub fn adopt(&mut self, value: f64) {
         self.sum += value * (1.0 - self.weight);
         self.weight = 1.0;
+    }
+
+    /// For how long no value could be read.
+    pub fn absent_for(&self) -> Duration {
+        self.absent
     }
 
     /// The value, even with a short history; `None` before the first window.

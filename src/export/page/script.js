@@ -243,7 +243,7 @@ function showNode(snapshot, members, kind) {
 }
 
 function publishWords({ mode, last, error }) {
-  const value = last ? `${last.score}, ${last.level}, observed ${ago(last.observed_at_ms)}` : "nothing yet";
+  const value = last ? `${last.score}, observed ${ago(last.observed_at_ms)}` : "nothing yet";
   if (mode === "off") return "off: --publish off";
   if (mode === "dry-run") return `${value}; dry run, not written`;
   return error ? `${value}; publishing fails` : value;

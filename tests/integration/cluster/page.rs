@@ -220,7 +220,7 @@ fn check_agent(scene: &mut Scene) {
         ("tick", " s ago, over 5."),
         ("scored", " s ago, basis psi/10"),
         ("published", "; dry run, not written"),
-        ("published", ", high, observed "),
+        ("published", ", observed "),
         ("pods", "listed"),
     ] {
         let text = scene.text_of(id);
