@@ -45,7 +45,10 @@ fn run_delay_is_read_where_the_hosts_processes_are_visible() {
     });
     assert_eq!(told["basis"], "run-delay/6");
     let (passes, text) = check(&own, &[]);
-    assert!(passes && text.contains("the host's processes are visible"), "{text}");
+    assert!(
+        passes && text.contains("run delay: the host's processes are visible in /proc"),
+        "{text}"
+    );
 
     // In a process namespace of its own, with a `/proc` of its own, no other is to be seen.
     let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
