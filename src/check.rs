@@ -240,8 +240,14 @@ fn score(config: &CheckConfig, host: Host) -> Vec<Finding> {
     let tick = collector.tick(None);
     let score = Scorer::of_one_window(COUNTED.to_vec(), &tick);
     let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
+    let members = format!(
+        "{} {}",
+        score.containers.len(),
+        score.population.map_or("containers", Population::word)
+    );
+    let hidden = (hidden > 0).then(|| format!("{hidden} of {members}"));
     let source = cpu_source(config, source, counts_run_delay, hidden);
-    files(&tick.report.errors).into_iter().chain([scored(&score), source]).collect()
+    files(&tick.report.errors).into_iter().chain([scored(&score, members), source]).collect()
 }
 
 fn files(errors: &[ReadError]) -> Option<Finding> {
@@ -253,22 +259,13 @@ fn files(errors: &[ReadError]) -> Option<Finding> {
 }
 
 /// Reports what is scored and, if there is no score, why.
-fn scored(score: &NodeScore) -> Finding {
+fn scored(score: &NodeScore, members: String) -> Finding {
     let about = "scored";
-    let count = score.containers.len();
-    let population = score.population.map_or("containers", Population::word);
-    let text = format!("{count} {population}");
-    let absent = COUNTED.iter().find_map(|&resource| {
-        let why = (*score.absence.of(resource)).filter(|_| score.score.is_none())?;
-        Some(format!(
-            "{text}; no score, since {} contention is unknown: {}",
-            resource.word(),
-            why.text()
-        ))
-    });
-    match absent {
-        None => Finding::ok(about, text),
-        Some(text) => Finding::warn(about, text, "see the other findings"),
+    match score.missing(&COUNTED) {
+        None => Finding::ok(about, members),
+        Some(missing) => {
+            Finding::warn(about, format!("{members}; no score: {missing}"), missing.remedy())
+        }
     }
 }
 
@@ -276,32 +273,32 @@ fn cpu_source(
     config: &CheckConfig,
     source: CpuSource,
     counts_run_delay: bool,
-    hidden: usize,
+    hidden: Option<String>,
 ) -> Finding {
     let about = "cpu source";
     let chosen =
         if config.source.cpu_source == CpuSourceFlag::Auto { ", chosen by auto" } else { "" };
-    match source {
-        CpuSource::Psi if !counts_run_delay => Finding::ok(
+    match (source, hidden) {
+        (CpuSource::Psi, _) if !counts_run_delay => Finding::ok(
             about,
             format!("PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"),
         ),
-        CpuSource::Psi => Finding::ok(about, format!("PSI{chosen}")),
-        CpuSource::RunDelay if !counts_run_delay => Finding::fail(
+        (CpuSource::Psi, _) => Finding::ok(about, format!("PSI{chosen}")),
+        (CpuSource::RunDelay, _) if !counts_run_delay => Finding::fail(
             about,
             "run delay is not counted by this kernel, so there is no CPU score",
             "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
         ),
-        CpuSource::RunDelay if hidden > 0 => Finding::fail(
+        (CpuSource::RunDelay, Some(hidden)) => Finding::fail(
             about,
             format!(
                 "run delay{chosen} is not readable, so there is no CPU score: --proc-root does not \
-                 show all threads of {hidden} containers"
+                 show all threads of {hidden}"
             ),
             "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
              or choose --cpu-source=psi",
         ),
-        CpuSource::RunDelay => Finding::ok(
+        (CpuSource::RunDelay, None) => Finding::ok(
             about,
             format!(
                 "run delay{chosen}: the host's processes are visible in {}",
