@@ -6,10 +6,9 @@ use std::pin::pin;
 
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
-use kube::core::watch::Bookmark;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::Error;
 use serde::Deserialize;
@@ -22,9 +21,6 @@ use super::watch::WatchEvent;
 use crate::pod::{Metadata, Pod};
 
 const PODS: &str = "/api/v1/pods";
-
-/// Annotation of the bookmark after the pods that exist at the start of a watch.
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Status code if events since the version are no longer available.
 const GONE: u16 = 410;
@@ -63,8 +59,7 @@ impl OwnNode {
             client: self.api.client.clone(),
             selector,
             on_skipped,
-            version: String::new(),
-            initial: None,
+            version: None,
             events: None,
         };
         let events = stream::unfold(watch, |mut watch| async move {
@@ -95,77 +90,71 @@ impl OwnNode {
 type Events = BoxStream<'static, kube::Result<KubeEvent<Box<RawValue>>>>;
 
 /// A list that is kept up to date by a watch, one pod in memory at a time. The API server serves both
-/// from its cache. A list without a version, or in pages, can read all pods of the cluster from etcd.
+/// from its cache, and finds the pods of the list by an index. A list without a version, or in pages,
+/// can read all pods of the cluster from etcd, and a streaming list reads all that are in the cache.
 struct PodWatch<S> {
     client: Client,
     selector: String,
     on_skipped: S,
-    /// The version of the list that the next watch begins at; empty if a list is needed.
-    version: String,
-    /// The pods of a streaming list, until it is complete.
-    initial: Option<Vec<Pod>>,
+    /// The version that the next watch begins at; `None` if a list is needed.
+    version: Option<String>,
     events: Option<Events>,
 }
 
 impl<S: FnMut(UndecodablePod)> PodWatch<S> {
+    /// After an error, the next watch begins at the same version, unless the events since then are
+    /// gone.
     async fn next(&mut self) -> Result<WatchEvent<Pod>, Error> {
+        let event = self.try_next().await;
+        if let Err(error) = &event {
+            self.events = None;
+            if let Error::WatchError(status) | Error::WatchStartFailed(kube::Error::Api(status)) =
+                error
+                && status.code == GONE
+            {
+                self.version = None;
+            }
+        }
+        event
+    }
+
+    async fn try_next(&mut self) -> Result<WatchEvent<Pod>, Error> {
         loop {
-            let Some(events) = &mut self.events else {
-                if let Some(pods) = self.start().await? {
-                    return Ok(WatchEvent::Listed(pods));
-                }
-                continue;
+            let Some(version) = &self.version else {
+                return self.list().await.map(WatchEvent::Listed).map_err(Error::InitialListFailed);
             };
-            let event = match events.next().await {
-                // The server streams no lists, for example because its etcd reports no progress.
-                Some(Ok(KubeEvent::Error(_))) if self.initial.is_some() => {
-                    return self.list().await.map(WatchEvent::Listed);
-                }
-                Some(Ok(KubeEvent::Error(status))) => Err(Error::WatchError(status)),
-                Some(event) => event.map_err(Error::WatchFailed),
-                None if self.initial.is_some() => {
-                    Err(Error::WatchFailed(unreadable(ErrorKind::UnexpectedEof)))
-                }
-                // The time limit of the watch was reached.
+            let events = match &mut self.events {
+                Some(events) => events,
                 None => {
-                    self.events = None;
-                    continue;
+                    let events = watch(&self.client, &self.selector, version).await;
+                    self.events.insert(events.map_err(Error::WatchStartFailed)?)
                 }
             };
-            let event = event.map_err(|error| self.failed(error))?;
-            if let Some(event) = self.follow(event) {
-                return Ok(event);
+            match events.try_next().await.map_err(Error::WatchFailed)? {
+                Some(KubeEvent::Added(json) | KubeEvent::Modified(json)) => {
+                    if let Some(pod) = self.decode(json.get().as_bytes()) {
+                        self.version.clone_from(&pod.metadata.resource_version);
+                        return Ok(WatchEvent::Changed(pod));
+                    }
+                }
+                Some(KubeEvent::Deleted(json)) => {
+                    if let Ok(WithMetadata { metadata }) = serde_json::from_str(json.get()) {
+                        self.version.clone_from(&metadata.resource_version);
+                        return Ok(WatchEvent::Deleted(Pod { metadata, ..Pod::default() }));
+                    }
+                }
+                Some(KubeEvent::Bookmark(bookmark)) => {
+                    self.version = Some(bookmark.metadata.resource_version);
+                }
+                Some(KubeEvent::Error(status)) => return Err(Error::WatchError(status)),
+                // The time limit of the watch was reached.
+                None => self.events = None,
             }
         }
-    }
-
-    /// Starts a watch, with a streaming list if one is needed. Returns the pods if the server serves
-    /// no streaming lists.
-    async fn start(&mut self) -> Result<Option<Vec<Pod>>, Error> {
-        let needs_list = self.version.is_empty();
-        let version = if needs_list { "0" } else { &*self.version };
-        let params = WatchParams { send_initial_events: needs_list, ..WatchParams::default() };
-        let request = Request::new(PODS).watch(&params.fields(&self.selector), version);
-        let request =
-            request.map_err(|error| Error::WatchStartFailed(kube::Error::BuildRequest(error)))?;
-        match self.client.request_events(request).await {
-            Ok(events) => {
-                self.initial = needs_list.then(Vec::new);
-                self.events = Some(events.boxed());
-                Ok(None)
-            }
-            Err(kube::Error::Api(_)) if needs_list => self.list().await.map(Some),
-            Err(error) => Err(self.failed(Error::WatchStartFailed(error))),
-        }
-    }
-
-    async fn list(&mut self) -> Result<Vec<Pod>, Error> {
-        (self.initial, self.events) = (None, None);
-        self.try_list().await.map_err(Error::InitialListFailed)
     }
 
     /// Lists the pods as they are in the API server's cache.
-    async fn try_list(&mut self) -> kube::Result<Vec<Pod>> {
+    async fn list(&mut self) -> kube::Result<Vec<Pod>> {
         let params = ListParams::default().fields(&self.selector).match_any();
         let request = Request::new(PODS).list(&params).map_err(kube::Error::BuildRequest)?;
         let mut body = pin!(self.client.request_stream(request).await?);
@@ -179,65 +168,22 @@ impl<S: FnMut(UndecodablePod)> PodWatch<S> {
             let length = bytes.len();
             body.as_mut().consume(length);
             if items.buffered() > LONGEST_OBJECT {
-                return Err(unreadable(ErrorKind::FileTooLarge));
+                return Err(kube::Error::ReadEvents(ErrorKind::FileTooLarge.into()));
             }
         }
         let list: WithMetadata =
             serde_json::from_slice(items.rest()).map_err(kube::Error::SerdeError)?;
-        self.version = list.metadata.resource_version.unwrap_or_default();
+        self.version = list.metadata.resource_version;
         Ok(pods)
-    }
-
-    /// The event to report, if any: none before a streaming list is complete.
-    fn follow(&mut self, event: KubeEvent<Box<RawValue>>) -> Option<WatchEvent<Pod>> {
-        match event {
-            KubeEvent::Added(json) | KubeEvent::Modified(json) => {
-                let pod = self.decode(json.get().as_bytes())?;
-                if let Some(pods) = &mut self.initial {
-                    pods.push(pod);
-                    return None;
-                }
-                self.version = pod.metadata.resource_version.clone().unwrap_or_default();
-                Some(WatchEvent::Changed(pod))
-            }
-            KubeEvent::Deleted(json) => {
-                let WithMetadata { metadata } = serde_json::from_str(json.get()).ok()?;
-                if let Some(pods) = &mut self.initial {
-                    pods.retain(|pod| pod.metadata.uid != metadata.uid);
-                    return None;
-                }
-                self.version = metadata.resource_version.clone().unwrap_or_default();
-                Some(WatchEvent::Deleted(Pod { metadata, ..Pod::default() }))
-            }
-            KubeEvent::Bookmark(Bookmark { metadata, .. }) => {
-                let is_end = metadata.annotations.contains_key(INITIAL_EVENTS_END);
-                if self.initial.is_none() || is_end {
-                    self.version = metadata.resource_version;
-                }
-                Some(WatchEvent::Listed(self.initial.take_if(|_| is_end)?))
-            }
-            KubeEvent::Error(_) => None,
-        }
     }
 
     fn decode(&mut self, json: &[u8]) -> Option<Pod> {
         decode(json).map_err(&mut self.on_skipped).ok()
     }
-
-    /// Ends the watch after an error. The next one begins at the same version, unless the events
-    /// since then are gone.
-    fn failed(&mut self, error: Error) -> Error {
-        self.events = None;
-        if let Error::WatchError(status) | Error::WatchStartFailed(kube::Error::Api(status)) =
-            &error
-            && status.code == GONE
-        {
-            self.version.clear();
-        }
-        error
-    }
 }
 
-fn unreadable(kind: ErrorKind) -> kube::Error {
-    kube::Error::ReadEvents(kind.into())
+async fn watch(client: &Client, selector: &str, version: &str) -> kube::Result<Events> {
+    let params = WatchParams::default().fields(selector);
+    let request = Request::new(PODS).watch(&params, version).map_err(kube::Error::BuildRequest)?;
+    Ok(client.request_events(request).await?.boxed())
 }
