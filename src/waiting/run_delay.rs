@@ -22,15 +22,13 @@ impl ThreadTimes {
     /// this window, and those of a thread that ended are lost.
     pub(super) fn of(readings: &Readings) -> Option<Self> {
         let Threads::Read(threads) = &readings.threads else { return None };
-        let rates: Vec<(f64, f64)> = threads.iter().filter_map(rates).collect();
-        if rates.is_empty() && !threads.is_empty() {
-            return None;
+        let (mut ran, mut delayed, mut is_known) = (0.0, 0.0, threads.is_empty());
+        for (more_ran, more_delayed) in threads.iter().filter_map(rates) {
+            (ran, delayed, is_known) = (ran + more_ran, delayed + more_delayed, true);
         }
         let vcpus = threads.iter().filter(|thread| thread.is_vcpu).count();
         let vcpus = u32::try_from(vcpus).ok().filter(|vcpus| *vcpus > 0).map(f64::from);
-        let ran = rates.iter().map(|(ran, _)| ran).sum();
-        let delayed = rates.iter().map(|(_, delayed)| delayed).sum();
-        Some(Self { ran, delayed, vcpus })
+        is_known.then_some(Self { ran, delayed, vcpus })
     }
 }
 
