@@ -123,7 +123,7 @@ impl Collector {
             node: NodeRates::of(&self.node.readings),
             scored,
             others,
-            report: self.report(&found, matching),
+            report: self.end_pass(&found, matching),
         }
     }
 
@@ -229,7 +229,7 @@ impl Collector {
             beside,
             workloads: shown,
             cpu_source: self.cpu_source,
-            report: self.report(&found, matching),
+            report: self.end_pass(&found, matching),
         }
     }
 
@@ -247,7 +247,7 @@ impl Collector {
     }
 
     /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
-    fn report(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
+    fn end_pass(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
         let cgroups = self.tree.nodes().zip(found);
         let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
         for cgroup in std::mem::take(&mut self.files.gone) {

@@ -207,6 +207,9 @@ impl Scorer {
         });
         // In the first window of a wait its causes have no rate yet.
         let hidden = |resource| {
+            if *latest.contention.of(resource) == Err(Absence::PressureOff) {
+                return 0;
+            }
             let histories = self.containers.values().map(|(history, _)| history);
             let absent = histories.map(|history| history.contention.of(resource).absent_for());
             absent.filter(|absent| *absent > window).count()
