@@ -53,16 +53,7 @@ impl OwnNode {
         &self,
         on_skipped: S,
     ) -> impl Stream<Item = WatchEvent<Pod>> + use<S> {
-        let selector =
-            format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", self.name);
-        let watch = PodWatch {
-            client: self.api.client.clone(),
-            selector,
-            on_skipped,
-            version: None,
-            events: None,
-        };
-        let events = stream::unfold(watch, |mut watch| async move {
+        let events = stream::unfold(PodWatch::new(self, on_skipped), |mut watch| async move {
             let event = watch.next().await;
             Some((event, watch))
         });
@@ -73,17 +64,8 @@ impl OwnNode {
     pub async fn list_pods(
         &self,
         on_skipped: impl FnMut(UndecodablePod),
-    ) -> Result<Vec<Pod>, Error> {
-        let mut events = pin!(self.watch_pods(on_skipped));
-        while let Some(event) = events.next().await {
-            match event {
-                WatchEvent::Listed(pods) => return Ok(pods),
-                WatchEvent::Failed(error) => return Err(error),
-                // These events do not come before the list.
-                WatchEvent::Changed(_) | WatchEvent::Deleted(_) => {}
-            }
-        }
-        Ok(Vec::new())
+    ) -> kube::Result<Vec<Pod>> {
+        PodWatch::new(self, on_skipped).list().await
     }
 }
 
@@ -102,6 +84,12 @@ struct PodWatch<S> {
 }
 
 impl<S: FnMut(UndecodablePod)> PodWatch<S> {
+    fn new(node: &OwnNode, on_skipped: S) -> Self {
+        let selector =
+            format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+        Self { client: node.api.client.clone(), selector, on_skipped, version: None, events: None }
+    }
+
     /// After an error, the next watch begins at the same version, unless the events since then are
     /// gone.
     async fn next(&mut self) -> Result<WatchEvent<Pod>, Error> {
