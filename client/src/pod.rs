@@ -123,55 +123,45 @@ pub struct Resources {
     pub requests: BTreeMap<String, Value>,
 }
 
-/// Thousandths of a CPU, rounded up as Kubernetes does; `None` if it is not a quantity. The API
-/// server sends a string; a file of pods may have a number.
-fn thousandths(quantity: &Value) -> Option<u64> {
-    let cpus = match quantity {
-        Value::Number(number) => return rounded(number.as_f64()? * 1e3),
-        Value::String(text) => text,
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-    };
-    let suffixes = [("n", 1e-6), ("u", 1e-3), ("m", 1.0), ("k", 1e6), ("", 1e3)];
-    let scaled = |(suffix, scale)| Some((cpus.strip_suffix(suffix)?, scale));
-    let (number, scale): (&str, f64) = suffixes.into_iter().find_map(scaled)?;
-    rounded(number.parse::<f64>().ok()? * scale)
-}
-
-/// Rounded up; `None` outside 0 to 10^15.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
-fn rounded(thousandths: f64) -> Option<u64> {
-    (0.0..=1e15).contains(&thousandths).then_some(thousandths.ceil() as u64)
-}
-
-/// Bytes, rounded up; `None` if it is not a quantity.
-fn bytes(quantity: &Value) -> Option<u64> {
+/// Thousandths of a quantity; `None` if it is not one. The API server sends a string; a file of pods
+/// may have a number.
+fn thousandths(quantity: &Value) -> Option<f64> {
     let text = match quantity {
-        Value::Number(number) => return rounded(number.as_f64()?),
+        Value::Number(number) => return Some(number.as_f64()? * 1e3),
         Value::String(text) => text,
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
     };
-    let suffixes =
-        [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4)].map(|(s, power)| (s, 1024_f64.powi(power)));
-    let decimal = [("k", 1), ("M", 2), ("G", 3), ("T", 4), ("", 0)]
-        .map(|(s, power)| (s, 1e3_f64.powi(power)));
-    let mut all = suffixes.into_iter().chain(decimal);
+    let binary = [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4)]
+        .map(|(suffix, power)| (suffix, 1024_f64.powi(power) * 1e3));
+    let decimal = [("n", -2), ("u", -1), ("m", 0), ("k", 2), ("M", 3), ("G", 4), ("T", 5), ("", 1)]
+        .map(|(suffix, power)| (suffix, 1e3_f64.powi(power)));
+    let mut scales = binary.into_iter().chain(decimal);
     let (number, scale) =
-        all.find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)))?;
-    rounded(number.parse::<f64>().ok()? * scale)
+        scales.find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)))?;
+    Some(number.parse::<f64>().ok()? * scale)
+}
+
+/// Rounded up, as Kubernetes does; `None` outside 0 to 10^15.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
+fn rounded(number: f64) -> Option<u64> {
+    (0.0..=1e15).contains(&number).then_some(number.ceil() as u64)
 }
 
 impl Spec {
+    /// Thousandths of a CPU.
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
-        thousandths(self.request(container, "cpu")?)
+        rounded(self.request(container, "cpu")?)
     }
 
+    /// Bytes.
     pub fn memory_request(&self, container: &str) -> Option<u64> {
-        bytes(self.request(container, "memory")?)
+        rounded(self.request(container, "memory")? / 1e3)
     }
 
-    fn request(&self, container: &str, resource: &str) -> Option<&Value> {
+    /// Thousandths of what a container requests.
+    fn request(&self, container: &str, resource: &str) -> Option<f64> {
         let mut all = self.containers.iter().chain(&self.init_containers);
-        all.find(|spec| spec.name == container)?.resources.requests.get(resource)
+        thousandths(all.find(|spec| spec.name == container)?.resources.requests.get(resource)?)
     }
 }
 
@@ -211,6 +201,8 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -226,17 +218,31 @@ mod tests {
 
     #[test]
     fn an_invalid_quantity_is_no_request() {
-        let thousandths = |text: &str| thousandths(&Value::from(text));
-        assert_eq!(
-            ["1k", "1e3", "1500000n", "10u"].map(thousandths),
-            [Some(1_000_000), Some(1_000_000), Some(2), Some(1)]
-        );
-        for text in ["", "m", "-1", "NaN", "inf", "1Gi", "1e99", "1 m", "ä"] {
-            assert_eq!(thousandths(text), None, "{text}");
+        let requests = |quantity: Value| {
+            let requests = json!({"cpu": quantity, "memory": quantity});
+            let spec =
+                json!({"containers": [{"name": "main", "resources": {"requests": requests}}]});
+            let spec: Spec = serde_json::from_value(spec).unwrap();
+            (spec.cpu_request("main"), spec.memory_request("main"))
+        };
+        for (text, milli_cpus, bytes) in [
+            ("1k", 1_000_000, 1000),
+            ("1e3", 1_000_000, 1000),
+            ("1.5Gi", 1_610_612_736_000, 1_610_612_736),
+            ("35m", 35, 1),
+            ("1500000n", 2, 1),
+            ("10u", 1, 1),
+            ("0", 0, 0),
+        ] {
+            assert_eq!(requests(json!(text)), (Some(milli_cpus), Some(bytes)), "{text}");
         }
-        for other in [Value::from(u64::MAX), Value::Null, Value::from(true)] {
-            assert_eq!(super::thousandths(&other), None, "{other}");
+        assert_eq!(requests(json!("4Ti")), (None, Some(4 << 40)), "no node has so many CPUs");
+        for text in ["", "m", "-1", "NaN", "inf", "1Zi", "1e99", "1 m", "ä"] {
+            assert_eq!(requests(json!(text)), (None, None), "{text}");
         }
-        assert_eq!(super::thousandths(&Value::from(0.5)), Some(500));
+        for other in [json!(u64::MAX), json!(null), json!(true)] {
+            assert_eq!(requests(other.clone()), (None, None), "{other}");
+        }
+        assert_eq!(requests(json!(0.5)), (Some(500), Some(1)));
     }
 }
