@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::call::{CallError, LONGEST_OBJECT, call};
 use super::client::ApiClient;
+use crate::pod::Metadata;
 
 /// Pods per response. Each node has at most one pod with the label, and a pod can have 1.5 MB.
 const PAGE: u32 = 8;
@@ -23,15 +24,9 @@ pub struct PodName {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct ListedPod {
-    metadata: Name,
+    metadata: Metadata,
     #[serde(default)]
     pub(super) spec: Spec,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Name {
-    namespace: String,
-    name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
