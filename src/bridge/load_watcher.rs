@@ -11,26 +11,19 @@ use super::document::Document;
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hosts {
-    All,
-    One(String),
+/// The Node that the query of a request selects; `None` for all Nodes.
+pub fn host_of(query: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    let (_, host) = pairs.find(|(key, value)| key == "host" && !value.is_empty())?;
+    Some(host.into_owned())
 }
 
-impl Hosts {
-    pub fn of(query: Option<&str>) -> Self {
-        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        let mut hosts = pairs.filter(|(key, value)| key == "host" && !value.is_empty());
-        hosts.next().map_or(Self::All, |(_, host)| Self::One(host.into_owned()))
-    }
-}
-
-/// The document; `None` if there is no such Node. If no Node has a known score, the document has no
+/// The document of one Node, or of all; `None` if there is no such Node. If no Node has a known score, the document has no
 /// Nodes, so that Trimaran scores all Nodes the same. After an error, Trimaran would use its last
 /// document.
 pub fn document(
     views: Arc<Views>,
-    hosts: Hosts,
+    host: Option<String>,
     now: Timestamp,
     window: Duration,
 ) -> Option<Document> {
@@ -46,14 +39,14 @@ pub fn document(
         now.as_second()
     );
     let has = |host: &String| views.neutral.is_some() && views.get(host).is_some();
-    if matches!(&hosts, Hosts::One(host) if !has(host)) {
+    if host.as_ref().is_some_and(|host| !has(host)) {
         return None;
     }
     let entry = move |at: usize| {
         let neutral = views.neutral?;
-        let name = match &hosts {
-            Hosts::All => &views.nodes.get(at)?.0,
-            Hosts::One(host) => (at == 0).then_some(host)?,
+        let name = match &host {
+            None => &views.nodes.get(at)?.0,
+            Some(host) => (at == 0).then_some(host)?,
         };
         let metrics = metrics(&views.of(name)?, &neutral, &rollup);
         let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
@@ -91,9 +84,9 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(900);
 
-    fn of(views: &Views, hosts: Hosts) -> Option<Value> {
+    fn of(views: &Views, host: Option<&str>) -> Option<Value> {
         let views = Arc::new(views.clone());
-        document(views, hosts, NOW.parse().unwrap(), WINDOW).map(parsed)
+        document(views, host.map(str::to_owned), NOW.parse().unwrap(), WINDOW).map(parsed)
     }
 
     /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
@@ -131,33 +124,33 @@ mod tests {
                 "tags": {}, "metadata": {"dataCenter": ""},
             }}},
         });
-        let hot = of(&views, Hosts::One("hot".into())).unwrap();
+        let hot = of(&views, Some("hot")).unwrap();
         assert_eq!(hot, expected);
         // The pod requests one of 32 CPUs.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(of(&views, Hosts::One("elsewhere".into())), None);
+        assert_eq!(of(&views, Some("elsewhere")), None);
     }
 
     #[test]
     fn a_node_without_a_value_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
-        let document = of(&views, Hosts::All).unwrap();
+        let document = of(&views, None).unwrap();
         let score = |node| risk_balanced(&document, node, 0.0);
         assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
     }
 
     #[test]
     fn without_a_known_node_the_document_has_none() {
-        let document = of(&views(&[("silent", None)]), Hosts::All).unwrap();
+        let document = of(&views(&[("silent", None)]), None).unwrap();
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
     }
 
     #[test]
     fn one_host_is_selected_by_name() {
-        assert_eq!(Hosts::of(None), Hosts::All);
-        assert_eq!(Hosts::of(Some("host=")), Hosts::All);
-        assert_eq!(Hosts::of(Some("a=b&host=node%2Da")), Hosts::One("node-a".into()));
+        assert_eq!(host_of(""), None);
+        assert_eq!(host_of("host="), None);
+        assert_eq!(host_of("a=b&host=node%2Da"), Some("node-a".into()));
     }
 
     #[test]

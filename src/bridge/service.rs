@@ -13,7 +13,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::document::Document;
-use super::load_watcher::Hosts;
 use super::table::{Standing, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
@@ -79,10 +78,10 @@ impl BridgeService {
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
-        let hosts = Hosts::of(request.uri().query());
+        let host = load_watcher::host_of(request.uri().query().unwrap_or_default());
         let window = self.table.borrow().reach().window;
         let document =
-            load_watcher::document(self.views()?, hosts, clock::now().timestamp(), window);
+            load_watcher::document(self.views()?, host, clock::now().timestamp(), window);
         let reason = "no Node of this name is selected by --node-selector";
         document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
     }

@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use jiff::Timestamp;
 use kube::Client;
-use psi_agent::bridge::load_watcher::Hosts;
+use psi_agent::bridge::load_watcher::host_of;
 use psi_agent::bridge::prioritize::candidates;
 use psi_agent::bridge::query;
 use psi_agent::bridge::service::BridgeService;
@@ -198,9 +198,7 @@ pub(super) fn query_form(bytes: &[u8]) {
 /// The query of a request to load-watcher's path.
 pub(super) fn watcher_query(bytes: &[u8]) {
     let query = String::from_utf8_lossy(bytes);
-    if let Hosts::One(host) = Hosts::of(Some(&query)) {
-        assert!(!host.is_empty());
-    }
+    assert_ne!(host_of(&query).as_deref(), Some(""));
 }
 
 /// An error becomes part of a response and of log messages: one line, without control characters.
