@@ -60,9 +60,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
             Ok(())
         }
         () = serve_probes(probes, service) => Ok(()),
-        ended = watching => Err(ended.map_or_else(anyhow::Error::from, |()| {
-            anyhow::anyhow!("the watch of the Nodes ended")
-        })),
+        error = watching => Err(error.into()),
     }
 }
 

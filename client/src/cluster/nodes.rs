@@ -136,14 +136,14 @@ impl ApiClient {
         }
     }
 
-    /// Watches the annotations with this prefix on the Nodes that match a label selector. Returns
+    /// Watches the annotations with this prefix on the Nodes that match a label selector. Completes
     /// only if the API server rejects the selector.
     pub async fn watch_nodes(
         &self,
         prefix: &Prefix,
         selector: &str,
         mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
-    ) -> Result<(), NotASelector> {
+    ) -> NotASelector {
         // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
         let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
@@ -157,11 +157,12 @@ impl ApiClient {
             if let WatchEvent::Failed(error) = &event
                 && let Some(message) = refused_selector(error)
             {
-                return Err(NotASelector { selector: selector.to_owned(), message });
+                return NotASelector { selector: selector.to_owned(), message };
             }
             on_event(event);
         }
-        Ok(())
+        // The events never end.
+        std::future::pending().await
     }
 }
 
