@@ -18,7 +18,6 @@ use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::score::{NodeScore, Scorer};
-use crate::serve::tls::Certificate;
 use crate::waiting::{CpuSource, Population};
 use cluster::api_server;
 use finding::{Finding, Verdict};
@@ -312,7 +311,7 @@ fn cpu_source(
 fn certificate(config: &CheckConfig) -> Option<Finding> {
     let files = config.tls.certificate()?;
     let path = files.certificate.display().to_string();
-    Some(match Certificate::open(files) {
+    Some(match files.read() {
         Ok(_) => Finding::ok("tls", format!("{path} matches its key")),
         Err(error) => Finding::fail(
             "tls",

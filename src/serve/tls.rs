@@ -49,15 +49,23 @@ impl Tls {
         files: Option<&CertificateFiles>,
         report: impl Fn(Result<bool, CertificateError>) + Send + 'static,
     ) -> Result<Option<Self>, CertificateError> {
-        let Some(files) = files else { return Ok(None) };
-        let (mut certificate, tls) = Certificate::open(files.clone())?;
+        let Some(files) = files.cloned() else { return Ok(None) };
+        let (mut pem, config) = files.read()?;
+        let (served, tls) = watch::channel(Arc::new(config));
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(INTERVAL).await;
-                report(certificate.reload());
+                report(files.read().map(|(read, config)| {
+                    let is_new = read != pem;
+                    if is_new {
+                        pem = read;
+                        served.send_replace(Arc::new(config));
+                    }
+                    is_new
+                }));
             }
         });
-        Ok(Some(tls))
+        Ok(Some(Self(tls)))
     }
 
     pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
@@ -69,36 +77,9 @@ impl Tls {
     }
 }
 
-/// The files and the certificate that is served.
-#[derive(Debug)]
-pub struct Certificate {
-    files: CertificateFiles,
-    pem: Vec<u8>,
-    served: watch::Sender<Arc<ServerConfig>>,
-}
-
-impl Certificate {
-    pub fn open(files: CertificateFiles) -> Result<(Self, Tls), CertificateError> {
-        let (pem, config) = files.read()?;
-        let (served, tls) = watch::channel(Arc::new(config));
-        Ok((Self { files, pem, served }, Tls(tls)))
-    }
-
-    /// Reads the files again. Returns whether the certificate is new.
-    fn reload(&mut self) -> Result<bool, CertificateError> {
-        let (pem, config) = self.files.read()?;
-        let is_new = pem != self.pem;
-        if is_new {
-            self.pem = pem;
-            self.served.send_replace(Arc::new(config));
-        }
-        Ok(is_new)
-    }
-}
-
 impl CertificateFiles {
     /// The certificate in PEM, and how it is served with the key.
-    fn read(&self) -> Result<(Vec<u8>, ServerConfig), CertificateError> {
+    pub fn read(&self) -> Result<(Vec<u8>, ServerConfig), CertificateError> {
         let file = |path: &Path| {
             let unreadable = |source| CertificateError::Unreadable { path: path.into(), source };
             std::fs::read(path).map_err(unreadable)
