@@ -206,7 +206,7 @@ async fn annotations_label_and_taints_follow_the_score() {
     for key in [Key::Score, Key::Cpu, Key::Memory, Key::Io] {
         assert_eq!(annotation(&first[0], key), "0");
     }
-    assert_eq!(annotation(&first[0], Key::Basis), "psi/10");
+    assert_eq!(annotation(&first[0], Key::Basis), "run-delay/6");
     let calm = scene.pass(60 * MINUTE, 0.0).await;
     assert_eq!(calm.len(), 12);
 
@@ -316,7 +316,7 @@ async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_
     scene.restart(everything(), false);
     let writes = scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!((labels(&writes), taint_counts(&writes)), (vec!["high"], vec![]));
-    assert_eq!(annotation(&writes[0], Key::Basis), "psi/10");
+    assert_eq!(annotation(&writes[0], Key::Basis), "run-delay/6");
     assert!(!scene.reports.contains(&"adopted"), "{:?}", scene.reports);
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
     // The level is left when the node is calm.
