@@ -329,6 +329,10 @@ async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
 async fn after_a_refusal_the_agent_tries_again_later_each_time() {
     let mut scene = Scene::start("refused").await;
+    // Policies take effect some time after they were applied.
+    while !matches!(scene.own_node.foreign_write().await, Ok(None)) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let other = OwnNode { name: "node-b".into(), ..scene.own_node.clone() };
     scene.publisher = Publisher::new(settings(Some(other), everything(), false));
     scene.pass(10 * MINUTE, 0.0).await;
