@@ -14,7 +14,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{ProcessDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
-use super::task_text::{counts_two_pids, parse_task_schedstat};
+use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
@@ -73,12 +73,14 @@ impl ProcRoot {
             || self.0.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
     }
 
-    /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`), by the
-    /// time that this process ran. `true` in a copy of files, which has no entry of this process.
+    /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`): if not, it
+    /// writes zeros even for this process, which has run. `true` in a copy of files, which has no
+    /// entry of this process.
     pub fn counts_run_delay(&self, buffer: &mut ReadBuffer) -> bool {
-        let status = self.0.read(c"self/status", buffer, |_| Ok(()));
-        let times = self.0.read(c"self/schedstat", buffer, parse_task_schedstat);
-        times.map_or(status.is_err(), |times| times.run_ns > 0)
+        let is_live = self.0.read(c"self/status", buffer, |_| Ok(())).is_ok();
+        // The time run can still be 0, the number of times scheduled cannot.
+        let counts = self.0.read(c"self/schedstat", buffer, |text| Ok(text != b"0 0 0\n"));
+        counts.unwrap_or(!is_live)
     }
 
     pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
@@ -122,6 +124,29 @@ files! { ProcRoot:
 mod tests {
     use super::*;
     use std::fmt::Write;
+
+    #[test]
+    fn a_kernel_without_run_delay_writes_zeros_for_a_process_that_runs() {
+        let path = std::env::temp_dir().join(format!("psi-agent-counts-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("self")).unwrap();
+        let counts = || ProcRoot::open(&path).unwrap().counts_run_delay(&mut ReadBuffer::default());
+        assert!(counts(), "a copy");
+        std::fs::write(path.join("self/status"), "NSpid:\t7\n").unwrap();
+        assert!(!counts());
+        for (text, expected) in [("0 0 0\n", false), ("0 0 1\n", true), ("9 8 7\n", true)] {
+            std::fs::write(path.join("self/schedstat"), text).unwrap();
+            assert_eq!(counts(), expected, "{text}");
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+        let own = ProcRoot::open(Path::new("/proc")).unwrap();
+        assert!(
+            own.counts_run_delay(&mut ReadBuffer::default()) || cat_own_schedstat() == "0 0 0\n"
+        );
+    }
+
+    fn cat_own_schedstat() -> String {
+        std::fs::read_to_string("/proc/self/schedstat").unwrap_or("0 0 0\n".into())
+    }
 
     #[test]
     fn schedstat_of_1024_cpus_with_domains_reads_whole() {
