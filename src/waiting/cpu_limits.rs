@@ -24,6 +24,12 @@ pub(super) fn usage(readings: &Readings) -> Option<f64> {
     readings.cpu.rate(|counters| counters.container.usage_us).map(|micros| micros / 1e6)
 }
 
+/// Number of tasks.
+pub(super) fn tasks(readings: &Readings) -> Option<f64> {
+    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
+    readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64)
+}
+
 /// CPUs lost on average to its own quota or its pod's: the largest value of any level, since levels
 /// can report the same time. 0 without a quota.
 pub(super) fn throttled(readings: &Readings) -> Option<f64> {
@@ -54,8 +60,6 @@ pub(super) fn most_demand(readings: &Readings) -> f64 {
     if readings.pressure.cpu.some().is_some_and(|some| some < super::wait::NEGLIGIBLE) {
         return 0.0;
     }
-    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
-    let tasks = readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64);
     let quota = readings.limits().and_then(CpuLimits::quota);
-    tasks.into_iter().chain(quota).fold(f64::INFINITY, f64::min)
+    tasks(readings).into_iter().chain(quota).fold(f64::INFINITY, f64::min)
 }

@@ -108,9 +108,7 @@ impl Bounds {
         // A CPU on which the container is always runnable runs it for 1 - full of the time.
         let runs = 1.0 - (shares.full?.get() - own).max(0.0);
         let least = some * (used / runs.max(f64::EPSILON)).clamp(1.0, cpus);
-        let tasks = readings.cpu.value().and_then(|counters| counters.tasks);
-        #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
-        let idle_tasks = tasks.map(|tasks| (tasks as f64 - used).max(0.0));
+        let idle_tasks = cpu_limits::tasks(readings).map(|tasks| (tasks - used).max(0.0));
         let most = cpu_limits::quota_left(readings)?.min(idle_tasks.unwrap_or(f64::INFINITY));
         let by_node = if least > most { most / least } else { 1.0 };
         let own_limit = raw.get() - some * by_node;

@@ -12,7 +12,7 @@ use super::readings::{
 use super::series::Reading;
 use super::{cpu_pressure, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
+use crate::kernel::counters::{MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
 use crate::kernel::page_bytes;
 
@@ -186,7 +186,7 @@ fn read_counters(
         counters.local = Some(local.unwrap_or_default());
     }
     if let Some(pod) = dirs.pod.filter(|_| limits.pod_max.and_then(CpuMax::cpus).is_some()) {
-        counters.pod = Some(stat(files, pod)?.unwrap_or_else(CpuStat::default));
+        counters.pod = Some(stat(files, pod)?.unwrap_or_default());
     }
     Some(counters)
 }

@@ -242,7 +242,7 @@ fn without_watches_the_tree_is_rescanned_and_the_lack_is_told() {
     assert_eq!(value(&text, "psi_agent_watched_directories"), 3.0);
     assert_eq!(value(&text, "psi_agent_unwatched_directories"), 3.0);
     let wait_for_cgroup = |id: &str| {
-        wait_for("a cgroup that no hint told of", LIMIT, || {
+        wait_for("a cgroup without an inotify event", LIMIT, || {
             ids(&parse(&agent.get("/metrics")), WAITING).contains(&id).then_some(())
         });
     };

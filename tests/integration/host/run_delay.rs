@@ -37,13 +37,13 @@ fn run_delay_is_read_where_the_hosts_processes_are_visible() {
     let root = own.path.to_str().unwrap();
     let flags = ["--cpu-source", "run-delay", "--cgroup-root", root, "--families", "pressure"];
     let agent = Agent::start(&flags);
-    let told = wait_for("half of what both want is waited for", MINUTE, || {
+    let snapshot = wait_for("half of what both want is waited for", MINUTE, || {
         let snapshot: serde_json::Value =
             serde_json::from_str(&agent.get("/snapshot.json")).unwrap();
         let latest = snapshot["node"]["latest"]["cpu"].as_f64()?;
         (latest > 0.3).then_some(snapshot)
     });
-    assert_eq!(told["basis"], "run-delay/6");
+    assert_eq!(snapshot["basis"], "run-delay/6");
     let (passes, text) = check(&own, &[]);
     assert!(
         passes && text.contains("run delay: the host's processes are visible in /proc"),
