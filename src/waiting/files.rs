@@ -50,8 +50,7 @@ impl Files {
         &mut self,
         read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
     ) -> Option<Option<T>> {
-        let value = read(&mut self.buffer);
-        let value = self.note(value);
+        let value = self.read_by(read);
         self.missing |= matches!(value, Some(None));
         value
     }
