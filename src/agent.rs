@@ -134,7 +134,7 @@ fn warn_of_missing_cgroup2(host: &Host) {
 fn describe_cpu_source(host: &Host) -> String {
     let source = host.cpu_source;
     if host.counts_run_delay {
-        return source.word().to_owned();
+        return source.into_str().to_owned();
     }
     if source == CpuSource::RunDelay {
         tracing::error!(
@@ -142,7 +142,7 @@ fn describe_cpu_source(host: &Host) -> String {
              --cpu-source=psi; see `psi-agent check`"
         );
     }
-    format!("{} (this kernel counts no run delay)", source.word())
+    format!("{} (this kernel counts no run delay)", source.into_str())
 }
 
 fn describe(host: &Host) -> String {

@@ -242,7 +242,7 @@ fn score(config: &CheckConfig, host: Host) -> Vec<Finding> {
     let members = format!(
         "{} {}",
         score.containers.len(),
-        score.population.map_or("containers", Population::word)
+        score.population.map_or("containers", Population::plural)
     );
     let hidden = (hidden > 0).then(|| format!("{hidden} of {members}"));
     let source = cpu_source(config, source, counts_run_delay, hidden);

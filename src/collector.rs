@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use crate::cgroup_path::Place;
 use crate::clock::{Clock, Moment};
+use crate::identity::Workload;
 use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
@@ -26,7 +27,7 @@ use crate::sample::{
 use crate::waiting::files::Files;
 use crate::waiting::reader::Dirs;
 use crate::waiting::readings::Threads;
-use crate::waiting::{CpuSource, Measurement, OtherDemand, Population, pressure_scale};
+use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
 use population::{Member, Pods, Selector, Workloads, workloads};
@@ -133,7 +134,7 @@ impl Collector {
         in_cluster: bool,
         found: &[PodMatch],
         tick_before: Option<Moment>,
-    ) -> (Scored, Vec<OtherDemand>) {
+    ) -> (Scored, Vec<Measurement>) {
         let (tree, files, states) = (&self.tree, &mut self.files, &mut self.states);
         let now = files.clock.now().at;
         let mut all = Workloads::of(tree.nodes().zip(found), |node| {
@@ -184,14 +185,14 @@ impl Collector {
         let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
         let hidden = members.iter().filter_map(|member| readings(member.node));
         let hidden_threads = hidden.filter(|found| found.threads == Threads::Hidden).count();
-        let measurements = members.iter().filter_map(|member| {
-            let (cgroup, workload) = (&member.node.cgroup, member.workload.clone());
-            Some(Measurement::of(cgroup, workload, readings(member.node)?, node, scale))
-        });
-        let demands = others.iter().filter_map(|other| readings(other));
-        let demands = demands.map(|readings| OtherDemand::of(readings, node, scale)).collect();
-        let measurements = measurements.collect();
-        (Scored { population, measurements, hidden_threads }, demands)
+        let measurement = |cgroup: &CgroupNode, workload: Option<Arc<Workload>>| {
+            Some(Measurement::of(&cgroup.cgroup, workload, readings(cgroup)?, node, scale))
+        };
+        let scored =
+            members.iter().filter_map(|member| measurement(member.node, member.workload.clone()));
+        let measurements = scored.collect();
+        let others = others.into_iter().filter_map(|other| measurement(other, None)).collect();
+        (Scored { population, measurements, hidden_threads }, others)
     }
 
     /// The export pass.

@@ -18,7 +18,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::series::{PressureReadings, PressureShares, Reading, Window, increase};
-use crate::waiting::{CpuSource, Measurement, OtherDemand, Population, Ratio};
+use crate::waiting::{CpuSource, Measurement, Population, Ratio};
 
 /// Result of a scoring pass (tick).
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +33,8 @@ pub struct Tick {
     pub node: NodeRates,
     /// What is scored; `None` where the list of pods is not known yet, or cgroups can't be read.
     pub scored: Option<Scored>,
-    /// Demand of all other workloads; empty while no scored container waits.
-    pub others: Vec<OtherDemand>,
+    /// CPU usage and CPU wait of all other workloads; empty while no scored container waits.
+    pub others: Vec<Measurement>,
     pub report: PassReport,
 }
 

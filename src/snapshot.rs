@@ -136,7 +136,7 @@ impl ScoreView {
             contention: score.contention,
             latest: score.latest,
             absence: score.absence,
-            population: score.population.map(Population::word),
+            population: score.population.map(Population::plural),
             contended: score.contended,
             headroom_cpus: assessment.headroom_cpus,
         }

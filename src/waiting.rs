@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
+
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::resource::PerResource;
@@ -29,7 +31,8 @@ pub mod series;
 mod wait;
 
 /// Source of the CPU wait time of VMs. It is chosen once, at start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum CpuSource {
     /// `cpu.pressure`, which any node with PSI has.
     Psi,
@@ -37,18 +40,9 @@ pub enum CpuSource {
     RunDelay,
 }
 
-impl CpuSource {
-    /// The source's name in flags, metrics and the log.
-    pub fn word(self) -> &'static str {
-        match self {
-            CpuSource::Psi => "psi",
-            CpuSource::RunDelay => "run-delay",
-        }
-    }
-}
-
 /// The kind of workloads that is scored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Population {
     /// VMs of KubeVirt or, on a host without pods, of libvirt or Proxmox.
     Vms,
@@ -60,25 +54,16 @@ pub enum Population {
 
 impl Population {
     /// The plural, in texts.
-    pub fn word(self) -> &'static str {
+    pub fn plural(self) -> &'static str {
         match self {
             Population::Vms => "VMs",
             Population::Containers => "containers",
             Population::Units => "units",
         }
     }
-
-    /// The value of a metric label.
-    pub fn label(self) -> &'static str {
-        match self {
-            Population::Vms => "vms",
-            Population::Containers => "containers",
-            Population::Units => "units",
-        }
-    }
 }
 
-/// What a tick measured of a scored container or unit.
+/// What a tick measured of a container or unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
     pub cgroup: Arc<Cgroup>,
@@ -93,15 +78,6 @@ pub struct Measurement {
     pub memory: Option<f64>,
     pub pressure: PerResource<PressureShares>,
     pub waits: PerResource<WaitResult>,
-}
-
-/// The demand of a workload that is not scored, in CPUs.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct OtherDemand {
-    pub used: f64,
-    /// CPUs that it waited for because of the node.
-    pub waited: f64,
-    pub limits: Option<CpuLimits>,
 }
 
 /// The factor by which the waits are scaled that pressure measures: see `cpu_pressure.rs`. `all` are
@@ -146,9 +122,13 @@ impl Measurement {
             },
         }
     }
-}
 
-impl Measurement {
+    /// CPUs that it waited for because of the node.
+    pub fn cpus_waited(&self) -> Option<f64> {
+        let wait = self.waits.cpu.ok()?;
+        Some((wait.demand - self.used?).max(0.0))
+    }
+
     /// A VM that used and waited for these numbers of CPUs, and waited for nothing else.
     pub fn of_vm(
         cgroup: Arc<Cgroup>,
@@ -173,16 +153,6 @@ impl Measurement {
                 io: Ok(Wait::none(1.0)),
             },
         }
-    }
-}
-
-impl OtherDemand {
-    /// CPUs in use that were not read count as 0: the workload did not wait.
-    pub fn of(readings: &Readings, node: &NodeReadings, scale: f64) -> Self {
-        let used = cpu_limits::usage(readings).unwrap_or(0.0);
-        let wait = cpu_pressure::wait(readings, node.cpus(), scale);
-        let waited = wait.map_or(0.0, |wait| (wait.demand - used).max(0.0));
-        Self { used, waited, limits: readings.limits().cloned() }
     }
 }
 

@@ -114,7 +114,7 @@ fn record(publishes: &Publishes, report: &Report<'_>) {
         Report::Candidate(Ok(workload)) => {
             publishes.candidates.named(candidate(workload), "most_relief");
         }
-        Report::Candidate(Err(reason)) => publishes.candidates.named(None, reason.word()),
+        Report::Candidate(Err(reason)) => publishes.candidates.named(None, reason.into_str()),
         Report::Marked(mark) => {
             publishes.candidates.written();
             log_mark(mark);

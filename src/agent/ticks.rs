@@ -80,7 +80,7 @@ fn warn_of_missing_pressure() {
 fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
     let hidden = assessment.score.hidden;
     let population =
-        assessment.score.population.map_or("workloads", |population| population.word());
+        assessment.score.population.map_or("workloads", |population| population.plural());
     for resource in Resource::ALL {
         let (count, had) = (*hidden.of(resource), *before.of(resource) > 0);
         let resource = resource.word();
@@ -106,7 +106,7 @@ fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>
         if let Some(why) =
             now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource))
         {
-            tracing::info!(resource = resource_word, reason = why.word(), "No contention");
+            tracing::info!(resource = resource_word, reason = why.into_str(), "No contention");
         }
     }
     *before = absence;

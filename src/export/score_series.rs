@@ -33,7 +33,7 @@ pub type Pieces = Vec<Vec<u8>>;
 pub fn write_score(text: &mut Pieces, source: CpuSource, assessment: Option<&Assessment>) {
     let help = "Source of CPU wait time as the label source, run-delay or psi; always 1.";
     gauge(text, "psi_agent_cpu_source_info", help)
-        .write(&[&label("source", source.word())], Some(1.0));
+        .write(&[&label("source", source.into_str())], Some(1.0));
     if let Some(assessment) = assessment {
         let vms = vms(&assessment.score);
         write_node(text, &assessment.score);
@@ -63,7 +63,7 @@ fn write_node(text: &mut Pieces, score: &NodeScore) {
                 0 to 1, smoothed over 30 s.";
     gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.utilization.steal));
     if let Some(population) = score.population {
-        let population = label("population", population.label());
+        let population = label("population", population.into_str());
         let count = |count: usize| u32::try_from(count).ok().map(f64::from);
         let help = "Number of VMs, containers or units that are scored, as the label population.";
         gauge(text, "psi_agent_node_scored", help)
@@ -75,7 +75,7 @@ fn write_node(text: &mut Pieces, score: &NodeScore) {
     let help = "Reason why the node has no contention of a resource as the label reason; always 1.";
     let mut family = gauge(text, "psi_agent_node_unscored_info", help);
     for resource in Resource::ALL {
-        let reason = score.absence.of(resource).map(|why| label("reason", why.word()));
+        let reason = score.absence.of(resource).map(|why| label("reason", why.into_str()));
         let value = reason.as_ref().map(|_| 1.0);
         family.write(&[&reason.unwrap_or_default(), ",", &resource_label(resource)], value);
     }

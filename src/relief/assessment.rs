@@ -9,8 +9,7 @@ use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
 use crate::score::{ContainerScore, MovingAverage, NodeScore, PerResource, Resource, Scorer};
-use crate::waiting::readings::CpuLimits;
-use crate::waiting::{Measurement, OtherDemand, Population, Ratio};
+use crate::waiting::{Measurement, Population, Ratio};
 
 /// If the VMs together wait for fewer CPUs than this, and none waits for memory, relief is 0.
 const NEGLIGIBLE: f64 = 0.01;
@@ -60,10 +59,9 @@ struct SmoothedDemand {
 }
 
 impl SmoothedDemand {
-    fn advance(&mut self, container: &ContainerScore, window: Duration) {
-        let wait = container.usage.zip(container.waiting.cpu);
-        self.used.advance(container.usage, window);
-        self.waiting.advance(wait.map(|(used, wait)| (wait.demand - used).max(0.0)), window);
+    fn advance(&mut self, measured: &Measurement, window: Duration) {
+        self.used.advance(measured.used, window);
+        self.waiting.advance(measured.cpus_waited(), window);
     }
 }
 
@@ -97,10 +95,10 @@ impl Assessor {
 
     fn assess(&mut self, score: NodeScore, tick: &Tick) -> Assessment {
         let mut before = std::mem::take(&mut self.demands);
-        for container in &score.containers {
-            let id = container.cgroup.id;
+        for measured in tick.scored.iter().flat_map(|scored| &scored.measurements) {
+            let id = measured.cgroup.id;
             let mut demand = before.remove(&id).unwrap_or_default();
-            demand.advance(container, tick.window.unwrap_or_default());
+            demand.advance(measured, tick.window.unwrap_or_default());
             self.demands.insert(id, demand);
         }
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
@@ -152,7 +150,12 @@ impl Assessor {
         let containers = score.containers.iter().zip(&tick.scored.as_ref()?.measurements);
         let scored =
             containers.map(|(container, measured)| self.scored_demand(container, measured));
-        let others = tick.others.iter().map(other_demand);
+        // These are not smoothed: nothing is known of the time in which no scored container waited.
+        let others = tick.others.iter().map(|other| Demand {
+            used: other.used.unwrap_or(0.0),
+            waiting: other.cpus_waited().unwrap_or(0.0),
+            ..with_limits(other)
+        });
         Some(Node {
             cpus,
             idle: f64::from(cpus) * (1.0 - score.utilization.cpu?.get()),
@@ -170,19 +173,14 @@ impl Assessor {
             vcpus: measured.vcpus,
             memory: measured.memory,
             memory_wait: container.contention.memory.map_or(0.0, Ratio::get),
-            ..with_limits(measured.limits.as_ref())
+            ..with_limits(measured)
         }
     }
 }
 
-/// Demand of a workload that is not scored, in the last window.
-fn other_demand(other: &OtherDemand) -> Demand {
-    Demand { used: other.used, waiting: other.waited, ..with_limits(other.limits.as_ref()) }
-}
-
 #[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]
-fn with_limits(limits: Option<&CpuLimits>) -> Demand {
-    let Some(limits) = limits else { return Demand::default() };
+fn with_limits(measured: &Measurement) -> Demand {
+    let Some(limits) = &measured.limits else { return Demand::default() };
     let weight = limits.weight.map_or(Demand::default().weight, |weight| weight as f64);
     Demand { limit: limits.quota(), weight, cpuset: limits.cpus.clone(), ..Demand::default() }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use strum::IntoStaticStr;
 
 use super::assessment::{Assessment, Relief};
 use crate::contract::Level;
@@ -17,28 +18,16 @@ const LEAST_DECREASE: f64 = 0.05;
 const NEARLY: f64 = 0.9;
 
 /// Why no VM is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum NoCandidate {
     NoScore,
     LevelLow,
     /// No move would decrease the score by 5 points, or the VM would wait elsewhere as well.
     NoMoveHelps,
     /// The VMs whose move would help arrived too recently, or are excluded from eviction.
+    #[strum(serialize = "vms_excluded")]
     Excluded,
-}
-
-impl NoCandidate {
-    pub const ALL: [Self; 4] = [Self::NoScore, Self::LevelLow, Self::NoMoveHelps, Self::Excluded];
-
-    /// The value of a metric label.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::NoScore => "no_score",
-            Self::LevelLow => "level_low",
-            Self::NoMoveHelps => "no_move_helps",
-            Self::Excluded => "vms_excluded",
-        }
-    }
 }
 
 /// The VM to move first at this level, of those that arrived or started at least `min_age` ago. Among

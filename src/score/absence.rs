@@ -3,12 +3,14 @@
 use std::fmt;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use crate::kernel::cgroup_dir::Resource;
 
 /// Why a resource has no contention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Absence {
     /// The kernel reports no pressure of it.
     PressureOff,
@@ -25,15 +27,6 @@ pub enum Absence {
 }
 
 impl Absence {
-    pub const ALL: [Self; 6] = [
-        Self::PressureOff,
-        Self::WorkloadsUnknown,
-        Self::NothingToScore,
-        Self::HiddenContainers,
-        Self::OwnLimits,
-        Self::WarmingUp,
-    ];
-
     /// The reason, as the end of a sentence.
     pub fn text(self) -> &'static str {
         match self {
@@ -43,18 +36,6 @@ impl Absence {
             Self::HiddenContainers => "files or processes of some workloads are not readable",
             Self::OwnLimits => "limits of the workloads explain all of it",
             Self::WarmingUp => "it was read for less than 30 s",
-        }
-    }
-
-    /// The value of a metric label.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::PressureOff => "pressure_off",
-            Self::WorkloadsUnknown => "workloads_unknown",
-            Self::NothingToScore => "nothing_to_score",
-            Self::HiddenContainers => "hidden_containers",
-            Self::OwnLimits => "own_limits",
-            Self::WarmingUp => "warming_up",
         }
     }
 }

@@ -21,9 +21,15 @@ fn vm(number: u64, ran: f64, delayed: f64) -> Measurement {
     Measurement { memory: Some(1e9), ..vm }
 }
 
+/// A workload that is not scored.
+fn other(used: f64, waited: f64) -> Measurement {
+    let cgroup = Cgroup::new(CgroupId(9), "/system.slice", None);
+    Measurement::of_vm(Arc::new(cgroup), None, used, waited, None)
+}
+
 /// A node of two CPUs with these VMs and other workloads.
-fn node(vms: Vec<Measurement>, others: Vec<OtherDemand>) -> Tick {
-    let others_use: f64 = others.iter().map(|other| other.used).sum();
+fn node(vms: Vec<Measurement>, others: Vec<Measurement>) -> Tick {
+    let others_use: f64 = others.iter().filter_map(|other| other.used).sum();
     let mut tick = Tick::of_vms(now(), Duration::from_secs(5), 2, vms);
     let used = tick.node.utilization.unwrap().get() + others_use / 2.0;
     tick.node.utilization = Ratio::of(used, 1.0);
@@ -81,7 +87,7 @@ fn a_calm_node_has_headroom_and_needs_no_relief() {
     let headroom = calm.headroom_cpus.unwrap();
     assert!((1.5..2.0).contains(&headroom), "{headroom}");
     // CPUs that other workloads use are not available.
-    let daemon = OtherDemand { used: 1.0, ..OtherDemand::default() };
+    let daemon = other(1.0, 0.0);
     let busy = settled(&node(vec![vm(1, 0.5, 0.0)], vec![daemon]));
     assert!(busy.headroom_cpus.unwrap() < 1.0, "{:?}", busy.headroom_cpus);
     let memory_alone = Assessor::of_one_window(
@@ -94,7 +100,7 @@ fn a_calm_node_has_headroom_and_needs_no_relief() {
 
 #[test]
 fn another_workload_that_waits_takes_its_part_of_the_freed_cpus() {
-    let batch = OtherDemand { used: 1.0, waited: 1.0, ..OtherDemand::default() };
+    let batch = other(1.0, 1.0);
     let beside = |others| settled(&node(vec![vm(1, 0.5, 0.5), vm(2, 0.5, 0.5)], others));
     // A batch workload that waits for one CPU gets two thirds of the half CPU that is freed.
     assert_eq!(relief(&beside(vec![batch]), 1).0, 0.67);
