@@ -140,7 +140,8 @@ impl Assessor {
             let contention = (*score.contention.of(*resource))?.get();
             Ratio::of(contention - ends.of(*resource), 1.0)
         });
-        left.reduce(|largest, one| if one > largest { one } else { largest }).unwrap_or(Ratio::ZERO)
+        left.reduce(|largest, ratio| if ratio > largest { ratio } else { largest })
+            .unwrap_or(Ratio::ZERO)
     }
 
     /// The node with the demands of its workloads. The scored containers come first, in the score's

@@ -17,7 +17,7 @@ const LEAST_DECREASE: f64 = 0.05;
 /// VMs with at least this share of the largest relief count as equal.
 const NEARLY: f64 = 0.9;
 
-/// Why no VM is named.
+/// Why there is no candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum NoCandidate {
@@ -31,13 +31,12 @@ pub enum NoCandidate {
 }
 
 /// The VM to move first at this level, of those that arrived or started at least `min_age` ago. Among
-/// VMs with nearly equal relief, it is the one that was named before, else the one with the least memory
-/// to copy.
+/// VMs with nearly equal relief, it is the last candidate, else the one with the least memory to copy.
 pub fn choose(
     assessment: &Assessment,
     level: Level,
     min_age: Duration,
-    named: Option<CgroupId>,
+    last: Option<CgroupId>,
 ) -> Result<&ContainerScore, NoCandidate> {
     let score = assessment.score.score.ok_or(NoCandidate::NoScore)?;
     if level < Level::Medium {
@@ -47,27 +46,27 @@ pub fn choose(
     let contention = assessment.score.contention;
     let by_cpu = contention.cpu >= contention.memory;
     let rank = |relief: &Relief| if by_cpu { relief.cpus } else { decrease(relief) };
-    let all = assessment.score.containers.iter();
-    let helpful = all.filter_map(|one| Some((one, assessment.relief.get(&one.cgroup.id)?)));
+    let vms = assessment.score.containers.iter();
+    let helpful = vms.filter_map(|vm| Some((vm, assessment.relief.get(&vm.cgroup.id)?)));
     let helpful: Vec<(&ContainerScore, f64)> = helpful
         .filter(|(_, relief)| decrease(relief) >= LEAST_DECREASE - 1e-9 && rank(relief) >= 0.01)
-        .map(|(one, relief)| (one, rank(relief)))
+        .map(|(vm, relief)| (vm, rank(relief)))
         .collect();
     if helpful.is_empty() {
         return Err(NoCandidate::NoMoveHelps);
     }
     let now = assessment.score.moment.timestamp();
     let mut movable = helpful;
-    movable.retain(|(one, _)| {
-        one.workload.as_deref().is_some_and(|all| is_movable(all, min_age, now))
+    movable.retain(|(vm, _)| {
+        vm.workload.as_deref().is_some_and(|workload| is_movable(workload, min_age, now))
     });
     let most = movable.iter().map(|(_, rank)| *rank).fold(0.0, f64::max);
     let equal = movable.into_iter().filter(|(_, rank)| *rank >= NEARLY * most);
-    let order = |one: &ContainerScore| {
-        let memory = one.workload.as_deref().and_then(|all| all.memory_request);
-        (named != Some(one.cgroup.id), memory.unwrap_or(u64::MAX), one.cgroup.id)
+    let order = |vm: &ContainerScore| {
+        let memory = vm.workload.as_deref().and_then(|workload| workload.memory_request);
+        (last != Some(vm.cgroup.id), memory.unwrap_or(u64::MAX), vm.cgroup.id)
     };
-    equal.map(|(one, _)| one).min_by_key(|one| order(one)).ok_or(NoCandidate::Excluded)
+    equal.map(|(vm, _)| vm).min_by_key(|vm| order(vm)).ok_or(NoCandidate::Excluded)
 }
 
 fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {

@@ -37,11 +37,11 @@ impl<'a> Departures<'a> {
         if gone.is_idle() {
             return Departure { contention: Contention { memory, ..self.now }, relief_cpus: 0.0 };
         }
-        let stay = self.queue.iter().filter(|(one, _)| !std::ptr::eq(one.demand, gone));
+        let stay = self.queue.iter().filter(|(allocated, _)| !std::ptr::eq(allocated.demand, gone));
         let mut stay: Vec<(Allocation<'_>, f64)> = stay.copied().collect();
         self.share_what_is_freed(&mut stay, gone);
         keep_queueing(&mut stay);
-        let stay: Vec<Allocation<'_>> = stay.into_iter().map(|(one, _)| one).collect();
+        let stay: Vec<Allocation<'_>> = stay.into_iter().map(|(allocated, _)| allocated).collect();
         let contention = self.node.contention_of(&stay, memory);
         let too_large = gone.wanted() - f64::from(self.node.cpus);
         let goes_along = if gone.is_scored { too_large.clamp(0.0, gone.waiting) } else { 0.0 };
@@ -52,10 +52,10 @@ impl<'a> Departures<'a> {
     fn share_what_is_freed(&self, stay: &mut [(Allocation<'_>, f64)], gone: &Demand) {
         let (node, mut left) = (self.node, gone.used);
         for &cpuset in &self.cpusets {
-            let members = stay.iter_mut().map(|(one, _)| one);
-            let members = members.filter(|one| node.cpuset(one.demand) == cpuset);
+            let members = stay.iter_mut().map(|(allocated, _)| allocated);
+            let members = members.filter(|allocated| node.cpuset(allocated.demand) == cpuset);
             let members: Vec<&mut Allocation<'_>> = members.collect();
-            let wants: Vec<Want> = members.iter().map(|one| want(one.demand)).collect();
+            let wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
             let freed = left.min(gone.used * node.part_in(node.cpuset(gone), cpuset));
             for (member, share) in members.into_iter().zip(fair_shares(&wants, freed)) {
                 left -= share - member.cpus;
@@ -69,16 +69,17 @@ impl<'a> Departures<'a> {
 /// time, as a batch job does, a vCPU that wakes up has to wait for its turn, even if its share is
 /// larger than it needs. All of them queue for at most as many CPUs as the other workloads wait for.
 fn keep_queueing(stay: &mut [(Allocation<'_>, f64)]) {
-    let others = stay.iter().filter(|(one, _)| !one.demand.is_scored);
-    let others: f64 = others.map(|(one, _)| one.waiting()).sum();
-    let scored = || stay.iter().filter(|(one, _)| one.demand.is_scored);
+    let others = stay.iter().filter(|(allocated, _)| !allocated.demand.is_scored);
+    let others: f64 = others.map(|(allocated, _)| allocated.waiting()).sum();
+    let scored = || stay.iter().filter(|(allocated, _)| allocated.demand.is_scored);
     let all: f64 = scored().map(|(_, queueing)| queueing).sum();
     if all == 0.0 {
         return;
     }
     let left = (others / all).min(1.0);
-    for (one, queueing) in stay.iter_mut().filter(|(one, _)| one.demand.is_scored) {
-        one.cpus = one.cpus.min(one.demand.wanted() - *queueing * left);
+    for (allocated, queueing) in stay.iter_mut().filter(|(allocated, _)| allocated.demand.is_scored)
+    {
+        allocated.cpus = allocated.cpus.min(allocated.demand.wanted() - *queueing * left);
     }
 }
 
@@ -86,12 +87,15 @@ fn keep_queueing(stay: &mut [(Allocation<'_>, f64)]) {
 /// weight, is larger than what it uses.
 fn queueing(node: &Node) -> Vec<(Allocation<'_>, f64)> {
     let all = node.allocation();
-    let most = |one: &Demand| one.wanted().min(f64::from(node.size(node.cpuset(one))));
-    let want = |one: &Demand| Want { least: 0.0, most: most(one), weight: weight_of(one) };
-    let wants: Vec<Want> = all.iter().map(|one| want(one.demand)).collect();
-    let used: f64 = all.iter().map(|one| one.cpus).sum();
+    let most = |demand: &Demand| demand.wanted().min(f64::from(node.size(node.cpuset(demand))));
+    let want = |demand: &Demand| Want { least: 0.0, most: most(demand), weight: weight_of(demand) };
+    let wants: Vec<Want> = all.iter().map(|allocated| want(allocated.demand)).collect();
+    let used: f64 = all.iter().map(|allocated| allocated.cpus).sum();
     let shares = fair_shares(&wants, node.idle + used);
-    all.into_iter().zip(shares).map(|(one, share)| (one, (share - one.cpus).max(0.0))).collect()
+    all.into_iter()
+        .zip(shares)
+        .map(|(allocated, share)| (allocated, (share - allocated.cpus).max(0.0)))
+        .collect()
 }
 
 /// The effective weight of a demand that waits is the number of CPUs that it gets now. This

@@ -145,23 +145,27 @@ impl Node {
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, and share the CPUs in use there.
     pub(super) fn with(&self, vcpus: f64) -> Contention {
-        let scored = || self.demands.iter().filter(|one| one.is_scored);
+        let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
         let cpus = f64::from(self.size(pool));
         let in_use = f64::from(self.cpus) - self.idle;
         let seen = |set| -> f64 {
-            self.demands.iter().map(|one| one.used * self.part_in(self.cpuset(one), set)).sum()
+            self.demands
+                .iter()
+                .map(|demand| demand.used * self.part_in(self.cpuset(demand), set))
+                .sum()
         };
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
         let idle = (cpus - unseen - seen(pool)).max(0.0);
-        let all_vcpus: f64 = scored().map(|one| one.vcpus.unwrap_or(1.0)).sum();
-        let all_weights: f64 = scored().map(|one| one.weight).sum();
+        let all_vcpus: f64 = scored().map(|demand| demand.vcpus.unwrap_or(1.0)).sum();
+        let all_weights: f64 = scored().map(|demand| demand.weight).sum();
         let weight = if all_vcpus > 0.0 { all_weights / all_vcpus } else { DEFAULT_WEIGHT };
         let mut all = self.allocation();
-        let members = all.iter_mut().filter(|one| self.cpuset(one.demand) == pool);
+        let members = all.iter_mut().filter(|allocated| self.cpuset(allocated.demand) == pool);
         let members: Vec<&mut Allocation<'_>> = members.collect();
-        let want = |one: &Demand| Want { least: 0.0, most: one.used, weight: weight_of(one) };
-        let mut wants: Vec<Want> = members.iter().map(|one| want(one.demand)).collect();
+        let want =
+            |demand: &Demand| Want { least: 0.0, most: demand.used, weight: weight_of(demand) };
+        let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
         let available = idle + wants.iter().map(|want| want.most).sum::<f64>();
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
         wants.push(Want { least: 0.0, most: vcpus, weight });
@@ -180,15 +184,21 @@ impl Node {
     /// The CPUs of each demand as they are now. Idle demands are omitted: they change no prediction,
     /// and a node can have hundreds.
     pub(super) fn allocation(&self) -> Vec<Allocation<'_>> {
-        let busy = self.demands.iter().filter(|one| !one.is_idle());
+        let busy = self.demands.iter().filter(|demand| !demand.is_idle());
         busy.map(|demand| Allocation { demand, cpus: demand.used }).collect()
     }
 
     /// The contention of these demands for CPUs, with this memory contention.
     pub(super) fn contention_of(&self, all: &[Allocation<'_>], memory: f64) -> Contention {
-        let scored = || all.iter().filter(|one| one.demand.is_scored);
-        let waits = scored().filter_map(|one| {
-            Wait::of_cpu(one.cpus, one.waiting(), one.demand.vcpus, Ratio::ZERO, Ratio::ZERO)
+        let scored = || all.iter().filter(|allocated| allocated.demand.is_scored);
+        let waits = scored().filter_map(|allocated| {
+            Wait::of_cpu(
+                allocated.cpus,
+                allocated.waiting(),
+                allocated.demand.vcpus,
+                Ratio::ZERO,
+                Ratio::ZERO,
+            )
         });
         let cpu = Quartile::of(waits.collect());
         Contention {
@@ -202,16 +212,16 @@ impl Node {
     /// Memory contention, predicted without a demand that leaves: that of the others decreases by the
     /// share of memory that is freed.
     pub(super) fn memory_contention(&self, leaving: Option<&Demand>) -> f64 {
-        let scored = || self.demands.iter().filter(|one| one.is_scored);
-        if scored().all(|one| one.memory_wait == 0.0) {
+        let scored = || self.demands.iter().filter(|demand| demand.is_scored);
+        if scored().all(|demand| demand.memory_wait == 0.0) {
             return 0.0;
         }
-        let gone = leaving.filter(|one| one.is_scored);
+        let gone = leaving.filter(|demand| demand.is_scored);
         let freed = gone.map_or(0.0, Demand::bytes) / scored().map(Demand::bytes).sum::<f64>();
-        let stay = scored().filter(|one| !gone.is_some_and(|gone| std::ptr::eq(*one, gone)));
-        let waits = stay.filter_map(|one| {
-            let share = Ratio::of(one.memory_wait * (1.0 - freed), 1.0)?;
-            Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, one.bytes()))
+        let stay = scored().filter(|demand| !gone.is_some_and(|gone| std::ptr::eq(*demand, gone)));
+        let waits = stay.filter_map(|demand| {
+            let share = Ratio::of(demand.memory_wait * (1.0 - freed), 1.0)?;
+            Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
         Quartile::of(waits.collect()).contention
     }
@@ -224,7 +234,7 @@ impl Node {
     /// All cpusets, each once, the smallest first and the whole node last.
     pub(super) fn cpusets(&self) -> Vec<Option<&CpuSet>> {
         let mut sets = vec![None];
-        for set in self.demands.iter().map(|one| self.cpuset(one)) {
+        for set in self.demands.iter().map(|demand| self.cpuset(demand)) {
             if !sets.contains(&set) {
                 sets.push(set);
             }
@@ -236,7 +246,7 @@ impl Node {
     /// The cpuset that most demands have; if several are equally common, the largest.
     fn shared_pool(&self) -> Option<&CpuSet> {
         let users = |set: &Option<&CpuSet>| {
-            self.demands.iter().filter(|one| self.cpuset(one) == *set).count()
+            self.demands.iter().filter(|demand| self.cpuset(demand) == *set).count()
         };
         self.cpusets().into_iter().max_by_key(users).flatten()
     }
