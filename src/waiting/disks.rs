@@ -130,13 +130,9 @@ pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse, cpus: f64) -> f64 {
 }
 
 /// Share of the container's reclaimed pages that were reclaimed because of the node and not of a
-/// limit.
-pub(super) fn reclaimed_by_node(readings: &Readings) -> f64 {
-    match readings.memory.own_limit() {
-        Some(false) => 1.0,
-        Some(true) => scanned_for_node(readings).unwrap_or(0.0),
-        None => 0.0,
-    }
+/// limit. `None` if it is unknown, as in the first window in which its own limit was hit.
+pub(super) fn reclaimed_by_node(readings: &Readings) -> Option<f64> {
+    if readings.memory.own_limit()? { scanned_for_node(readings) } else { Some(1.0) }
 }
 
 /// Share of its pages scanned by reclaim that kswapd scanned. It runs only because of the node.
@@ -144,7 +140,7 @@ fn scanned_for_node(readings: &Readings) -> Option<f64> {
     let scanned = &readings.memory.scanned;
     let by_kswapd = scanned.increase(|pages| Some(pages.by_kswapd))?;
     let directly = scanned.increase(|pages| Some(pages.directly))?;
-    Ratio::of(by_kswapd, by_kswapd + directly).map(Ratio::get)
+    Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
 }
 
 #[cfg(test)]

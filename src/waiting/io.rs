@@ -48,15 +48,20 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
         return Some(wait(raw));
     }
     let disk = DiskUse::of(readings, node);
-    Some(wait(share_by_node(raw, &disk, reclaimed_by_node(readings), node.cpus())?))
+    Some(wait(share_by_node(raw, &disk, || reclaimed_by_node(readings), node.cpus())?))
 }
 
 /// The share of time that the container waited because of the node. `by_node` is the share of its
 /// reclaimed pages that were reclaimed because of the node.
-fn share_by_node(raw: Ratio, disk: &DiskUse, by_node: f64, cpus: f64) -> Option<Ratio> {
+fn share_by_node(
+    raw: Ratio,
+    disk: &DiskUse,
+    by_node: impl Fn() -> Option<f64>,
+    cpus: f64,
+) -> Option<Ratio> {
     let others = disk.others?;
     let again = disk.swapped_in.unwrap_or(0.0) + disk.displaced.unwrap_or(0.0);
-    let again = (again * by_node).min(1.0);
+    let again = if again > 0.0 { (again * by_node()?).min(1.0) } else { 0.0 };
     Ratio::of(disk_wait(raw, disk, cpus) * (again + (1.0 - again) * others), 1.0)
 }
 
@@ -68,7 +73,7 @@ mod tests {
     const CPUS: f64 = 4.0;
 
     fn share(some: f64, disk: DiskUse, by_node: f64) -> Option<f64> {
-        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, by_node, CPUS)?;
+        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, || Some(by_node), CPUS)?;
         Some((share.get() * 1e6).round() / 1e6)
     }
 

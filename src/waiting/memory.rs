@@ -40,24 +40,23 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
-    let by_node = reclaimed_by_node(readings);
     let disk = DiskUse::of(readings, node);
     let io = readings.pressure.io.shares().some;
-    let (swapping, unstalled) =
-        io.map_or((0.0, 0.0), |io| for_swap(io, &disk, by_node, node.cpus()));
-    let (mut own_limit, mut stalled) = (0.0, 0.0);
-    if raw > Ratio::ZERO {
-        stalled = if node.reclaims()? { raw.get() * by_node } else { 0.0 };
-        own_limit = if readings.memory.own_limit()? { raw.get() - stalled } else { 0.0 };
-    }
-    let share = Ratio::of((stalled + unstalled).max(swapping), 1.0)?;
+    let (swapping, unstalled) = io.map_or((0.0, 0.0), |io| for_swap(io, &disk, node.cpus()));
+    let stalls = raw > Ratio::ZERO;
+    let stalled = if stalls && node.reclaims()? { raw.get() } else { 0.0 };
+    let reclaimed = (stalled + unstalled).max(swapping);
+    let by_node = if reclaimed > 0.0 { reclaimed_by_node(readings)? } else { 1.0 };
+    let own_limit = stalls && readings.memory.own_limit()?;
+    let own_limit = if own_limit { raw.get() - stalled * by_node } else { 0.0 };
+    let share = Ratio::of(reclaimed * by_node, 1.0)?;
     Some(Wait::of_stall(raw, Ratio::of(own_limit, 1.0)?, share, weight))
 }
 
-/// Shares of time that the container waited for its pages in swap because of the node, and the part of
-/// it that the kernel does not count as a stall.
-fn for_swap(io: Ratio, disk: &DiskUse, by_node: f64, cpus: f64) -> (f64, f64) {
-    let waited = disk_wait(io, disk, cpus) * by_node;
+/// Shares of time that the container waited for its pages in swap, and the part of it that the kernel
+/// does not count as a stall.
+fn for_swap(io: Ratio, disk: &DiskUse, cpus: f64) -> (f64, f64) {
+    let waited = disk_wait(io, disk, cpus);
     let for_pages = |share: Option<f64>| waited * share.unwrap_or(0.0);
     (for_pages(disk.swapped_in), for_pages(disk.swapped_in_unstalled))
 }
@@ -89,46 +88,43 @@ mod tests {
         vm
     }
 
-    fn shares(vm: &Readings, reclaims: bool) -> (f64, f64) {
-        let wait = wait(vm, &node(reclaims)).unwrap();
+    fn shares(vm: &Readings, reclaims: bool) -> Option<(f64, f64)> {
+        let wait = wait(vm, &node(reclaims)).ok()?;
         let round = |share: Ratio| (share.get() * 1e6).round() / 1e6;
-        (round(wait.node), round(wait.own_limit))
+        Some((round(wait.node), round(wait.own_limit)))
     }
 
     #[test]
     fn pressure_counts_while_the_node_reclaims_less_the_part_of_own_limits() {
-        assert_eq!(shares(&vm(false, None), false), (0.0, 0.0));
-        assert_eq!(shares(&vm(true, None), false), (0.0, 0.3));
-        assert_eq!(shares(&vm(true, Some(80)), false), (0.0, 0.3));
-        // The share that was reclaimed because of the node is unknown, so it counts as 0.
-        assert_eq!(shares(&vm(true, None), true), (0.0, 0.3));
-        assert_eq!(shares(&vm(true, Some(80)), true), (0.24, 0.06));
-        assert_eq!(shares(&vm(false, Some(80)), true), (0.3, 0.0));
+        assert_eq!(shares(&vm(false, None), false), Some((0.0, 0.0)));
+        assert_eq!(shares(&vm(true, None), false), Some((0.0, 0.3)));
+        assert_eq!(shares(&vm(true, Some(80)), false), Some((0.0, 0.3)));
+        assert_eq!(shares(&vm(true, None), true), None, "either can be the cause");
+        assert_eq!(shares(&vm(true, Some(80)), true), Some((0.24, 0.06)));
+        assert_eq!(shares(&vm(false, Some(80)), true), Some((0.3, 0.0)));
     }
 
     #[test]
     fn refaults_from_swap_are_memory_wait() {
-        let swap = |swapped_in, unstalled, by_node| {
+        let swap = |swapped_in, unstalled| {
             let disk = DiskUse {
                 reading: Some(0.4),
                 swapped_in: Some(swapped_in),
                 swapped_in_unstalled: Some(unstalled),
                 ..DiskUse::default()
             };
-            for_swap(Ratio::of(0.2, 1.0).unwrap(), &disk, by_node, 4.0)
+            for_swap(Ratio::of(0.2, 1.0).unwrap(), &disk, 4.0)
         };
         // As measured on Linux 6.1, which counts none of it as a stall.
-        assert_eq!(swap(1.0, 1.0, 1.0), (0.4, 0.4));
+        assert_eq!(swap(1.0, 1.0), (0.4, 0.4));
         // Newer kernels count a part of it as a stall, which is in the pressure already.
-        assert_eq!(swap(0.5, 0.25, 1.0), (0.2, 0.1));
-        // Pages that were swapped out because of its own limit do not count.
-        assert_eq!(swap(1.0, 1.0, 0.0), (0.0, 0.0));
+        assert_eq!(swap(0.5, 0.25), (0.2, 0.1));
     }
 
     #[test]
     fn what_could_not_be_read_is_unknown_and_bounded_by_its_memory() {
         let unknown = |change: fn(&mut Readings)| {
-            let mut vm = Readings { ..vm(true, None) };
+            let mut vm = vm(true, Some(80));
             vm.memory.in_use = MemoryInUse::Bytes(4096);
             change(&mut vm);
             wait(&vm, &node(true)).map(|_| ()).map_err(|unknown| unknown.most_demand)
