@@ -20,12 +20,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const ZERO_BELOW: f64 = STEP / 2.0;
 /// Time before the first retry. It doubles with each further retry.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Longest time between retries while the API server is unavailable. It limits the load when the
-/// API server is available again, since all agents of a cluster retry at this interval: less than
-/// three times the usual number of writes, if heartbeats are every 5 min.
+/// Longest time between retries. It limits the load when the API server is available again, since all
+/// agents of a cluster retry at this interval: less than three times the usual number of writes, if
+/// heartbeats are every 5 min.
 const LAST_RETRY: Duration = Duration::from_secs(180);
-/// Longest time between retries while the API server refuses the write, until rights or objects change.
-const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest wait that the agent accepts from the API server (`Retry-After`).
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
@@ -190,16 +188,8 @@ impl Plan {
 
     /// Records a failed request. `random`, from 0 to 1, spreads the retries of a cluster.
     pub fn failed(&mut self, error: &CallError, now: Instant, random: f64) {
-        let is_refused = matches!(
-            error,
-            CallError::Forbidden(_)
-                | CallError::Unauthorized(_)
-                | CallError::NotFound
-                | CallError::Refused { .. }
-        );
-        let longest = if is_refused { LAST_RETRY_REFUSED } else { LAST_RETRY };
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10));
-        let wait = doubled.min(longest).mul_f64(0.5 + random / 2.0);
+        let wait = doubled.min(LAST_RETRY).mul_f64(0.5 + random / 2.0);
         let requested = error.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
