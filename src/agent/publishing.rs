@@ -140,15 +140,17 @@ fn log_mark(mark: &Mark) {
 }
 
 fn value(published: &PublishedScore) -> PublishedValue {
-    let PublishedScore { score, observed_at_ms, .. } = *published;
+    let NodePressure { score, observed_at, .. } = published.pressure;
+    let observed_at_ms = u64::try_from(observed_at.as_millisecond()).unwrap_or_default();
     PublishedValue { score, observed_at_ms }
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.
 fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Option<&Value>) {
     let (level, patch) = (published.level.word(), patch.map(display));
-    let each = published.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
-    let (score, cpu, memory, io) = (published.score, &each.cpu, &each.memory, &each.io);
+    let NodePressure { score, cpu, memory, io, .. } = published.pressure;
+    let [cpu, memory, io] =
+        [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
     match reason {
         WriteReason::Change | WriteReason::Level => {
             tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
@@ -171,8 +173,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::contract::Level;
-    use crate::kernel::resource::PerResource;
+    use crate::contract::{Basis, Level};
 
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -208,8 +209,15 @@ mod tests {
 
     #[test]
     fn a_log_line_has_a_patch_only_if_one_would_be_written() {
-        let each = PerResource { cpu: Some(25), ..PerResource::default() };
-        let score = PublishedScore { score: 25, each, level: Level::Medium, observed_at_ms: 0 };
+        let pressure = NodePressure {
+            score: 25,
+            cpu: Some(25),
+            memory: None,
+            io: None,
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
+            basis: Basis::Psi(1),
+        };
+        let score = PublishedScore { pressure, level: Level::Medium };
         let patch = serde_json::json!({"metadata": {}});
         for (report, end) in [
             (Report::Written(&score, WriteReason::Change), r#"level="medium""#),

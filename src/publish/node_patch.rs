@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::score::PublishedScore;
 use crate::client::cluster::NodeKeys;
-use crate::contract::{Basis, Key, Level, Prefix};
+use crate::contract::{Key, Level, NodePressure, Prefix};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outputs {
@@ -32,19 +32,18 @@ impl Outputs {
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
-    published: &PublishedScore,
-    basis: Basis,
+    PublishedScore { pressure, level }: &PublishedScore,
     outputs: &Outputs,
 ) -> Value {
     let (mut patch, mut metadata) = (Map::new(), Map::new());
-    metadata.insert("annotations".into(), annotations(prefix, node, published, basis).into());
+    metadata.insert("annotations".into(), annotations(prefix, node, pressure).into());
     let label = Key::Pressure.of(prefix);
     if outputs.label {
-        metadata.insert("labels".into(), json!({ label: published.level.word() }));
+        metadata.insert("labels".into(), json!({ label: level.word() }));
     } else if node.metadata.labels.contains_key(&label) {
         metadata.insert("labels".into(), json!({ label: null }));
     }
-    if let Some(taints) = taints(prefix, node, published.level, outputs) {
+    if let Some(taints) = taints(prefix, node, *level, outputs) {
         metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
         patch.insert("spec".into(), json!({ "taints": taints }));
     }
@@ -52,23 +51,15 @@ pub fn node_patch(
     patch.into()
 }
 
-fn annotations(
-    prefix: &Prefix,
-    node: &NodeKeys,
-    published: &PublishedScore,
-    basis: Basis,
-) -> Map<String, Value> {
-    let points = |points: u8| Some(points.to_string());
-    let observed_at = i64::try_from(published.observed_at_ms / 1000)
-        .ok()
-        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+fn annotations(prefix: &Prefix, node: &NodeKeys, pressure: &NodePressure) -> Map<String, Value> {
+    let points = |points: Option<u8>| points.map(|points| points.to_string());
     let wanted = [
-        (Key::Score, points(published.score)),
-        (Key::Cpu, published.each.cpu.and_then(points)),
-        (Key::Memory, published.each.memory.and_then(points)),
-        (Key::Io, published.each.io.and_then(points)),
-        (Key::ObservedAt, observed_at.map(|at| at.to_string())),
-        (Key::Basis, Some(basis.to_string())),
+        (Key::Score, points(Some(pressure.score))),
+        (Key::Cpu, points(pressure.cpu)),
+        (Key::Memory, points(pressure.memory)),
+        (Key::Io, points(pressure.io)),
+        (Key::ObservedAt, Some(format!("{:.0}", pressure.observed_at))),
+        (Key::Basis, Some(pressure.basis.to_string())),
     ];
     let written = wanted.into_iter().filter_map(|(key, value)| {
         let key = key.of(prefix);
@@ -101,19 +92,22 @@ fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::score::PerResource;
+    use crate::contract::Basis;
 
     fn node(value: Value) -> NodeKeys {
         serde_json::from_value(value).unwrap()
     }
 
     fn published(level: Level) -> PublishedScore {
-        PublishedScore {
+        let pressure = NodePressure {
             score: 40,
-            each: PerResource { cpu: Some(40), memory: Some(0), io: None },
-            level,
-            observed_at_ms: 1_767_323_045_678,
-        }
+            cpu: Some(40),
+            memory: Some(0),
+            io: None,
+            observed_at: jiff::Timestamp::from_millisecond(1_767_323_045_678).unwrap(),
+            basis: Basis::Psi(8),
+        };
+        PublishedScore { pressure, level }
     }
 
     fn outputs(label: bool, taints: &[Level]) -> Outputs {
@@ -128,7 +122,7 @@ mod tests {
 
     fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
         let (node, published) = (node(node_value), published(level));
-        node_patch(&Prefix::default(), &node, &published, Basis::Psi(8), outputs)
+        node_patch(&Prefix::default(), &node, &published, outputs)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::level::{LevelInput, LevelTracker};
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, Thresholds};
+use crate::contract::{Level, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
@@ -76,17 +76,10 @@ impl Plan {
 
     /// Continues from values that an earlier agent wrote `age` ago, so that a restart causes no
     /// write and no change of the level.
-    pub fn adopt(
-        &mut self,
-        score: u8,
-        each: PerResource<Option<u8>>,
-        level: Level,
-        now: Instant,
-        age: Duration,
-    ) {
-        self.adopt_level(level);
+    pub fn adopt(&mut self, published: PublishedScore, now: Instant, age: Duration) {
+        self.adopt_level(published.level);
         let written_at = now.checked_sub(age).unwrap_or(now);
-        self.last = Some((PublishedScore { score, each, level, observed_at_ms: 0 }, written_at));
+        self.last = Some((published, written_at));
         self.changes.push_back(written_at);
         self.heartbeat_due = Some(written_at + self.heartbeat);
     }
@@ -114,9 +107,13 @@ impl Plan {
         let published = match (&self.last, reason) {
             // A heartbeat sets a new date. If the limit of changes is reached, it also writes the
             // current values.
-            (Some((last, _)), WriteReason::Heartbeat) if values_differ(last, score) => published,
+            (Some((last, _)), WriteReason::Heartbeat) if values_differ(&last.pressure, score) => {
+                published
+            }
             (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
-                PublishedScore { score: last.score, each: last.each, ..published }
+                let observed_at = published.pressure.observed_at;
+                let pressure = NodePressure { observed_at, ..last.pressure };
+                PublishedScore { pressure, ..published }
             }
             (Some(_), WriteReason::Change) | (None, _) => published,
         };
@@ -143,7 +140,7 @@ impl Plan {
         let since = |at: &Instant| now.saturating_duration_since(*at);
         if self.changes.iter().filter(|at| since(at) < HOUR).count() < MOST_CHANGES {
             let may_change = self.changes.back().is_none_or(|at| since(at) >= SILENCE);
-            if may_change && values_differ(last, score) {
+            if may_change && values_differ(&last.pressure, score) {
                 return Some(WriteReason::Change);
             }
             if self.level_shows && last.level != level {
@@ -196,12 +193,12 @@ impl Plan {
     }
 }
 
-fn values_differ(last: &PublishedScore, score: &NodeScore) -> bool {
+fn values_differ(last: &NodePressure, score: &NodeScore) -> bool {
     let pairs = [
         (Some(last.score), score.score),
-        (last.each.cpu, score.contention.cpu),
-        (last.each.memory, score.contention.memory),
-        (last.each.io, score.contention.io),
+        (last.cpu, score.contention.cpu),
+        (last.memory, score.contention.memory),
+        (last.io, score.contention.io),
     ];
     pairs.into_iter().any(|(published, now)| match (published, now.map(points)) {
         (Some(published), Some(now)) => {

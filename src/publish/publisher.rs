@@ -17,7 +17,7 @@ use crate::contract::{Freshness, Key, Level, NodePressure, Prefix, Thresholds};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::relief::{Assessment, NoCandidate, choose};
-use crate::score::{ContainerScore, NodeScore, PerResource, Resource};
+use crate::score::{ContainerScore, NodeScore, Resource};
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
 /// predictions for VMs that wait for memory, need this much history.
@@ -85,7 +85,7 @@ pub async fn publish(
         let on_report = |step: &Report<'_>| {
             if let (Report::Adopted(found), Some(adopt)) = (step, adopt.take()) {
                 // This fails only while the agent stops, and has dropped the receiver.
-                let _ = adopt.send((*found).clone());
+                let _ = adopt.send(**found);
             }
             report(step);
         };
@@ -214,8 +214,7 @@ impl Publisher {
         if found.basis != score.basis {
             return self.plan.adopt_level(level);
         }
-        let each = PerResource { cpu: found.cpu, memory: found.memory, io: found.io };
-        self.plan.adopt(found.score, each, level, score.moment.at, age);
+        self.plan.adopt(PublishedScore { pressure: found, level }, score.moment.at, age);
         report(&Report::Adopted(&found));
     }
 
@@ -229,7 +228,7 @@ impl Publisher {
     ) {
         let Settings { prefix, outputs, dry_run, .. } = &self.settings;
         let patched = async {
-            let patch = node_patch(prefix, &node.get().await?, &published, score.basis, outputs);
+            let patch = node_patch(prefix, &node.get().await?, &published, outputs);
             if !dry_run {
                 node.patch(&patch).await?;
             }

@@ -31,7 +31,6 @@ use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::publish::PublishedScore;
 use psi_agent::publish::node_patch::{Outputs, node_patch};
-use psi_agent::score::PerResource;
 use psi_agent::serve::authorization::{
     AccessRules, METRICS, PAGE, Page, Peer, Requirement, SNAPSHOT, bearer_token,
 };
@@ -352,19 +351,22 @@ pub(super) fn node(bytes: &[u8]) {
         None => assert_eq!(foreign.len(), node.taints().len()),
     }
 
-    let published = PublishedScore {
+    let pressure = NodePressure {
         score: 40,
-        each: PerResource { cpu: Some(40), memory: None, io: Some(0) },
-        level: Level::High,
-        observed_at_ms: 1_767_323_045_678,
+        cpu: Some(40),
+        memory: None,
+        io: Some(0),
+        observed_at: *START,
+        basis: Basis::RunDelay(5),
     };
+    let published = PublishedScore { pressure, level: Level::High };
     let keys = Key::TAINTS.map(|key| key.of(&prefix));
     let is_ours = |taint: &&Value| keys.iter().any(|key| taint["key"] == **key);
     for (label, taints) in
         [(false, &[][..]), (true, &[Level::High]), (true, &[Level::Medium, Level::High])]
     {
         let outputs = Outputs { label, taints: taints.iter().copied().collect() };
-        let patch = node_patch(&prefix, &node, &published, Basis::RunDelay(5), &outputs);
+        let patch = node_patch(&prefix, &node, &published, &outputs);
         let metadata = &patch["metadata"];
         for kind in ["annotations", "labels"] {
             let written = metadata[kind].as_object();

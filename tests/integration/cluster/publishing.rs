@@ -115,7 +115,7 @@ impl Scene {
             let on_report = |report: &Report<'_>| {
                 reports.push(match report {
                     Report::Adopted(found) => {
-                        adopted = Some((*found).clone());
+                        adopted = Some(**found);
                         "adopted"
                     }
                     Report::Written(..) => "written",
