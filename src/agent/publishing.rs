@@ -18,9 +18,8 @@ use crate::identity::Workload;
 use crate::own_metrics::{OwnMetrics, Publishes};
 use crate::publish::PublishedScore;
 use crate::publish::marker::Mark;
-use crate::publish::node_patch::Outputs;
 use crate::publish::plan::WriteReason;
-use crate::publish::publisher::{Report, Settings, publish};
+use crate::publish::publisher::{Publisher, Report};
 use crate::relief::Assessment;
 
 /// Time between two checks of the agent's restrictions, until they hold.
@@ -31,12 +30,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) fn start(
     config: &RunConfig,
     node: Option<OwnNode>,
-    assessments: watch::Receiver<Option<Arc<Assessment>>>,
+    mut assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
     metrics: &Arc<OwnMetrics>,
 ) {
-    let (flags, mode) = (&config.publishing, config.publishing.publish.mode(&config.source));
-    metrics.publishes.set_heartbeat(flags.heartbeat_interval);
+    let mode = config.publishing.publish.mode(&config.source);
+    metrics.publishes.set_heartbeat(config.publishing.heartbeat_interval);
     metrics.publishes.set_mode(match mode {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
@@ -50,25 +49,22 @@ pub(super) fn start(
     {
         tokio::spawn(check_restriction(node.clone(), Arc::clone(metrics)));
     }
-    let settings = Settings {
-        prefix: config.source.prefix.prefix.clone(),
-        thresholds: config.score.levels,
-        counted: config.score.score_resources.clone(),
-        outputs: Outputs {
-            label: flags.label,
-            taints: flags.taint_levels.iter().copied().collect(),
-        },
-        heartbeat: flags.heartbeat_interval,
-        node,
-        dry_run: mode == Publish::DryRun,
-        candidate_min_age: flags.candidate_min_age,
-        mark_candidate: flags.mark_candidate,
-        random,
-    };
-    let metrics = Arc::clone(metrics);
+    let mut publisher = Publisher::new(config, node, random);
+    let (metrics, mut adopt) = (Arc::clone(metrics), Some(adopt));
     tokio::spawn(async move {
-        let record = |report: &Report<'_>| record(&metrics.publishes, report);
-        publish(settings, assessments, adopt, record).await;
+        while assessments.changed().await.is_ok() {
+            let Some(assessment) = assessments.borrow_and_update().clone() else { continue };
+            let on_report = |report: &Report<'_>| {
+                if let Report::Adopted(found) = report
+                    && let Some(adopt) = adopt.take()
+                {
+                    // This fails only while the agent stops, and has dropped the receiver.
+                    let _ = adopt.send(**found);
+                }
+                record(&metrics.publishes, report);
+            };
+            publisher.take(&assessment, on_report).await;
+        }
     });
 }
 
@@ -115,11 +111,11 @@ fn record(publishes: &Publishes, report: &Report<'_>) {
             publishes.candidates.named(candidate(workload), "most_relief");
         }
         Report::Candidate(Err(reason)) => publishes.candidates.named(None, reason.into_str()),
-        Report::Marked(mark) => {
+        Report::Marked(Ok(mark)) => {
             publishes.candidates.written();
             log_mark(mark);
         }
-        Report::MarkFailed(error) => publishes.candidates.failed(error),
+        Report::Marked(Err(error)) => publishes.candidates.failed(error),
     }
 }
 

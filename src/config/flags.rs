@@ -116,7 +116,7 @@ pub struct ScoreFlags {
     pub score_resources: Vec<Resource>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishFlag {
     /// Publication of the score on this Node [default: on in a cluster, else dry-run]
@@ -142,7 +142,21 @@ impl PublishFlag {
     }
 }
 
-#[derive(Debug, Args)]
+/// Where the level is shown.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Publishing")]
+pub struct OutputFlags {
+    /// Label PREFIX/pressure with the level, beside the annotations
+    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
+    pub label: bool,
+
+    /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
+    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
+          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
+    pub taint_levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishingFlags {
     #[command(flatten)]
@@ -157,14 +171,8 @@ pub struct PublishingFlags {
           value_parser = duration_within([300, 1_800], "a heartbeat interval is 5m to 30m"))]
     pub heartbeat_interval: Duration,
 
-    /// Label PREFIX/pressure with the level, beside the annotations
-    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
-    pub label: bool,
-
-    /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
-    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
-          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
-    pub taint_levels: Vec<Level>,
+    #[command(flatten)]
+    pub outputs: OutputFlags,
 
     /// Label PREFIX/migrate-first on the virt-launcher pod of the VM whose move helps most
     ///

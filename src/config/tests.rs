@@ -60,8 +60,8 @@ fn the_score_is_published_by_default_in_a_cluster_only() {
     assert_eq!(mode(node), Publish::On);
     let config = run(&format!("{node} --publish dry-run --label --taint-levels medium,high"));
     assert_eq!(config.publishing.publish.mode(&config.source), Publish::DryRun);
-    assert!(config.publishing.label);
-    assert_eq!(config.publishing.taint_levels, [Level::Medium, Level::High]);
+    assert!(config.publishing.outputs.label);
+    assert_eq!(config.publishing.outputs.taint_levels, [Level::Medium, Level::High]);
     check_refused("psi-agent --publish on", "--publish on needs a cluster");
     // `check` reports what is missing.
     let check = parse("psi-agent check --publish on").unwrap();

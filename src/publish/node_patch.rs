@@ -1,30 +1,11 @@
 //! The merge patch of the Node: sets or removes all own keys, and leaves other keys alone.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value, json};
 
 use super::score::PublishedScore;
 use crate::client::cluster::NodeKeys;
+use crate::config::OutputFlags;
 use crate::contract::{Key, Level, NodePressure, Prefix};
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outputs {
-    pub label: bool,
-    pub taints: BTreeSet<Level>,
-}
-
-impl Outputs {
-    pub(super) fn show_level(&self) -> bool {
-        self.label || !self.taints.is_empty()
-    }
-
-    fn taints_at(&self, level: Level) -> impl Iterator<Item = Key> {
-        let keys = [(Level::Medium, Key::PressureMedium), (Level::High, Key::PressureHigh)];
-        let wanted = keys.into_iter();
-        wanted.filter(move |(of, _)| *of <= level && self.taints.contains(of)).map(|(_, key)| key)
-    }
-}
 
 /// The patch. It contains the Node's resource version only if it writes the list of taints, which
 /// is always replaced as a whole. Without the version, concurrent writes, such as those of the
@@ -33,7 +14,7 @@ pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
     PublishedScore { pressure, level }: &PublishedScore,
-    outputs: &Outputs,
+    outputs: &OutputFlags,
 ) -> Value {
     let (mut patch, mut metadata) = (Map::new(), Map::new());
     metadata.insert("annotations".into(), annotations(prefix, node, pressure).into());
@@ -71,16 +52,25 @@ fn annotations(prefix: &Prefix, node: &NodeKeys, pressure: &NodePressure) -> Map
 }
 
 /// The whole list of taints; `None` if it needs no change.
-fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> Option<Vec<Value>> {
+fn taints(
+    prefix: &Prefix,
+    node: &NodeKeys,
+    level: Level,
+    outputs: &OutputFlags,
+) -> Option<Vec<Value>> {
     let own_keys = Key::TAINTS.map(|key| key.of(prefix));
     let is_own = |taint: &&Value| {
         let key = taint.get("key").and_then(Value::as_str);
         own_keys.iter().any(|own| key == Some(own))
     };
-    let wanted: Vec<Value> = outputs
-        .taints_at(level)
-        .map(|key| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
-        .collect();
+    let wanted: Vec<Value> = [
+        (Level::Medium, Key::PressureMedium),
+        (Level::High, Key::PressureHigh),
+    ]
+    .into_iter()
+    .filter(|(begins_at, _)| *begins_at <= level && outputs.taint_levels.contains(begins_at))
+    .map(|(_, key)| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
+    .collect();
     let own: Vec<&Value> = node.taints().iter().filter(is_own).collect();
     if own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint)) {
         return None;
@@ -110,8 +100,8 @@ mod tests {
         PublishedScore { pressure, level }
     }
 
-    fn outputs(label: bool, taints: &[Level]) -> Outputs {
-        Outputs { label, taints: taints.iter().copied().collect() }
+    fn outputs(label: bool, taint_levels: &[Level]) -> OutputFlags {
+        OutputFlags { label, taint_levels: taint_levels.to_vec() }
     }
 
     const BOTH: &[Level] = &[Level::Medium, Level::High];
@@ -120,7 +110,7 @@ mod tests {
         json!({"key": key, "value": "true", "effect": "PreferNoSchedule"})
     }
 
-    fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
+    fn patched(node_value: Value, level: Level, outputs: &OutputFlags) -> Value {
         let (node, published) = (node(node_value), published(level));
         node_patch(&Prefix::default(), &node, &published, outputs)
     }
@@ -134,7 +124,7 @@ mod tests {
             "psi-agent.io/io": null, "psi-agent.io/observed-at": "2026-01-02T03:04:05Z",
             "psi-agent.io/basis": "psi/8",
         }}});
-        assert_eq!(patched(bare, Level::High, &Outputs::default()), expected);
+        assert_eq!(patched(bare, Level::High, &OutputFlags::default()), expected);
     }
 
     #[test]
@@ -144,7 +134,7 @@ mod tests {
         let with = |taints: &[&Value]| json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"taints": taints}});
         let (medium, high) =
             (taint("psi-agent.io/pressure-medium"), taint("psi-agent.io/pressure-high"));
-        let write = |taints: &[&Value], level, outputs: &Outputs| {
+        let write = |taints: &[&Value], level, outputs: &OutputFlags| {
             let patch = patched(with(taints), level, outputs);
             let version = patch["metadata"].get("resourceVersion").cloned();
             assert_eq!(version.is_some(), patch.get("spec").is_some());

@@ -26,11 +26,12 @@ use psi_agent::client::cluster::list_items::ListItems;
 use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
 use psi_agent::client::pod::Pod;
 use psi_agent::client::top;
+use psi_agent::config::OutputFlags;
 use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::publish::PublishedScore;
-use psi_agent::publish::node_patch::{Outputs, node_patch};
+use psi_agent::publish::node_patch::node_patch;
 use psi_agent::serve::authorization::{
     AccessRules, METRICS, PAGE, Page, Peer, Requirement, SNAPSHOT, bearer_token,
 };
@@ -365,7 +366,7 @@ pub(super) fn node(bytes: &[u8]) {
     for (label, taints) in
         [(false, &[][..]), (true, &[Level::High]), (true, &[Level::Medium, Level::High])]
     {
-        let outputs = Outputs { label, taints: taints.iter().copied().collect() };
+        let outputs = OutputFlags { label, taint_levels: taints.to_vec() };
         let patch = node_patch(&prefix, &node, &published, &outputs);
         let metadata = &patch["metadata"];
         for kind in ["annotations", "labels"] {

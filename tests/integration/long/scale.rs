@@ -12,10 +12,11 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
+use psi_agent::config::OutputFlags;
 use psi_agent::contract::{Basis, Level, NodePressure, Prefix, Thresholds};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::PublishedScore;
-use psi_agent::publish::node_patch::{Outputs, node_patch};
+use psi_agent::publish::node_patch::node_patch;
 use psi_agent::publish::plan::Plan;
 use psi_agent::score::NodeScore;
 use psi_agent::waiting::Ratio;
@@ -294,7 +295,7 @@ impl Scene {
     async fn publish(&self, number: usize, score: u8) {
         let own = OwnNode { api: ApiClient::new(self.client.clone()), name: name(number) };
         let keys = own.get().await.unwrap();
-        let outputs = Outputs { label: true, ..Outputs::default() };
+        let outputs = OutputFlags { label: true, ..OutputFlags::default() };
         let patch = node_patch(&Prefix::default(), &keys, &published(score), &outputs);
         own.patch(&patch).await.unwrap();
     }
