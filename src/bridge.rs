@@ -24,7 +24,7 @@ use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use service::BridgeService;
-use table::{Standing, Table};
+use table::{STANDINGS, Table};
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
@@ -40,7 +40,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         api = api_flags.connect() => api?,
     };
     let certificate = flags.tls.certificate();
-    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), certificate.is_some());
+    let metrics = BridgeMetrics::new(&STANDINGS, certificate.is_some());
     let metrics = Arc::new(metrics.context("cannot register the bridge's own metrics")?);
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;

@@ -9,11 +9,11 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use serde_json::Value;
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::document::Document;
-use super::table::{Standing, Table, Views};
+use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
@@ -52,8 +52,8 @@ pub struct BridgeService {
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// A document or another value; an error is the status and body of the response.
-type ServiceResult<T = Document> = Result<T, (StatusCode, Value)>;
+/// A document or another value; an error is the response.
+type ServiceResult<T = Document> = Result<T, Response<Body>>;
 
 impl BridgeService {
     pub fn new(
@@ -73,24 +73,24 @@ impl BridgeService {
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
         let now = clock::now().timestamp();
-        query::check(&form, now).map_err(|error| bad_request(&error))?;
+        query::check(&form, now).map_err(bad_request)?;
         query::answer(self.views()?, now).ok_or_else(no_node_known)
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
         let host = load_watcher::host_of(request.uri().query().unwrap_or_default());
-        let window = self.table.borrow().reach().window;
-        let document =
-            load_watcher::document(self.views()?, host, clock::now().timestamp(), window);
+        let (window, now) = (self.table.borrow().reach.window, clock::now().timestamp());
+        let document = load_watcher::document(self.views()?, host.as_deref(), now, window);
         let reason = "no Node of this name is selected by --node-selector";
-        document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
+        document.ok_or_else(|| refused(StatusCode::NOT_FOUND, reason))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
-        let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
+        let candidates = prioritize::candidates(&body).map_err(bad_request)?;
         let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
-        Ok(answer.holding(turn))
+        // The turn ends when the response is written, or its connection has failed.
+        Ok(Box::new(answer.inspect(move |_| _ = &turn)))
     }
 
     async fn body(
@@ -99,13 +99,11 @@ impl BridgeService {
         max: usize,
         peer: Peer,
     ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
-        match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
-            Ok(read) => read,
-            Err(_) => {
-                let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-                Err((StatusCode::REQUEST_TIMEOUT, query::error("timeout", &reason)))
-            }
-        }
+        let read = tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await;
+        read.unwrap_or_else(|_| {
+            let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            Err(refused(StatusCode::REQUEST_TIMEOUT, &reason))
+        })
     }
 
     async fn read(
@@ -119,7 +117,7 @@ impl BridgeService {
         let mut turn = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
-                bad_request(&format!("the connection failed before the end of the body: {error}"))
+                bad_request(format!("the connection failed before the end of the body: {error}"))
             })?;
             let Ok(data) = frame.into_data() else { continue };
             let length = bytes.len() + data.len();
@@ -128,7 +126,7 @@ impl BridgeService {
                     "the body is longer than {max} bytes; an extender sends names instead of whole \
                      Nodes with nodeCacheCapable: true"
                 );
-                return Err((StatusCode::PAYLOAD_TOO_LARGE, query::error("bad_data", &reason)));
+                return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &reason));
             }
             if length > SMALL_BODY && turn.is_none() {
                 turn = Some(self.turn(peer.address).await);
@@ -160,7 +158,8 @@ impl BridgeService {
             return Ok(Arc::clone(views));
         }
         let views = self.table.borrow().views(now).ok_or_else(|| {
-            unavailable("the API server has not listed the Nodes yet: see the bridge's log")
+            let reason = "the API server has not listed the Nodes yet: see the bridge's log";
+            refused(StatusCode::SERVICE_UNAVAILABLE, reason)
         })?;
         let views = Arc::new(views);
         *latest = Some((now.as_second(), Arc::clone(&views)));
@@ -169,22 +168,21 @@ impl BridgeService {
 
     /// Counts the request, and makes its response.
     fn response(&self, form: Form, formed: ServiceResult) -> Response<Body> {
-        let outcome = match &formed {
-            Ok(_) => Outcome::Answered,
-            Err((StatusCode::SERVICE_UNAVAILABLE, _)) => Outcome::Unknown,
-            Err(_) => Outcome::Refused,
+        let response = formed.map(|document| chunked("application/json", document, false));
+        let response = response.unwrap_or_else(|refused| refused);
+        let outcome = match response.status() {
+            StatusCode::OK => Outcome::Answered,
+            StatusCode::SERVICE_UNAVAILABLE => Outcome::Unknown,
+            _ => Outcome::Refused,
         };
         self.own_metrics.requested(form, outcome);
-        match formed {
-            Ok(document) => chunked("application/json", document, false),
-            Err((status, error)) => whole(status, "application/json", error.to_string().into()),
-        }
+        response
     }
 
     fn metrics(&self) -> Response<Body> {
         if let Ok(views) = self.views() {
-            for standing in Standing::ALL {
-                self.own_metrics.set_nodes(standing.word(), views.count(standing));
+            for standing in STANDINGS {
+                self.own_metrics.set_nodes(standing, views.count(standing));
             }
         }
         match self.own_metrics.render() {
@@ -271,16 +269,25 @@ impl Drop for Turn {
     }
 }
 
-fn bad_request(reason: &impl ToString) -> (StatusCode, Value) {
-    (StatusCode::BAD_REQUEST, query::error("bad_data", &reason.to_string()))
+/// An error in Prometheus' form.
+fn refused(status: StatusCode, reason: &str) -> Response<Body> {
+    let kind = match status {
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::REQUEST_TIMEOUT => "timeout",
+        StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        _ => "bad_data",
+    };
+    let error = json!({"status": "error", "errorType": kind, "error": reason});
+    whole(status, "application/json", error.to_string().into())
 }
 
-fn unavailable(reason: &str) -> (StatusCode, Value) {
-    (StatusCode::SERVICE_UNAVAILABLE, query::error("unavailable", reason))
+fn bad_request(reason: String) -> Response<Body> {
+    refused(StatusCode::BAD_REQUEST, &reason)
 }
 
-fn no_node_known() -> (StatusCode, Value) {
-    unavailable(
+fn no_node_known() -> Response<Body> {
+    refused(
+        StatusCode::SERVICE_UNAVAILABLE,
         "no Node has a known slow score: agents have published no fresh value, or for less than \
          half of --window; see `psi-agent nodes`",
     )

@@ -19,7 +19,7 @@ use psi_agent::bridge::load_watcher::host_of;
 use psi_agent::bridge::prioritize::candidates;
 use psi_agent::bridge::query;
 use psi_agent::bridge::service::BridgeService;
-use psi_agent::bridge::table::{Standing, Table};
+use psi_agent::bridge::table::{STANDINGS, Table};
 use psi_agent::bridge::window::Reach;
 use psi_agent::cgroup_path::Place;
 use psi_agent::client::cluster::list_items::ListItems;
@@ -79,7 +79,7 @@ fn bridge() -> BridgeService {
     let silent = ("silent".to_owned(), Annotations::new());
     table.replace(vec![node("hot", "60"), node("calm", "0"), silent], now);
     let (_, tables) = watch::channel(table);
-    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).expect("metrics");
+    let metrics = BridgeMetrics::new(&STANDINGS, false).expect("metrics");
     BridgeService::new(tables, AccessRules::default(), Arc::new(metrics))
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use psi_agent::bridge::table::Standing;
+use psi_agent::bridge::table::STANDINGS;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
 use psi_agent::identity::{Vm, Workload};
@@ -40,7 +40,7 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         metrics.observe_score(&assessment.score);
         let mut features = Vec::new();
         metrics.render(&mut features).unwrap();
-        let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).unwrap();
+        let bridge = BridgeMetrics::new(&STANDINGS, false).unwrap();
         let score = String::from_utf8(score.concat()).unwrap();
         [score + &served[own..], utf8(features), utf8(bridge.render().unwrap())]
     })
