@@ -36,11 +36,7 @@ pub(super) fn start(
 ) {
     let mode = config.publishing.publish.mode(&config.source);
     metrics.publishes.set_heartbeat(config.publishing.heartbeat_interval);
-    metrics.publishes.set_mode(match mode {
-        Publish::On => "on",
-        Publish::DryRun => "dry-run",
-        Publish::Off => "off",
-    });
+    metrics.publishes.set_mode(mode.into_str());
     if mode == Publish::Off {
         return;
     }
