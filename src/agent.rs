@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
-use crate::client::cluster::block_on;
+use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{Auth, PodSource, Publish, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
@@ -16,13 +16,13 @@ use crate::own_metrics::{Feature, OwnMetrics};
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
+use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use crate::waiting::CpuSource;
 use ticks::Ticks;
 
-mod access;
 mod publishing;
 mod ticks;
 
@@ -33,7 +33,7 @@ pub fn run(config: &RunConfig) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let RunningAgent { server, probes, service, ticks } = tokio::select! {
+    let ((server, probes, service), ticks) = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
@@ -49,17 +49,12 @@ async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     }
 }
 
-struct RunningAgent {
-    server: Server,
-    /// `None` without `--probe-address`.
-    probes: Option<Server>,
-    service: Arc<AgentService>,
-    ticks: Ticks,
-}
+/// The server, that of the probes if it has an address of its own, and what both serve.
+type Serving = (Server, Option<Server>, Arc<AgentService>);
 
 /// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
 /// server responds before the first sample.
-async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
+async fn start(config: &RunConfig) -> anyhow::Result<(Serving, Ticks)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
     warn_of_missing_cgroup2(&host);
@@ -75,7 +70,10 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     let server = Server::listen(flags.listen.listen_address, tls).await?;
     let probes = Server::listen_for_probes(flags.probe_address).await?;
     let node = pod_source::connect(&source.pods()).await?;
-    let authenticator = access::authenticator(config, node.as_ref(), &metrics)?;
+    let authenticator = match config.access.auth {
+        Auth::None => None,
+        Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),
+    };
     let pods = pod_source::follow(source, node.clone(), &metrics)?;
     let sampler =
         Sampler::start(host.into_collector(source, Some(export)), pods.clone(), TICK_INTERVAL)
@@ -101,7 +99,22 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
         rules: config.access_rules(),
         authenticator,
     };
-    Ok(RunningAgent { server, probes, service: Arc::new(service), ticks })
+    Ok(((server, probes, Arc::new(service)), ticks))
+}
+
+fn authenticator(
+    node: Option<&OwnNode>,
+    metrics: &Arc<OwnMetrics>,
+) -> anyhow::Result<Arc<Authenticator>> {
+    let node = node.context("there is no API server to review tokens")?;
+    let metrics = Arc::clone(metrics);
+    let report = move |outcome: Outcome<'_>| match outcome {
+        Ok(decision) => metrics.reviews.decided(decision),
+        Err(error) => metrics.reviews.failed(error),
+    };
+    let authenticator = Authenticator::new(node.api.clone(), report)
+        .context("cannot authenticate clients: the system provides no random numbers")?;
+    Ok(Arc::new(authenticator))
 }
 
 /// The features in use that have metrics of their own.
