@@ -60,7 +60,6 @@ pub struct Sources {
 }
 
 /// Reads samples, and keeps what the next pass needs.
-#[derive(Debug)]
 pub struct Collector {
     node: NodeReader,
     tree: CgroupTree,

@@ -12,7 +12,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// Reads files in a pass, and collects errors for its report.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Files {
     pub(crate) clock: Clock,
     pub(crate) buffer: ReadBuffer,
