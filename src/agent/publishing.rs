@@ -121,14 +121,9 @@ fn candidate(workload: &Workload) -> Option<CandidateName> {
 }
 
 fn log_mark(mark: &Mark) {
-    match mark {
-        Mark::Set(PodName { namespace, name, .. }) => {
-            tracing::info!(%namespace, pod = %name, "Labelled the pod of the VM to move first");
-        }
-        Mark::Removed(PodName { namespace, name, .. }) => {
-            tracing::info!(%namespace, pod = %name, "Removed the label of the VM to move first");
-        }
-    }
+    let PodName { namespace, name, .. } = &mark.pod;
+    let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
+    tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
 }
 
 fn value(published: &PublishedScore) -> PublishedValue {
