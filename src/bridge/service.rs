@@ -17,7 +17,7 @@ use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
+use crate::serve::authorization::{AccessRules, METRICS, Peer, Refusal, Requirement};
 use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
 use crate::serve::connections::Service;
 use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
@@ -61,8 +61,6 @@ impl BridgeService {
         rules: AccessRules,
         own_metrics: Arc<BridgeMetrics>,
     ) -> Self {
-        // The bridge has no page to restrict.
-        let rules = AccessRules { page: Page::Anywhere, ..rules };
         let (latest, sending) = (Mutex::default(), watch::Sender::default());
         Self { table, rules, own_metrics, latest, sending }
     }

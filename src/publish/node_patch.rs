@@ -1,11 +1,13 @@
 //! The merge patch of the Node: sets or removes all own keys, and leaves other keys alone.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::score::PublishedScore;
 use crate::client::cluster::NodeKeys;
 use crate::config::OutputFlags;
-use crate::contract::{Key, Level, NodePressure, Prefix};
+use crate::contract::{Key, Level, Prefix};
 
 /// The patch. It contains the Node's resource version only if it writes the list of taints, which
 /// is always replaced as a whole. Without the version, concurrent writes, such as those of the
@@ -16,13 +18,22 @@ pub fn node_patch(
     PublishedScore { pressure, level }: &PublishedScore,
     outputs: &OutputFlags,
 ) -> Value {
+    let points = |points: Option<u8>| points.map(|points| points.to_string());
+    let annotations = [
+        (Key::Score, points(Some(pressure.score))),
+        (Key::Cpu, points(pressure.cpu)),
+        (Key::Memory, points(pressure.memory)),
+        (Key::Io, points(pressure.io)),
+        (Key::ObservedAt, Some(format!("{:.0}", pressure.observed_at))),
+        (Key::Basis, Some(pressure.basis.to_string())),
+    ];
+    let label = [(Key::Pressure, outputs.label.then(|| level.word().to_owned()))];
     let (mut patch, mut metadata) = (Map::new(), Map::new());
-    metadata.insert("annotations".into(), annotations(prefix, node, pressure).into());
-    let label = Key::Pressure.of(prefix);
-    if outputs.label {
-        metadata.insert("labels".into(), json!({ label: level.word() }));
-    } else if node.metadata.labels.contains_key(&label) {
-        metadata.insert("labels".into(), json!({ label: null }));
+    let annotations = changes(prefix, annotations, &node.metadata.annotations);
+    metadata.insert("annotations".into(), annotations.into());
+    let labels = changes(prefix, label, &node.metadata.labels);
+    if !labels.is_empty() {
+        metadata.insert("labels".into(), labels.into());
     }
     if let Some(taints) = taints(prefix, node, *level, outputs) {
         metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
@@ -32,23 +43,16 @@ pub fn node_patch(
     patch.into()
 }
 
-fn annotations(prefix: &Prefix, node: &NodeKeys, pressure: &NodePressure) -> Map<String, Value> {
-    let points = |points: Option<u8>| points.map(|points| points.to_string());
-    let wanted = [
-        (Key::Score, points(Some(pressure.score))),
-        (Key::Cpu, points(pressure.cpu)),
-        (Key::Memory, points(pressure.memory)),
-        (Key::Io, points(pressure.io)),
-        (Key::ObservedAt, Some(format!("{:.0}", pressure.observed_at))),
-        (Key::Basis, Some(pressure.basis.to_string())),
-    ];
-    let written = wanted.into_iter().filter_map(|(key, value)| {
-        let key = key.of(prefix);
-        // An unknown value is removed.
-        let is_written = value.is_some() || node.metadata.annotations.contains_key(&key);
-        is_written.then(|| (key, value.map_or(Value::Null, Value::String)))
-    });
-    written.collect()
+/// Sets the keys that have a value, and removes the others where the Node has them.
+fn changes<const N: usize>(
+    prefix: &Prefix,
+    wanted: [(Key, Option<String>); N],
+    present: &BTreeMap<String, String>,
+) -> Map<String, Value> {
+    let wanted = wanted.map(|(key, value)| (key.of(prefix), value));
+    let changes =
+        wanted.into_iter().filter(|(key, value)| value.is_some() || present.contains_key(key));
+    changes.map(|(key, value)| (key, value.into())).collect()
 }
 
 /// The whole list of taints; `None` if it needs no change.
@@ -82,7 +86,7 @@ fn taints(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Basis;
+    use crate::contract::{Basis, NodePressure};
 
     fn node(value: Value) -> NodeKeys {
         serde_json::from_value(value).unwrap()

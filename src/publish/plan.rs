@@ -165,12 +165,9 @@ impl Plan {
     ) {
         self.recovered();
         self.last = Some((published, now));
-        let due = *self.heartbeat_due.get_or_insert(now + self.heartbeat.mul_f64(random));
-        if due <= now {
-            let behind =
-                now.saturating_duration_since(due).as_secs() / self.heartbeat.as_secs().max(1);
-            let periods = u32::try_from(behind + 1).unwrap_or(u32::MAX);
-            self.heartbeat_due = Some(due + self.heartbeat.saturating_mul(periods));
+        let due = self.heartbeat_due.get_or_insert(now + self.heartbeat.mul_f64(random));
+        while *due <= now {
+            *due += self.heartbeat;
         }
         if reason != WriteReason::Heartbeat {
             self.changes.push_back(now);
