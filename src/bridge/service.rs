@@ -25,7 +25,6 @@ use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
 const WATCHER: &str = "/watcher";
-const WATCHER_HEALTH: &str = "/watcher/health";
 
 const MAX_FORM: usize = 64 * 1024;
 /// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
@@ -194,15 +193,6 @@ impl BridgeService {
             }
         }
     }
-
-    /// load-watcher's health endpoint: whether any Node has a known score.
-    fn watcher_health(&self) -> Response<Body> {
-        if self.views().is_ok_and(|views| views.neutral.is_some()) {
-            text(StatusCode::OK, "ok\n")
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "no Node has a known score\n")
-        }
-    }
 }
 
 impl ProbeTarget for BridgeService {
@@ -229,7 +219,7 @@ impl Service for BridgeService {
         let methods = match path {
             QUERY => "GET, POST",
             PRIORITIZE => "POST",
-            WATCHER | WATCHER_HEALTH | METRICS | LIVEZ | READYZ => "GET, HEAD",
+            WATCHER | METRICS | LIVEZ | READYZ => "GET, HEAD",
             _ => {
                 return text(
                     StatusCode::NOT_FOUND,
@@ -244,7 +234,6 @@ impl Service for BridgeService {
             QUERY => self.response(Form::Query, self.query(request, peer).await),
             WATCHER => self.response(Form::Watcher, self.watcher(&request)),
             PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
-            WATCHER_HEALTH => self.watcher_health(),
             METRICS => self.metrics(),
             READYZ => self.readyz(),
             _ => self.livez(),
