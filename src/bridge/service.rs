@@ -51,8 +51,8 @@ pub struct BridgeService {
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// A document or another value; an error is the response.
-type ServiceResult<T = Document> = Result<T, Response<Body>>;
+/// A document or another value; an error is the status and the reason.
+type ServiceResult<T = Document> = Result<T, (StatusCode, String)>;
 
 impl BridgeService {
     pub fn new(
@@ -79,7 +79,7 @@ impl BridgeService {
         let (window, now) = (self.table.borrow().reach.window, clock::now().timestamp());
         let document = load_watcher::document(self.views()?, host.as_deref(), now, window);
         let reason = "no Node of this name is selected by --node-selector";
-        document.ok_or_else(|| refused(StatusCode::NOT_FOUND, reason))
+        document.ok_or_else(|| (StatusCode::NOT_FOUND, reason.to_owned()))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
@@ -99,7 +99,7 @@ impl BridgeService {
         let read = tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await;
         read.unwrap_or_else(|_| {
             let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-            Err(refused(StatusCode::REQUEST_TIMEOUT, &reason))
+            Err((StatusCode::REQUEST_TIMEOUT, reason))
         })
     }
 
@@ -123,7 +123,7 @@ impl BridgeService {
                     "the body is longer than {max} bytes; an extender sends names instead of whole \
                      Nodes with nodeCacheCapable: true"
                 );
-                return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &reason));
+                return Err((StatusCode::PAYLOAD_TOO_LARGE, reason));
             }
             if length > SMALL_BODY && turn.is_none() {
                 turn = Some(self.turn(peer.address).await);
@@ -156,7 +156,7 @@ impl BridgeService {
         }
         let views = self.table.borrow().views(now).ok_or_else(|| {
             let reason = "the API server has not listed the Nodes yet: see the bridge's log";
-            refused(StatusCode::SERVICE_UNAVAILABLE, reason)
+            (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
         })?;
         let views = Arc::new(views);
         *latest = Some((now.as_second(), Arc::clone(&views)));
@@ -165,12 +165,12 @@ impl BridgeService {
 
     /// Counts the request, and makes its response.
     fn response(&self, form: Form, formed: ServiceResult) -> Response<Body> {
-        let response = formed.map(|document| chunked("application/json", document, false));
-        let response = response.unwrap_or_else(|refused| refused);
-        let outcome = match response.status() {
-            StatusCode::OK => Outcome::Answered,
-            StatusCode::SERVICE_UNAVAILABLE => Outcome::Unknown,
-            _ => Outcome::Refused,
+        let (response, outcome) = match formed {
+            Ok(document) => (chunked("application/json", document, false), Outcome::Answered),
+            Err((status @ StatusCode::SERVICE_UNAVAILABLE, reason)) => {
+                (refused(status, &reason), Outcome::Unknown)
+            }
+            Err((status, reason)) => (refused(status, &reason), Outcome::Refused),
         };
         self.own_metrics.requested(form, outcome);
         response
@@ -268,14 +268,12 @@ fn refused(status: StatusCode, reason: &str) -> Response<Body> {
     whole(status, "application/json", error.to_string().into())
 }
 
-fn bad_request(reason: String) -> Response<Body> {
-    refused(StatusCode::BAD_REQUEST, &reason)
+fn bad_request(reason: String) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, reason)
 }
 
-fn no_node_known() -> Response<Body> {
-    refused(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "no Node has a known slow score: agents have published no fresh value, or for less than \
-         half of --window; see `psi-agent nodes`",
-    )
+fn no_node_known() -> (StatusCode, String) {
+    let reason = "no Node has a known slow score: agents have published no fresh value, or for \
+                  less than half of --window; see `psi-agent nodes`";
+    (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
 }
