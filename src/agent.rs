@@ -33,7 +33,7 @@ pub fn run(config: &RunConfig) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let ((server, probes, service), ticks) = tokio::select! {
+    let (server, probes, service, ticks) = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
@@ -49,16 +49,15 @@ async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     }
 }
 
-/// The server, that of the probes if it has an address of its own, and what both serve.
-type Serving = (Server, Option<Server>, Arc<AgentService>);
-
-/// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
-/// server responds before the first sample.
-async fn start(config: &RunConfig) -> anyhow::Result<(Serving, Ticks)> {
+/// Starts all parts of the agent: the server, that of probes with `--probe-address`, what both serve, and
+/// the ticks. Does not wait for the kernel or the API server, so the HTTP server responds before the
+/// first sample.
+async fn start(
+    config: &RunConfig,
+) -> anyhow::Result<(Server, Option<Server>, Arc<AgentService>, Ticks)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
-    warn_of_missing_cgroup2(&host);
-    let found = describe(&host);
+    let found = describe_cgroups(&host);
     let cpu_source = describe_cpu_source(&host);
     let metrics = OwnMetrics::new(&features(config));
     let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
@@ -99,7 +98,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Serving, Ticks)> {
         rules: config.access_rules(),
         authenticator,
     };
-    Ok(((server, probes, Arc::new(service)), ticks))
+    Ok((server, probes, Arc::new(service), ticks))
 }
 
 fn authenticator(
@@ -132,17 +131,6 @@ fn features(config: &RunConfig) -> Vec<Feature> {
     features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }
 
-/// Logs a warning and continues: an agent that exited here would be restarted forever.
-fn warn_of_missing_cgroup2(host: &Host) {
-    if host.node_alone {
-        let path = host.root.path().display();
-        tracing::warn!(
-            "{path} is not cgroup v2, so the node's pods can't be read, and no score is published: \
-             boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
-        );
-    }
-}
-
 /// The source of CPU wait time. A kernel that counts no run delay is an error where that was chosen.
 fn describe_cpu_source(host: &Host) -> String {
     let source = host.cpu_source;
@@ -158,9 +146,15 @@ fn describe_cpu_source(host: &Host) -> String {
     format!("{} (this kernel counts no run delay)", source.into_str())
 }
 
-fn describe(host: &Host) -> String {
+/// The cgroups that are read. A node without cgroup v2 is a warning.
+fn describe_cgroups(host: &Host) -> String {
     let path = host.root.path().display();
     if host.node_alone {
+        // An agent that exited here would be restarted forever.
+        tracing::warn!(
+            "{path} is not cgroup v2, so the node's pods can't be read, and no score is published: \
+             boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
+        );
         return format!("the node alone ({path} is not cgroup v2)");
     }
     match &host.mount {

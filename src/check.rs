@@ -239,15 +239,14 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
         None => Ok(members),
         Some(missing) => warn(format!("{members}; no score: {missing}"), missing.remedy()),
     };
-    let files = files(&tick.report.errors).map(|finding| ("files", finding));
+    let files = tick.report.errors.first().map(|error| {
+        let finding = warn(
+            format!("{error}; {} errors in all", tick.report.errors.len()),
+            "run as a user who may read it; if it is malformed, report its content as an issue of psi-agent",
+        );
+        ("files", finding)
+    });
     files.into_iter().chain([("scored", scored), ("cpu source", source)]).collect()
-}
-
-fn files(errors: &[ReadError]) -> Option<Finding> {
-    Some(warn(
-        format!("{}; {} errors in all", errors.first()?, errors.len()),
-        "run as a user who may read it; if it is malformed, report its content as an issue of psi-agent",
-    ))
 }
 
 fn cpu_source(

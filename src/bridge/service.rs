@@ -90,48 +90,43 @@ impl BridgeService {
         Ok(Box::new(answer.inspect(move |_| _ = &turn)))
     }
 
+    /// Receives a body, and the peer's turn if it is a large one.
     async fn body(
-        &self,
-        body: Incoming,
-        max: usize,
-        peer: Peer,
-    ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
-        let read = tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await;
-        read.unwrap_or_else(|_| {
-            let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-            Err((StatusCode::REQUEST_TIMEOUT, reason))
-        })
-    }
-
-    async fn read(
         &self,
         mut body: Incoming,
         max: usize,
         peer: Peer,
     ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let mut bytes = Vec::new();
-        let mut turn = None;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                bad_request(format!("the connection failed before the end of the body: {error}"))
-            })?;
-            let Ok(data) = frame.into_data() else { continue };
-            let length = bytes.len() + data.len();
-            if announced.max(length) > max {
-                let reason = format!(
-                    "the body is longer than {max} bytes; an extender sends names instead of whole \
-                     Nodes with nodeCacheCapable: true"
-                );
-                return Err((StatusCode::PAYLOAD_TOO_LARGE, reason));
+        let received = tokio::time::timeout(BODY_TIMEOUT, async {
+            let (mut bytes, mut turn) = (Vec::new(), None);
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| {
+                    bad_request(format!(
+                        "the connection failed before the end of the body: {error}"
+                    ))
+                })?;
+                let Ok(data) = frame.into_data() else { continue };
+                let length = bytes.len() + data.len();
+                if announced.max(length) > max {
+                    let reason = format!(
+                        "the body is longer than {max} bytes; an extender sends names instead of \
+                         whole Nodes with nodeCacheCapable: true"
+                    );
+                    return Err((StatusCode::PAYLOAD_TOO_LARGE, reason));
+                }
+                if length > SMALL_BODY && turn.is_none() {
+                    turn = Some(self.turn(peer.address).await);
+                    bytes.reserve(announced.saturating_sub(bytes.len()));
+                }
+                bytes.extend_from_slice(&data);
             }
-            if length > SMALL_BODY && turn.is_none() {
-                turn = Some(self.turn(peer.address).await);
-                bytes.reserve(announced.saturating_sub(bytes.len()));
-            }
-            bytes.extend_from_slice(&data);
-        }
-        Ok((bytes, turn))
+            Ok((bytes, turn))
+        });
+        received.await.unwrap_or_else(|_| {
+            let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            Err((StatusCode::REQUEST_TIMEOUT, reason))
+        })
     }
 
     /// Waits until a large body of this peer may be read.

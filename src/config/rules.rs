@@ -1,6 +1,6 @@
 //! The rules for flags that depend on each other.
 
-use super::command::{Command, RunConfig};
+use super::command::{CheckConfig, Command, OnceConfig, RunConfig, TopConfig};
 use super::flags::{Auth, Publish};
 use super::source::{PodSource, SourceFlags};
 
@@ -14,9 +14,9 @@ pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
             check_source(&config.source, in_cluster)?;
             check_run(config)
         }
-        Command::Once(config) => check_source(&config.source, in_cluster),
-        Command::Top(config) => check_source(&config.source, in_cluster),
-        Command::Check(config) => check_source(&config.source, in_cluster),
+        Command::Once(OnceConfig { source, .. })
+        | Command::Top(TopConfig { source, .. })
+        | Command::Check(CheckConfig { source, .. }) => check_source(source, in_cluster),
         Command::Bridge(_) | Command::Nodes { .. } | Command::Reap { .. } => Ok(()),
         Command::Completions { .. } | Command::Man { .. } => Ok(()),
     }

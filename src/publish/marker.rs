@@ -48,31 +48,24 @@ impl Marker {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
-        if let Err(error) = self.try_follow(node, wanted, now, &mut report).await {
+        let followed = async {
+            self.marked(node).await?;
+            while let Some(mark) = self.next(wanted, now) {
+                let value = mark.is_set.then_some("true");
+                let written = node.api.label_pod(&mark.pod, &self.label, value).await;
+                // A pod that no longer exists has no label.
+                if written != Err(CallError::NotFound) {
+                    written?;
+                }
+                self.done(&mark, now);
+                report(Ok(&mark));
+            }
+            Ok(())
+        };
+        if let Err(error) = followed.await {
             self.not_before = Some(now + RETRY);
             report(Err(&error));
         }
-    }
-
-    async fn try_follow(
-        &mut self,
-        node: &OwnNode,
-        wanted: Option<&PodName>,
-        now: Instant,
-        report: &mut impl FnMut(Result<&Mark, &CallError>),
-    ) -> Result<(), CallError> {
-        self.marked(node).await?;
-        while let Some(mark) = self.next(wanted, now) {
-            let value = mark.is_set.then_some("true");
-            let written = node.api.label_pod(&mark.pod, &self.label, value).await;
-            // A pod that no longer exists has no label.
-            if written != Err(CallError::NotFound) {
-                written?;
-            }
-            self.done(&mark, now);
-            report(Ok(&mark));
-        }
-        Ok(())
     }
 
     /// The pods with the label: at first, those that an earlier agent left.

@@ -102,21 +102,16 @@ impl Plan {
         score: &NodeScore,
     ) -> Option<(PublishedScore, WriteReason)> {
         let level = self.levels.advance(now, self.level_input(score)?);
-        let published = PublishedScore::of(score, level)?;
+        let mut published = PublishedScore::of(score, level)?;
         let reason = self.reason_to_write(now, score, level)?;
-        let published = match (&self.last, reason) {
-            // A heartbeat sets a new date. If the limit of changes is reached, it also writes the
-            // current values.
-            (Some((last, _)), WriteReason::Heartbeat) if values_differ(&last.pressure, score) => {
-                published
-            }
-            (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
-                let observed_at = published.pressure.observed_at;
-                let pressure = NodePressure { observed_at, ..last.pressure };
-                PublishedScore { pressure, ..published }
-            }
-            (Some(_), WriteReason::Change) | (None, _) => published,
-        };
+        // Values stay as they are until they differ by a step, or while only the level changes. A
+        // heartbeat writes the current ones if the limit of changes has kept them back.
+        if let Some((last, _)) = &self.last
+            && (reason == WriteReason::Level || !values_differ(&last.pressure, score))
+        {
+            let observed_at = published.pressure.observed_at;
+            published.pressure = NodePressure { observed_at, ..last.pressure };
+        }
         self.may_try(now).then_some((published, reason))
     }
 
