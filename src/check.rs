@@ -14,7 +14,7 @@ use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::{CheckConfig, CpuSourceFlag};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::score::Scorer;
@@ -63,7 +63,7 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         ("pressure", pressure),
     ];
     if !host.node_alone {
-        let mut tree = CgroupTree::new(Arc::clone(&host.root), TreeScope::All, 0);
+        let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
         tree.follow(clock::now().at);
         findings.push(("cgroups", cgroups(&mut tree)));
         if psi_is_on {

@@ -19,7 +19,7 @@ use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, TreeScope};
+use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree};
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
@@ -81,15 +81,11 @@ impl Collector {
     pub fn new(sources: Sources, clock: Clock) -> Self {
         let Sources { proc, root, selection, groups, cpu_source, counts_run_delay, handles } =
             sources;
-        let scope = match selection {
-            None => TreeScope::Root,
-            Some(Selection { everything: true, .. }) => TreeScope::All,
-            Some(_) => TreeScope::Pods,
-        };
+        let whole = selection.is_some_and(|selection| selection.everything);
         Self {
             node: NodeReader::new(proc),
             is_whole_node: !root.is_namespaced(),
-            tree: CgroupTree::new(root, scope, handles.cgroups),
+            tree: CgroupTree::new(root, whole, handles.cgroups),
             states: States::new(),
             files: Files::new(clock),
             selector: Selector::default(),
@@ -238,7 +234,7 @@ impl Collector {
     }
 
     fn follow_tree(&mut self, now: Instant) {
-        if self.tree.follow(now) {
+        if self.selection.is_some() && self.tree.follow(now) {
             self.node.read_device_names(&mut self.files);
             let alive: HashSet<CgroupId> = self.tree.nodes().map(|node| node.cgroup.id).collect();
             self.states.retain(|id, _| alive.contains(id));
@@ -312,7 +308,7 @@ impl<'a> TickPass<'a> {
     where
         'a: 'n,
     {
-        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&place.uid) } else { None };
+        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&*place.uid) } else { None };
         let pod = uid.and_then(|uid| self.pods.get(uid)).map(|pod| &pod.dir);
         Dirs { container: &node.dir, pod }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Place, PodLevel, PodUid, Unit};
+use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
 use crate::kernel::cgroup_tree::CgroupNode;
@@ -24,7 +24,7 @@ pub(super) struct Member<'a> {
 }
 
 /// The cgroups of pods by uid.
-pub(super) type Pods<'a> = HashMap<&'a PodUid, &'a CgroupNode>;
+pub(super) type Pods<'a> = HashMap<&'a str, &'a CgroupNode>;
 
 /// What the cgroups of a node are, before one kind is selected.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl<'a> Workloads<'a> {
                         members.push(Member { node, workload: None });
                     }
                 }
-                Place::Root | Place::MountUnit => {}
+                Place::Root => {}
             }
         }
         all
@@ -69,7 +69,7 @@ impl<'a> Workloads<'a> {
         node: &'a CgroupNode,
         found: &PodMatch,
         level: &PodLevel,
-        uid: &'a PodUid,
+        uid: &'a str,
     ) {
         if *level == PodLevel::Pod {
             self.pods.insert(uid, node);
@@ -157,7 +157,7 @@ pub(super) fn workloads<'a>(
             let path = Path::new(&*node.cgroup.path);
             !above.contains(path) && path.parent().is_some_and(|parent| above.contains(parent))
         }
-        Place::Root | Place::MountUnit => false,
+        Place::Root => false,
     })
 }
 

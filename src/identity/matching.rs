@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::pod_index::PodIndex;
 use super::workload::Workload;
-use crate::cgroup_path::{Place, PodLevel, PodUid};
+use crate::cgroup_path::{Place, PodLevel};
 
 /// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,18 +44,18 @@ pub fn match_pods<'a>(
     places: impl Iterator<Item = &'a Place> + Clone,
 ) -> (Vec<PodMatch>, Option<Matching>) {
     let Some(pods) = pods else { return (places.map(|_| PodMatch::NoPod).collect(), None) };
-    let static_pods: HashMap<&PodUid, &Arc<Workload>> = places
+    let static_pods: HashMap<&str, &Arc<Workload>> = places
         .clone()
         .filter_map(|place| {
             let Place::Pod(pod) = place else { return None };
-            Some((&pod.uid, pods.static_pod(pod)?))
+            Some((&*pod.uid, pods.static_pod(pod)?))
         })
         .collect();
     let mut cgroups_without_pod = 0;
     let found = places.map(|place| {
         let Place::Pod(pod) = place else { return PodMatch::NoPod };
         let is_pod = pod.level == PodLevel::Pod;
-        let by_container = || static_pods.get(&pod.uid).filter(|_| is_pod).copied();
+        let by_container = || static_pods.get(&*pod.uid).filter(|_| is_pod).copied();
         if let Some(workload) = pods.workload(pod).or_else(by_container) {
             return PodMatch::Known(Arc::clone(workload));
         }

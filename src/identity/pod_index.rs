@@ -89,12 +89,12 @@ impl PodIndex {
     /// labels (sandboxes, monitors, cgroups within a container). The cgroup of a static pod is
     /// identified by those of its containers: see [`PodIndex::static_pod`].
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
-        let by_uid = self.pods.get(place.uid.as_str());
+        let by_uid = self.pods.get(&place.uid);
         match &place.level {
             PodLevel::Pod => by_uid.map(|pod| &pod.pod),
             PodLevel::Container(container) => {
                 let pod = by_uid.or_else(|| self.by_hash(place))?;
-                pod.containers.get(container.id.as_str())
+                pod.containers.get(&container.id)
             }
             PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
                 None
@@ -109,9 +109,9 @@ impl PodIndex {
 
     fn by_hash(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
         let PodLevel::Container(container) = &place.level else { return None };
-        let uids = self.config_hashes.get(place.uid.as_str())?;
+        let uids = self.config_hashes.get(&place.uid)?;
         let mut pods = uids.iter().filter_map(|uid| self.pods.get(uid));
-        pods.find(|pod| pod.containers.contains_key(container.id.as_str()))
+        pods.find(|pod| pod.containers.contains_key(&container.id))
     }
 
     /// Whether a full list was received. Until then an empty index means that pods are unknown.

@@ -31,7 +31,6 @@ impl Selection {
 
     fn includes_place(&self, place: &Place) -> bool {
         match place {
-            Place::MountUnit => false,
             Place::Root => self.everything || self.root,
             Place::Host => self.everything,
             Place::Pod(pod) => match pod.level {

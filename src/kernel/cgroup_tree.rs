@@ -45,35 +45,13 @@ impl Cgroup {
     }
 }
 
-/// The cgroups that a tree contains. Mount units are in none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TreeScope {
-    All,
-    /// Cgroups outside of pods, pods, and their containers and sandboxes, with nothing below these.
-    Pods,
-    Root,
-}
-
-impl TreeScope {
-    fn includes(self, place: &Place) -> bool {
-        match place {
-            Place::MountUnit => false,
-            Place::Root | Place::Host => true,
-            Place::Pod(pod) => match pod.level {
-                PodLevel::Pod | PodLevel::Sandbox(_) | PodLevel::Container(_) => true,
-                PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown => {
-                    self == TreeScope::All
-                }
-            },
-        }
-    }
-
-    fn descends(self, place: &Place) -> bool {
-        match self {
-            TreeScope::All => true,
-            TreeScope::Pods => !matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod),
-            TreeScope::Root => false,
-        }
+/// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
+/// only a whole tree has others than their containers.
+fn is_included(whole: bool, path: &str, place: &Place) -> bool {
+    match place {
+        Place::Root => true,
+        Place::Host => !path.ends_with(".mount"),
+        Place::Pod(pod) => whole || matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)),
     }
 }
 
@@ -97,7 +75,7 @@ pub struct TreeHealth {
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
-    scope: TreeScope,
+    whole: bool,
     watch: Option<CgroupWatch>,
     nodes: BTreeMap<Arc<str>, CgroupNode>,
     rescanned_at: Option<Instant>,
@@ -108,13 +86,15 @@ pub struct CgroupTree {
 }
 
 impl CgroupTree {
-    /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills it.
-    pub fn new(root: Arc<CgroupRoot>, scope: TreeScope, handles: usize) -> Self {
+    /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills
+    /// it: with all cgroups if it is `whole`, else without those that are below containers, or
+    /// beside them in pods.
+    pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
         Self {
             root,
-            scope,
+            whole,
             watch,
             nodes: BTreeMap::new(),
             rescanned_at: None,
@@ -238,13 +218,14 @@ impl CgroupTree {
     /// Adds a cgroup, unless it is in the tree or does not belong there. Returns whether it was added.
     fn add(&mut self, path: Arc<str>) -> bool {
         let place = Place::of_path(&path);
-        if !self.scope.includes(&place) || self.nodes.contains_key(&path) {
+        if !is_included(self.whole, &path, &place) || self.nodes.contains_key(&path) {
             return false;
         }
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                let descends = self.scope.descends(&place);
+                let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
+                let descends = self.whole || !is_container;
                 let id = CgroupId(dir.inode());
                 let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
                 self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
@@ -337,4 +318,28 @@ fn inotify_error(errno: Errno) -> ReadError {
 fn join(path: &str, name: &str) -> Arc<str> {
     let base = path.trim_end_matches('/');
     format!("{base}/{name}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_no_mount_units_and_of_pods_only_containers_unless_it_is_whole() {
+        let cid = "0".repeat(64);
+        let pod = "/kubepods/pod1234abcd";
+        for (path, expected) in [
+            ("/", [true, true]),
+            ("/system.slice/ssh.service", [true, true]),
+            ("/system.slice/run-rootfs.mount", [false, false]),
+            (pod, [true, true]),
+            (&format!("{pod}/{cid}"), [true, true]),
+            (&format!("{pod}/{cid}/nested"), [false, true]),
+            (&format!("{pod}/crio-conmon-{cid}"), [false, true]),
+        ] {
+            let place = Place::of_path(path);
+            let found = [false, true].map(|whole| is_included(whole, path, &place));
+            assert_eq!(found, expected, "{path}");
+        }
+    }
 }

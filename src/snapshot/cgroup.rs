@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::cgroup_path::{Place, PodLevel, Unit};
+use crate::cgroup_path::{Place, PodLevel, Qos, Runtime, Unit};
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::limits::Limit;
@@ -45,11 +45,11 @@ pub struct PathView<'a> {
     /// Pod UID.
     pub pod_uid: Option<&'a str>,
     /// QoS class of the pod.
-    pub qos: Option<&'static str>,
+    pub qos: Option<Qos>,
     /// Container ID.
     pub container_id: Option<&'a str>,
     /// Container runtime.
-    pub runtime: Option<&'static str>,
+    pub runtime: Option<Runtime>,
     /// Unescaped name of the systemd unit; absent in pods, and for units below others.
     pub unit: Option<String>,
 }
@@ -193,7 +193,7 @@ fn outermost_unit(cgroup: &Cgroup) -> Option<Unit> {
 fn level(place: &Place) -> &'static str {
     match place {
         Place::Root => "root",
-        Place::Host | Place::MountUnit => "host",
+        Place::Host => "host",
         Place::Pod(pod) => match pod.level {
             PodLevel::Pod => "pod",
             PodLevel::Container(_) => "container",
@@ -215,10 +215,10 @@ impl<'a> PathView<'a> {
             PodLevel::Pod | PodLevel::Monitor | PodLevel::Unknown => None,
         };
         Self {
-            pod_uid: Some(pod.uid.as_str()),
-            qos: Some(pod.qos.word()),
-            container_id: container.map(|container| container.id.as_str()),
-            runtime: container.map(|container| container.runtime.word()),
+            pod_uid: Some(&pod.uid),
+            qos: Some(pod.qos),
+            container_id: container.map(|container| &*container.id),
+            runtime: container.map(|container| container.runtime),
             unit: None,
         }
     }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::clock::now;
     use crate::kernel::cgroup_dir::CgroupRoot;
-    use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
+    use crate::kernel::cgroup_tree::CgroupTree;
     use std::fs;
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-gone-{}", std::process::id()));
         fs::create_dir_all(path.join("pod")).unwrap();
         let root = CgroupRoot::open(&path).unwrap();
-        let mut tree = CgroupTree::new(root, TreeScope::All, 9);
+        let mut tree = CgroupTree::new(root, true, 9);
         tree.follow(now().at);
         let node = tree.nodes().last().unwrap();
         let mut files = Files::default();
