@@ -169,11 +169,11 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
 fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     let mut off = Vec::new();
     let mut wrong = Vec::new();
-    for node in tree.nodes() {
-        match node.dir.pressure(Resource::Cpu, buffer) {
+    for dir in tree.dirs() {
+        match dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
             Err(error) if !error.is_vanished() => wrong.push(error),
-            Err(_) if node.dir.is_alive() => off.push(&*node.cgroup.path),
+            Err(_) if dir.is_alive() => off.push(&*dir.cgroup.path),
             Err(_) => {}
         }
     }
@@ -212,8 +212,8 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
 
 fn pods(tree: &CgroupTree) -> String {
     let (mut pods, mut containers) = (0, 0);
-    for node in tree.nodes() {
-        if let Place::Pod(pod) = &node.cgroup.place {
+    for dir in tree.dirs() {
+        if let Place::Pod(pod) = &dir.cgroup.place {
             pods += usize::from(pod.level == PodLevel::Pod);
             containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }

@@ -18,8 +18,8 @@ use crate::identity::Workload;
 use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
-use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree};
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
@@ -104,7 +104,7 @@ impl Collector {
         let before = self.ticked_at.replace(moment);
         self.follow_tree(moment.at);
         self.node.read(&self.tree, &mut self.files);
-        let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
+        let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
         let (mut scored, mut others) = (None, Vec::new());
         if is_known {
@@ -132,8 +132,8 @@ impl Collector {
     ) -> (Scored, Vec<Measurement>) {
         let (tree, files, states) = (&self.tree, &mut self.files, &mut self.states);
         let now = files.clock.now().at;
-        let mut all = Workloads::of(tree.nodes().zip(found), |node| {
-            states.entry(node.cgroup.id).or_default().has_tasks(files, &node.dir)
+        let mut all = Workloads::of(tree.dirs().zip(found), |dir| {
+            states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
         let population = self.selector.select(all.population(in_cluster), now);
         let (mut members, beside) = all.members(population);
@@ -157,34 +157,33 @@ impl Collector {
             tick_before,
             now,
         };
-        members.retain(|member| pass.read_scored(member.node));
-        let waits = members.iter().any(|member| pass.waited_lately(member.node));
+        members.retain(|member| pass.read_scored(member.dir));
+        let waits = members.iter().any(|member| pass.waited_lately(member.dir));
         let reads_others = waits && self.is_whole_node;
-        let mut others: Vec<&CgroupNode> = Vec::new();
+        let mut others: Vec<&CgroupDir> = Vec::new();
         if reads_others {
             if all.pods.is_empty() {
-                others.extend(beside.iter().map(|member| member.node));
+                others.extend(beside.iter().map(|member| member.dir));
             } else {
                 let scored: HashSet<CgroupId> =
-                    members.iter().map(|member| member.node.cgroup.id).collect();
-                others.extend(
-                    workloads(tree.nodes()).filter(|node| !scored.contains(&node.cgroup.id)),
-                );
+                    members.iter().map(|member| member.dir.cgroup.id).collect();
+                others
+                    .extend(workloads(tree.dirs()).filter(|dir| !scored.contains(&dir.cgroup.id)));
             }
-            others.retain(|node| pass.read_other(node));
+            others.retain(|dir| pass.read_other(dir));
         }
         self.node.read_run_delay(reads_others, &mut self.files);
         let (node, states) = (&self.node.readings, &self.states);
-        let readings = |node: &CgroupNode| states.get(&node.cgroup.id)?.readings.as_deref();
-        let both = members.iter().map(|member| member.node).chain(others.iter().copied());
+        let readings = |dir: &CgroupDir| states.get(&dir.cgroup.id)?.readings.as_deref();
+        let both = members.iter().map(|member| member.dir).chain(others.iter().copied());
         let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
-        let hidden = members.iter().filter_map(|member| readings(member.node));
+        let hidden = members.iter().filter_map(|member| readings(member.dir));
         let hidden_threads = hidden.filter(|found| found.threads == Threads::Hidden).count();
-        let measurement = |cgroup: &CgroupNode, workload: Option<Arc<Workload>>| {
-            Some(Measurement::of(&cgroup.cgroup, workload, readings(cgroup)?, node, scale))
+        let measurement = |dir: &CgroupDir, workload: Option<Arc<Workload>>| {
+            Some(Measurement::of(&dir.cgroup, workload, readings(dir)?, node, scale))
         };
         let scored =
-            members.iter().filter_map(|member| measurement(member.node, member.workload.clone()));
+            members.iter().filter_map(|member| measurement(member.dir, member.workload.clone()));
         let measurements = scored.collect();
         let others = others.into_iter().filter_map(|other| measurement(other, None)).collect();
         (Scored { population, measurements, hidden_threads }, others)
@@ -194,26 +193,26 @@ impl Collector {
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = self.files.clock.now();
         self.follow_tree(moment.at);
-        let node = self.node.sample(self.tree.root(), &mut self.files);
-        let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
+        let node = self.node.sample(&self.tree, &mut self.files);
+        let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
-            Detail::Everything => workloads(self.tree.nodes()).map(|node| node.cgroup.id).collect(),
+            Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
         let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
-        for (cgroup, found) in self.tree.nodes().zip(&found) {
-            let in_scope = self.is_in_scope(cgroup, found);
-            if *found == PodMatch::NotListed || !in_scope && !shown.contains(&cgroup.cgroup.id) {
+        for (dir, found) in self.tree.dirs().zip(&found) {
+            let in_scope = self.is_in_scope(dir, found);
+            if *found == PodMatch::NotListed || !in_scope && !shown.contains(&dir.cgroup.id) {
                 continue;
             }
             let (files, all) = (&mut self.files, &Resource::ALL);
-            let state = self.states.entry(cgroup.cgroup.id).or_default();
-            let Some(pressure) = state.pressures(files, cgroup, all, &node.pressure) else {
+            let state = self.states.entry(dir.cgroup.id).or_default();
+            let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
-            let stats = read_stats(files, state, &cgroup.dir, (self.groups, detail));
+            let stats = read_stats(files, state, dir, (self.groups, detail));
             let workload = found.workload().cloned();
-            let cgroup = Arc::clone(&cgroup.cgroup);
+            let cgroup = Arc::clone(&dir.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
@@ -229,14 +228,14 @@ impl Collector {
         }
     }
 
-    fn is_in_scope(&self, node: &CgroupNode, found: &PodMatch) -> bool {
-        self.selection.is_some_and(|selection| selection.includes(&node.cgroup.place, found))
+    fn is_in_scope(&self, dir: &CgroupDir, found: &PodMatch) -> bool {
+        self.selection.is_some_and(|selection| selection.includes(&dir.cgroup.place, found))
     }
 
     fn follow_tree(&mut self, now: Instant) {
         if self.selection.is_some() && self.tree.follow(now) {
             self.node.read_device_names(&mut self.files);
-            let alive: HashSet<CgroupId> = self.tree.nodes().map(|node| node.cgroup.id).collect();
+            let alive: HashSet<CgroupId> = self.tree.dirs().map(|dir| dir.cgroup.id).collect();
             self.states.retain(|id, _| alive.contains(id));
         }
         self.files.errors.extend(self.tree.take_errors());
@@ -244,8 +243,8 @@ impl Collector {
 
     /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
     fn end_pass(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
-        let cgroups = self.tree.nodes().zip(found);
-        let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
+        let cgroups = self.tree.dirs().zip(found);
+        let in_scope = cgroups.filter(|(dir, found)| self.is_in_scope(dir, found)).count();
         for cgroup in std::mem::take(&mut self.files.gone) {
             self.tree.remove(&cgroup.path);
             self.states.remove(&cgroup.id);
@@ -275,11 +274,11 @@ struct TickPass<'a> {
 
 impl<'a> TickPass<'a> {
     /// Reads a scored container; `false` if it was removed.
-    fn read_scored(&mut self, node: &CgroupNode) -> bool {
-        let (dirs, files) = (self.dirs(node), &mut *self.files);
-        let state = self.states.entry(node.cgroup.id).or_default();
+    fn read_scored(&mut self, dir: &CgroupDir) -> bool {
+        let (dirs, files) = (self.dirs(dir), &mut *self.files);
+        let state = self.states.entry(dir.cgroup.id).or_default();
         let Some((readings, threads)) =
-            state.read_pressure(files, node, &Resource::ALL, &self.node.pressure, self.tick_before)
+            state.read_pressure(files, dir, &Resource::ALL, &self.node.pressure, self.tick_before)
         else {
             return false;
         };
@@ -291,30 +290,30 @@ impl<'a> TickPass<'a> {
         };
         readings.read_scored(files, dirs, &self.node.readings, self.now);
         // A missing file means that its controller is off, or that the cgroup was removed.
-        !files.found_gone(node)
+        !files.found_gone(dir)
     }
 
     /// Reads a workload that is not scored; `false` if it was removed.
-    fn read_other(&mut self, node: &CgroupNode) -> bool {
-        let (dirs, files) = (self.dirs(node), &mut *self.files);
-        let state = self.states.entry(node.cgroup.id).or_default();
+    fn read_other(&mut self, dir: &CgroupDir) -> bool {
+        let (dirs, files) = (self.dirs(dir), &mut *self.files);
+        let state = self.states.entry(dir.cgroup.id).or_default();
         let (cpu, pressure) = (&[Resource::Cpu], &self.node.pressure);
-        let state = state.read_pressure(files, node, cpu, pressure, self.tick_before);
+        let state = state.read_pressure(files, dir, cpu, pressure, self.tick_before);
         state.map(|(readings, _)| readings.read_other(files, dirs, self.now)).is_some()
     }
 
     /// The directories of a container and of its pod.
-    fn dirs<'n>(&self, node: &'n CgroupNode) -> Dirs<'n>
+    fn dirs<'n>(&self, dir: &'n CgroupDir) -> Dirs<'n>
     where
         'a: 'n,
     {
-        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&*place.uid) } else { None };
-        let pod = uid.and_then(|uid| self.pods.get(uid)).map(|pod| &pod.dir);
-        Dirs { container: &node.dir, pod }
+        let uid = if let Place::Pod(place) = &dir.cgroup.place { Some(&*place.uid) } else { None };
+        let pod = uid.and_then(|uid| self.pods.get(uid)).copied();
+        Dirs { container: dir, pod }
     }
 
-    fn waited_lately(&self, node: &CgroupNode) -> bool {
-        let state = self.states.get(&node.cgroup.id);
+    fn waited_lately(&self, dir: &CgroupDir) -> bool {
+        let state = self.states.get(&dir.cgroup.id);
         state
             .and_then(|state| state.readings.as_deref())
             .is_some_and(|readings| readings.waited_lately(self.now))

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::population::above_pods;
 use super::state::is_fresh;
 use crate::cgroup_path::Place;
-use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupNode, CgroupTree};
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
@@ -40,20 +40,20 @@ impl NodeReader {
     }
 
     /// The node's pressures, which both passes share.
-    fn read_pressures(&mut self, root: &Arc<CgroupRoot>, files: &mut Files) -> PressureReadings {
+    fn read_pressures(&mut self, tree: &CgroupTree, files: &mut Files) -> PressureReadings {
         for resource in Resource::ALL {
             let kept = self.pressure.of_mut(resource);
             let now = files.clock.now().at;
             if kept.is_none_or(|kept| !is_fresh(kept.at, now)) {
-                *kept = read_pressure(&self.proc, root, resource, files);
+                *kept = read_pressure(&self.proc, tree, resource, files);
             }
         }
         self.pressure
     }
 
     /// What a scrape reads of the node.
-    pub(super) fn sample(&mut self, root: &Arc<CgroupRoot>, files: &mut Files) -> NodeSample {
-        let pressure = self.read_pressures(root, files);
+    pub(super) fn sample(&mut self, tree: &CgroupTree, files: &mut Files) -> NodeSample {
+        let pressure = self.read_pressures(tree, files);
         NodeSample {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
@@ -73,7 +73,7 @@ impl NodeReader {
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the
     /// tick before, no limit above the pods delayed any task, so these cgroups are not read again.
     pub(super) fn read(&mut self, tree: &CgroupTree, files: &mut Files) {
-        let pressure = self.read_pressures(tree.root(), files);
+        let pressure = self.read_pressures(tree, files);
         let (proc, readings) = (&self.proc, &mut self.readings);
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
@@ -89,7 +89,7 @@ impl NodeReader {
         readings.disk_rates = disk_rates(&readings.disks);
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {
-            let above: Vec<&CgroupDir> = above_all_pods(tree).map(|node| &node.dir).collect();
+            let above: Vec<&CgroupDir> = above_all_pods(tree).collect();
             let hits = files.timed(|files| read_limit_hits(files, above.iter().copied()));
             readings.limit_hits.push(hits);
             // The topmost cgroup includes the memory of all cgroups below it.
@@ -117,10 +117,10 @@ impl NodeReader {
     }
 }
 
-fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupNode> {
-    let above = above_pods(tree.nodes());
-    tree.nodes().filter(move |node| {
-        node.cgroup.place == Place::Host && above.contains(Path::new(&*node.cgroup.path))
+fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupDir> {
+    let above = above_pods(tree.dirs());
+    tree.dirs().filter(move |dir| {
+        dir.cgroup.place == Place::Host && above.contains(Path::new(&*dir.cgroup.path))
     })
 }
 
@@ -128,16 +128,16 @@ fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupNode> {
 /// (SELinux).
 fn read_pressure(
     proc: &ProcRoot,
-    root: &Arc<CgroupRoot>,
+    tree: &CgroupTree,
     resource: Resource,
     files: &mut Files,
 ) -> Option<Reading<Pressure>> {
     let buffer = &mut files.buffer;
-    let read = match proc.pressure(resource, buffer) {
-        Err(ReadError { kind: ReadErrorKind::Refused(_), .. }) => {
-            CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
+    let read = match (proc.pressure(resource, buffer), tree.root_dir()) {
+        (Err(ReadError { kind: ReadErrorKind::Refused(_), .. }), Some(root)) => {
+            root.pressure(resource, buffer)
         }
-        read => read,
+        (read, _) => read,
     };
     let value = match read {
         // PSI is off on this node, which is not an error.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
-use crate::kernel::cgroup_tree::CgroupNode;
+use crate::kernel::cgroup_dir::CgroupDir;
 use crate::waiting::Population;
 
 /// Time after which a node that has another kind of workloads is scored by it.
@@ -18,13 +18,13 @@ const CHANGE_AFTER: Duration = Duration::from_secs(60);
 /// A scored container or unit.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    pub(super) node: &'a CgroupNode,
+    pub(super) dir: &'a CgroupDir,
     /// Its pod's labels; `None` for units, and without a source of pods.
     pub(super) workload: Option<Arc<Workload>>,
 }
 
 /// The cgroups of pods by uid.
-pub(super) type Pods<'a> = HashMap<&'a str, &'a CgroupNode>;
+pub(super) type Pods<'a> = HashMap<&'a str, &'a CgroupDir>;
 
 /// What the cgroups of a node are, before one kind is selected.
 #[derive(Debug, Default)]
@@ -40,22 +40,22 @@ impl<'a> Workloads<'a> {
     /// `has_tasks` says whether a cgroup outside units has processes of its own. Targets of a
     /// migration before their handover, and pods that are not listed yet, are left out.
     pub(super) fn of(
-        nodes: impl Iterator<Item = (&'a CgroupNode, &'a PodMatch)>,
-        mut has_tasks: impl FnMut(&CgroupNode) -> bool,
+        dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
+        mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut all, mut units) = (Self::default(), HashSet::new());
-        for (node, found) in nodes {
-            let path = &*node.cgroup.path;
-            match &node.cgroup.place {
-                Place::Pod(pod) => all.add_of_pod(node, found, &pod.level, &pod.uid),
+        for (dir, found) in dirs {
+            let path = &*dir.cgroup.path;
+            match &dir.cgroup.place {
+                Place::Pod(pod) => all.add_of_pod(dir, found, &pod.level, &pod.uid),
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {}
                 Place::Host => {
                     let unit = Unit::of_path(path);
-                    if unit.is_some() || !path.ends_with(".slice") && has_tasks(node) {
+                    if unit.is_some() || !path.ends_with(".slice") && has_tasks(dir) {
                         units.insert(Path::new(path));
                         let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
                         let members = if is_vm { &mut all.unit_vms } else { &mut all.units };
-                        members.push(Member { node, workload: None });
+                        members.push(Member { dir, workload: None });
                     }
                 }
                 Place::Root => {}
@@ -64,15 +64,9 @@ impl<'a> Workloads<'a> {
         all
     }
 
-    fn add_of_pod(
-        &mut self,
-        node: &'a CgroupNode,
-        found: &PodMatch,
-        level: &PodLevel,
-        uid: &'a str,
-    ) {
+    fn add_of_pod(&mut self, dir: &'a CgroupDir, found: &PodMatch, level: &PodLevel, uid: &'a str) {
         if *level == PodLevel::Pod {
-            self.pods.insert(uid, node);
+            self.pods.insert(uid, dir);
         }
         let workload = found.workload();
         let awaits_handover =
@@ -83,7 +77,7 @@ impl<'a> Workloads<'a> {
         {
             let is_vm = workload.is_some_and(|workload| workload.is_vm());
             let members = if is_vm { &mut self.vms } else { &mut self.containers };
-            members.push(Member { node, workload: workload.cloned() });
+            members.push(Member { dir, workload: workload.cloned() });
         }
     }
 
@@ -148,13 +142,13 @@ impl Selector {
 /// Cgroups that together hold all tasks of the node, each task once: containers, and the topmost
 /// cgroups without a pod below them.
 pub(super) fn workloads<'a>(
-    nodes: impl Iterator<Item = &'a CgroupNode> + Clone,
-) -> impl Iterator<Item = &'a CgroupNode> {
-    let above = above_pods(nodes.clone());
-    nodes.filter(move |node| match &node.cgroup.place {
+    dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
+) -> impl Iterator<Item = &'a CgroupDir> {
+    let above = above_pods(dirs.clone());
+    dirs.filter(move |dir| match &dir.cgroup.place {
         Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Host => {
-            let path = Path::new(&*node.cgroup.path);
+            let path = Path::new(&*dir.cgroup.path);
             !above.contains(path) && path.parent().is_some_and(|parent| above.contains(parent))
         }
         Place::Root => false,
@@ -162,9 +156,9 @@ pub(super) fn workloads<'a>(
 }
 
 /// Paths of the cgroups above pods: the root, kubepods and its QoS classes.
-pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a Path> {
+pub(super) fn above_pods<'a>(dirs: impl Iterator<Item = &'a CgroupDir>) -> HashSet<&'a Path> {
     let is_pod = |place: &Place| matches!(place, Place::Pod(pod) if pod.level == PodLevel::Pod);
-    let pods = nodes.filter(|node| is_pod(&node.cgroup.place));
+    let pods = dirs.filter(|dir| is_pod(&dir.cgroup.place));
     // Hundreds of pods have a handful of parents.
     let parents: HashSet<&Path> =
         pods.filter_map(|pod| Path::new(&*pod.cgroup.path).parent()).collect();

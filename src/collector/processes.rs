@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::population::Member;
 use super::state::States;
 use super::threads::is_young;
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
-use crate::kernel::own_process::own_cgroup_inode;
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
+use crate::kernel::own_process::own_cgroup;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
 use crate::waiting::files::Files;
@@ -31,12 +31,7 @@ pub(super) struct ProcessFinder {
 impl ProcessFinder {
     /// A finder that keeps at most this number of handles open.
     pub(super) fn new(handles: usize) -> Self {
-        Self {
-            others: HashMap::new(),
-            scanned_at: None,
-            handles,
-            own_container: own_cgroup_inode().map(CgroupId),
-        }
+        Self { others: HashMap::new(), scanned_at: None, handles, own_container: own_cgroup() }
     }
 
     /// Updates the processes of these containers. Of a container without vCPUs, threads are kept only
@@ -51,8 +46,8 @@ impl ProcessFinder {
     ) {
         let now = files.clock.now().at;
         let (mut any_young, mut any_ended) = (false, false);
-        for Member { node, .. } in containers {
-            let threads = &mut states.entry(node.cgroup.id).or_default().threads;
+        for Member { dir, .. } in containers {
+            let threads = &mut states.entry(dir.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
                 self.others.clear();
@@ -67,14 +62,14 @@ impl ProcessFinder {
         self.scanned_at = Some(now);
         let all_read = self.scan(proc, containers, states, files, now);
         let mut handles = self.handles;
-        for Member { node, .. } in containers {
-            let Some(state) = states.get_mut(&node.cgroup.id) else { continue };
+        for Member { dir, .. } in containers {
+            let Some(state) = states.get_mut(&dir.cgroup.id) else { continue };
             let threads = &mut state.threads;
             let listed = threads.list(all_threads, files, now);
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
-            threads.hidden = !listed || !complete && is_populated(node, files);
+            threads.hidden = !listed || !complete && is_populated(dir, files);
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();
@@ -95,12 +90,12 @@ impl ProcessFinder {
         let Some(ids) = files.note(proc.processes()) else { return false };
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
-        let cgroups = containers.iter().map(|member| &member.node.cgroup);
+        let cgroups = containers.iter().map(|member| &member.dir.cgroup);
         let named = cgroups
             .filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
         let owners: HashMap<&[u8], CgroupId> = named.collect();
         let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
-        let scored = containers.iter().filter_map(|member| states.get(&member.node.cgroup.id));
+        let scored = containers.iter().filter_map(|member| states.get(&member.dir.cgroup.id));
         let known: HashSet<TaskId> =
             scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
         let mut first_error = None;
@@ -147,8 +142,8 @@ fn owner_of(
 }
 
 /// Whether there are tasks in a cgroup or below it.
-fn is_populated(node: &CgroupNode, files: &mut Files) -> bool {
-    let populated = node.dir.populated(&mut files.buffer);
+fn is_populated(dir: &CgroupDir, files: &mut Files) -> bool {
+    let populated = dir.populated(&mut files.buffer);
     populated.is_ok_and(|populated| populated == Some(true))
 }
 

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
-use crate::kernel::cgroup_dir::{CgroupDir, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, Resource};
 use crate::kernel::counters::{Controllers, CpuStat};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
@@ -51,17 +50,17 @@ impl CgroupState {
     pub(super) fn pressures(
         &mut self,
         files: &mut Files,
-        cgroup: &CgroupNode,
+        dir: &CgroupDir,
         resources: &[Resource],
         node: &PressureReadings,
     ) -> Option<PressureReadings> {
-        if cgroup.dir.is_root_cgroup() {
+        if dir.is_root_cgroup() {
             return Some(*node);
         }
         let mut readings = PressureReadings::default();
         if *node == PressureReadings::default() {
             // PSI is off on the whole node, so the files do not exist.
-            return files.is_alive(cgroup).then_some(readings);
+            return files.is_alive(dir).then_some(readings);
         }
         for &resource in resources {
             let of_node = *node.of(resource);
@@ -75,7 +74,7 @@ impl CgroupState {
                     KeptPressure { at: of_node.at, ..*kept }
                 }
                 _ => {
-                    let pressure = files.pressure(cgroup, resource)?;
+                    let pressure = files.pressure(dir, resource)?;
                     KeptPressure { at: files.clock.now().at, node, pressure }
                 }
             };
@@ -90,14 +89,14 @@ impl CgroupState {
     pub(super) fn read_pressure(
         &mut self,
         files: &mut Files,
-        node: &CgroupNode,
+        dir: &CgroupDir,
         resources: &[Resource],
         of_node: &PressureReadings,
         tick_before: Option<Moment>,
     ) -> Option<(&mut Readings, &mut ContainerThreads)> {
-        let pressures = self.pressures(files, node, resources, of_node)?;
+        let pressures = self.pressures(files, dir, resources, of_node)?;
         let readings = self.readings.get_or_insert_with(|| {
-            let made_at = node.cgroup.made_at_s;
+            let made_at = dir.cgroup.made_at_s;
             let is_new =
                 |before: &Moment| made_at.is_some_and(|made_at| made_at > before.unix_ms / 1000);
             tick_before.filter(is_new).map(|before| since(before.at)).unwrap_or_default()

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::dir::{Dir, Type};
+use nix::dir::{Entry, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
@@ -24,11 +24,12 @@ use super::limits::{
     parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
 use super::text::ParseError;
+use crate::cgroup_path::Place;
 
-/// The inode of the host's root cgroup.
-const ROOT_INODE: u64 = 1;
+/// The host's root cgroup.
+const ROOT: CgroupId = CgroupId(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
@@ -125,11 +126,34 @@ fn relative(path: &str) -> &str {
     }
 }
 
+/// Identity of a cgroup: the inode of its directory. A path can be reused. Inode numbers of
+/// cgroupfs are not: they have 64 bits and only increase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CgroupId(pub u64);
+
+/// Properties of a cgroup that never change.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    pub id: CgroupId,
+    /// Its path from the root of the hierarchy; `/` is the root. All holders of a path share it.
+    pub path: Arc<str>,
+    pub place: Place,
+    /// When it was created, seconds since the epoch.
+    pub made_at_s: Option<u64>,
+}
+
+impl Cgroup {
+    #[must_use]
+    pub fn new(id: CgroupId, path: impl Into<Arc<str>>, made_at_s: Option<u64>) -> Self {
+        let path = path.into();
+        Self { id, place: Place::of_path(&path), path, made_at_s }
+    }
+}
+
 #[derive(Debug)]
 pub struct CgroupDir {
     root: Arc<CgroupRoot>,
-    path: Arc<str>,
-    inode: u64,
+    pub cgroup: Arc<Cgroup>,
     /// `None` where files are opened by path, to save the descriptor.
     handle: Option<OwnedFd>,
 }
@@ -154,56 +178,43 @@ impl CgroupDir {
             Some(handle) => nix::sys::stat::fstat(handle),
             None => root.stat(&path),
         };
-        let inode = stat.map_err(named)?.st_ino;
-        let handle = opened.filter(|_| keep);
-        Ok(Self { root: Arc::clone(root), path, inode, handle })
-    }
-
-    /// The directory's inode, which identifies the cgroup; a path can be reused.
-    pub fn inode(&self) -> u64 {
-        self.inode
+        let stat = stat.map_err(named)?;
+        // As in cAdvisor, the older of the modification times of the directory and its
+        // `cgroup.events`.
+        let events = root.stat(&format!("{path}/cgroup.events"));
+        let modified = [Some(stat), events.ok()].into_iter().flatten().map(|stat| stat.st_mtime);
+        let made_at_s = modified.filter_map(|time| u64::try_from(time).ok()).min();
+        let cgroup = Arc::new(Cgroup::new(CgroupId(stat.st_ino), path, made_at_s));
+        Ok(Self { root: Arc::clone(root), cgroup, handle: opened.filter(|_| keep) })
     }
 
     /// Whether this is the host's root cgroup, whose pressure files are those of the node.
     pub fn is_root_cgroup(&self) -> bool {
-        self.root.is_cgroup2 && self.inode == ROOT_INODE
+        self.root.is_cgroup2 && self.cgroup.id == ROOT
     }
 
     /// Whether this cgroup still exists at its path.
     pub fn is_alive(&self) -> bool {
-        self.root.stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+        let stat = self.root.stat(&self.cgroup.path);
+        stat.is_ok_and(|stat| CgroupId(stat.st_ino) == self.cgroup.id)
     }
 
-    /// When the cgroup was created, seconds since the epoch: the older of the modification times of
-    /// its directory and its `cgroup.events`, as in cAdvisor.
-    pub fn made_at_s(&self) -> Option<u64> {
-        let modified_at_s = |name: &str| {
-            let path = format!("{}/{name}", self.path);
-            self.root.stat(&path).ok().and_then(|stat| u64::try_from(stat.st_mtime).ok())
-        };
-        modified_at_s("").into_iter().chain(modified_at_s("cgroup.events")).min()
-    }
-
-    pub fn children(&self) -> Result<Vec<(CString, u64)>, ReadError> {
-        self.list().map_err(|errno| self.error(c".", errno.into()))
-    }
-
-    fn list(&self) -> Result<Vec<(CString, u64)>, Errno> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    pub fn children(&self) -> Result<Vec<(CString, CgroupId)>, ReadError> {
         let (base, name) = self.locate(c".");
-        let mut dir = Dir::openat(base, name.as_ref(), flags, Mode::empty())?;
-        let mut children = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry?;
+        let child = |entry: &Entry| {
             let name = entry.file_name();
-            if entry.file_type() == Some(Type::Directory) && name != c"." && name != c".." {
-                children.push((name.to_owned(), entry.ino()));
-            }
-        }
+            let is_child =
+                entry.file_type() == Some(Type::Directory) && name != c"." && name != c"..";
+            is_child.then(|| (name.to_owned(), CgroupId(entry.ino())))
+        };
+        let children = list(base, &name, child);
+        let mut children = children.map_err(|errno| self.error(c".", errno.into()))?;
         // The listed inode equals that of stat() on cgroupfs, but not on every file system.
         if !self.root.is_cgroup2 {
-            for (name, inode) in &mut children {
-                *inode = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?.st_ino;
+            for (name, id) in &mut children {
+                let (base, path) = self.locate(name);
+                let stat = fstatat(base, &*path, AtFlags::AT_SYMLINK_NOFOLLOW);
+                *id = CgroupId(stat.map_err(|errno| self.error(name, errno.into()))?.st_ino);
             }
         }
         Ok(children)
@@ -244,7 +255,7 @@ impl CgroupDir {
         match &self.handle {
             Some(handle) => (handle.as_fd(), name.into()),
             None => {
-                let path = self.path.trim_start_matches('/').as_bytes();
+                let path = self.cgroup.path.trim_start_matches('/').as_bytes();
                 let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
@@ -254,7 +265,7 @@ impl CgroupDir {
     }
 
     fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
-        ReadError::new(&self.root.full_path(&self.path).join(&*file.to_string_lossy()), kind)
+        ReadError::new(&self.root.full_path(&self.cgroup.path).join(&*file.to_string_lossy()), kind)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use inotify::WatchDescriptor;
 use nix::errno::Errno;
 
+pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::cgroup_watch::{CgroupWatch, Hints};
 use super::read::{ReadError, ReadErrorKind};
@@ -20,30 +21,6 @@ use crate::cgroup_path::{Place, PodLevel};
 const RESCAN_EVERY: Duration = Duration::from_secs(60);
 /// Interval of rescans while some directories cannot be watched.
 const RESCAN_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
-
-/// Identity of a cgroup: the inode of its directory. A path can be reused. Inode numbers of
-/// cgroupfs are not: they have 64 bits and only increase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CgroupId(pub u64);
-
-/// Properties of a cgroup that never change.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Cgroup {
-    pub id: CgroupId,
-    /// Its path from the root of the hierarchy; `/` is the root. All holders of a path share it.
-    pub path: Arc<str>,
-    pub place: Place,
-    /// When it was created, seconds since the epoch.
-    pub made_at_s: Option<u64>,
-}
-
-impl Cgroup {
-    #[must_use]
-    pub fn new(id: CgroupId, path: impl Into<Arc<str>>, made_at_s: Option<u64>) -> Self {
-        let path = path.into();
-        Self { id, place: Place::of_path(&path), path, made_at_s }
-    }
-}
 
 /// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
 /// only a whole tree has others than their containers.
@@ -56,9 +33,8 @@ fn is_included(whole: bool, path: &str, place: &Place) -> bool {
 }
 
 #[derive(Debug)]
-pub struct CgroupNode {
-    pub cgroup: Arc<Cgroup>,
-    pub dir: CgroupDir,
+struct Node {
+    dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
     watch: Option<WatchDescriptor>,
@@ -77,7 +53,7 @@ pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     whole: bool,
     watch: Option<CgroupWatch>,
-    nodes: BTreeMap<Arc<str>, CgroupNode>,
+    nodes: BTreeMap<Arc<str>, Node>,
     rescanned_at: Option<Instant>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
@@ -137,9 +113,9 @@ impl CgroupTree {
     fn rescan(&mut self) {
         // Children first: after one is removed, its parent has another number of children.
         for path in self.nodes.keys().rev().cloned().collect::<Vec<_>>() {
-            let inode = self.nodes.get(&path).map(|node| node.dir.inode());
+            let id = self.nodes.get(&path).map(|node| node.dir.cgroup.id);
             match self.root.stat(&path) {
-                Ok(stat) if Some(stat.st_ino) == inode => {
+                Ok(stat) if Some(CgroupId(stat.st_ino)) == id => {
                     // On cgroupfs the link count is the number of children plus 2, so the directory
                     // need not be listed to detect a change. Other file systems do not guarantee it.
                     let links = usize::try_from(stat.st_nlink);
@@ -188,26 +164,26 @@ impl CgroupTree {
                 return Vec::new();
             }
         };
-        let listed: BTreeMap<Arc<str>, u64> = self.child_paths(path, &children).collect();
+        let listed: BTreeMap<Arc<str>, CgroupId> = self.child_paths(path, &children).collect();
         for child in self.children_of(path) {
-            let inode = self.nodes.get(&child).map(|node| node.dir.inode());
-            if inode != listed.get(&child).copied() {
+            let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
+            if id != listed.get(&child).copied() {
                 self.remove(&child);
             }
         }
         listed.into_keys().collect()
     }
 
-    /// Paths and inodes of the children of `path`. A name that is not UTF-8 cannot be a label value: it
+    /// Paths and identities of the children of `path`. A name that is not UTF-8 cannot be a label value: it
     /// is skipped and reported.
     fn child_paths(
         &mut self,
         path: &str,
-        children: &[(CString, u64)],
-    ) -> impl Iterator<Item = (Arc<str>, u64)> {
-        children.iter().filter_map(move |(name, inode)| {
+        children: &[(CString, CgroupId)],
+    ) -> impl Iterator<Item = (Arc<str>, CgroupId)> {
+        children.iter().filter_map(move |(name, id)| {
             if let Ok(name) = name.to_str() {
-                return Some((join(path, name), *inode));
+                return Some((join(path, name), *id));
             }
             let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
             self.errors.push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
@@ -226,9 +202,7 @@ impl CgroupTree {
             Ok(dir) => {
                 let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
                 let descends = self.whole || !is_container;
-                let id = CgroupId(dir.inode());
-                let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
-                self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
+                self.nodes.insert(path, Node { dir, descends, watch: None });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
@@ -243,7 +217,7 @@ impl CgroupTree {
         if !node.descends || node.watch.is_some() {
             return;
         }
-        match watch.add(&self.root.full_path(path), Arc::clone(&node.cgroup.path)) {
+        match watch.add(&self.root.full_path(path), Arc::clone(&node.dir.cgroup.path)) {
             Ok(descriptor) => node.watch = Some(descriptor),
             // It was removed.
             Err(Errno::ENOENT | Errno::ENODEV) => {}
@@ -275,8 +249,13 @@ impl CgroupTree {
         paths
     }
 
-    pub fn nodes(&self) -> impl Iterator<Item = &CgroupNode> + Clone {
-        self.nodes.values()
+    pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> + Clone {
+        self.nodes.values().map(|node| &node.dir)
+    }
+
+    /// The root cgroup; `None` before the tree is followed.
+    pub fn root_dir(&self) -> Option<&CgroupDir> {
+        self.nodes.get("/").map(|node| &node.dir)
     }
 
     pub fn len(&self) -> usize {

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use nix::dir::{Dir, Entry};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
@@ -147,6 +148,17 @@ impl ReadBuffer {
             }
         }
     }
+}
+
+/// Lists a directory, and keeps a part of some of its entries.
+pub(super) fn list<T>(
+    above: impl AsFd,
+    name: &CStr,
+    part: impl Fn(&Entry) -> Option<T>,
+) -> Result<Vec<T>, Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut dir = Dir::openat(above, name, flags, Mode::empty())?;
+    dir.iter().filter_map(|entry| entry.map(|entry| part(&entry)).transpose()).collect()
 }
 
 fn open_file(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, ReadErrorKind> {
