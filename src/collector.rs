@@ -12,9 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cgroup_path::Place;
 use crate::clock::{Clock, Moment};
-use crate::identity::Workload;
 use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
@@ -25,24 +23,15 @@ use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
-use crate::waiting::reader::Dirs;
-use crate::waiting::readings::Threads;
+use crate::waiting::node::NodeReadings;
+use crate::waiting::readings::{Readings, Threads};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
-use population::{Member, Pods, Selector, Workloads, workloads};
+use population::{Member, Selector, Workloads, workloads};
 use processes::ProcessFinder;
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
-
-/// Maximum numbers of directory handles that are kept open.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Handles {
-    /// Of cgroups; beyond that, files are opened by path.
-    pub cgroups: usize,
-    /// Of processes and threads; a container beyond that has no run delay.
-    pub processes: usize,
-}
 
 /// What a collector reads.
 #[derive(Debug)]
@@ -54,9 +43,11 @@ pub struct Sources {
     pub selection: Option<Selection>,
     pub groups: Groups,
     pub cpu_source: CpuSource,
-    /// Whether the kernel counts run delay. If not, it is unknown for all VMs.
-    pub counts_run_delay: bool,
-    pub handles: Handles,
+    /// Maximum number of kept handles of cgroups; beyond that, files are opened by path.
+    pub cgroup_handles: usize,
+    /// Maximum number of kept handles of processes and threads; a container beyond that has no run
+    /// delay.
+    pub task_handles: usize,
 }
 
 /// Reads samples, and keeps what the next pass needs.
@@ -68,8 +59,8 @@ pub struct Collector {
     selector: Selector,
     ticked_at: Option<Moment>,
     cpu_source: CpuSource,
-    counts_run_delay: bool,
-    processes: ProcessFinder,
+    /// `None` unless run delay is the source of CPU wait time.
+    processes: Option<ProcessFinder>,
     selection: Option<Selection>,
     groups: Groups,
     /// Whether the tree covers the whole node, as the counters in `/proc` do.
@@ -79,20 +70,19 @@ pub struct Collector {
 impl Collector {
     /// A collector that has read nothing yet.
     pub fn new(sources: Sources, clock: Clock) -> Self {
-        let Sources { proc, root, selection, groups, cpu_source, counts_run_delay, handles } =
-            sources;
+        let Sources { proc, root, selection, groups, cpu_source, .. } = sources;
         let whole = selection.is_some_and(|selection| selection.everything);
+        let finder = || ProcessFinder::new(sources.task_handles);
         Self {
             node: NodeReader::new(proc),
             is_whole_node: !root.is_namespaced(),
-            tree: CgroupTree::new(root, whole, handles.cgroups),
+            tree: CgroupTree::new(root, whole, sources.cgroup_handles),
             states: States::new(),
             files: Files::new(clock),
             selector: Selector::default(),
             ticked_at: None,
             cpu_source,
-            counts_run_delay,
-            processes: ProcessFinder::new(handles.processes),
+            processes: (cpu_source == CpuSource::RunDelay).then(finder),
             selection,
             groups,
         }
@@ -106,11 +96,8 @@ impl Collector {
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
-        let (mut scored, mut others) = (None, Vec::new());
-        if is_known {
-            let (population, demands) = self.score_and_others(pods.is_some(), &found, before);
-            (scored, others) = (Some(population), demands);
-        }
+        let measured = is_known.then(|| self.score_and_others(pods.is_some(), &found, before));
+        let (scored, others) = measured.unzip();
         Tick {
             moment,
             window: before.map(|before| moment.at.saturating_duration_since(before.at)),
@@ -118,7 +105,7 @@ impl Collector {
             cpu_source: self.cpu_source,
             node: NodeRates::of(&self.node.readings),
             scored,
-            others,
+            others: others.unwrap_or_default(),
             report: self.end_pass(&found, matching),
         }
     }
@@ -130,63 +117,40 @@ impl Collector {
         found: &[PodMatch],
         tick_before: Option<Moment>,
     ) -> (Scored, Vec<Measurement>) {
-        let (tree, files, states) = (&self.tree, &mut self.files, &mut self.states);
+        let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
         let now = files.clock.now().at;
-        let mut all = Workloads::of(tree.dirs().zip(found), |dir| {
+        let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
-        let population = self.selector.select(all.population(in_cluster), now);
-        let (mut members, beside) = all.members(population);
-        if self.cpu_source == CpuSource::RunDelay && self.counts_run_delay {
-            // Without pressure, threads show the wait of any container.
-            let all_threads = self.node.readings.pressure.cpu.last().is_none();
-            let may_be_vm = |member: &&Member<'_>| match population {
-                Population::Vms => true,
-                Population::Containers => all_threads || member.workload.is_none(),
-                Population::Units => all_threads,
-            };
-            let vms: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
-            self.processes.follow(&self.node.proc, &vms, all_threads, states, files);
+        let population = self.selector.select(workloads.population(in_cluster), now);
+        let mut members = workloads.take(population);
+        if let Some(processes) = &mut self.processes {
+            processes.follow(&self.node, population, &members, states, files);
         }
-        let mut pass = TickPass {
-            files,
-            states,
-            node: &self.node,
-            pods: &all.pods,
-            hides_threads: self.cpu_source == CpuSource::RunDelay && !self.counts_run_delay,
-            tick_before,
-            now,
-        };
-        members.retain(|member| pass.read_scored(member.dir));
-        let waits = members.iter().any(|member| pass.waited_lately(member.dir));
-        let reads_others = waits && self.is_whole_node;
-        let mut others: Vec<&CgroupDir> = Vec::new();
+        members.retain(|member| {
+            let (dirs, all) = (workloads.dirs(member.dir), &Resource::ALL);
+            let state = states.entry(member.dir.cgroup.id).or_default();
+            let readings = state.begin_tick(files, member.dir, all, pressure, tick_before);
+            readings
+                .map(|readings| readings.read_scored(files, dirs, &self.node.readings, now))
+                // A missing file means that its controller is off, or that the cgroup was removed.
+                .is_some_and(|()| !files.found_gone(member.dir))
+        });
+        let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
+        let reads_others = self.is_whole_node && waits.any(|readings| readings.waited_lately(now));
+        let mut others = Vec::new();
         if reads_others {
-            if all.pods.is_empty() {
-                others.extend(beside.iter().map(|member| member.dir));
-            } else {
-                let scored: HashSet<CgroupId> =
-                    members.iter().map(|member| member.dir.cgroup.id).collect();
-                others
-                    .extend(workloads(tree.dirs()).filter(|dir| !scored.contains(&dir.cgroup.id)));
-            }
-            others.retain(|dir| pass.read_other(dir));
+            others = workloads.others(self.tree.dirs(), &members);
+            others.retain(|dir| {
+                let (dirs, cpu) = (workloads.dirs(dir), &[Resource::Cpu]);
+                let state = states.entry(dir.cgroup.id).or_default();
+                let readings = state.begin_tick(files, dir, cpu, pressure, tick_before);
+                readings.map(|readings| readings.read_other(files, dirs, now)).is_some()
+            });
         }
-        self.node.read_run_delay(reads_others, &mut self.files);
-        let (node, states) = (&self.node.readings, &self.states);
-        let readings = |dir: &CgroupDir| states.get(&dir.cgroup.id)?.readings.as_deref();
-        let both = members.iter().map(|member| member.dir).chain(others.iter().copied());
-        let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
-        let hidden = members.iter().filter_map(|member| readings(member.dir));
-        let hidden_threads = hidden.filter(|found| found.threads == Threads::Hidden).count();
-        let measurement = |dir: &CgroupDir, workload: Option<Arc<Workload>>| {
-            Some(Measurement::of(&dir.cgroup, workload, readings(dir)?, node, scale))
-        };
-        let scored =
-            members.iter().filter_map(|member| measurement(member.dir, member.workload.clone()));
-        let measurements = scored.collect();
-        let others = others.into_iter().filter_map(|other| measurement(other, None)).collect();
-        (Scored { population, measurements, hidden_threads }, others)
+        self.node.read_run_delay(reads_others, files);
+        let others = reads_others.then_some(&*others);
+        measure(population, &members, others, &self.node.readings, states)
     }
 
     /// The export pass.
@@ -259,63 +223,35 @@ impl Collector {
     }
 }
 
-/// State that the readers of one tick share.
-struct TickPass<'a> {
-    files: &'a mut Files,
-    states: &'a mut States,
-    node: &'a NodeReader,
-    pods: &'a Pods<'a>,
-    /// Whether run delay is the CPU source, and the kernel does not count it.
-    hides_threads: bool,
-    /// When the tick before began.
-    tick_before: Option<Moment>,
-    now: Instant,
+/// What ticks have read of a cgroup.
+fn readings<'s>(states: &'s States, dir: &CgroupDir) -> Option<&'s Readings> {
+    states.get(&dir.cgroup.id)?.readings.as_deref()
 }
 
-impl<'a> TickPass<'a> {
-    /// Reads a scored container; `false` if it was removed.
-    fn read_scored(&mut self, dir: &CgroupDir) -> bool {
-        let (dirs, files) = (self.dirs(dir), &mut *self.files);
-        let state = self.states.entry(dir.cgroup.id).or_default();
-        let Some((readings, threads)) =
-            state.read_pressure(files, dir, &Resource::ALL, &self.node.pressure, self.tick_before)
-        else {
-            return false;
-        };
-        // If its CPU pressure has not changed, none of its tasks waited.
-        let may_wait = readings.pressure.cpu.moved();
-        readings.threads = match self.hides_threads {
-            true => Threads::Hidden,
-            false => threads.read(may_wait, files),
-        };
-        readings.read_scored(files, dirs, &self.node.readings, self.now);
-        // A missing file means that its controller is off, or that the cgroup was removed.
-        !files.found_gone(dir)
-    }
-
-    /// Reads a workload that is not scored; `false` if it was removed.
-    fn read_other(&mut self, dir: &CgroupDir) -> bool {
-        let (dirs, files) = (self.dirs(dir), &mut *self.files);
-        let state = self.states.entry(dir.cgroup.id).or_default();
-        let (cpu, pressure) = (&[Resource::Cpu], &self.node.pressure);
-        let state = state.read_pressure(files, dir, cpu, pressure, self.tick_before);
-        state.map(|(readings, _)| readings.read_other(files, dirs, self.now)).is_some()
-    }
-
-    /// The directories of a container and of its pod.
-    fn dirs<'n>(&self, dir: &'n CgroupDir) -> Dirs<'n>
-    where
-        'a: 'n,
-    {
-        let uid = if let Place::Pod(place) = &dir.cgroup.place { Some(&*place.uid) } else { None };
-        let pod = uid.and_then(|uid| self.pods.get(uid)).copied();
-        Dirs { container: dir, pod }
-    }
-
-    fn waited_lately(&self, dir: &CgroupDir) -> bool {
-        let state = self.states.get(&dir.cgroup.id);
-        state
-            .and_then(|state| state.readings.as_deref())
-            .is_some_and(|readings| readings.waited_lately(self.now))
-    }
+/// Computes a tick from its readings. `others` is `None` if no scored workload waits.
+fn measure(
+    population: Population,
+    members: &[Member<'_>],
+    others: Option<&[&CgroupDir]>,
+    node: &NodeReadings,
+    states: &States,
+) -> (Scored, Vec<Measurement>) {
+    let scored = members.iter().filter_map(|one| Some((one, readings(states, one.dir)?)));
+    let others =
+        others.map(|dirs| dirs.iter().filter_map(|dir| Some((dir, readings(states, dir)?))));
+    let of_scored = scored.clone().map(|(_, readings)| readings);
+    let of_others = others.clone().map(|others| others.map(|(_, readings)| readings));
+    let scale = pressure_scale(of_others.map(|others| of_scored.clone().chain(others)), node);
+    let measurements = scored.map(|(Member { dir, workload, .. }, readings)| {
+        Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale)
+    });
+    let scored = Scored {
+        population,
+        measurements: measurements.collect(),
+        hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
+    };
+    let others = others.into_iter().flatten();
+    let others =
+        others.map(|(dir, readings)| Measurement::of(&dir.cgroup, None, readings, node, scale));
+    (scored, others.collect())
 }

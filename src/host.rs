@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::{self, Clock};
-use crate::collector::{Collector, Handles, Sources};
+use crate::collector::{Collector, Sources};
 use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
@@ -141,9 +141,11 @@ impl Host {
             0
         });
         // Cgroups need fewer handles, since their files can also be opened by path.
-        let handles = match self.cpu_source {
-            CpuSource::Psi => Handles { cgroups: handles, processes: 0 },
-            CpuSource::RunDelay => Handles { cgroups: handles / 4, processes: handles / 4 * 3 },
+        let (cgroup_handles, task_handles) = match self.cpu_source {
+            CpuSource::Psi => (handles, 0),
+            // Without handles of its threads, the run delay of a container is unknown.
+            CpuSource::RunDelay if !self.counts_run_delay => (handles, 0),
+            CpuSource::RunDelay => (handles / 4, handles / 4 * 3),
         };
         let sources = Sources {
             proc: self.proc,
@@ -151,8 +153,8 @@ impl Host {
             selection: (!self.node_alone).then(|| source.selection(export)),
             groups: ExportFlags::groups(export),
             cpu_source: self.cpu_source,
-            counts_run_delay: self.counts_run_delay,
-            handles,
+            cgroup_handles,
+            task_handles,
         };
         Collector::new(sources, Clock::default())
     }

@@ -9,109 +9,135 @@ use std::time::{Duration, Instant};
 use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
-use crate::kernel::cgroup_dir::CgroupDir;
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
 use crate::waiting::Population;
+use crate::waiting::reader::Dirs;
 
 /// Time after which a node that has another kind of workloads is scored by it.
 const CHANGE_AFTER: Duration = Duration::from_secs(60);
 
-/// A scored container or unit.
+/// A container or unit that can be scored.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
+    kind: Kind,
     pub(super) dir: &'a CgroupDir,
     /// Its pod's labels; `None` for units, and without a source of pods.
     pub(super) workload: Option<Arc<Workload>>,
 }
 
-/// The cgroups of pods by uid.
-pub(super) type Pods<'a> = HashMap<&'a str, &'a CgroupDir>;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Vm,
+    Container,
+    UnitVm,
+    Unit,
+}
 
-/// What the cgroups of a node are, before one kind is selected.
-#[derive(Debug, Default)]
+/// What the cgroups of a node are, before one population is selected.
+#[derive(Debug)]
 pub(super) struct Workloads<'a> {
-    pub(super) pods: Pods<'a>,
-    vms: Vec<Member<'a>>,
-    containers: Vec<Member<'a>>,
-    unit_vms: Vec<Member<'a>>,
-    units: Vec<Member<'a>>,
+    /// The cgroups of pods by uid.
+    pods: HashMap<&'a str, &'a CgroupDir>,
+    all: Vec<Member<'a>>,
 }
 
 impl<'a> Workloads<'a> {
-    /// `has_tasks` says whether a cgroup outside units has processes of its own. Targets of a
-    /// migration before their handover, and pods that are not listed yet, are left out.
+    /// `has_tasks` says whether a cgroup outside units has processes of its own.
     pub(super) fn of(
         dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
-        let (mut all, mut units) = (Self::default(), HashSet::new());
+        let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
-            match &dir.cgroup.place {
-                Place::Pod(pod) => all.add_of_pod(dir, found, &pod.level, &pod.uid),
-                Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {}
+            let kind = match &dir.cgroup.place {
+                Place::Root => None,
+                Place::Pod(pod) => {
+                    if pod.level == PodLevel::Pod {
+                        pods.insert(&*pod.uid, dir);
+                    }
+                    kind_in_pod(&pod.level, found)
+                }
+                Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
+                    None
+                }
                 Place::Host => {
                     let unit = Unit::of_path(path);
-                    if unit.is_some() || !path.ends_with(".slice") && has_tasks(dir) {
-                        units.insert(Path::new(path));
-                        let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
-                        let members = if is_vm { &mut all.unit_vms } else { &mut all.units };
-                        members.push(Member { dir, workload: None });
-                    }
+                    let is_unit = unit.is_some() || !path.ends_with(".slice") && has_tasks(dir);
+                    let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
+                    is_unit.then_some(if is_vm { Kind::UnitVm } else { Kind::Unit })
                 }
-                Place::Root => {}
+            };
+            if matches!(kind, Some(Kind::UnitVm | Kind::Unit)) {
+                units.insert(Path::new(path));
             }
+            let workload = || found.workload().cloned();
+            all.extend(kind.map(|kind| Member { kind, dir, workload: workload() }));
         }
-        all
+        Self { pods, all }
     }
 
-    fn add_of_pod(&mut self, dir: &'a CgroupDir, found: &PodMatch, level: &PodLevel, uid: &'a str) {
-        if *level == PodLevel::Pod {
-            self.pods.insert(uid, dir);
-        }
-        let workload = found.workload();
-        let awaits_handover =
-            workload.and_then(|workload| workload.vm.as_ref()).is_some_and(|vm| vm.awaits_handover);
-        if matches!(level, PodLevel::Container(_))
-            && *found != PodMatch::NotListed
-            && !awaits_handover
-        {
-            let is_vm = workload.is_some_and(|workload| workload.is_vm());
-            let members = if is_vm { &mut self.vms } else { &mut self.containers };
-            members.push(Member { dir, workload: workload.cloned() });
-        }
+    fn has(&self, kind: Kind) -> bool {
+        self.all.iter().any(|member| member.kind == kind)
     }
 
     /// What is to be scored. On a node of a cluster, units never are.
     pub(super) fn population(&self, in_cluster: bool) -> Population {
-        if !self.vms.is_empty() {
+        if self.has(Kind::Vm) {
             Population::Vms
         } else if in_cluster || !self.pods.is_empty() {
             Population::Containers
-        } else if !self.unit_vms.is_empty() {
+        } else if self.has(Kind::UnitVm) {
             Population::Vms
         } else {
             Population::Units
         }
     }
 
-    /// The members of this population, and of a host without pods the other units.
-    pub(super) fn members(&mut self, population: Population) -> (Vec<Member<'a>>, Vec<Member<'a>>) {
-        let take = std::mem::take;
-        let (mut vms, containers) = (take(&mut self.vms), take(&mut self.containers));
-        let (unit_vms, mut units) = (take(&mut self.unit_vms), take(&mut self.units));
-        match population {
-            Population::Vms if vms.is_empty() => (unit_vms, units),
-            Population::Vms => (vms, Vec::new()),
-            Population::Containers => {
-                vms.extend(containers);
-                (vms, Vec::new())
-            }
-            Population::Units => {
-                units.extend(unit_vms);
-                (units, Vec::new())
-            }
-        }
+    /// Takes the members of this population.
+    pub(super) fn take(&mut self, population: Population) -> Vec<Member<'a>> {
+        let kinds: &[Kind] = match population {
+            Population::Vms if self.has(Kind::Vm) => &[Kind::Vm],
+            Population::Vms => &[Kind::UnitVm],
+            Population::Containers => &[Kind::Vm, Kind::Container],
+            Population::Units => &[Kind::UnitVm, Kind::Unit],
+        };
+        self.all.extract_if(.., |member| kinds.contains(&member.kind)).collect()
     }
+
+    /// All workloads of these cgroups except the members that were taken.
+    pub(super) fn others(
+        &self,
+        dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
+        taken: &[Member<'_>],
+    ) -> Vec<&'a CgroupDir> {
+        if self.pods.is_empty() {
+            return self.all.iter().map(|member| member.dir).collect();
+        }
+        let taken: HashSet<CgroupId> = taken.iter().map(|member| member.dir.cgroup.id).collect();
+        workloads(dirs).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
+    }
+
+    /// The directories of a container and of its pod.
+    pub(super) fn dirs<'d>(&self, container: &'d CgroupDir) -> Dirs<'d>
+    where
+        'a: 'd,
+    {
+        let uid = if let Place::Pod(pod) = &container.cgroup.place { &*pod.uid } else { "" };
+        Dirs { container, pod: self.pods.get(uid).copied() }
+    }
+}
+
+/// `None` for what is no container, the target of a migration before its handover, and containers
+/// of pods that are not listed yet.
+fn kind_in_pod(level: &PodLevel, found: &PodMatch) -> Option<Kind> {
+    let workload = found.workload();
+    let vm = workload.and_then(|workload| workload.vm.as_ref());
+    let is_member = matches!(level, PodLevel::Container(_))
+        && *found != PodMatch::NotListed
+        && !vm.is_some_and(|vm| vm.awaits_handover);
+    let is_vm = workload.is_some_and(|workload| workload.is_vm());
+    is_member.then_some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
 /// The kind of workloads that is scored. It changes only when the node has had another kind for a

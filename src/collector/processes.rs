@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use super::node::NodeReader;
 use super::population::Member;
 use super::state::States;
 use super::threads::is_young;
@@ -11,6 +12,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
 use crate::kernel::own_process::own_cgroup;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
+use crate::waiting::Population;
 use crate::waiting::files::Files;
 
 /// How often all processes are listed; at every tick while a container is young.
@@ -34,19 +36,27 @@ impl ProcessFinder {
         Self { others: HashMap::new(), scanned_at: None, handles, own_container: own_cgroup() }
     }
 
-    /// Updates the processes of these containers. Of a container without vCPUs, threads are kept only
-    /// with `all_threads`.
+    /// Updates the processes of the scored containers. Of a container without vCPUs, threads are kept
+    /// only where the node has no CPU pressure.
     pub(super) fn follow(
         &mut self,
-        proc: &ProcRoot,
-        containers: &[&Member<'_>],
-        all_threads: bool,
+        node: &NodeReader,
+        population: Population,
+        members: &[Member<'_>],
         states: &mut States,
         files: &mut Files,
     ) {
         let now = files.clock.now().at;
+        // Without pressure, threads show the wait of any container.
+        let all_threads = node.readings.pressure.cpu.last().is_none();
+        let may_be_vm = |member: &&Member<'_>| match population {
+            Population::Vms => true,
+            Population::Containers => all_threads || member.workload.is_none(),
+            Population::Units => all_threads,
+        };
+        let containers: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
         let (mut any_young, mut any_ended) = (false, false);
-        for Member { dir, .. } in containers {
+        for Member { dir, .. } in &containers {
             let threads = &mut states.entry(dir.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
@@ -60,9 +70,9 @@ impl ProcessFinder {
             return;
         }
         self.scanned_at = Some(now);
-        let all_read = self.scan(proc, containers, states, files, now);
+        let all_read = self.scan(&node.proc, &containers, states, files, now);
         let mut handles = self.handles;
-        for Member { dir, .. } in containers {
+        for Member { dir, .. } in &containers {
             let Some(state) = states.get_mut(&dir.cgroup.id) else { continue };
             let threads = &mut state.threads;
             let listed = threads.list(all_threads, files, now);

@@ -84,16 +84,16 @@ impl CgroupState {
         Some(readings)
     }
 
-    /// What ticks have read of this cgroup, with its new pressures; `None` if it was removed. Its
-    /// counters were 0 at the tick before if it was created since then.
-    pub(super) fn read_pressure(
+    /// What ticks have read of this cgroup, with its new pressures and threads; `None` if it was
+    /// removed. Its counters were 0 at the tick before if it was created since then.
+    pub(super) fn begin_tick(
         &mut self,
         files: &mut Files,
         dir: &CgroupDir,
         resources: &[Resource],
         of_node: &PressureReadings,
         tick_before: Option<Moment>,
-    ) -> Option<(&mut Readings, &mut ContainerThreads)> {
+    ) -> Option<&mut Readings> {
         let pressures = self.pressures(files, dir, resources, of_node)?;
         let readings = self.readings.get_or_insert_with(|| {
             let made_at = dir.cgroup.made_at_s;
@@ -104,7 +104,9 @@ impl CgroupState {
         for &resource in resources {
             readings.pressure.of_mut(resource).push(*pressures.of(resource));
         }
-        Some((readings, &mut self.threads))
+        // If its CPU pressure has not changed, none of its tasks waited.
+        readings.threads = self.threads.read(readings.pressure.cpu.moved(), files);
+        Some(readings)
     }
 
     /// Controllers that are on; all of them where the file can't be read.
