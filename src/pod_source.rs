@@ -67,7 +67,7 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
             }
         }
         if !was_listed && index.is_listed() {
-            tracing::info!(pods = index.len(), "The API server listed the pods");
+            tracing::info!(pods = index.count(), "The API server listed the pods");
         }
         metrics.pods.received();
         sender.send_replace(Some(Arc::new(index.clone())));

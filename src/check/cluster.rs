@@ -30,7 +30,7 @@ pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
 async fn pod_names(source: &SourceFlags, node: Option<&OwnNode>) -> Finding {
     match list(source, node).await {
         Ok(pods) => {
-            let count = pods.map_or(0, |index| index.len());
+            let count = pods.map_or(0, |index| index.count());
             Ok(format!("{count} pods of this node listed"))
         }
         Err(error) if node.is_none() => {

@@ -51,21 +51,21 @@ pub fn match_pods<'a>(
             Some((&*pod.uid, pods.static_pod(pod)?))
         })
         .collect();
-    let mut cgroups_without_pod = 0;
-    let found = places.map(|place| {
+    let find = |place: &Place| {
         let Place::Pod(pod) = place else { return PodMatch::NoPod };
         let is_pod = pod.level == PodLevel::Pod;
         let by_container = || static_pods.get(&*pod.uid).filter(|_| is_pod).copied();
-        if let Some(workload) = pods.workload(pod).or_else(by_container) {
-            return PodMatch::Known(Arc::clone(workload));
+        match pods.workload(pod).or_else(by_container) {
+            Some(workload) => PodMatch::Known(Arc::clone(workload)),
+            None if is_pod || matches!(pod.level, PodLevel::Container(_)) => PodMatch::NotListed,
+            None => PodMatch::NoPod,
         }
-        if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {
-            cgroups_without_pod += 1;
-            return PodMatch::NotListed;
-        }
-        PodMatch::NoPod
-    });
-    let found = found.collect();
-    let rejected_names = pods.rejected_names();
-    (found, Some(Matching { pods: pods.len(), cgroups_without_pod, rejected_names }))
+    };
+    let found: Vec<PodMatch> = places.map(find).collect();
+    let matching = Matching {
+        pods: pods.count(),
+        cgroups_without_pod: found.iter().filter(|one| **one == PodMatch::NotListed).count(),
+        rejected_names: pods.rejected_names(),
+    };
+    (found, Some(matching))
 }
