@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use strum::VariantNames;
 use tokio::sync::watch;
 
 use crate::kernel::ReadErrorKind;
@@ -24,7 +25,7 @@ pub type SharedStatus = watch::Sender<AgentStatus>;
 impl AgentStatus {
     pub fn shared() -> SharedStatus {
         watch::Sender::new(Self {
-            read_errors: ReadErrorKind::WORDS.map(|kind| (kind, 0)).into(),
+            read_errors: ReadErrorKind::VARIANTS.iter().map(|kind| (*kind, 0)).collect(),
             last_read_error: None,
             pods_error: None,
             publish: PublishStatus::default(),

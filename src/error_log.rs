@@ -72,7 +72,7 @@ pub fn key_of(error: ReadErrorKind) -> ErrorKey {
         | ReadErrorKind::Failed(errno) => Some(errno as i32),
         ReadErrorKind::Malformed(_) => None,
     };
-    (error.word(), errno)
+    (error.into_str(), errno)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl OwnMetrics {
     pub fn observe_score(&self, score: &NodeScore) {
         for resource in Resource::ALL {
             let hidden = *score.hidden.of(resource) as f64;
-            self.hidden.with_label_values(&[resource.word()]).set(hidden);
+            self.hidden.with_label_values(&[resource.into_str()]).set(hidden);
         }
     }
 

@@ -203,7 +203,7 @@ fn write_relief(text: &mut Pieces, assessment: &Assessment, vms: &[VmSeries<'_>]
 }
 
 fn resource_label(resource: Resource) -> String {
-    label("resource", resource.word())
+    label("resource", resource.into_str())
 }
 
 fn label(name: &str, value: &str) -> String {

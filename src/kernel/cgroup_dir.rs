@@ -13,6 +13,8 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
+use strum::IntoStaticStr;
+
 use super::counters::{
     Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
     parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
@@ -31,7 +33,8 @@ use crate::cgroup_path::Place;
 /// The host's root cgroup.
 const ROOT: CgroupId = CgroupId(1);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Resource {
     Cpu,
     Memory,
@@ -40,14 +43,6 @@ pub enum Resource {
 
 impl Resource {
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::Io => "io",
-        }
-    }
 
     pub(crate) fn cgroup_file(self) -> &'static CStr {
         match self {

@@ -8,6 +8,7 @@ use nix::dir::{Dir, Entry};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use strum::{IntoStaticStr, VariantNames};
 
 use super::text::ParseError;
 
@@ -55,8 +56,10 @@ macro_rules! files {
 }
 pub(super) use files;
 
-/// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV. Its
+/// name is the value of the label `kind` in metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum ReadErrorKind {
     /// ENOENT, ENODEV or ESRCH: the file, its cgroup or its process no longer exists.
     #[error("not found ({0})")]
@@ -70,22 +73,6 @@ pub enum ReadErrorKind {
     Malformed(#[from] ParseError),
     #[error("{0}")]
     Failed(Errno),
-}
-
-impl ReadErrorKind {
-    /// Value of the label `kind` in metrics, one of [`ReadErrorKind::WORDS`].
-    pub fn word(self) -> &'static str {
-        match self {
-            ReadErrorKind::Vanished(_) => "vanished",
-            ReadErrorKind::Unsupported(_) => "unsupported",
-            ReadErrorKind::Refused(_) => "refused",
-            ReadErrorKind::Malformed(_) => "malformed",
-            ReadErrorKind::Failed(_) => "failed",
-        }
-    }
-
-    pub const WORDS: [&'static str; 5] =
-        ["vanished", "unsupported", "refused", "malformed", "failed"];
 }
 
 impl From<Errno> for ReadErrorKind {
@@ -180,7 +167,7 @@ mod tests {
             (Errno::EPERM, "refused"),
             (Errno::EIO, "failed"),
         ] {
-            assert_eq!(ReadErrorKind::from(errno).word(), word, "{errno}");
+            assert_eq!(ReadErrorKind::from(errno).into_str(), word, "{errno}");
         }
     }
 

@@ -98,14 +98,14 @@ impl Readings {
             self.status.send_modify(|status| status.last_read_error = Some(error));
         }
         for error in &report.errors {
-            self.count_errors(error.kind.word(), 1);
+            self.count_errors(error.kind.into_str(), 1);
             if let Some(suppressed) = self.log.suppressed_before(key_of(error.kind), moment.at) {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
         }
         self.count_errors("malformed", report.dropped_io_rows);
         for resource in Resource::ALL {
-            let gauge = self.pressure_supported.with_label_values(&[resource.word()]);
+            let gauge = self.pressure_supported.with_label_values(&[resource.into_str()]);
             gauge.set(f64::from(u8::from(*reports.of(resource))));
         }
     }

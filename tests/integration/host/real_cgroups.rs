@@ -169,8 +169,8 @@ fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
     own.remove("one");
     let error = std::io::read_to_string(file).unwrap_err();
     let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap());
-    assert_eq!(ReadErrorKind::from(errno).word(), "vanished");
-    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().kind.word(), "vanished");
+    assert_eq!(ReadErrorKind::from(errno).into_str(), "vanished");
+    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().kind.into_str(), "vanished");
     assert!(!dir.is_alive());
 
     // The same name again is another cgroup.
