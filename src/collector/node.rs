@@ -66,8 +66,8 @@ impl NodeReader {
     }
 
     pub(super) fn read_device_names(&mut self, files: &mut Files) {
-        let names = files.read_by(|buffer| self.proc.device_names(buffer));
-        self.devices = Arc::new(names.unwrap_or_default());
+        let disks = files.read_by(|buffer| self.proc.disks(buffer)).flatten().unwrap_or_default();
+        self.devices = Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect());
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the
@@ -85,7 +85,9 @@ impl NodeReader {
             .reclaim
             .push(files.timed(|files| files.read_by(|buffer| proc.reclaim(buffer)).flatten()));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
-        readings.disks.push(files.timed(|files| files.read_by(|buffer| proc.disks(buffer))));
+        readings
+            .disks
+            .push(files.timed(|files| files.read_by(|buffer| proc.disks(buffer)).flatten()));
         readings.disk_rates = disk_rates(&readings.disks);
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {

@@ -122,13 +122,11 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
     Ok(memory)
 }
 
-/// A value for each block device.
-pub type Devices<T> = BTreeMap<Device, T>;
-
-/// Counters of a block device since boot. They count operations after merging; a cgroup's `io.stat`
-/// counts them before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskCounters {
+/// Name of a block device, such as `vda`, and its counters since boot. They count operations after
+/// merging; a cgroup's `io.stat` counts them before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disk {
+    pub name: String,
     pub reads: u64,
     pub reads_merged: u64,
     pub writes: u64,
@@ -137,26 +135,22 @@ pub struct DiskCounters {
     pub reading_ms: u64,
 }
 
-impl From<DiskStat> for DiskCounters {
-    fn from(stat: DiskStat) -> Self {
-        Self {
+/// Parses `/proc/diskstats`. Lines that do not parse are skipped.
+pub fn parse_diskstats(text: &[u8]) -> BTreeMap<Device, Disk> {
+    let disk = |line| {
+        let stat = DiskStat::from_line(line).ok()?;
+        let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
+        let disk = Disk {
+            name: stat.name,
             reads: stat.reads,
             reads_merged: stat.merged,
             writes: stat.writes,
             writes_merged: stat.writes_merged,
             reading_ms: stat.time_reading,
-        }
-    }
-}
-
-/// Parses `/proc/diskstats`, and keeps a part of each line. Lines that do not parse are skipped.
-pub fn parse_diskstats<T>(text: &[u8], part: impl Fn(DiskStat) -> T) -> Devices<T> {
-    let device = |line| {
-        let stat = DiskStat::from_line(line).ok()?;
-        let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
-        Some((Device { major, minor }, part(stat)))
+        };
+        Some((Device { major, minor }, disk))
     };
-    String::from_utf8_lossy(text).lines().filter_map(device).collect()
+    String::from_utf8_lossy(text).lines().filter_map(disk).collect()
 }
 
 #[cfg(test)]
@@ -198,10 +192,9 @@ mod tests {
     #[test]
     fn diskstats_gives_name_and_counters_of_each_device() {
         let text = b" 254       0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n";
-        let names = parse_diskstats(text, |stat| stat.name);
-        let disks = parse_diskstats(text, DiskCounters::from);
-        assert_eq!(names, BTreeMap::from([(Device { major: 254, minor: 0 }, "vda".to_owned())]));
-        let vda = DiskCounters {
+        let disks = parse_diskstats(text);
+        let vda = Disk {
+            name: "vda".to_owned(),
             reads: 1,
             reads_merged: 20,
             writes: 300,
