@@ -12,9 +12,11 @@ use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, 
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
-use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
+use file::PodsFile;
+
+mod file;
 
 /// Interval of the checks whether the file of pods has changed.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,12 +86,12 @@ async fn follow_file(
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
             Ok(()) => metrics.pods.received(),
-            Err(error) => metrics.pods.failed(&error, clock::now().unix_ms),
+            Err(error) => metrics.pods.failed(&format_args!("{error:#}"), clock::now().unix_ms),
         }
     }
 }
 
-fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<(), PodsFileError> {
+fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> anyhow::Result<()> {
     if let Some(pods) = file.read_if_changed()? {
         index.replace(&pods);
         sender.send_replace(Some(Arc::new(index.clone())));
