@@ -157,10 +157,9 @@ fn describe_cgroups(host: &Host) -> String {
         );
         return format!("the node alone ({path} is not cgroup v2)");
     }
-    match &host.mount {
-        Some(mount) if mount.hybrid => format!("{path} (cgroup v2 beside v1)"),
-        Some(_) => format!("{path} (cgroup v2)"),
-        None if host.root.is_cgroup2() => format!("{path} (cgroup v2, by --cgroup-root)"),
-        None => format!("{path} (not a cgroup2 mount: its files are read as a copy)"),
+    if host.root.is_cgroup2() {
+        format!("{path} (cgroup v2)")
+    } else {
+        format!("{path} (not a cgroup2 mount: its files are read as a copy)")
     }
 }

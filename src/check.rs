@@ -109,9 +109,7 @@ fn cgroup_root(host: &Host) -> Finding {
             "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
-    let beside = if beside { ", beside cgroup v1" } else { "" };
-    Ok(format!("{path}{beside}"))
+    Ok(path.to_string())
 }
 
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but

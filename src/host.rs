@@ -10,7 +10,7 @@ use crate::collector::{Collector, Sources};
 use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
 use crate::kernel::ReadBuffer;
 use crate::kernel::cgroup_dir::CgroupRoot;
-use crate::kernel::mounts::{Cgroup2Mount, find_cgroup2};
+use crate::kernel::mounts::find_cgroup2;
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::snapshot::{LevelsView, NodeIdentity};
@@ -43,8 +43,6 @@ const ANY_CGROUPS: &str = "/sys/fs/cgroup";
 pub struct Host {
     pub proc: ProcRoot,
     pub root: Arc<CgroupRoot>,
-    /// The mount that was found; `None` with `--cgroup-root`.
-    pub mount: Option<Cgroup2Mount>,
     /// Whether there is no cgroup v2, so that only files of the node can be read.
     pub node_alone: bool,
     pub cpu_source: CpuSource,
@@ -69,11 +67,11 @@ impl Host {
             CpuSourceFlag::Auto | CpuSourceFlag::Psi => CpuSource::Psi,
         };
         let in_cluster = matches!(source.pods(), PodSource::Cluster(_));
-        let (root, mount) = match &source.cgroup_root {
-            Some(path) => (open_root(path)?, None),
+        let root = match &source.cgroup_root {
+            Some(path) => open_root(path)?,
             None => match find_root(&source.proc_root)? {
-                Some((root, mount)) => (root, Some(mount)),
-                None if in_cluster => (open_root(Path::new(ANY_CGROUPS))?, None),
+                Some(root) => root,
+                None if in_cluster => open_root(Path::new(ANY_CGROUPS))?,
                 None => bail!(NO_CGROUP2),
             },
         };
@@ -87,7 +85,7 @@ impl Host {
         }
         // Outside a cluster, an empty directory is read as a copy without cgroups.
         let node_alone = in_cluster && !has_cgroup2;
-        Ok(Self { proc, root, mount, node_alone, cpu_source, counts_run_delay })
+        Ok(Self { proc, root, node_alone, cpu_source, counts_run_delay })
     }
 
     /// A collector of this host, which keeps as many directory handles as the process may have. Without
@@ -125,14 +123,14 @@ fn open_root(path: &Path) -> anyhow::Result<Arc<CgroupRoot>> {
 
 /// Opens the cgroup2 mount that shows the largest part of the tree. Those that another mount hides
 /// come later in the list.
-fn find_root(proc_root: &Path) -> anyhow::Result<Option<(Arc<CgroupRoot>, Cgroup2Mount)>> {
+fn find_root(proc_root: &Path) -> anyhow::Result<Option<Arc<CgroupRoot>>> {
     let mounts = find_cgroup2(proc_root).map_err(|error| {
         anyhow!("cannot find the cgroup2 mount: {error}: set --cgroup-root to it")
     })?;
     let mut first_error = None;
     for mount in mounts {
-        match open_root(&mount.mount_point) {
-            Ok(root) if root.is_cgroup2() => return Ok(Some((root, mount))),
+        match open_root(&mount) {
+            Ok(root) if root.is_cgroup2() => return Ok(Some(root)),
             Ok(_) => {}
             Err(error) => _ = first_error.get_or_insert(error),
         }
