@@ -71,6 +71,23 @@ pub(crate) fn numbers<'a, const N: usize>(
     Some(numbers)
 }
 
+/// The values of these keys in words `key=value`; `None` for a key that is not there. Other keys are
+/// ignored.
+pub(crate) fn fields<'a, T: Copy, const N: usize>(
+    words: impl Iterator<Item = &'a [u8]>,
+    keys: [&[u8]; N],
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Option<[Option<T>; N]> {
+    let mut values = [None; N];
+    for word in words {
+        let (key, value) = split_once(word, b'=')?;
+        if let Some((_, slot)) = keys.iter().zip(&mut values).find(|(name, _)| **name == key) {
+            *slot = Some(parse(value)?);
+        }
+    }
+    Some(values)
+}
+
 /// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
