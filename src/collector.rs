@@ -157,7 +157,7 @@ impl Collector {
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = self.files.clock.now();
         self.follow_tree(moment.at);
-        let node = self.node.sample(&self.tree, &mut self.files);
+        let node = self.node.sample(&self.tree, &mut self.files, self.groups.io);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
@@ -198,7 +198,6 @@ impl Collector {
 
     fn follow_tree(&mut self, now: Instant) {
         if self.selection.is_some() && self.tree.follow(now) {
-            self.node.read_device_names(&mut self.files);
             let alive: HashSet<CgroupId> = self.tree.dirs().map(|dir| dir.cgroup.id).collect();
             self.states.retain(|id, _| alive.contains(id));
         }

@@ -1,6 +1,5 @@
 //! Reads the node's own files, and the cgroups above all pods.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use super::state::is_fresh;
 use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
-use crate::kernel::io_stat::Device;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadError, ReadErrorKind};
@@ -24,19 +22,13 @@ use crate::waiting::series::{PressureReadings, Reading};
 pub(super) struct NodeReader {
     pub(super) proc: ProcRoot,
     pub(super) pressure: PressureReadings,
-    devices: Arc<BTreeMap<Device, String>>,
     /// What ticks have read.
     pub(super) readings: NodeReadings,
 }
 
 impl NodeReader {
     pub(super) fn new(proc: ProcRoot) -> Self {
-        Self {
-            proc,
-            pressure: PressureReadings::default(),
-            devices: Arc::default(),
-            readings: NodeReadings::default(),
-        }
+        Self { proc, pressure: PressureReadings::default(), readings: NodeReadings::default() }
     }
 
     /// The node's pressures, which both passes share.
@@ -51,9 +43,15 @@ impl NodeReader {
         self.pressure
     }
 
-    /// What a scrape reads of the node.
-    pub(super) fn sample(&mut self, tree: &CgroupTree, files: &mut Files) -> NodeSample {
+    /// What a scrape reads of the node; the names of disks only where `has_io`.
+    pub(super) fn sample(
+        &mut self,
+        tree: &CgroupTree,
+        files: &mut Files,
+        has_io: bool,
+    ) -> NodeSample {
         let pressure = self.read_pressures(tree, files);
+        let disks = files.read_if(has_io, |buffer| self.proc.disks(buffer)).unwrap_or_default();
         NodeSample {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
@@ -61,13 +59,8 @@ impl NodeReader {
                 .timed(|files| files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()),
             reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
-            devices: Arc::clone(&self.devices),
+            devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
         }
-    }
-
-    pub(super) fn read_device_names(&mut self, files: &mut Files) {
-        let disks = files.read_by(|buffer| self.proc.disks(buffer)).flatten().unwrap_or_default();
-        self.devices = Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect());
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the
