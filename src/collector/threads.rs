@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
+use crate::kernel::process_dir::{TaskDir, TaskId};
 use crate::kernel::task_text::TaskTimes;
 use crate::kernel::{ReadBuffer, ReadError};
 use crate::waiting::files::Files;
@@ -27,7 +27,7 @@ pub(super) struct ContainerThreads {
 
 #[derive(Debug)]
 pub(super) struct Process {
-    dir: ProcessDir,
+    dir: TaskDir,
     threads: HashMap<TaskId, Thread>,
     since: Instant,
 }
@@ -36,7 +36,7 @@ pub(super) struct Process {
 struct Thread {
     is_vcpu: bool,
     /// `None` for a thread that is not read, since only vCPU threads are.
-    dir: Option<ThreadDir>,
+    dir: Option<TaskDir>,
     times: Window<TaskTimes>,
     was_runnable: bool,
 }
@@ -47,7 +47,7 @@ pub(super) fn is_young(since: Instant, now: Instant) -> bool {
 
 impl ContainerThreads {
     /// Adds a process, whose threads are not listed yet.
-    pub(super) fn add(&mut self, id: TaskId, dir: ProcessDir, now: Instant) {
+    pub(super) fn add(&mut self, id: TaskId, dir: TaskDir, now: Instant) {
         self.processes.insert(id, Process { dir, threads: HashMap::new(), since: now });
     }
 
@@ -140,7 +140,7 @@ impl Process {
 impl Thread {
     /// Opens a thread which may be known, by another name.
     fn open(
-        process: &ProcessDir,
+        process: &TaskDir,
         id: TaskId,
         known: Option<Self>,
         buffer: &mut ReadBuffer,

@@ -1,7 +1,7 @@
 //! The current cgroups below one root, by path, each with a handle of its directory. inotify reports
 //! most changes at once; a rescan every minute finds the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
-use super::cgroup_watch::{CgroupWatch, Hints};
+use super::cgroup_watch::CgroupWatch;
 use super::read::{ReadError, ReadErrorKind};
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
@@ -87,26 +87,25 @@ impl CgroupTree {
     /// Updates the tree: the directories that inotify reported, or all of it when a rescan is due.
     /// Returns whether it was a rescan.
     pub fn follow(&mut self, now: Instant) -> bool {
-        let hints = match self.watch.as_mut().map(CgroupWatch::take_hints).transpose() {
-            Ok(hints) => hints.unwrap_or_default(),
-            Err(errno) => {
-                self.errors.push(inotify_error(errno));
-                self.rescanned_at = None;
-                Hints::default()
+        let hints = self.watch.as_mut().map_or(Ok(Some(BTreeSet::new())), CgroupWatch::take_hints);
+        self.overflows += u64::from(hints == Ok(None));
+        let changed = hints.unwrap_or_else(|errno| {
+            self.errors.push(inotify_error(errno));
+            None
+        });
+        let every = if self.unwatched() > 0 { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < every;
+        match changed {
+            Some(changed) if self.rescanned_at.is_some_and(is_fresh) => {
+                changed.iter().for_each(|path| self.relist(path));
+                false
             }
-        };
-        self.overflows += u64::from(hints.overflow);
-        let blind = self.unwatched() > 0;
-        let every = if blind { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
-        let fresh = |at: Instant| now.saturating_duration_since(at) < every;
-        let is_due = hints.overflow || !self.rescanned_at.is_some_and(fresh);
-        if is_due {
-            self.rescanned_at = Some(now);
-            self.rescan();
-        } else {
-            hints.changed.iter().for_each(|path| self.relist(path));
+            _ => {
+                self.rescanned_at = Some(now);
+                self.rescan();
+                true
+            }
         }
-        is_due
     }
 
     /// Checks every cgroup, and lists those whose children may have changed.

@@ -12,8 +12,9 @@ use super::node_text::{
     parse_schedstat, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::process_dir::{ProcessDir, TaskId};
+use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
+use super::resource::PerResource;
 use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
@@ -21,6 +22,9 @@ use super::text::ParseError;
 /// where the file is absent; any other failure is an error.
 #[derive(Debug)]
 pub struct ProcRoot(Directory);
+
+const NODE_PRESSURE: PerResource<&CStr> =
+    PerResource { cpu: c"pressure/cpu", memory: c"pressure/memory", io: c"pressure/io" };
 
 impl ProcRoot {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
@@ -34,12 +38,7 @@ impl ProcRoot {
         resource: Resource,
         buffer: &mut ReadBuffer,
     ) -> Result<Pressure, ReadError> {
-        let name = match resource {
-            Resource::Cpu => c"pressure/cpu",
-            Resource::Memory => c"pressure/memory",
-            Resource::Io => c"pressure/io",
-        };
-        self.0.read(name, buffer, parse_pressure)
+        self.0.read(NODE_PRESSURE.of(resource), buffer, parse_pressure)
     }
 
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
@@ -66,8 +65,8 @@ impl ProcRoot {
         counts.unwrap_or(!is_live)
     }
 
-    pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
-        self.0.open_below(&id.to_string()).map(ProcessDir)
+    pub fn process(&self, id: u32) -> Result<TaskDir, ReadError> {
+        self.0.open_below(&id.to_string()).map(TaskDir)
     }
 
     /// The kernel's release, such as `6.12.0`.
