@@ -97,26 +97,18 @@ impl Place {
     }
 }
 
-/// The kubelet's cgroup driver. With systemd, `crio-<id>` without `.scope` is a sandbox; with
-/// cgroupfs, it is a container.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Driver {
-    Systemd,
-    Cgroupfs,
-}
-
 impl PodPlace {
     fn of(ancestors: &[&str], part: &str, below: &[&str]) -> Option<Self> {
-        let (driver, qos, uid, leaf) = if let Some((qos, uid, leaf)) = systemd_pod(part) {
-            (Driver::Systemd, qos, uid.replace('_', "-"), leaf)
-        } else {
-            let (qos, uid) = cgroupfs_pod(ancestors, part)?;
-            (Driver::Cgroupfs, qos, uid.to_owned(), None)
+        let by_systemd = systemd_pod(part);
+        let is_systemd = by_systemd.is_some();
+        let (qos, uid, leaf) = match by_systemd {
+            Some((qos, uid, leaf)) => (qos, uid.replace('_', "-"), leaf),
+            None => cgroupfs_pod(ancestors, part).map(|(qos, uid)| (qos, uid.to_owned(), None))?,
         };
         let level = match (leaf, below) {
             (None, []) => PodLevel::Pod,
-            (None, [leaf]) => PodLevel::of_leaf(driver, leaf),
-            (None, [leaf, ..]) => PodLevel::of_leaf(driver, leaf).nested(),
+            (None, [leaf]) => PodLevel::of_leaf(is_systemd, leaf),
+            (None, [leaf, ..]) => PodLevel::of_leaf(is_systemd, leaf).nested(),
             // The colon form has pod and container in one component.
             (Some(container), []) => PodLevel::Container(container),
             (Some(container), _) => PodLevel::Nested(container),
@@ -169,8 +161,9 @@ fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)>
 
 impl PodLevel {
     /// Parses the name of a cgroup directly below a pod. `crio-conmon-` is checked before its
-    /// prefix `crio-`.
-    fn of_leaf(driver: Driver, name: &str) -> Self {
+    /// prefix `crio-`. With the kubelet's driver for systemd, `crio-<id>` without `.scope` is a
+    /// sandbox; with that for cgroupfs, it is a container.
+    fn of_leaf(is_systemd: bool, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);
         if unit.strip_prefix("crio-conmon-").and_then(container_id).is_some() {
@@ -181,10 +174,9 @@ impl PodLevel {
             Some(ContainerRef { runtime, id })
         };
         if let Some(container) = container(Runtime::CriO, "crio-") {
-            return match (driver, scope) {
-                (Driver::Systemd, None) => PodLevel::Sandbox(container),
-                _ => PodLevel::Container(container),
-            };
+            let is_sandbox = is_systemd && scope.is_none();
+            let level = if is_sandbox { PodLevel::Sandbox } else { PodLevel::Container };
+            return level(container);
         }
         let found = match scope {
             Some(_) => container(Runtime::Containerd, "cri-containerd-")

@@ -153,7 +153,7 @@ fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result
 
 fn cgroups(tree: &mut CgroupTree) -> Finding {
     let health = tree.health();
-    let count = tree.len();
+    let count = tree.count();
     let errors = tree.take_errors();
     match errors.first() {
         None => Ok(format!("{count} found, {} watched", health.watches)),
@@ -177,7 +177,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     }
     if let Some(error) = wrong.first() {
         return warn(
-            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
+            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.count()),
             "run as a user with read access to the cgroups",
         );
     }
@@ -186,7 +186,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
         Some(first) => {
             let file = tree.root().full_path(first).join("cgroup.pressure");
             warn(
-                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
+                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.count()),
                 format!("echo 1 > {}", file.display()),
             )
         }

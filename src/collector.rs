@@ -163,7 +163,7 @@ impl Collector {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
-        let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
+        let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.count()), Vec::new());
         for (dir, found) in self.tree.dirs().zip(&found) {
             let in_scope = self.is_in_scope(dir, found);
             if *found == PodMatch::NotListed || !in_scope && !shown.contains(&dir.cgroup.id) {

@@ -111,19 +111,16 @@ impl CgroupState {
 
     /// Controllers that are on; all of them where the file can't be read.
     pub(super) fn controllers(&mut self, files: &mut Files, dir: &CgroupDir) -> Controllers {
-        let read = |files: &mut Files| {
-            Some(files.read(|buffer| dir.controllers(buffer)).flatten().unwrap_or(Controllers::ALL))
-        };
-        read_slowly(&mut self.controllers, files, read).unwrap_or(Controllers::ALL)
+        read_slowly(&mut self.controllers, files, |files| {
+            files.read(|buffer| dir.controllers(buffer)).flatten().unwrap_or(Controllers::ALL)
+        })
     }
 
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
-        let read = |files: &mut Files| {
-            let count = files.read(|buffer| dir.process_count(buffer)).flatten();
-            Some(count.is_some_and(|count| count > 0))
-        };
-        read_slowly(&mut self.has_tasks, files, read).unwrap_or(false)
+        read_slowly(&mut self.has_tasks, files, |files| {
+            files.read(|buffer| dir.process_count(buffer)).flatten().is_some_and(|count| count > 0)
+        })
     }
 }
 
@@ -143,13 +140,15 @@ fn since(at: Instant) -> Box<Readings> {
 fn read_slowly<T: Copy>(
     kept: &mut Option<Reading<T>>,
     files: &mut Files,
-    read: impl FnOnce(&mut Files) -> Option<T>,
-) -> Option<T> {
+    read: impl FnOnce(&mut Files) -> T,
+) -> T {
     let now = files.clock.now().at;
-    if kept.is_none_or(|kept| now.saturating_duration_since(kept.at) >= SLOW_INTERVAL) {
-        *kept = files.timed(read);
-    }
-    kept.map(|kept| kept.value)
+    let is_fresh = |at| now.saturating_duration_since(at) < SLOW_INTERVAL;
+    let reading = match *kept {
+        Some(reading) if is_fresh(reading.at) => reading,
+        _ => Reading { at: now, value: read(files) },
+    };
+    kept.insert(reading).value
 }
 
 /// Whether a pressure file was read too recently to be read again.

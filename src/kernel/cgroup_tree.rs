@@ -257,12 +257,8 @@ impl CgroupTree {
         self.nodes.get("/").map(|node| &node.dir)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.nodes.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     fn unwatched(&self) -> usize {
