@@ -148,7 +148,7 @@ fn describe_cpu_source(host: &Host) -> String {
 
 /// The cgroups that are read. A node without cgroup v2 is a warning.
 fn describe_cgroups(host: &Host) -> String {
-    let path = host.root.path().display();
+    let path = host.root.path.display();
     if host.node_alone {
         // An agent that exited here would be restarted forever.
         tracing::warn!(
@@ -157,7 +157,7 @@ fn describe_cgroups(host: &Host) -> String {
         );
         return format!("the node alone ({path} is not cgroup v2)");
     }
-    if host.root.is_cgroup2() {
+    if host.root.is_cgroup2 {
         format!("{path} (cgroup v2)")
     } else {
         format!("{path} (not a cgroup2 mount: its files are read as a copy)")

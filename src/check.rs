@@ -89,7 +89,7 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 }
 
 fn cgroup_root(host: &Host) -> Finding {
-    let path = host.root.path().display();
+    let path = host.root.path.display();
     if host.node_alone {
         return fail(
             format!("{path} is not cgroup v2: the agent would run without a score"),
@@ -97,7 +97,7 @@ fn cgroup_root(host: &Host) -> Finding {
              /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    if !host.root.is_cgroup2() {
+    if !host.root.is_cgroup2 {
         return warn(
             format!("{path} is not a cgroup2 mount; its files are read as a copy"),
             "omit --cgroup-root to read the cgroups of this host",

@@ -80,7 +80,7 @@ impl Host {
             bail!(
                 "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or set \
                  --cgroup-root to the cgroup2 mount",
-                root.path().display()
+                root.path.display()
             );
         }
         // Outside a cluster, an empty directory is read as a copy without cgroups.
@@ -130,7 +130,7 @@ fn find_root(proc_root: &Path) -> anyhow::Result<Option<Arc<CgroupRoot>>> {
     let mut first_error = None;
     for mount in mounts {
         match open_root(&mount) {
-            Ok(root) if root.is_cgroup2() => return Ok(Some(root)),
+            Ok(root) if root.is_cgroup2 => return Ok(Some(root)),
             Ok(_) => {}
             Err(error) => _ = first_error.get_or_insert(error),
         }

@@ -10,7 +10,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadError, ReadErrorKind};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::NodeSample;
 use crate::waiting::disk_rates::disk_rates;
 use crate::waiting::files::Files;
@@ -55,8 +55,7 @@ impl NodeReader {
         NodeSample {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
-            cpu_times: files
-                .timed(|files| files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()),
+            cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
             reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
@@ -71,16 +70,10 @@ impl NodeReader {
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
-        readings
-            .cpu_times
-            .push(files.timed(|files| files.read_by(|buffer| proc.cpu_times(buffer)).flatten()));
-        readings
-            .reclaim
-            .push(files.timed(|files| files.read_by(|buffer| proc.reclaim(buffer)).flatten()));
+        readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
+        readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
-        readings
-            .disks
-            .push(files.timed(|files| files.read_by(|buffer| proc.disks(buffer)).flatten()));
+        readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {
@@ -103,13 +96,20 @@ impl NodeReader {
     /// Reads the run delay of all tasks, or forgets it where it is not needed.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
         if is_needed {
-            let read =
-                |files: &mut Files| files.read_by(|buffer| self.proc.run_delay(buffer)).flatten();
-            self.readings.run_delay_ns.push(files.timed(read));
+            let delay = dated(files, |buffer| self.proc.run_delay(buffer));
+            self.readings.run_delay_ns.push(delay);
         } else {
             self.readings.run_delay_ns.clear();
         }
     }
+}
+
+/// Reads a file of the node; `None` where it does not exist, or could not be read.
+fn dated<T>(
+    files: &mut Files,
+    read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
+) -> Option<Reading<T>> {
+    files.timed(|files| files.read_by(read).flatten())
 }
 
 fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupDir> {

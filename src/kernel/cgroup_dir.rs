@@ -55,34 +55,28 @@ impl Resource {
 
 #[derive(Debug)]
 pub struct CgroupRoot {
-    dir: Directory,
-    is_cgroup2: bool,
+    pub path: PathBuf,
+    handle: OwnedFd,
+    /// Whether the file system is cgroup2, by its magic number.
+    pub is_cgroup2: bool,
 }
 
 impl CgroupRoot {
     /// Opens `path`. It may be on any file system: copies of a node's files work too.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
-        let dir = Directory::open(path)?;
-        let named = |errno: Errno| ReadError::new(path, errno);
+        let Directory { path, handle } = Directory::open(path)?;
+        let named = |errno: Errno| ReadError::new(&path, errno);
         // O_PATH does not check the permission to list the directory.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        open(path, flags, Mode::empty()).map_err(named)?;
-        let kind = fstatfs(&dir.handle).map_err(named)?.filesystem_type();
-        Ok(Arc::new(Self { dir, is_cgroup2: kind == CGROUP2_SUPER_MAGIC }))
-    }
-
-    /// Whether the file system is cgroup2, by its magic number.
-    pub fn is_cgroup2(&self) -> bool {
-        self.is_cgroup2
+        open(&path, flags, Mode::empty()).map_err(named)?;
+        let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
+        Ok(Arc::new(Self { path, handle, is_cgroup2: kind == CGROUP2_SUPER_MAGIC }))
     }
 
     /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.
     pub fn has_cgroup2_files(&self) -> bool {
-        self.is_cgroup2
-            || ["cgroup.controllers", "cpu.pressure"]
-                .map(|file| self.stat(file))
-                .iter()
-                .any(Result::is_ok)
+        let has = |file| self.stat(file).is_ok();
+        self.is_cgroup2 || has("cgroup.controllers") || has("cpu.pressure")
     }
 
     /// Whether cgroup v1 is mounted here or in a direct subdirectory.
@@ -90,8 +84,8 @@ impl CgroupRoot {
         let is_cgroup1 = |path: &Path| {
             statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP_SUPER_MAGIC)
         };
-        let below = std::fs::read_dir(&self.dir.path).into_iter().flatten().flatten();
-        is_cgroup1(&self.dir.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
+        let below = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
     /// Whether this is a cgroup below the host's root: only the host's root cgroup has no
@@ -100,16 +94,12 @@ impl CgroupRoot {
         self.stat("cgroup.events").is_ok()
     }
 
-    pub fn path(&self) -> &Path {
-        &self.dir.path
-    }
-
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
-        self.dir.path.join(cgroup.trim_start_matches('/'))
+        self.path.join(cgroup.trim_start_matches('/'))
     }
 
     pub(super) fn stat(&self, path: &str) -> Result<FileStat, Errno> {
-        fstatat(&self.dir.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
+        fstatat(&self.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 }
 
@@ -164,7 +154,7 @@ impl CgroupDir {
         let path = path.into();
         let named = |errno: Errno| ReadError::new(&root.full_path(&path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let opened = match openat(&root.dir.handle, relative(&path), flags, Mode::empty()) {
+        let opened = match openat(&root.handle, relative(&path), flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
@@ -254,7 +244,7 @@ impl CgroupDir {
                 let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
-                (self.root.dir.handle.as_fd(), whole.into())
+                (self.root.handle.as_fd(), whole.into())
             }
         }
     }

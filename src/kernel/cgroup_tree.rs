@@ -119,7 +119,7 @@ impl CgroupTree {
                     // need not be listed to detect a change. Other file systems do not guarantee it.
                     let links = usize::try_from(stat.st_nlink);
                     let is_same = links == Ok(self.children_of(&path).len() + 2);
-                    if self.root.is_cgroup2() && is_same {
+                    if self.root.is_cgroup2 && is_same {
                         self.watch(&path);
                     } else {
                         self.relist(&path);

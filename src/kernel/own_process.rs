@@ -65,5 +65,5 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
 pub fn own_cgroup() -> Option<CgroupId> {
     let root = CgroupRoot::open(Path::new("/sys/fs/cgroup")).ok()?;
     let top = CgroupDir::open(&root, "/", false).ok()?;
-    root.is_cgroup2().then_some(top.cgroup.id)
+    root.is_cgroup2.then_some(top.cgroup.id)
 }
