@@ -2,7 +2,6 @@
 //! most changes at once; a rescan every minute finds the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -163,7 +162,18 @@ impl CgroupTree {
                 return Vec::new();
             }
         };
-        let listed: BTreeMap<Arc<str>, CgroupId> = self.child_paths(path, &children).collect();
+        let mut listed = BTreeMap::new();
+        for (name, id) in children {
+            match name.to_str() {
+                Ok(name) => _ = listed.insert(join(path, name), id),
+                // It cannot be the value of a label.
+                Err(_) => {
+                    let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
+                    self.errors
+                        .push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
+                }
+            }
+        }
         for child in self.children_of(path) {
             let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
             if id != listed.get(&child).copied() {
@@ -171,23 +181,6 @@ impl CgroupTree {
             }
         }
         listed.into_keys().collect()
-    }
-
-    /// Paths and identities of the children of `path`. A name that is not UTF-8 cannot be a label value: it
-    /// is skipped and reported.
-    fn child_paths(
-        &mut self,
-        path: &str,
-        children: &[(CString, CgroupId)],
-    ) -> impl Iterator<Item = (Arc<str>, CgroupId)> {
-        children.iter().filter_map(move |(name, id)| {
-            if let Ok(name) = name.to_str() {
-                return Some((join(path, name), *id));
-            }
-            let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
-            self.errors.push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
-            None
-        })
     }
 
     /// Adds a cgroup, unless it is in the tree or does not belong there. Returns whether it was added.
@@ -267,7 +260,7 @@ impl CgroupTree {
 
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
-            watches: self.watch.as_ref().map_or(0, CgroupWatch::count),
+            watches: self.nodes.values().filter(|node| node.watch.is_some()).count(),
             unwatched: self.unwatched(),
             overflows: self.overflows,
         }

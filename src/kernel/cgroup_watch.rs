@@ -46,10 +46,6 @@ impl CgroupWatch {
         let _ = self.inotify.watches().remove(watch);
     }
 
-    pub fn count(&self) -> usize {
-        self.paths.len()
-    }
-
     /// The cgroups whose children may have changed; `None` after an overflow of the queue of events:
     /// any may have changed.
     pub fn take_hints(&mut self) -> Result<Option<BTreeSet<Arc<str>>>, Errno> {

@@ -107,8 +107,8 @@ pub(crate) fn parse_u32(digits: &[u8]) -> Option<u32> {
     parse_u64(digits).and_then(|value| u32::try_from(value).ok())
 }
 
-/// Parses a flat keyed file, which has lines `key value`, and stores the values of these keys.
-/// Other keys are ignored. An empty file is valid: `cpu.stat.local` is empty where the cpu
+/// Parses a flat keyed file, which has lines `key value`, and stores the values of these keys, those
+/// in kB as bytes. Other keys are ignored. An empty file is valid: `cpu.stat.local` is empty where the cpu
 /// controller is off.
 pub(crate) fn parse_keyed(
     text: &[u8],
@@ -117,12 +117,22 @@ pub(crate) fn parse_keyed(
     for (line, content) in lines(text)? {
         let expected = ParseError { line, expected: "a key and a number" };
         let (key, value) = split_once(content, b' ').ok_or(expected)?;
-        let value = parse_u64(value).filter(|_| !key.is_empty()).ok_or(expected)?;
+        let value = parse_u64(value).or_else(|| parse_padded(value));
+        let value = value.filter(|_| !key.is_empty()).ok_or(expected)?;
         if let Some((_, field)) = fields.iter_mut().find(|(name, _)| name.as_bytes() == key) {
             **field = Some(value);
         }
     }
     Ok(())
+}
+
+/// A number after spaces, as in `/proc/meminfo`, where most are kB.
+fn parse_padded(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii_start();
+    match value.strip_suffix(b" kB") {
+        Some(kilobytes) => parse_u64(kilobytes)?.checked_mul(1024),
+        None => parse_u64(value),
+    }
 }
 
 /// A struct for a flat keyed file, and its parser: a field for each key that is kept. It is `None`
