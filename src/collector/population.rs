@@ -119,10 +119,7 @@ impl<'a> Workloads<'a> {
     }
 
     /// The directories of a container and of its pod.
-    pub(super) fn dirs<'d>(&self, container: &'d CgroupDir) -> Dirs<'d>
-    where
-        'a: 'd,
-    {
+    pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
         let uid = if let Place::Pod(pod) = &container.cgroup.place { &*pod.uid } else { "" };
         Dirs { container, pod: self.pods.get(uid).copied() }
     }
