@@ -19,7 +19,6 @@ use super::counters::{
     Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
     parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
-use super::directory::Directory;
 use super::io_stat::{IoStat, parse_io_stat};
 use super::limits::{
     CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
@@ -64,13 +63,13 @@ pub struct CgroupRoot {
 impl CgroupRoot {
     /// Opens `path`. It may be on any file system: copies of a node's files work too.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
-        let Directory { path, handle } = Directory::open(path)?;
-        let named = |errno: Errno| ReadError::new(&path, errno);
-        // O_PATH does not check the permission to list the directory.
+        let named = |errno: Errno| ReadError::new(path, errno);
+        // O_PATH would not check the permission to list the directory.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        open(&path, flags, Mode::empty()).map_err(named)?;
+        let handle = open(path, flags, Mode::empty()).map_err(named)?;
         let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
-        Ok(Arc::new(Self { path, handle, is_cgroup2: kind == CGROUP2_SUPER_MAGIC }))
+        let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
+        Ok(Arc::new(Self { path: path.to_owned(), handle, is_cgroup2 }))
     }
 
     /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.
@@ -240,8 +239,7 @@ impl CgroupDir {
         match &self.handle {
             Some(handle) => (handle.as_fd(), name.into()),
             None => {
-                let path = self.cgroup.path.trim_start_matches('/').as_bytes();
-                let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
+                let whole = [relative(&self.cgroup.path).as_bytes(), b"/", name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
                 (self.root.handle.as_fd(), whole.into())
