@@ -66,13 +66,10 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     Ok(CpuTimes { cpus, boot_time_s, ..times })
 }
 
-/// `user nice system idle`, then `iowait irq softirq steal` of later kernels, which default to 0.
-/// `user` includes guests.
+/// `user` includes guests, whose own columns follow.
 fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
-    let mut words = words(text);
-    let [user, nice, system, idle] = numbers(&mut words)?;
-    let mut later = || words.next().map_or(Some(0), parse_u64);
-    let (iowait, irq, softirq, steal) = (later()?, later()?, later()?, later()?);
+    let ticks = numbers(&mut words(text))?;
+    let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
     let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
     let total = [idle, iowait, steal].into_iter().fold(busy, u64::saturating_add);
     Some(CpuTimes { busy, steal, total, ..CpuTimes::default() })
@@ -144,10 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn an_old_proc_stat_has_no_steal() {
-        let times = parse_proc_stat(b"cpu  1 2 3 4\nbtime 5\n").unwrap();
-        assert_eq!((times.busy, times.total, times.steal), (6, 10, 0));
-        assert!(parse_proc_stat(b"cpu  1 2 3\nbtime 5\n").is_err());
+    fn a_proc_stat_without_all_ticks_or_without_cpus_is_an_error() {
+        assert!(parse_proc_stat(b"cpu  1 2 3 4 5 6 7 8\nbtime 5\n").is_ok());
+        assert!(parse_proc_stat(b"cpu  1 2 3 4 5 6 7\nbtime 5\n").is_err());
         assert!(parse_proc_stat(b"btime 5\n").is_err());
     }
 
