@@ -128,9 +128,9 @@ impl Collector {
             processes.follow(&self.node, population, &members, states, files);
         }
         members.retain(|member| {
-            let (dirs, all) = (workloads.dirs(member.dir), &Resource::ALL);
+            let dirs = workloads.dirs(member.dir);
             let state = states.entry(member.dir.cgroup.id).or_default();
-            let readings = state.begin_tick(files, member.dir, all, pressure, tick_before);
+            let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
             readings
                 .map(|readings| readings.read_scored(files, dirs, &self.node.readings, now))
                 // A missing file means that its controller is off, or that the cgroup was removed.
@@ -142,9 +142,9 @@ impl Collector {
         if reads_others {
             others = workloads.others(self.tree.dirs(), &members);
             others.retain(|dir| {
-                let (dirs, cpu) = (workloads.dirs(dir), &[Resource::Cpu]);
+                let dirs = workloads.dirs(dir);
                 let state = states.entry(dir.cgroup.id).or_default();
-                let readings = state.begin_tick(files, dir, cpu, pressure, tick_before);
+                let readings = state.begin_tick(files, dir, false, pressure, tick_before);
                 readings.map(|readings| readings.read_other(files, dirs, now)).is_some()
             });
         }

@@ -10,7 +10,7 @@ use crate::kernel::counters::{Controllers, CpuStat};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::files::Files;
-use crate::waiting::readings::{CpuCounters, Readings};
+use crate::waiting::readings::{CpuCounters, Readings, Threads};
 use crate::waiting::series::{PressureReadings, Reading, Window};
 
 /// Minimum time between two reads of the same pressure file, by either pass. Each read ends one of
@@ -84,16 +84,18 @@ impl CgroupState {
         Some(readings)
     }
 
-    /// What ticks have read of this cgroup, with its new pressures and threads; `None` if it was
-    /// removed. Its counters were 0 at the tick before if it was created since then.
+    /// What ticks have read of this cgroup, with its new CPU pressure and, if it is scored, its other
+    /// pressures and its threads; `None` if it was removed. Its counters were 0 at the tick before if
+    /// it was created since then.
     pub(super) fn begin_tick(
         &mut self,
         files: &mut Files,
         dir: &CgroupDir,
-        resources: &[Resource],
+        is_scored: bool,
         of_node: &PressureReadings,
         tick_before: Option<Moment>,
     ) -> Option<&mut Readings> {
+        let resources: &[Resource] = if is_scored { &Resource::ALL } else { &[Resource::Cpu] };
         let pressures = self.pressures(files, dir, resources, of_node)?;
         let readings = self.readings.get_or_insert_with(|| {
             let made_at = dir.cgroup.made_at_s;
@@ -105,7 +107,9 @@ impl CgroupState {
             readings.pressure.of_mut(resource).push(*pressures.of(resource));
         }
         // If its CPU pressure has not changed, none of its tasks waited.
-        readings.threads = self.threads.read(readings.pressure.cpu.moved(), files);
+        let may_wait = readings.pressure.cpu.moved();
+        readings.threads =
+            if is_scored { self.threads.read(may_wait, files) } else { Threads::NotRead };
         Some(readings)
     }
 
