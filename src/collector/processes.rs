@@ -8,7 +8,7 @@ use super::node::NodeReader;
 use super::population::Member;
 use super::state::States;
 use super::threads::is_young;
-use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
+use crate::kernel::cgroup_dir::CgroupId;
 use crate::kernel::own_process::own_cgroup;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
@@ -79,7 +79,8 @@ impl ProcessFinder {
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
-            threads.hidden = !listed || !complete && is_populated(dir, files);
+            threads.hidden =
+                !listed || !complete && dir.populated(&mut files.buffer) == Ok(Some(true));
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();
@@ -149,12 +150,6 @@ fn owner_of(
         return own;
     }
     path.split(|&byte| byte == b'/').find_map(|name| owners.get(name).copied())
-}
-
-/// Whether there are tasks in a cgroup or below it.
-fn is_populated(dir: &CgroupDir, files: &mut Files) -> bool {
-    let populated = dir.populated(&mut files.buffer);
-    populated.is_ok_and(|populated| populated == Some(true))
 }
 
 #[cfg(test)]

@@ -77,16 +77,11 @@ impl PodIndex {
     /// identified by those of its containers: see [`PodIndex::static_pod`].
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
         let by_uid = self.pods.get(&place.uid);
-        match &place.level {
-            PodLevel::Pod => by_uid.map(|pod| &pod.pod),
-            PodLevel::Container(container) => {
-                let pod = by_uid.or_else(|| self.by_hash(place))?;
-                pod.containers.get(&container.id)
-            }
-            PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
-                None
-            }
+        if place.level == PodLevel::Pod {
+            return by_uid.map(|pod| &pod.pod);
         }
+        let PodLevel::Container(container) = &place.level else { return None };
+        by_uid.or_else(|| self.by_hash(place))?.containers.get(&container.id)
     }
 
     /// The static pod that the cgroup of a container belongs to; `None` for other pods.
