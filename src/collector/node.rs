@@ -59,7 +59,6 @@ impl NodeReader {
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
             cpu_times: files
                 .timed(|files| files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()),
-            reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::clone(&self.devices),
         }

@@ -3,8 +3,9 @@
 use prometheus::{GaugeVec, IntCounterVec, Result};
 
 use super::group::Group;
-use crate::agent_status::{CandidateName, SharedStatus};
+use crate::agent_status::SharedStatus;
 use crate::client::cluster::call::CallError;
+use crate::client::snapshot::CandidateName;
 use crate::error_log::FailureLog;
 
 const LABELS: [&str; 3] = ["namespace", "name", "reason"];

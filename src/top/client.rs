@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::client::top::View;
-use crate::client::top::snapshot::{Connection, SnapshotError};
+use crate::client::snapshot::Snapshot;
+use crate::client::top::connection::{Connection, SnapshotError};
 
 /// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(super) fn reachable(listens_at: SocketAddr) -> SocketAddr {
 }
 
 /// The snapshot of the agent at this address.
-pub(super) async fn fetch(address: SocketAddr) -> Result<View, ClientError> {
+pub(super) async fn fetch(address: SocketAddr) -> Result<Snapshot, ClientError> {
     let is_own = is_own(address);
     let fetched = tokio::time::timeout(TIMEOUT, async {
         let stream = match connect(address, is_own).await {
