@@ -106,7 +106,7 @@ pub(super) async fn call<T: DeserializeOwned>(
     tokio::time::timeout(TIME_LIMIT, answer).await.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT)))
 }
 
-fn unreachable(error: impl std::fmt::Display) -> CallError {
+pub(super) fn unreachable(error: impl std::fmt::Display) -> CallError {
     CallError::Unreachable(error.to_string())
 }
 
