@@ -1,11 +1,11 @@
 //! Checks of the API server: the pods, the agent's Node, and what the agent's account may write.
 
 use super::finding::Finding;
-use crate::client::cluster::{ClusterError, OwnNode, block_on};
+use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{CheckConfig, PodSource, Publish, SourceFlags};
 use crate::pod_source::{connect, list};
 
-type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
+type OwnNodeResult = anyhow::Result<Option<OwnNode>>;
 
 /// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
 pub(super) fn api_server(config: &CheckConfig) -> Vec<Finding> {
@@ -16,9 +16,9 @@ pub(super) fn api_server(config: &CheckConfig) -> Vec<Finding> {
             findings.extend(own_node(&node).await);
             findings.extend(restriction(&node).await);
         }
-        Ok::<_, ClusterError>(findings)
+        anyhow::Ok(findings)
     });
-    findings.unwrap_or_else(|error| vec![Finding::warn("names", error.to_string(), "try again")])
+    findings.unwrap_or_else(|error| vec![Finding::warn("names", format!("{error:#}"), "try again")])
 }
 
 /// Checks the list of pods, from which series get their labels. `None` if the agent runs
@@ -33,7 +33,7 @@ async fn pod_names(source: &SourceFlags, node: &OwnNodeResult) -> Option<Finding
     };
     let pods = match node {
         Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(format!("{error:#}")),
     };
     Some(match pods {
         Ok(pods) => {
@@ -48,7 +48,7 @@ async fn pod_names(source: &SourceFlags, node: &OwnNodeResult) -> Option<Finding
 async fn own_node(node: &OwnNodeResult) -> Option<Finding> {
     let keys = match node {
         Ok(node) => node.as_ref()?.get().await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(format!("{error:#}")),
     };
     Some(match keys {
         Ok(keys) => Finding::ok("node", format!("{} is readable", keys.metadata.name)),
@@ -71,7 +71,7 @@ async fn restriction(node: &OwnNodeResult) -> Option<Finding> {
         }
         Ok(Some(allowed)) => Some(Finding::warn(
             about,
-            allowed.to_string(),
+            allowed,
             "apply daemonset/base/admission.yaml, with the name of this agent's account",
         )),
         Err(_) => None,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::anyhow;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -55,17 +56,6 @@ pub struct NodeMetadata {
 #[serde(default)]
 struct NodeSpec {
     taints: Vec<Value>,
-}
-
-/// A write that admission policies should deny the agent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignWrite {
-    #[error("this account may change any key of a Node, so a stolen token could drain any Node")]
-    Key,
-    #[error(
-        "this account may change other Nodes, such as {0}, so a stolen token could falsify any score"
-    )]
-    Node(String),
 }
 
 impl NodeKeys {
@@ -143,7 +133,7 @@ impl ApiClient {
         prefix: &Prefix,
         selector: &str,
         mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
-    ) -> NotASelector {
+    ) -> anyhow::Error {
         // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
         let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
@@ -157,7 +147,9 @@ impl ApiClient {
             if let WatchEvent::Failed(error) = &event
                 && let Some(message) = refused_selector(error)
             {
-                return NotASelector { selector: selector.to_owned(), message };
+                return anyhow!(
+                    "the API server rejects the --node-selector {selector:?}: {message}"
+                );
             }
             on_event(event);
         }
@@ -177,12 +169,15 @@ impl OwnNode {
     }
 
     /// Tests by dry runs whether this account may write anything but the agent's keys on its own
-    /// Node. Returns such a write; `None` if there is none. Other Nodes are found by their pods: if
-    /// no pod runs on another Node, only the own Node is tested.
-    pub async fn foreign_write(&self) -> Result<Option<ForeignWrite>, CallError> {
+    /// Node. Returns a sentence about such a write, which admission policies should deny; `None` if there
+    /// is none. Other Nodes are found by their pods: if no pod runs on another Node, only the own Node is
+    /// tested.
+    pub async fn foreign_write(&self) -> Result<Option<String>, CallError> {
         let foreign_key = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
         if self.allows(&self.name, &foreign_key).await? {
-            return Ok(Some(ForeignWrite::Key));
+            let any_key = "this account may change any key of a Node, so a stolen token could drain \
+                           any Node";
+            return Ok(Some(any_key.into()));
         }
         // If --node-name is wrong, the Node found below may be the one that the token is bound to.
         if !self.allows(&self.name, &json!({})).await? {
@@ -190,7 +185,11 @@ impl OwnNode {
         }
         let Some(other) = self.another_node().await? else { return Ok(None) };
         match self.allows(&other, &json!({})).await {
-            Ok(is_allowed) => Ok(is_allowed.then_some(ForeignWrite::Node(other))),
+            Ok(true) => Ok(Some(format!(
+                "this account may change other Nodes, such as {other}, so a stolen token could \
+                 falsify any score"
+            ))),
+            Ok(false) => Ok(None),
             // The Node was deleted after its pod was listed.
             Err(CallError::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -223,13 +222,6 @@ impl OwnNode {
 }
 
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
-
-#[derive(Debug, thiserror::Error)]
-#[error("the API server rejects the --node-selector {selector:?}: {message}")]
-pub struct NotASelector {
-    selector: String,
-    message: String,
-}
 
 /// The message of a list request that failed with 400, which a retry does not change.
 fn refused_selector(error: &watcher::Error) -> Option<String> {
