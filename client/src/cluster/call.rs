@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
+use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request};
 use kube::client::Body;
 use kube::core::request;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Size limit of a response with one object, in bytes: etcd stores at most 1.5 MiB per object.
 pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
+
+/// Size limit of a response with a page of objects, in bytes.
+const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// Characters of a response that an error message quotes.
 const QUOTED: usize = 300;
@@ -104,6 +108,37 @@ pub(super) async fn call<T: DeserializeOwned>(
         Err(refusal(status.as_u16(), retry_after, &body))
     };
     tokio::time::timeout(TIME_LIMIT, answer).await.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT)))
+}
+
+/// Lists all objects of a path, in pages of `params`. Each is converted as its page arrives.
+pub(super) async fn list<T: Clone + DeserializeOwned, U>(
+    client: &Client,
+    path: &str,
+    mut params: ListParams,
+    mut convert: impl FnMut(T) -> U,
+) -> Result<Vec<U>, CallError> {
+    let mut converted = Vec::new();
+    loop {
+        let request = Request::new(path).list(&params);
+        let page: ObjectList<T> = call(client, request, LONGEST_PAGE).await?;
+        converted.extend(page.items.into_iter().map(&mut convert));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(converted);
+        }
+    }
+}
+
+/// Sends a merge patch.
+pub(super) async fn patch(
+    client: &Client,
+    path: &str,
+    name: &str,
+    patch: &Value,
+    params: &PatchParams,
+) -> Result<(), CallError> {
+    let request = Request::new(path).patch(name, params, &Patch::Merge(patch));
+    call::<IgnoredAny>(client, request, LONGEST_OBJECT).await.map(drop)
 }
 
 pub(super) fn unreachable(error: impl std::fmt::Display) -> CallError {

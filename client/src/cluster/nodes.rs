@@ -7,19 +7,16 @@ use anyhow::anyhow;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{
-    Api, GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, Request,
-};
+use kube::api::{Api, GetParams, ListParams, ObjectList, PartialObjectMeta, PatchParams, Request};
 use kube::runtime::watcher;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::call::{CallError, LONGEST_OBJECT, call};
+use super::call::{self, CallError, LONGEST_OBJECT, call, list};
 use super::client::{ApiClient, OwnNode};
-use super::labels::ListedPod;
 use super::watch::{WatchEvent, watch};
 use crate::contract::Prefix;
+use crate::pod::Pod;
 
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
@@ -32,8 +29,6 @@ const PAGE: u32 = 50;
 
 /// Nodes per response with metadata alone.
 const METADATA_PAGE: u32 = 100;
-
-const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// The part of a Node that the agent reads and writes.
 #[derive(Debug, Clone, Deserialize)]
@@ -113,17 +108,8 @@ fn key_of(taint: &Value) -> &str {
 impl ApiClient {
     /// All Nodes, with those annotations and labels that belong to the prefix.
     pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
-        let mut nodes = Vec::new();
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let request = Request::new(NODES).list(&params);
-            let page: ObjectList<NodeKeys> = call(&self.client, request, LONGEST_PAGE).await?;
-            nodes.extend(page.items.into_iter().map(|node| node.without_foreign_metadata(prefix)));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
-                return Ok(nodes);
-            }
-        }
+        let own_keys = |node: NodeKeys| node.without_foreign_metadata(prefix);
+        list(&self.client, NODES, ListParams::default().limit(PAGE), own_keys).await
     }
 
     /// Watches the annotations with this prefix on the Nodes that match a label selector. Completes
@@ -165,7 +151,7 @@ impl OwnNode {
     }
 
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
-        self.send(&self.name, patch, &PatchParams::default()).await
+        call::patch(&self.api.client, NODES, &self.name, patch, &PatchParams::default()).await
     }
 
     /// Tests by dry runs whether this account may write anything but the agent's keys on its own
@@ -201,23 +187,18 @@ impl OwnNode {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
         let params = ListParams::default().fields(&elsewhere).limit(1);
         let request = Request::new(PODS).list(&params);
-        let pods: ObjectList<ListedPod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
+        let pods: ObjectList<Pod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
         Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
     }
 
     /// Whether this account may apply a patch to a Node, by a dry run.
     async fn allows(&self, node: &str, patch: &Value) -> Result<bool, CallError> {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        match self.send(node, patch, &dry_run).await {
+        match call::patch(&self.api.client, NODES, node, patch, &dry_run).await {
             Ok(()) => Ok(true),
             Err(CallError::Forbidden(_)) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    async fn send(&self, node: &str, patch: &Value, params: &PatchParams) -> Result<(), CallError> {
-        let request = Request::new(NODES).patch(node, params, &Patch::Merge(patch));
-        call::<IgnoredAny>(&self.api.client, request, LONGEST_OBJECT).await.map(drop)
     }
 }
 
