@@ -51,8 +51,8 @@ impl Candidates {
     }
 
     pub fn failed(&self, error: &CallError) {
-        self.writes.with_label_values(&[error.word()]).inc();
-        if self.log.failed(error.word()) {
+        self.writes.with_label_values(&[error.into_str()]).inc();
+        if self.log.failed(error.into_str()) {
             tracing::warn!(
                 %error,
                 "Cannot label the pod of the VM to move first; trying again every minute: see \

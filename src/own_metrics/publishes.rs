@@ -117,14 +117,14 @@ impl Publishes {
 
     /// Publishing failed at this time, milliseconds since the epoch.
     pub fn failed(&self, error: &CallError, at_ms: u64) {
-        self.results.with_label_values(&[error.word()]).inc();
+        self.results.with_label_values(&[error.into_str()]).inc();
         // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {
             return tracing::debug!(%error, "Writing the score again");
         }
         let dated = DatedError { message: error.to_string(), at_ms };
         self.update(|publish| publish.error = Some(dated));
-        if self.log.failed(error.word()) {
+        if self.log.failed(error.into_str()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
     }

@@ -10,6 +10,7 @@ use kube::client::Body;
 use kube::core::request;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use strum::{IntoStaticStr, VariantNames};
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
@@ -22,7 +23,9 @@ const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 /// Characters of a response that an error message quotes.
 const QUOTED: usize = 300;
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Each kind is the value of a metric label.
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames, thiserror::Error)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CallError {
     /// 403: RBAC or an admission policy forbids it.
     #[error("the API server forbids it: {0}")]
@@ -42,37 +45,15 @@ pub enum CallError {
     Refused { code: u16, message: String },
     #[error("the API server failed with {code}: {message}")]
     Failed { code: u16, message: String, retry_after: Option<Duration> },
-    /// No connection, or a response that does not parse.
+    /// No connection, no response in time, or one that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    #[error("the API server did not respond within {} s", .0.as_secs())]
-    TimedOut(Duration),
 }
 
 impl CallError {
-    pub const WORDS: [&'static str; 8] = [
-        "forbidden",
-        "unauthorized",
-        "not_found",
-        "conflict",
-        "throttled",
-        "refused",
-        "failed",
-        "unreachable",
-    ];
-
-    /// The kind of error, as the value of a metric label.
-    pub fn word(&self) -> &'static str {
-        match self {
-            CallError::Forbidden(_) => "forbidden",
-            CallError::Unauthorized(_) => "unauthorized",
-            CallError::NotFound => "not_found",
-            CallError::Conflict => "conflict",
-            CallError::Throttled(_) => "throttled",
-            CallError::Refused { .. } => "refused",
-            CallError::Failed { .. } => "failed",
-            CallError::Unreachable(_) | CallError::TimedOut(_) => "unreachable",
-        }
+    /// No response within a time limit.
+    pub fn timed_out(limit: Duration) -> Self {
+        Self::Unreachable(format!("it did not respond within {} s", limit.as_secs()))
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -107,7 +88,9 @@ pub(super) async fn call<T: DeserializeOwned>(
         }
         Err(refusal(status.as_u16(), retry_after, &body))
     };
-    tokio::time::timeout(TIME_LIMIT, answer).await.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT)))
+    tokio::time::timeout(TIME_LIMIT, answer)
+        .await
+        .unwrap_or_else(|_| Err(CallError::timed_out(TIME_LIMIT)))
 }
 
 /// Lists all objects of a path, in pages of `params`. Each is converted as its page arrives.
@@ -181,11 +164,11 @@ mod tests {
         let soon = Some(Duration::from_secs(7));
         assert_eq!(refusal(429, soon, b"Too many requests\n").retry_after(), soon);
         let failed = refusal(503, None, b"<html>");
-        assert_eq!((failed.word(), failed.retry_after()), ("failed", None));
+        assert_eq!((failed.into_str(), failed.retry_after()), ("failed", None));
         let long = "x".repeat(10_000);
         assert!(refusal(422, None, long.as_bytes()).to_string().len() < 400);
         for code in 400..600 {
-            assert!(CallError::WORDS.contains(&refusal(code, None, b"").word()));
+            assert!(CallError::VARIANTS.contains(&refusal(code, None, b"").into_str()));
         }
     }
 }

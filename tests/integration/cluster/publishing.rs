@@ -123,7 +123,7 @@ impl Scene {
                         assert!(patch.is_some());
                         "would write"
                     }
-                    Report::Failed(error) | Report::MarkFailed(error) => error.word(),
+                    Report::Failed(error) | Report::MarkFailed(error) => error.into_str(),
                     Report::Marked(_) => "marked",
                     // At each tick.
                     Report::Level(_) | Report::Candidate(_) => return,
