@@ -62,7 +62,7 @@ impl AgentPod {
 
     /// The running pod of the agent, with its port.
     async fn find(&self) -> anyhow::Result<(Api<Pod>, String, u16)> {
-        let (node, client) = (&self.node, self.api.client());
+        let (node, client) = (&self.node, self.api.client.clone());
         let selector = ListParams::default().labels(SELECTOR);
         let selector = selector.fields(&format!("spec.nodeName={node},status.phase=Running"));
         let pods: Api<Pod> = match &self.namespace {

@@ -22,17 +22,13 @@ pub struct Cluster {
 /// A client of the API server. Clones share its connections: create one per process.
 #[derive(Clone)]
 pub struct ApiClient {
-    pub(super) client: Client,
+    /// For calls that this type does not have.
+    pub client: Client,
 }
 
 impl ApiClient {
     pub fn new(client: Client) -> Self {
         Self { client }
-    }
-
-    /// The client of the kube crate, for calls that this type does not have.
-    pub fn client(&self) -> Client {
-        self.client.clone()
     }
 
     /// Creates a client for commands, by kubectl's rules: the given file, else KUBECONFIG, else

@@ -2,19 +2,21 @@
 //! kept: images and status are twenty times as large.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use anyhow::anyhow;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, GetParams, ListParams, ObjectList, PartialObjectMeta, PatchParams, Request};
-use kube::runtime::watcher;
+use kube::runtime::watcher::{Config, Error, Event};
+use kube::runtime::{WatchStreamExt, watcher};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::call::{self, CallError, LONGEST_OBJECT, call, list};
 use super::client::{ApiClient, OwnNode};
-use super::watch::{WatchEvent, watch};
+use super::watch::WatchEvent;
 use crate::contract::Prefix;
 use crate::pod::Pod;
 
@@ -122,22 +124,37 @@ impl ApiClient {
     ) -> anyhow::Error {
         // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
-        let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
+        let config = Config::default().labels(selector).page_size(METADATA_PAGE);
         let own = |mut node: PartialObjectMeta<Node>| {
             let mut annotations = node.metadata.annotations.take().unwrap_or_default();
             annotations.retain(|key, _| prefix.owns(key));
             (node.name_any(), annotations)
         };
-        let mut events = std::pin::pin!(watch(watcher(api, config), own));
+        let mut events = pin!(watcher(api, config).default_backoff());
+        // Each Node is reduced as it arrives, so that a list of thousands is in memory in this form only.
+        let mut listed = Vec::new();
         while let Some(event) = events.next().await {
-            if let WatchEvent::Failed(error) = &event
-                && let Some(message) = refused_selector(error)
-            {
-                return anyhow!(
-                    "the API server rejects the --node-selector {selector:?}: {message}"
-                );
-            }
-            on_event(event);
+            on_event(match event {
+                Ok(Event::Init) => {
+                    listed.clear();
+                    continue;
+                }
+                Ok(Event::InitApply(node)) => {
+                    listed.push(own(node));
+                    continue;
+                }
+                Ok(Event::InitDone) => WatchEvent::Listed(std::mem::take(&mut listed)),
+                Ok(Event::Apply(node)) => WatchEvent::Changed(own(node)),
+                Ok(Event::Delete(node)) => WatchEvent::Deleted(own(node)),
+                // A retry does not change that.
+                Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 400 => {
+                    let message = &status.message;
+                    return anyhow!(
+                        "the API server rejects the --node-selector {selector:?}: {message}"
+                    );
+                }
+                Err(error) => WatchEvent::Failed(error),
+            });
         }
         // The events never end.
         std::future::pending().await
@@ -203,14 +220,6 @@ impl OwnNode {
 }
 
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
-
-/// The message of a list request that failed with 400, which a retry does not change.
-fn refused_selector(error: &watcher::Error) -> Option<String> {
-    if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error {
-        return (status.code == 400).then(|| status.message.clone());
-    }
-    None
-}
 
 #[cfg(test)]
 mod tests {
