@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::client::{ClientError, fetch, reachable};
+use super::client::{fetch, reachable};
 use crate::client::snapshot::Snapshot;
 use crate::client::top::{FETCH_INTERVAL, Source};
 use crate::config::{PodSource, TopConfig};
@@ -32,15 +32,13 @@ pub(super) struct AgentOrKernel<'a> {
 impl Source for AgentOrKernel<'_> {
     /// Returns at once from an agent, and at the next tick from own readings.
     async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
-        let reason = match fetch(self.agent).await {
+        match fetch(self.agent).await? {
             Ok(snapshot) => {
                 self.own = None;
-                return Ok((format!("agent {} at {}", snapshot.version, self.agent), snapshot));
+                Ok((format!("agent {} at {}", snapshot.version, self.agent), snapshot))
             }
-            Err(reason @ (ClientError::NoAgent { .. } | ClientError::Off { .. })) => reason,
-            Err(error) => return Err(error.into()),
-        };
-        Ok((format!("read from the kernel: {reason}"), self.read().await?))
+            Err(reason) => Ok((format!("read from the kernel: {reason}"), self.read().await?)),
+        }
     }
 
     async fn pause(&self) {
