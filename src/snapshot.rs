@@ -4,7 +4,7 @@ mod cgroup;
 mod shares;
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::client::snapshot::{Agent, Levels, Node, Snapshot};
 use crate::contract::Thresholds;
@@ -28,13 +28,6 @@ pub struct NodeIdentity {
     pub counted: Vec<Resource>,
     /// When this process began to read.
     pub started_at: Instant,
-}
-
-impl NodeIdentity {
-    /// Time until the first score is due.
-    fn warm_up_left(&self, now: Instant) -> Option<Duration> {
-        (self.started_at + WARM_UP).checked_duration_since(now)
-    }
 }
 
 /// The snapshot of a sample, with the rates and the score of the latest tick.
@@ -61,7 +54,8 @@ pub fn snapshot(
     let missing = score.and_then(|score| score.missing(&identity.counted));
     let warms_up = missing.is_none_or(|missing| missing.absence == Absence::WarmingUp);
     let has_score = score.is_some_and(|score| score.score.is_some());
-    let left = identity.warm_up_left(sample.moment.at).filter(|_| warms_up && !has_score);
+    let left = (identity.started_at + WARM_UP).checked_duration_since(sample.moment.at);
+    let left = left.filter(|_| warms_up && !has_score);
     let missing = missing.filter(|_| left.is_none());
     let points = |points| f64::from(points) / 100.0;
     Snapshot {

@@ -39,7 +39,7 @@ pub async fn show(source: impl Source) -> anyhow::Result<()> {
 /// trusted, since any server can send them.
 pub fn lines_of(
     [before, latest]: [&[u8]; 2],
-    columns: usize,
+    columns: u16,
     rows: usize,
 ) -> Result<Vec<String>, serde_json::Error> {
     let before: Snapshot = serde_json::from_slice(before)?;
@@ -47,7 +47,7 @@ pub fn lines_of(
     snapshot.compute_cpu_use(&before);
     let source = format!("agent {}", snapshot.version);
     let frame = Frame { source, snapshot, error: None };
-    Ok(lines(&frame, Choice::default(), Size { columns, rows }))
+    Ok(lines(&frame, Choice::default(), Size { columns: columns.into(), rows }))
 }
 
 /// The snapshots of a source, each with its rates since the one before.

@@ -2,6 +2,7 @@
 //! name can move the cursor.
 
 use std::fmt::Write;
+use std::num::NonZeroU16;
 
 use jiff::Timestamp;
 
@@ -18,10 +19,10 @@ impl Size {
     pub(super) const PIPE: Self = Self { columns: 120, rows: usize::MAX };
 
     /// [`Size::PIPE`] with as many columns as the environment variable `COLUMNS` sets, if that is a
-    /// number above 0.
+    /// number above 0. Formatting panics at a width above 65,535.
     pub(super) fn of_pipe(variable: Option<&str>) -> Self {
-        let columns =
-            variable.and_then(|columns| columns.parse().ok()).filter(|&wanted| wanted > 0);
+        let columns: Option<NonZeroU16> = variable.and_then(|columns| columns.parse().ok());
+        let columns = columns.map(|columns| columns.get().into());
         Self { columns: columns.unwrap_or(Self::PIPE.columns), ..Self::PIPE }
     }
 }
@@ -76,10 +77,6 @@ const GAP: usize = 2;
 
 /// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
-
-/// Longer names are cut even if the output is not a terminal: formatting panics at a width above
-/// 65,535.
-const MAX_NAME: usize = 10_000;
 
 /// Rows of a terminal from which the keys are shown.
 const ROWS_WITH_KEYS: usize = 16;
@@ -281,7 +278,7 @@ fn lay_out<const N: usize>(
         }
         widths.push(width);
     }
-    let name_width = longest.min(left).min(MAX_NAME);
+    let name_width = longest.min(left);
     let line = |name: &str, cells: &[String]| {
         let mut line = format!("{:name_width$}", shorten(name, name_width));
         for (cell, &width) in cells.iter().zip(&widths) {
