@@ -60,7 +60,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
             Ok(())
         }
         () = serve_probes(probes, service) => Ok(()),
-        error = watching => Err(error.into()),
+        error = watching => Err(error),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::find_cgroup2;
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
-use crate::snapshot::{LevelsView, NodeIdentity};
+use crate::snapshot::NodeIdentity;
 use crate::waiting::CpuSource;
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
@@ -23,11 +23,9 @@ pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
         PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
         PodSource::Standalone | PodSource::File(_) => host_name(),
     };
-    let share = |points: u8| f64::from(points) / 100.0;
-    let (medium, high) = (share(score.levels.medium()), share(score.levels.high()));
     NodeIdentity {
         name,
-        levels: LevelsView { medium, high },
+        levels: score.levels,
         counted: score.score_resources.clone(),
         started_at: clock::now().at,
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use prometheus::{Encoder, GaugeVec, IntGauge, Registry, TextEncoder};
 
-use crate::agent_status::{AgentStatus, SharedStatus};
+use crate::agent_status::{SharedStatus, shared};
+use crate::client::snapshot::AgentStatus;
 use crate::kernel::cgroup_dir::Resource;
 use crate::sample::{ScrapeSample, Tick};
 use crate::score::NodeScore;
@@ -48,7 +49,7 @@ impl OwnMetrics {
         let registry = Registry::new();
         let all = Group::new(&registry, true);
         let of = |feature| Group::new(&registry, features.contains(&feature));
-        let status = AgentStatus::shared();
+        let status = shared();
         Ok(Self {
             readings: Readings::new(all, &status)?,
             hidden: all.gauges(

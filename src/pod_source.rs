@@ -8,7 +8,7 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, block_on};
+use crate::client::cluster::{OwnNode, UndecodablePod, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
@@ -24,7 +24,7 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
-pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
+pub async fn connect(source: &PodSource) -> anyhow::Result<Option<OwnNode>> {
     match source {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
         PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tracing::field::display;
 
-use crate::agent_status::{CandidateName, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
+use crate::client::snapshot::{CandidateName, PublishedValue};
 use crate::clock;
 use crate::config::{Publish, RunConfig};
 use crate::contract::NodePressure;
@@ -191,7 +191,7 @@ mod tests {
     fn the_level_is_shown_whatever_the_node_gets() {
         let metrics = OwnMetrics::new(&[]).unwrap();
         record(&metrics.publishes, &Report::Level(Level::High));
-        assert_eq!(metrics.status().publish.level, Some("high"));
+        assert_eq!(metrics.status().publish.level.as_deref(), Some("high"));
     }
 
     #[test]

@@ -56,7 +56,6 @@ impl NodeReader {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
             cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
-            reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
         }

@@ -266,7 +266,6 @@ files! { CgroupDir:
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
     memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
-    memory_high: Limit = c"memory.high", parse_limit;
     memory_max: Limit = c"memory.max", parse_limit;
     memory_peak: u64 = c"memory.peak", parse_number;
     memory_stat: MemoryStat = c"memory.stat", parse_memory_stat;
@@ -292,8 +291,8 @@ mod tests {
             ("cgroup.events", "populated 1\nfrozen 0\n"),
             ("cgroup.procs", "7\n8\n"),
             ("cpu.stat.local", ""),
-            ("memory.high", "max\n"),
             ("memory.max", "4096\n"),
+            ("pids.max", "max\n"),
             ("memory.peak", "-1\n"),
         ] {
             fs::write(path.join(name), text).unwrap();
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(dir.populated(buffer), Ok(Some(true)));
         assert_eq!(dir.process_count(buffer), Ok(Some(2)));
         assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
-        assert_eq!(dir.memory_high(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.pids_max(buffer), Ok(Some(Limit::Max)));
         assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
         let error = dir.memory_peak(buffer).unwrap_err().to_string();
         assert!(error.ends_with("memory.peak: malformed in line 1: expected a number"), "{error}");

@@ -3,8 +3,9 @@
 use prometheus::{GaugeVec, IntCounterVec, Result};
 
 use super::group::Group;
-use crate::agent_status::{CandidateName, SharedStatus};
+use crate::agent_status::SharedStatus;
 use crate::client::cluster::call::CallError;
+use crate::client::snapshot::CandidateName;
 use crate::error_log::FailureLog;
 
 const LABELS: [&str; 3] = ["namespace", "name", "reason"];
@@ -50,8 +51,8 @@ impl Candidates {
     }
 
     pub fn failed(&self, error: &CallError) {
-        self.writes.with_label_values(&[error.word()]).inc();
-        if self.log.failed(error.word()) {
+        self.writes.with_label_values(&[error.into_str()]).inc();
+        if self.log.failed(error.into_str()) {
             tracing::warn!(
                 %error,
                 "Cannot label the pod of the VM to move first; trying again every minute: see \

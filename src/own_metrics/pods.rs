@@ -6,7 +6,8 @@ use std::time::Instant;
 use prometheus::{IntCounter, IntGauge, Result};
 
 use super::group::{Group, signed};
-use crate::agent_status::{DatedError, SharedStatus};
+use crate::agent_status::SharedStatus;
+use crate::client::snapshot::DatedError;
 use crate::error_log::{ErrorLog, FailureLog};
 use crate::identity::matching::Matching;
 

@@ -7,8 +7,9 @@ use prometheus::{Gauge, IntCounterVec, IntGauge, Registry, Result};
 
 use super::candidates::Candidates;
 use super::group::{Feature, Group};
-use crate::agent_status::{DatedError, PublishStatus, PublishedValue, SharedStatus};
+use crate::agent_status::SharedStatus;
 use crate::client::cluster::call::CallError;
+use crate::client::snapshot::{DatedError, PublishStatus, PublishedValue};
 use crate::error_log::FailureLog;
 
 const WRITTEN: &str = "written";
@@ -72,11 +73,11 @@ impl Publishes {
     }
 
     pub fn set_mode(&self, mode: &'static str) {
-        self.update(|publish| publish.mode = Some(mode));
+        self.update(|publish| publish.mode = Some(mode.into()));
     }
 
     pub fn set_level(&self, level: &'static str) {
-        self.update(|publish| publish.level = Some(level));
+        self.update(|publish| publish.level = Some(level.into()));
     }
 
     /// A dry run showed that no admission policy denies this write.
@@ -116,14 +117,14 @@ impl Publishes {
 
     /// Publishing failed at this time, milliseconds since the epoch.
     pub fn failed(&self, error: &CallError, at_ms: u64) {
-        self.results.with_label_values(&[error.word()]).inc();
+        self.results.with_label_values(&[error.into_str()]).inc();
         // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {
             return tracing::debug!(%error, "Writing the score again");
         }
         let dated = DatedError { message: error.to_string(), at_ms };
         self.update(|publish| publish.error = Some(dated));
-        if self.log.failed(error.word()) {
+        if self.log.failed(error.into_str()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
     }
@@ -132,11 +133,11 @@ impl Publishes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent_status::AgentStatus;
+    use crate::agent_status::shared;
 
     #[test]
     fn an_error_is_shown_until_a_value_is_published() {
-        let status = AgentStatus::shared();
+        let status = shared();
         let publishes = Publishes::new(&Registry::new(), &[], &status).unwrap();
         let publish = || status.borrow().publish.clone();
         assert_eq!(publish(), PublishStatus::default());
@@ -146,13 +147,19 @@ mod tests {
         publishes.failed(&CallError::NotFound, 2);
         publishes.failed(&CallError::NotFound, 3);
         let error = DatedError { message: CallError::NotFound.to_string(), at_ms: 3 };
-        let failing =
-            PublishStatus { mode: Some("on"), error: Some(error), ..PublishStatus::default() };
+        let failing = PublishStatus {
+            mode: Some("on".into()),
+            error: Some(error),
+            ..PublishStatus::default()
+        };
         assert_eq!(publish(), failing);
         let value = PublishedValue { score: 35, observed_at_ms: 4 };
         publishes.published(value);
-        let working =
-            PublishStatus { mode: Some("on"), last: Some(value), ..PublishStatus::default() };
+        let working = PublishStatus {
+            mode: Some("on".into()),
+            last: Some(value),
+            ..PublishStatus::default()
+        };
         assert_eq!(publish(), working);
     }
 }

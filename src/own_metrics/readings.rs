@@ -5,7 +5,8 @@ use std::time::Duration;
 use prometheus::{CounterVec, GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts, Result};
 
 use super::group::{Group, signed};
-use crate::agent_status::{DatedError, SharedStatus};
+use crate::agent_status::SharedStatus;
+use crate::client::snapshot::DatedError;
 use crate::clock::Moment;
 use crate::error_log::{ErrorLog, key_of};
 use crate::kernel::cgroup_dir::Resource;
@@ -113,7 +114,7 @@ impl Readings {
     fn count_errors(&self, kind: &'static str, count: u64) {
         self.errors.with_label_values(&[kind]).inc_by(count);
         self.status.send_modify(|status| {
-            *status.read_errors.entry(kind).or_default() += count;
+            *status.read_errors.entry(kind.into()).or_default() += count;
         });
     }
 }

@@ -95,7 +95,7 @@ impl Authenticator {
 
     async fn review(&self, path: &'static str, token: &str) -> Decision {
         let review = tokio::time::timeout(REVIEW_TIMEOUT, self.reviewer.review(token, path)).await;
-        let decision = match review.unwrap_or(Err(CallError::TimedOut(REVIEW_TIMEOUT))) {
+        let decision = match review.unwrap_or_else(|_| Err(CallError::timed_out(REVIEW_TIMEOUT))) {
             Ok(Review::Allowed) => Decision::Allowed,
             Ok(Review::Forbidden) => Decision::Forbidden,
             Ok(Review::Unauthenticated) => Decision::Unauthenticated,

@@ -423,11 +423,11 @@ pub(super) fn snapshot(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let first = parts.next().unwrap_or_default();
     let snapshots = [first, parts.next().unwrap_or(first)];
-    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (usize::MAX, usize::MAX)] {
+    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (u16::MAX, usize::MAX)] {
         let Ok(lines) = top::lines_of(snapshots, columns, rows) else { return };
         assert!(lines.len() <= rows, "{} lines", lines.len());
         for line in lines {
-            assert!(line.len() <= columns, "{} columns: {line}", line.len());
+            assert!(line.len() <= usize::from(columns), "{} columns: {line}", line.len());
             assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line:?}");
         }
     }
