@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 fn render(sample: &Arc<ScrapeSample>, labels: &mut LabelCache) -> usize {
     let groups = vec![FamilyGroup::Pressure];
     let mut exposition =
-        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), groups);
+        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), &groups);
     let mut length = 0;
     loop {
         let mut chunk = Vec::new();

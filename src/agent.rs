@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::cluster::block_on;
-use crate::config::{Auth, PodSource, Publish, RunConfig};
+use crate::config::{PodSource, Publish, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::host::{Host, node_identity};
@@ -65,13 +65,12 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
     let cpu_source = describe_cpu_source(&host);
-    let metrics = OwnMetrics::new(&features(config));
-    let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
+    let metrics = Arc::new(OwnMetrics::new(&features(config)));
     metrics.set_cgroup2(!host.node_alone);
     metrics.set_levels(score.levels.medium(), score.levels.high());
     let of_tls = Arc::clone(&metrics);
     let certificate = flags.tls.certificate();
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, tls).await?;
     let probes = Server::listen_for_probes(flags.probe_address).await?;
     let node = pod_source::connect(&source.pods()).await?;
@@ -113,7 +112,6 @@ fn features(config: &RunConfig) -> Vec<Feature> {
         (Feature::DryRun, publish == Publish::DryRun),
         (Feature::Publishing, publish == Publish::On),
         (Feature::Candidate, publish == Publish::On && marks),
-        (Feature::TokenReviews, config.access.auth != Auth::None),
         (Feature::Tls, config.server.tls.certificate().is_some()),
     ];
     features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()

@@ -1,9 +1,9 @@
 //! The state of a running agent that the snapshot shows: errors, and the published value.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use serde::Serialize;
-use tokio::sync::watch;
 
 use crate::kernel::ReadErrorKind;
 
@@ -18,17 +18,14 @@ pub struct AgentStatus {
     pub publish: PublishStatus,
 }
 
-/// The status that the parts of an agent update.
-pub type SharedStatus = watch::Sender<AgentStatus>;
-
-impl AgentStatus {
-    pub fn shared() -> SharedStatus {
-        watch::Sender::new(Self {
+impl Default for AgentStatus {
+    fn default() -> Self {
+        Self {
             read_errors: ReadErrorKind::WORDS.map(|kind| (kind, 0)).into(),
             last_read_error: None,
             pods_error: None,
             publish: PublishStatus::default(),
-        })
+        }
     }
 }
 
@@ -38,6 +35,12 @@ pub struct DatedError {
     pub message: String,
     /// The last time, milliseconds since the epoch.
     pub at_ms: u64,
+}
+
+impl DatedError {
+    pub fn new(error: &(impl Display + ?Sized), at_ms: u64) -> Self {
+        Self { message: error.to_string(), at_ms }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

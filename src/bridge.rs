@@ -40,10 +40,10 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         api = api_flags.connect() => api?,
     };
     let certificate = flags.tls.certificate();
-    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), certificate.is_some());
-    let metrics = Arc::new(metrics.context("cannot register the bridge's own metrics")?);
+    let standings = Standing::ALL.map(Standing::word);
+    let metrics = Arc::new(BridgeMetrics::new(&standings, certificate.is_some()));
     let of_tls = Arc::clone(&metrics);
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, tls).await?;
     let probes = Server::listen_for_probes(flags.probe_address).await?;
     let (url, prefix) = (&server.url, &api_flags.prefix.prefix);

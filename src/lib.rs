@@ -13,7 +13,6 @@ pub mod check;
 pub mod clock;
 pub mod collector;
 pub mod config;
-pub mod error_log;
 pub mod export;
 pub mod host;
 pub mod identity;
@@ -29,6 +28,7 @@ pub mod sampler;
 pub mod score;
 pub mod serve;
 pub mod snapshot;
+pub mod text_format;
 pub mod top;
 pub mod waiting;
 

@@ -33,13 +33,12 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
     let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
-    let metrics = OwnMetrics::new(&features).context("cannot register the agent's own metrics")?;
+    let metrics = OwnMetrics::new(&features);
     metrics.set_cgroup2(has_cgroup2);
     metrics.set_levels(thresholds.medium(), thresholds.high());
     metrics.observe_scrape(&sample, took);
     let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;
-    metrics.observe_score(score);
     if let Some(missing) = score.missing(counted) {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");

@@ -20,10 +20,7 @@ pub(super) fn authenticator(
     }
     let node = node.context("there is no API server to review tokens")?;
     let metrics = Arc::clone(metrics);
-    let report = move |outcome: Outcome<'_>| match outcome {
-        Ok(decision) => metrics.reviews.decided(decision),
-        Err(error) => metrics.reviews.failed(error),
-    };
+    let report = move |outcome: Outcome<'_>| metrics.token_reviewed(outcome);
     let authenticator = Authenticator::new(node.api.clone(), report)
         .context("cannot authenticate clients: the system provides no random numbers")?;
     Ok(Some(Arc::new(authenticator)))

@@ -187,16 +187,8 @@ impl BridgeService {
                 self.own_metrics.set_nodes(standing.word(), views.count(standing));
             }
         }
-        match self.own_metrics.render() {
-            Ok(metrics) => {
-                let format = "text/plain; version=0.0.4; charset=utf-8";
-                whole(StatusCode::OK, format, metrics.into())
-            }
-            Err(error) => {
-                tracing::error!(%error, "Cannot render the bridge's own metrics");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot render the metrics.\n")
-            }
-        }
+        let format = "text/plain; version=0.0.4; charset=utf-8";
+        whole(StatusCode::OK, format, self.own_metrics.render().into())
     }
 
     /// load-watcher's health endpoint: whether any Node has a known score.

@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 
 use super::exposition::Exposition;
 use super::families::FamilyGroup;
-use super::score_series::{Pieces, write_score};
+use super::score_series::write_score;
 use super::series::LabelCache;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
@@ -34,14 +34,10 @@ impl Scrapes {
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
-        let mut own = Pieces::new();
+        let mut own = Vec::new();
         write_score(&mut own, sample.cpu_source, assessment);
-        let mut text = Vec::new();
-        match metrics.render(&mut text) {
-            Ok(()) => own.push(text),
-            Err(error) => tracing::error!(%error, "Cannot render the agent's own metrics"),
-        }
-        let exposition = Exposition::new(sample, labels, self.groups.clone());
+        metrics.write(&mut own);
+        let exposition = Exposition::new(sample, labels, &self.groups);
         Scrape { exposition, own: own.into_iter() }
     }
 }

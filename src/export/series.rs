@@ -6,12 +6,13 @@ use std::sync::Arc;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::sample::CgroupSample;
+use crate::text_format::push_label;
 
 /// The labels up to the value, such as `{container="…",id="…",…} `. A family's own label is inserted
 /// after `container`, which is its alphabetical position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeriesLabels {
-    text: Box<str>,
+    text: Box<[u8]>,
     container_end: usize,
 }
 
@@ -19,7 +20,7 @@ impl SeriesLabels {
     /// The labels of a cgroup. Without a workload, all but `id` are empty.
     pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
         let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
-        let mut text = String::from("{");
+        let mut text = vec![b'{'];
         push_label(&mut text, "container", of(|workload| &workload.container));
         let container_end = text.len();
         push_label(&mut text, "id", &cgroup.path);
@@ -28,34 +29,19 @@ impl SeriesLabels {
         push_label(&mut text, "namespace", of(|workload| &workload.namespace));
         push_label(&mut text, "pod", of(|workload| &workload.pod));
         text.pop();
-        text.push_str("} ");
+        text.extend_from_slice(b"} ");
         Self { text: text.into(), container_end }
     }
 
     /// The labels with a family's own label, in three parts. Without one, all is in the first part,
     /// which then is a single copy.
-    pub(crate) fn with_extra<'a>(&'a self, extra: &'a str) -> [&'a str; 3] {
+    pub(crate) fn with_extra<'a>(&'a self, extra: &'a [u8]) -> [&'a [u8]; 3] {
         if extra.is_empty() {
-            return [&self.text, "", ""];
+            return [&self.text, &[], &[]];
         }
         let (head, tail) = self.text.split_at_checked(self.container_end).unwrap_or_default();
         [head, extra, tail]
     }
-}
-
-/// Appends `name="value",` with backslash, quote and newline of the value escaped.
-pub(super) fn push_label(text: &mut String, name: &str, value: &str) {
-    text.push_str(name);
-    text.push_str("=\"");
-    for character in value.chars() {
-        match character {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            other => text.push(other),
-        }
-    }
-    text.push_str("\",");
 }
 
 /// The labels of the last scrape, in the order of their cgroups' paths.
@@ -117,7 +103,7 @@ mod tests {
 
     fn labels_of(path: &str) -> String {
         let labels = SeriesLabels::of(&cgroup(7, path), None);
-        labels.with_extra("").concat()
+        String::from_utf8(labels.with_extra(b"").concat()).unwrap()
     }
 
     #[test]

@@ -1,36 +1,30 @@
 //! The bridge's own metrics, and log messages about errors.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::slice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use prometheus::{
-    Encoder, GaugeVec, IntCounter, IntCounterVec, Opts, Registry, Result, TextEncoder,
-};
+use strum::VariantArray;
 
-use super::access::Certificates;
-use super::group::Group;
-use super::process::ProcessMetrics;
-use crate::error_log::FailureLog;
+use super::certificates::{self, CERTIFICATES, certificate_reads};
+use super::process::write_process;
+use super::results::Results;
+use crate::text_format::Number::Whole;
+use crate::text_format::{FamiliesOf, families, write_families};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The protocol of a request; a value of the label `form`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Form {
     Query,
     Watcher,
     Prioritize,
 }
 
-impl Form {
-    pub const ALL: [Self; 3] = [Self::Query, Self::Watcher, Self::Prioritize];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Query => "query",
-            Self::Watcher => "watcher",
-            Self::Prioritize => "prioritize",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A value of the label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
     Answered,
     Refused,
@@ -38,96 +32,84 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
-    pub const ALL: [Self; 3] = [Self::Answered, Self::Refused, Self::Unknown];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 #[derive(Debug)]
-pub struct BridgeMetrics {
-    registry: Registry,
-    nodes: GaugeVec,
-    requests: IntCounterVec,
-    watch_errors: IntCounter,
-    watch_log: FailureLog,
-    score_log: FailureLog,
-    pub certificates: Certificates,
-    process: ProcessMetrics,
+pub struct BridgeMetrics(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nodes by the state of their value.
+    nodes: BTreeMap<&'static str, usize>,
+    /// Requests by form and result.
+    requests: BTreeMap<(&'static str, &'static str), u64>,
+    watch: Results,
+    lacks_scores: bool,
+    certificates: Results,
 }
+
+static BRIDGE: &FamiliesOf<State> = families! {
+    "psi_agent_bridge_nodes" = |it, lines| for (standing, count) in &it.nodes {
+            lines.write(&[("standing", standing)], Whole(*count as u64));
+        },
+        "Selected Nodes, by the state of their value.";
+    "psi_agent_bridge_requests_total" = |it, lines| for ((form, result), count) in &it.requests {
+            lines.write(&[("form", form), ("result", result)], Whole(*count));
+        },
+        "Requests, by form and result.";
+    "psi_agent_bridge_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.watch.total())),
+        "Failures to list or watch Nodes.";
+};
 
 impl BridgeMetrics {
     /// The metrics, with these values of the label `standing`. Those of TLS certificates are
     /// exported only where TLS is in use.
-    pub fn new(standings: &[&'static str], uses_tls: bool) -> Result<Self> {
-        let registry = Registry::new();
-        let group = Group::new(&registry, true);
-        let help = "Selected Nodes, by the state of their value.";
-        let nodes = group.gauges("psi_agent_bridge_nodes", help, &["standing"])?;
-        for standing in standings {
-            nodes.with_label_values(&[standing]);
-        }
-        let requests =
-            Opts::new("psi_agent_bridge_requests_total", "Requests, by form and result.");
-        let requests = group.add(IntCounterVec::new(requests, &["form", "result"]))?;
-        for form in Form::ALL {
-            for outcome in Outcome::ALL {
-                requests.with_label_values(&[form.word(), outcome.word()]);
-            }
-        }
-        Ok(Self {
-            nodes,
-            requests,
-            watch_errors: group.counter(
-                "psi_agent_bridge_watch_errors_total",
-                "Failures to list or watch Nodes.",
-            )?,
-            watch_log: FailureLog::default(),
-            score_log: FailureLog::default(),
-            certificates: Certificates::new(Group::new(&registry, uses_tls))?,
-            process: ProcessMetrics::new(group)?,
-            registry,
-        })
+    pub fn new(standings: &[&'static str], uses_tls: bool) -> Self {
+        let of_form = |form: &'static Form| {
+            let outcomes = Outcome::VARIANTS.iter();
+            outcomes.map(|outcome| ((form.into_str(), outcome.into_str()), 0))
+        };
+        Self(Mutex::new(State {
+            nodes: standings.iter().map(|&standing| (standing, 0)).collect(),
+            requests: Form::VARIANTS.iter().flat_map(of_form).collect(),
+            certificates: certificate_reads(uses_tls),
+            ..State::default()
+        }))
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "a cluster has fewer than 2^52 Nodes")]
-    pub fn set_nodes(&self, standing: &str, count: usize) {
-        self.nodes.with_label_values(&[standing]).set(count as f64);
+    /// The state, which is valid even after a panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_nodes(&self, standing: &'static str, count: usize) {
+        self.state().nodes.insert(standing, count);
     }
 
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
     /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
-        self.requests.with_label_values(&[form.word(), outcome.word()]).inc();
-        match (form, outcome) {
-            // load-watcher's document can have no Nodes, so its client gets no error.
-            (Form::Watcher, _) | (_, Outcome::Refused) => {}
-            (Form::Query | Form::Prioritize, Outcome::Unknown) => {
-                if self.score_log.failed(outcome.word()) {
-                    tracing::warn!(
-                        "No Node has a known score, so requests get no scores: agents have \
-                         published no fresh value, or for less than half of --window; see \
-                         `psi-agent nodes`"
-                    );
-                }
-            }
-            (Form::Query | Form::Prioritize, Outcome::Answered) => {
-                if self.score_log.succeeded() {
-                    tracing::info!("Scores of Nodes are known again");
-                }
-            }
+        let mut state = self.state();
+        *state.requests.entry((form.into_str(), outcome.into_str())).or_default() += 1;
+        // load-watcher's document can have no Nodes, so its client gets no error.
+        if form == Form::Watcher || outcome == Outcome::Refused {
+            return;
+        }
+        let lacks_scores = outcome == Outcome::Unknown;
+        if std::mem::replace(&mut state.lacks_scores, lacks_scores) == lacks_scores {
+            return;
+        }
+        if lacks_scores {
+            tracing::warn!(
+                "No Node has a known score, so requests get no scores: agents have published no \
+                 fresh value, or for less than half of --window; see `psi-agent nodes`"
+            );
+        } else {
+            tracing::info!("Scores of Nodes are known again");
         }
     }
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
-        if self.watch_log.succeeded() {
+        if self.state().watch.succeeded() {
             tracing::info!("Receiving Nodes again");
         }
     }
@@ -135,17 +117,22 @@ impl BridgeMetrics {
     /// Records that the Nodes could not be listed or watched. Logs the error once until
     /// [`BridgeMetrics::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
-        self.watch_errors.inc();
-        if self.watch_log.failed("failed") {
+        if self.state().watch.failed("failed") {
             tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
         }
     }
 
+    /// Records that the certificate was read again. `Ok(true)` means that it is new.
+    pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
+        certificates::record(&mut self.state().certificates, outcome);
+    }
+
     /// The metrics in the text format.
-    pub fn render(&self) -> Result<Vec<u8>> {
-        self.process.update();
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        Ok(text)
+    pub fn render(&self) -> Vec<u8> {
+        let (mut chunks, state) = (Vec::new(), self.state());
+        write_process(&mut chunks);
+        write_families(&mut chunks, BRIDGE, slice::from_ref(&*state));
+        write_families(&mut chunks, CERTIFICATES, slice::from_ref(&state.certificates));
+        chunks.concat()
     }
 }

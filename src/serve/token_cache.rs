@@ -28,7 +28,9 @@ const MAX_SENDERS: usize = 1024;
 /// 20 reviews in [`REFUSED_FOR`].
 const MAX_TOKENS: usize = 128;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Its name is the value of the metric label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Decision {
     Allowed,
     Forbidden,
@@ -40,20 +42,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    pub const ALL: [Self; 5] =
-        [Self::Allowed, Self::Forbidden, Self::Unauthenticated, Self::Unanswered, Self::NotAsked];
-
-    /// The value of the metric label `result`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Forbidden => "forbidden",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Unanswered => "unanswered",
-            Self::NotAsked => "not_asked",
-        }
-    }
-
     fn holds_for(self) -> Duration {
         match self {
             Self::Allowed => ALLOWED_FOR,

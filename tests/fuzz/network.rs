@@ -79,7 +79,7 @@ fn bridge() -> BridgeService {
     let silent = ("silent".to_owned(), Annotations::new());
     table.replace(vec![node("hot", "60"), node("calm", "0"), silent], now);
     let (_, tables) = watch::channel(table);
-    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).expect("metrics");
+    let metrics = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false);
     BridgeService::new(tables, AccessRules::default(), Arc::new(metrics))
 }
 

@@ -17,6 +17,7 @@ use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
 use psi_agent::waiting::series::PressureShares;
 use psi_agent::waiting::{CpuSource, Measurement, Ratio};
+use strum::VariantArray;
 
 use super::recorded_case::start_on_case;
 
@@ -32,17 +33,13 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
             Feature::Pods,
             Feature::Publishing,
             Feature::Candidate,
-            Feature::TokenReviews,
             Feature::Tls,
-        ])
-        .unwrap();
-        Decision::ALL.into_iter().for_each(|decision| metrics.reviews.decided(decision));
-        metrics.observe_score(&assessment.score);
+        ]);
+        Decision::VARIANTS.iter().for_each(|&decision| metrics.token_reviewed(Ok(decision)));
         let mut features = Vec::new();
-        metrics.render(&mut features).unwrap();
-        let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false).unwrap();
-        let score = String::from_utf8(score.concat()).unwrap();
-        [score + &served[own..], utf8(features), utf8(bridge.render().unwrap())]
+        metrics.write(&mut features);
+        let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false);
+        [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge.render())]
     })
 }
 
