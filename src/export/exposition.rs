@@ -35,29 +35,9 @@ impl Exposition {
         Self { sample, labels, device_labels, families: families.into_iter(), cgroup: 0 }
     }
 
-    /// Appends the next chunk to `text`; `false` when nothing is left.
-    pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        let full = text.len() + CHUNK_BYTES;
-        text.reserve(CHUNK_BYTES + LINE_BYTES);
-        while let Some(&family) = self.families.as_slice().first() {
-            self.cgroup = self.write_family(family, text, full);
-            if text.len() >= full {
-                return true;
-            }
-            self.cgroup = 0;
-            self.families.next();
-        }
-        false
-    }
-
     /// Writes a family's series from the position to the end of the family or of the chunk. Returns
     /// the position of the next cgroup.
-    fn write_family(
-        &self,
-        family: &Family<(FamilyGroup, Source)>,
-        text: &mut Vec<u8>,
-        full: usize,
-    ) -> usize {
+    fn write_family(&self, family: &Family<(FamilyGroup, Source)>, text: &mut Vec<u8>) -> usize {
         let (mut at, (_, source)) = (self.cgroup, family.source);
         let mut lines = Lines::of(family, text, at == 0);
         if let Source::Node(value) = source {
@@ -68,7 +48,7 @@ impl Exposition {
         }
         let members = self.sample.cgroups.iter().zip(&self.labels).skip(at);
         for (cgroup, labels) in members {
-            if lines.text.len() >= full {
+            if lines.text.len() >= CHUNK_BYTES {
                 return at;
             }
             self.write_cgroup(source, cgroup, labels, &mut lines);
@@ -101,6 +81,24 @@ impl Exposition {
             }
             Source::Node(_) => {}
         }
+    }
+}
+
+impl Iterator for Exposition {
+    type Item = Vec<u8>;
+
+    /// The next chunk.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut text = Vec::with_capacity(CHUNK_BYTES + LINE_BYTES);
+        while let Some(&family) = self.families.as_slice().first() {
+            self.cgroup = self.write_family(family, &mut text);
+            if text.len() >= CHUNK_BYTES {
+                break;
+            }
+            self.cgroup = 0;
+            self.families.next();
+        }
+        (!text.is_empty()).then_some(text)
     }
 }
 

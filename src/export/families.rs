@@ -8,7 +8,7 @@ use crate::kernel::pressure::Pressure;
 use crate::sample::{CgroupSample, CgroupStats, CpuStats, MemoryStats, NodeSample};
 use crate::text_format::Number::{Micros, Whole};
 use crate::text_format::{Family, Number, families};
-use crate::waiting::series::{PressureReadings, Reading};
+use crate::waiting::series::Reading;
 
 /// A group of families, selected by `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -55,10 +55,6 @@ fn waiting(pressure: Option<Reading<Pressure>>) -> Option<Number> {
 
 fn stalled(pressure: Option<Reading<Pressure>>) -> Option<Number> {
     pressure?.value.full_us.map(Micros)
-}
-
-fn own(cgroup: &CgroupSample) -> &PressureReadings {
-    &cgroup.pressure
 }
 
 fn stats(cgroup: &CgroupSample) -> Option<&CgroupStats> {
@@ -139,22 +135,22 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
     use FamilyGroup::{Cpu, Io, Memory, Node, Pressure, Processes, Spec};
     families! {
         "container_pressure_cpu_stalled_seconds_total" =
-            (Pressure, cgroup(|it, _| stalled(own(it).cpu))),
+            (Pressure, cgroup(|it, _| stalled(it.pressure.cpu))),
             "Total time duration no tasks in the container could make progress due to CPU congestion.";
         "container_pressure_cpu_waiting_seconds_total" =
-            (Pressure, cgroup(|it, _| waiting(own(it).cpu))),
+            (Pressure, cgroup(|it, _| waiting(it.pressure.cpu))),
             "Total time duration tasks in the container have waited due to CPU congestion.";
         "container_pressure_memory_stalled_seconds_total" =
-            (Pressure, cgroup(|it, _| stalled(own(it).memory))),
+            (Pressure, cgroup(|it, _| stalled(it.pressure.memory))),
             "Total time duration no tasks in the container could make progress due to memory congestion.";
         "container_pressure_memory_waiting_seconds_total" =
-            (Pressure, cgroup(|it, _| waiting(own(it).memory))),
+            (Pressure, cgroup(|it, _| waiting(it.pressure.memory))),
             "Total time duration tasks in the container have waited due to memory congestion.";
         "container_pressure_io_stalled_seconds_total" =
-            (Pressure, cgroup(|it, _| stalled(own(it).io))),
+            (Pressure, cgroup(|it, _| stalled(it.pressure.io))),
             "Total time duration no tasks in the container could make progress due to IO congestion.";
         "container_pressure_io_waiting_seconds_total" =
-            (Pressure, cgroup(|it, _| waiting(own(it).io))),
+            (Pressure, cgroup(|it, _| waiting(it.pressure.io))),
             "Total time duration tasks in the container have waited due to IO congestion.";
         "container_cpu_usage_seconds_total" =
             (Cpu, Source::Cgroup { extra: "cpu=\"total\",", value: |it, _| cpu(it)?.usage_us.map(Micros) }),
