@@ -17,7 +17,6 @@ use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::connections::{Server, stop_signal};
-use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use crate::waiting::CpuSource;
 use ticks::Ticks;
@@ -33,26 +32,23 @@ pub fn run(config: &RunConfig) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let RunningAgent { server, probes, service, ticks } = tokio::select! {
+    let RunningAgent { server, service, ticks } = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
     tokio::select! {
         // Polled in order, so that "Listening" is logged before the start message.
         biased;
-        () = server.serve(Arc::clone(&service), stop) => {
+        () = server.serve(service, stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
-        () = serve_probes(probes, service) => Ok(()),
         ended = ticks.follow() => ended,
     }
 }
 
 struct RunningAgent {
     server: Server,
-    /// `None` without `--probe-address`.
-    probes: Option<Server>,
     service: Arc<AgentService>,
     ticks: Ticks,
 }
@@ -71,8 +67,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     let of_tls = Arc::clone(&metrics);
     let certificate = flags.tls.certificate();
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
-    let server = Server::listen(flags.listen.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(&source.pods()).await?;
     let authenticator = access::authenticator(config, node.as_ref(), &metrics)?;
     let pods = pod_source::follow(source, node.clone(), &metrics)?;
@@ -100,7 +95,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
         rules: config.access_rules(),
         authenticator,
     };
-    Ok(RunningAgent { server, probes, service: Arc::new(service), ticks })
+    Ok(RunningAgent { server, service: Arc::new(service), ticks })
 }
 
 /// The features in use that have metrics of their own.

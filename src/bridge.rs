@@ -21,7 +21,6 @@ use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
 use crate::serve::authorization::AccessRules;
 use crate::serve::connections::{Server, stop_signal};
-use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use service::BridgeService;
 use table::{Standing, Table};
@@ -44,8 +43,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let metrics = Arc::new(BridgeMetrics::new(&standings, certificate.is_some()));
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
-    let server = Server::listen(flags.listen.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let (url, prefix) = (&server.url, &api_flags.prefix.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
@@ -55,11 +53,10 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let service = Arc::new(service);
     let watching = api.watch_nodes(prefix, node_selector, |event| apply(event, &table, &metrics));
     tokio::select! {
-        () = server.serve(Arc::clone(&service), stop) => {
+        () = server.serve(service, stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
-        () = serve_probes(probes, service) => Ok(()),
         error = watching => Err(error.into()),
     }
 }

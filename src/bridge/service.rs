@@ -17,10 +17,9 @@ use super::table::{Standing, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, METRICS, Page, Peer, Refusal, Requirement};
-use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
+use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Page, Peer, READYZ, Requirement};
+use crate::serve::body::{Body, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
@@ -199,13 +198,6 @@ impl BridgeService {
             text(StatusCode::SERVICE_UNAVAILABLE, "no Node has a known score\n")
         }
     }
-}
-
-impl ProbeTarget for BridgeService {
-    /// Always healthy: if the event loop did not run, there would be no response.
-    fn livez(&self) -> Response<Body> {
-        text(StatusCode::OK, "ok\n")
-    }
 
     fn readyz(&self) -> Response<Body> {
         if self.table.borrow().is_listed() {
@@ -219,8 +211,8 @@ impl ProbeTarget for BridgeService {
 impl Service for BridgeService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let path = request.uri().path();
-        if self.rules.requirement(peer, path, None) == Requirement::Refused(Refusal::NotEncrypted) {
-            return not_encrypted();
+        if let Requirement::Refused((status, reason)) = self.rules.requirement(peer, path, None) {
+            return text(status, reason);
         }
         let methods = match path {
             QUERY => "GET, POST",
@@ -243,7 +235,8 @@ impl Service for BridgeService {
             WATCHER_HEALTH => self.watcher_health(),
             METRICS => self.metrics(),
             READYZ => self.readyz(),
-            _ => self.livez(),
+            // Always healthy: if the event loop did not run, there would be no response.
+            _ => text(StatusCode::OK, "ok\n"),
         }
     }
 }

@@ -9,7 +9,7 @@ use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOS
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::page::PAGE;
+use super::page::DOCUMENT;
 use super::score_series::is_stale;
 use super::scrape::Scrapes;
 use crate::clock;
@@ -18,13 +18,12 @@ use crate::relief::Assessment;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
-use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
-use crate::serve::body::{
-    Body, chunked, method_not_allowed, not_encrypted, text, unauthorized, whole,
+use crate::serve::authorization::{
+    AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, Requirement, SNAPSHOT, bearer_token,
 };
+use crate::serve::body::{Body, chunked, method_not_allowed, text, unauthorized, whole};
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 use crate::serve::token_cache::Decision;
 use crate::snapshot::{AgentView, NodeIdentity, Snapshot};
 
@@ -55,7 +54,7 @@ impl AgentService {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
         let path = match self.rules.requirement(peer, request.uri().path(), host) {
             Requirement::Nothing => return Ok(()),
-            Requirement::Refused(refusal) => return Err(refused(refusal)),
+            Requirement::Refused((status, reason)) => return Err(text(status, reason)),
             Requirement::Token(path) => path,
         };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -86,17 +85,23 @@ impl AgentService {
         })
     }
 
-    async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
+    /// An error is the response of a request that is refused, or can't be answered yet.
+    async fn try_respond(
+        &self,
+        request: &Request<Incoming>,
+        peer: Peer,
+    ) -> Result<Response<Body>, Response<Body>> {
+        self.check_access(request, peer).await?;
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            return method_not_allowed("GET, HEAD");
+            return Err(method_not_allowed("GET, HEAD"));
         }
         match request.uri().path() {
-            "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),
-            "/snapshot.json" => self.snapshot().await.unwrap_or_else(|unavailable| unavailable),
-            LIVEZ => self.livez(),
-            READYZ => self.readyz(),
-            "/" => page(),
-            _ => text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"),
+            METRICS => self.metrics(request).await,
+            SNAPSHOT => self.snapshot().await,
+            LIVEZ => Ok(self.livez()),
+            READYZ => Ok(self.readyz()),
+            PAGE => Ok(page()),
+            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n")),
         }
     }
 
@@ -160,9 +165,8 @@ impl AgentService {
         }
         Ok(refreshed)
     }
-}
 
-impl ProbeTarget for AgentService {
+    /// Whether the process has to be restarted.
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.moment.at);
@@ -175,6 +179,7 @@ impl ProbeTarget for AgentService {
         }
     }
 
+    /// Whether it has what it needs to respond.
     fn readyz(&self) -> Response<Body> {
         if self.sampler.latest_tick().is_none() {
             return waiting_for_first_sample();
@@ -188,10 +193,7 @@ impl ProbeTarget for AgentService {
 
 impl Service for AgentService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        match self.check_access(&request, peer).await {
-            Ok(()) => self.respond_allowed(&request).await,
-            Err(refused) => refused,
-        }
+        self.try_respond(&request, peer).await.unwrap_or_else(|refused| refused)
     }
 }
 
@@ -200,26 +202,10 @@ fn waiting_for_first_sample() -> Response<Body> {
 }
 
 fn page() -> Response<Body> {
-    let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", PAGE.into());
+    let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", DOCUMENT.into());
     // The page contains its script and style, and requests nothing but the snapshot.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'";
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     response
-}
-
-fn refused(refusal: Refusal) -> Response<Body> {
-    match refusal {
-        Refusal::NotEncrypted => not_encrypted(),
-        Refusal::PageIsLocal => text(
-            StatusCode::FORBIDDEN,
-            "The page is served to this host only. In a cluster, use kubectl port-forward to this \
-             pod, or run the agent with --page=anywhere.\n",
-        ),
-        Refusal::ForeignHost => text(
-            StatusCode::FORBIDDEN,
-            "On loopback, the page is served for localhost and IP addresses only, not for other names.\n",
-        ),
-        Refusal::PageIsOff => text(StatusCode::FORBIDDEN, "The page is off: see --page.\n"),
-    }
 }

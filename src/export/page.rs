@@ -1,7 +1,7 @@
 //! The page, as one document with its style and script: a browser requests only the page and
 //! `/snapshot.json`.
 
-pub(super) const PAGE: &str = concat!(
+pub(super) const DOCUMENT: &str = concat!(
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
     "<title>psi-agent</title>\n<style>\n",

@@ -70,19 +70,16 @@ pub(super) struct Place {
 pub(super) struct Places(Vec<Place>);
 
 impl Places {
-    /// Closes a connection of the peer if it is at its limit, or any connection if all places are
-    /// taken.
-    pub(super) fn make_room(&mut self, peer: IpAddr) {
+    /// Adds a connection. Closes another one of its peer if that is at its limit, or any other one if
+    /// all places are taken.
+    pub(super) fn take(&mut self, place: Place) {
         self.0.retain(|place| !place.task.is_finished());
-        let of_peer = self.0.iter().filter(|place| place.peer == peer).count();
-        if of_peer >= MAX_PER_PEER {
-            self.close_first(|place| place.peer == peer);
+        let is_of_peer = |other: &Place| other.peer == place.peer;
+        if self.0.iter().filter(|other| is_of_peer(other)).count() >= MAX_PER_PEER {
+            self.close_first(is_of_peer);
         } else if self.0.len() >= MAX_CONNECTIONS {
             self.close_first(|_| true);
         }
-    }
-
-    pub(super) fn take(&mut self, place: Place) {
         self.0.push(place);
     }
 

@@ -21,7 +21,6 @@ impl Scene {
     /// Connects a peer, each time a second later.
     fn connect(&mut self, number: u32) {
         let peer = IpAddr::from(Ipv4Addr::from(0x0a00_0000 + number));
-        self.places.make_room(peer);
         let (activity, task) = (Activity::new(), tokio::spawn(pending()));
         self.places.take(Place { peer, activity: activity.clone(), task: task.abort_handle() });
         self.connections.push((activity, task));
