@@ -10,16 +10,21 @@ use crate::text_format::push_label;
 
 /// The labels up to the value, such as `{container="…",id="…",…} `. A family's own label is inserted
 /// after `container`, which is its alphabetical position.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct SeriesLabels {
+    /// The cgroup and the workload that they were rendered for: a workload can become known after its
+    /// cgroup.
+    cgroup: Arc<Cgroup>,
+    workload: Option<Arc<Workload>>,
     text: Box<[u8]>,
     container_end: usize,
 }
 
 impl SeriesLabels {
     /// The labels of a cgroup. Without a workload, all but `id` are empty.
-    pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
-        let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
+    fn new(member: &CgroupSample) -> Self {
+        let (cgroup, workload) = (Arc::clone(&member.cgroup), member.workload.clone());
+        let of = |field: fn(&Workload) -> &str| workload.as_deref().map_or("", field);
         let mut text = vec![b'{'];
         push_label(&mut text, "container", of(|workload| &workload.container));
         let container_end = text.len();
@@ -30,7 +35,15 @@ impl SeriesLabels {
         push_label(&mut text, "pod", of(|workload| &workload.pod));
         text.pop();
         text.extend_from_slice(b"} ");
-        Self { text: text.into(), container_end }
+        Self { cgroup, workload, text: text.into(), container_end }
+    }
+
+    fn is_for(&self, member: &CgroupSample) -> bool {
+        let same_workload = match (&self.workload, &member.workload) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        self.cgroup.id == member.cgroup.id && same_workload
     }
 
     /// The labels with a family's own label, in three parts. Without one, all is in the first part,
@@ -46,48 +59,20 @@ impl SeriesLabels {
 
 /// The labels of the last scrape, in the order of their cgroups' paths.
 #[derive(Debug, Default)]
-pub struct LabelCache(Vec<CachedLabels>);
-
-/// Labels with the cgroup and the workload that they were rendered for: a workload can become known
-/// after its cgroup.
-#[derive(Debug)]
-struct CachedLabels {
-    cgroup: Arc<Cgroup>,
-    workload: Option<Arc<Workload>>,
-    labels: Arc<SeriesLabels>,
-}
-
-impl CachedLabels {
-    fn new(member: &CgroupSample) -> Self {
-        let (cgroup, workload) = (Arc::clone(&member.cgroup), member.workload.clone());
-        let labels = Arc::new(SeriesLabels::of(&cgroup, workload.as_deref()));
-        Self { cgroup, workload, labels }
-    }
-
-    fn is_for(&self, member: &CgroupSample) -> bool {
-        let same_workload = match (&self.workload, &member.workload) {
-            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-            (before, now) => before.is_none() && now.is_none(),
-        };
-        self.cgroup.id == member.cgroup.id && same_workload
-    }
-}
+pub struct LabelCache(Vec<Arc<SeriesLabels>>);
 
 impl LabelCache {
     /// The labels of a sample's cgroups, in its order. Removes those of other cgroups. Since samples
     /// are sorted by path, one pass over the last scrape finds all; hash lookups take twice as long.
     pub fn of_cgroups(&mut self, cgroups: &[CgroupSample]) -> Vec<Arc<SeriesLabels>> {
         let mut kept = std::mem::take(&mut self.0).into_iter().peekable();
-        self.0.reserve(cgroups.len());
         let labels = cgroups.iter().map(|member| {
             while kept.next_if(|other| other.cgroup.path < member.cgroup.path).is_some() {}
             let same = kept.next_if(|other| other.is_for(member));
-            let rendered = same.unwrap_or_else(|| CachedLabels::new(member));
-            let labels = Arc::clone(&rendered.labels);
-            self.0.push(rendered);
-            labels
+            same.unwrap_or_else(|| Arc::new(SeriesLabels::new(member)))
         });
-        labels.collect()
+        self.0 = labels.collect();
+        self.0.clone()
     }
 }
 
@@ -97,12 +82,17 @@ mod tests {
     use crate::kernel::cgroup_tree::CgroupId;
     use crate::waiting::series::PressureReadings;
 
-    fn cgroup(id: u64, path: &str) -> Cgroup {
-        Cgroup::new(CgroupId(id), path, None)
+    fn member(id: u64, path: &str) -> CgroupSample {
+        CgroupSample {
+            cgroup: Arc::new(Cgroup::new(CgroupId(id), path, None)),
+            workload: None,
+            pressure: PressureReadings::default(),
+            stats: None,
+        }
     }
 
     fn labels_of(path: &str) -> String {
-        let labels = SeriesLabels::of(&cgroup(7, path), None);
+        let labels = SeriesLabels::new(&member(7, path));
         String::from_utf8(labels.with_extra(b"").concat()).unwrap()
     }
 
@@ -122,13 +112,7 @@ mod tests {
     #[test]
     fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
-            let member = |&(id, path): &(u64, &str)| CgroupSample {
-                cgroup: Arc::new(cgroup(id, path)),
-                workload: None,
-                pressure: PressureReadings::default(),
-                stats: None,
-            };
-            known.iter().map(member).collect()
+            known.iter().map(|&(id, path)| member(id, path)).collect()
         };
         let mut cache = LabelCache::default();
         let before = cache.of_cgroups(&members(&[(1, "/"), (2, "/a"), (3, "/b"), (5, "/d")]));
@@ -137,8 +121,8 @@ mod tests {
         let kept: Vec<bool> =
             after.iter().map(|own| before.iter().any(|old| Arc::ptr_eq(old, own))).collect();
         assert_eq!(kept, [true, false, false, false, true]);
-        let anew: Vec<_> =
-            now.iter().map(|member| SeriesLabels::of(&member.cgroup, None)).collect();
-        assert_eq!(after.iter().map(|labels| (**labels).clone()).collect::<Vec<_>>(), anew);
+        for (labels, member) in after.iter().zip(&now) {
+            assert_eq!(labels.text, SeriesLabels::new(member).text);
+        }
     }
 }
