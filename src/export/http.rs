@@ -32,6 +32,8 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
+const NO_SAMPLE: &str = "waiting for the first sample\n";
+
 pub(crate) struct AgentService {
     pub(crate) identity: NodeIdentity,
     pub(crate) sampler: Sampler,
@@ -73,13 +75,11 @@ impl AgentService {
                 "The token's account may not get this path: bind it to a ClusterRole with this path \
                  among its nonResourceURLs.\n",
             ),
-            Decision::Unanswered => text(
-                StatusCode::SERVICE_UNAVAILABLE,
+            Decision::Unanswered => unavailable(
                 "The API server does not review tokens at the moment, so no new client gets \
                  access.\n",
             ),
-            Decision::NotAsked => text(
-                StatusCode::SERVICE_UNAVAILABLE,
+            Decision::NotAsked => unavailable(
                 "Too many unknown tokens were sent, so this one was not reviewed; retry later.\n",
             ),
         })
@@ -153,12 +153,11 @@ impl AgentService {
     /// response to send if there is no sample.
     async fn sample(&self, depth: Detail) -> Result<ScrapeResult, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
-            return Err(waiting_for_first_sample());
+            return Err(unavailable(NO_SAMPLE));
         }
         let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
         let Ok(Ok(refreshed)) = refreshed else {
-            let reason = "The kernel's files were not read in time.\n";
-            return Err(text(StatusCode::SERVICE_UNAVAILABLE, reason));
+            return Err(unavailable("The kernel's files were not read in time.\n"));
         };
         if let Some(took) = refreshed.took {
             self.own_metrics.observe_scrape(&refreshed.sample, took);
@@ -171,7 +170,7 @@ impl AgentService {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.moment.at);
         if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
-            text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
+            unavailable("the sampling thread is stuck\n")
         } else if tick.is_none() {
             text(StatusCode::OK, "ok: waiting for the first sample\n")
         } else {
@@ -182,10 +181,10 @@ impl AgentService {
     /// Whether it has what it needs to respond.
     fn readyz(&self) -> Response<Body> {
         if self.sampler.latest_tick().is_none() {
-            return waiting_for_first_sample();
+            return unavailable(NO_SAMPLE);
         }
         if self.pods.borrow().as_ref().is_some_and(|pods| !pods.is_listed()) {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
+            return unavailable("waiting for the list of pods\n");
         }
         text(StatusCode::OK, "ok\n")
     }
@@ -197,8 +196,8 @@ impl Service for AgentService {
     }
 }
 
-fn waiting_for_first_sample() -> Response<Body> {
-    text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n")
+fn unavailable(reason: &'static str) -> Response<Body> {
+    text(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 fn page() -> Response<Body> {

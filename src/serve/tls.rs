@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -56,10 +56,7 @@ impl Tls {
         Ok(Some(Self(tls)))
     }
 
-    pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub async fn accept(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Error> {
         let config = Arc::clone(&self.0.borrow());
         TlsAcceptor::from(config).accept(stream).await
     }
