@@ -8,11 +8,11 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::cluster::block_on;
-use crate::config::{PodSource, Publish, RunConfig};
+use crate::config::RunConfig;
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::host::{Host, node_identity};
-use crate::own_metrics::{Feature, OwnMetrics};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
@@ -61,11 +61,14 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     warn_of_missing_cgroup2(&host);
     let found = describe(&host);
     let cpu_source = describe_cpu_source(&host);
-    let metrics = Arc::new(OwnMetrics::new(&features(config)));
+    let metrics = Arc::new(OwnMetrics::default());
     metrics.set_cgroup2(!host.node_alone);
     metrics.set_levels(score.levels.medium(), score.levels.high());
     let of_tls = Arc::clone(&metrics);
     let certificate = flags.tls.certificate();
+    if certificate.is_some() {
+        metrics.set_tls();
+    }
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(&source.pods()).await?;
@@ -96,20 +99,6 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
         authenticator,
     };
     Ok(RunningAgent { server, service: Arc::new(service), ticks })
-}
-
-/// The features in use that have metrics of their own.
-fn features(config: &RunConfig) -> Vec<Feature> {
-    let publish = config.publishing.publish.mode(&config.source);
-    let marks = config.publishing.mark_candidate;
-    let features = [
-        (Feature::Pods, config.source.pods() != PodSource::Standalone),
-        (Feature::DryRun, publish == Publish::DryRun),
-        (Feature::Publishing, publish == Publish::On),
-        (Feature::Candidate, publish == Publish::On && marks),
-        (Feature::Tls, config.server.tls.certificate().is_some()),
-    ];
-    features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }
 
 /// Logs a warning and continues: an agent that exited here would be restarted forever.

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
-use crate::own_metrics::{Feature, OwnMetrics};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source::read_now;
 use crate::relief::Assessor;
 use crate::sample::Detail;
@@ -32,8 +32,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let tick = collector.tick(pods);
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
-    let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
-    let metrics = OwnMetrics::new(&features);
+    let metrics = OwnMetrics::default();
     metrics.set_cgroup2(has_cgroup2);
     metrics.set_levels(thresholds.medium(), thresholds.high());
     metrics.observe_scrape(&sample, took);

@@ -29,51 +29,13 @@ mod state;
 const WRITTEN: &str = "written";
 const DRY_RUN: &str = "dry_run";
 
-/// Features whose metrics are exported only where the feature is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Feature {
-    /// A source of pods: the API server or a file.
-    Pods,
-    /// `--publish=dry-run`.
-    DryRun,
-    /// `--publish=on`.
-    Publishing,
-    /// `--mark-candidate`.
-    Candidate,
-    /// TLS certificates.
-    Tls,
-}
-
-#[derive(Debug)]
-pub struct OwnMetrics {
-    features: Vec<Feature>,
-    state: Mutex<State>,
-}
+#[derive(Debug, Default)]
+pub struct OwnMetrics(Mutex<State>);
 
 impl OwnMetrics {
-    /// The metrics that every agent exports, and those of the features in use.
-    pub fn new(features: &[Feature]) -> Self {
-        let uses = |feature| features.contains(&feature);
-        // The alert on failures compares them with the successes.
-        let published: &[_] = match (uses(Feature::Publishing), uses(Feature::DryRun)) {
-            (true, _) => &[WRITTEN],
-            (false, true) => &[DRY_RUN],
-            (false, false) => &[],
-        };
-        let marked: &[_] = if uses(Feature::Candidate) { &[WRITTEN] } else { &[] };
-        let state = State {
-            publishes: Results::from_start(published),
-            candidate_reason: (!published.is_empty()).then_some("no_score"),
-            candidate_writes: Results::from_start(marked),
-            certificates: certificate_reads(uses(Feature::Tls)),
-            ..State::default()
-        };
-        Self { features: features.into(), state: Mutex::new(state) }
-    }
-
     /// The state, which is valid even after a panic.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the thresholds of the levels, given as points from 0 to 100.
@@ -85,12 +47,26 @@ impl OwnMetrics {
         self.state().has_cgroup2 = has;
     }
 
-    pub fn set_heartbeat(&self, interval: Duration) {
-        self.state().heartbeat = interval;
+    /// Adds the metrics of TLS certificates.
+    pub fn set_tls(&self) {
+        self.state().certificates = certificate_reads(true);
     }
 
-    pub fn set_mode(&self, mode: &'static str) {
-        self.state().status.publish.mode = Some(mode);
+    /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
+    pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
+        let mut state = self.state();
+        state.status.publish.mode = Some(mode);
+        state.heartbeat = heartbeat;
+        // The alert on failures compares them with the successes.
+        state.publishes = Results::from_start(match mode {
+            "on" => &[WRITTEN],
+            "dry-run" => &[DRY_RUN],
+            _ => return,
+        });
+        state.candidate_reason = Some("no_score");
+        if mode == "on" && marks {
+            state.candidate_writes = Results::from_start(&[WRITTEN]);
+        }
     }
 
     pub fn set_level(&self, level: &'static str) {
@@ -111,7 +87,7 @@ impl OwnMetrics {
     fn observe(&self, report: &PassReport, reports: PerResource<bool>, moment: Moment) {
         let mut state = self.state();
         (state.in_scope, state.tree, state.reports) = (report.in_scope, report.tree, Some(reports));
-        state.matching = report.matching.unwrap_or(state.matching);
+        state.matching = report.matching.or(state.matching);
         if let Some(error) = report.errors.last() {
             state.status.last_read_error = Some(DatedError::new(error, moment.unix_ms));
         }
@@ -154,17 +130,15 @@ impl OwnMetrics {
         }
     }
 
+    /// A value was published or, with `dry-run`, would have been.
     pub fn published(&self, value: PublishedValue) {
         let mut state = self.state();
-        state.succeed(WRITTEN, value);
+        let is_written = state.status.publish.mode == Some("on");
+        state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
+        (state.status.publish.last, state.status.publish.error) = (Some(value), None);
         if state.publishes.succeeded() {
             tracing::info!("The score is published again");
         }
-    }
-
-    /// A value would have been published, but for the dry run.
-    pub fn would_publish(&self, value: PublishedValue) {
-        self.state().succeed(DRY_RUN, value);
     }
 
     /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged once
@@ -257,10 +231,12 @@ impl OwnMetrics {
     pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
         write_process(chunks);
         let state = self.state();
-        let of_features = [(Feature::Pods, PODS), (Feature::Publishing, PUBLISHING)];
-        let in_use = of_features.into_iter().filter(|(feature, _)| self.features.contains(feature));
-        for families in in_use.map(|(_, families)| families).chain([ALWAYS]) {
-            write_families(chunks, families, slice::from_ref(&*state));
+        write_families(chunks, ALWAYS, slice::from_ref(&*state));
+        if state.matching.is_some() {
+            write_families(chunks, PODS, slice::from_ref(&*state));
+        }
+        if state.status.publish.mode == Some("on") {
+            write_families(chunks, PUBLISHING, slice::from_ref(&*state));
         }
         write_families(chunks, CERTIFICATES, slice::from_ref(&state.certificates));
     }
@@ -273,10 +249,10 @@ mod tests {
 
     #[test]
     fn an_error_is_shown_until_a_value_is_published() {
-        let metrics = OwnMetrics::new(&[]);
+        let metrics = OwnMetrics::default();
         let publish = || metrics.status().publish;
         assert_eq!(publish(), PublishStatus::default());
-        metrics.set_mode("on");
+        metrics.set_publishing("on", Duration::ZERO, false);
         metrics.publish_failed(&CallError::Conflict, 1);
         assert_eq!(publish().error, None, "a conflict is not an error");
         metrics.publish_failed(&CallError::NotFound, 2);

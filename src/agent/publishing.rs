@@ -36,12 +36,12 @@ pub(super) fn start(
     metrics: &Arc<OwnMetrics>,
 ) {
     let (flags, mode) = (&config.publishing, config.publishing.publish.mode(&config.source));
-    metrics.set_heartbeat(flags.heartbeat_interval);
-    metrics.set_mode(match mode {
+    let word = match mode {
         Publish::On => "on",
         Publish::DryRun => "dry-run",
         Publish::Off => "off",
-    });
+    };
+    metrics.set_publishing(word, flags.heartbeat_interval, flags.mark_candidate);
     if mode == Publish::Off {
         return;
     }
@@ -106,7 +106,7 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
             log("Published", published, *reason, None);
         }
         Report::WouldWrite(published, reason, patch) => {
-            metrics.would_publish(value(published));
+            metrics.published(value(published));
             log("Would publish", published, *reason, *patch);
         }
         Report::Level(level) => metrics.set_level(level.word()),
@@ -192,7 +192,7 @@ mod tests {
         let log = Log::default();
         let writer = log.clone();
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        let metrics = OwnMetrics::new(&[]);
+        let metrics = OwnMetrics::default();
         tracing::subscriber::with_default(format.finish(), || {
             record(&metrics, report);
         });
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_level_is_shown_whatever_the_node_gets() {
-        let metrics = OwnMetrics::new(&[]);
+        let metrics = OwnMetrics::default();
         record(&metrics, &Report::Level(Level::High));
         assert_eq!(metrics.status().publish.level, Some("high"));
     }

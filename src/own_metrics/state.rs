@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::error_log::ErrorLog;
 use super::results::Results;
-use crate::agent_status::{AgentStatus, PublishedValue};
+use crate::agent_status::AgentStatus;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::TreeHealth;
@@ -42,7 +42,8 @@ pub(super) struct State {
     pub(super) has_cgroup2: bool,
     /// Names of the levels, and the points from which they begin.
     pub(super) levels: Vec<(&'static str, u8)>,
-    pub(super) matching: Matching,
+    /// `None` without a source of pods.
+    pub(super) matching: Option<Matching>,
     pub(super) pod_watch: Results,
     pub(super) undecodable_pods: u64,
     pub(super) undecodable_log: ErrorLog,
@@ -54,14 +55,6 @@ pub(super) struct State {
     pub(super) candidate_writes: Results,
     pub(super) reviews: Results,
     pub(super) certificates: Results,
-}
-
-impl State {
-    /// Records a published value, which ends an earlier error.
-    pub(super) fn succeed(&mut self, result: &'static str, value: PublishedValue) {
-        self.publishes.count(result);
-        (self.status.publish.last, self.status.publish.error) = (Some(value), None);
-    }
 }
 
 /// Metrics of every agent. Those of results have no series where the feature is off.
@@ -122,13 +115,14 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
 
 /// Metrics of an agent with a source of pods.
 pub(super) static PODS: &FamiliesOf<State> = families! {
-    "psi_agent_pods" = |it, lines| lines.write(&[], Whole(it.matching.pods as u64)),
+    "psi_agent_pods" =
+        |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.pods as u64))),
         "Pods of this node in the latest list.";
     "psi_agent_cgroups_without_pod" =
-        |it, lines| lines.write(&[], Whole(it.matching.cgroups_without_pod as u64)),
+        |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.cgroups_without_pod as u64))),
         "Cgroups without a listed pod, which have no series: pause containers and new pods.";
     "psi_agent_rejected_pod_names" =
-        |it, lines| lines.write(&[], Whole(it.matching.rejected_names as u64)),
+        |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.rejected_names as u64))),
         "Names in the list of pods that are malformed or too long to export, or that another pod has.";
     "psi_agent_pod_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.pod_watch.total())),
         "Failures to list or watch pods, or to read them from a file.";
