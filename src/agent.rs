@@ -62,13 +62,10 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     let found = describe(&host);
     let cpu_source = describe_cpu_source(&host);
     let metrics = Arc::new(OwnMetrics::default());
-    metrics.set_cgroup2(!host.node_alone);
-    metrics.set_levels(score.levels.medium(), score.levels.high());
+    metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
     let certificate = flags.tls.certificate();
-    if certificate.is_some() {
-        metrics.set_tls();
-    }
+    metrics.set_tls(certificate.is_some());
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(&source.pods()).await?;

@@ -23,7 +23,7 @@ use crate::serve::authorization::AccessRules;
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::tls::Tls;
 use service::BridgeService;
-use table::{Standing, Table};
+use table::Table;
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
@@ -39,8 +39,8 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         api = api_flags.connect() => api?,
     };
     let certificate = flags.tls.certificate();
-    let standings = Standing::ALL.map(Standing::word);
-    let metrics = Arc::new(BridgeMetrics::new(&standings, certificate.is_some()));
+    let metrics = Arc::new(BridgeMetrics::default());
+    metrics.set_tls(certificate.is_some());
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;

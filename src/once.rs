@@ -33,8 +33,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
     let metrics = OwnMetrics::default();
-    metrics.set_cgroup2(has_cgroup2);
-    metrics.set_levels(thresholds.medium(), thresholds.high());
+    metrics.set_node(has_cgroup2, *thresholds);
     metrics.observe_scrape(&sample, took);
     let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;

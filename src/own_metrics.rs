@@ -1,13 +1,14 @@
 //! The agent's and the bridge's own metrics, with the log messages about what they count.
 
 use std::fmt::Display;
-use std::slice;
+use std::iter::once;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::agent_status::{AgentStatus, CandidateName, DatedError, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::clock::Moment;
+use crate::contract::Thresholds;
 use crate::kernel::resource::PerResource;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
@@ -38,18 +39,14 @@ impl OwnMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the thresholds of the levels, given as points from 0 to 100.
-    pub fn set_levels(&self, medium: u8, high: u8) {
-        self.state().levels = vec![("medium", medium), ("high", high)];
+    pub fn set_node(&self, has_cgroup2: bool, levels: Thresholds) {
+        let mut state = self.state();
+        (state.has_cgroup2, state.levels) = (has_cgroup2, Some(levels));
     }
 
-    pub fn set_cgroup2(&self, has: bool) {
-        self.state().has_cgroup2 = has;
-    }
-
-    /// Adds the metrics of TLS certificates.
-    pub fn set_tls(&self) {
-        self.state().certificates = certificate_reads(true);
+    /// Adds the metrics of TLS certificates where TLS is in use.
+    pub fn set_tls(&self, uses_tls: bool) {
+        self.state().certificates = certificate_reads(uses_tls);
     }
 
     /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
@@ -74,18 +71,24 @@ impl OwnMetrics {
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
-        self.state().ticks.add(tick.took);
-        self.observe(&tick.report, tick.node.reports, tick.moment);
+        self.observe(("tick", tick.took), &tick.report, tick.node.reports, tick.moment);
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
         let reports = sample.node.pressure.map(|reading| reading.is_some());
-        self.state().scrapes.add(took);
-        self.observe(&sample.report, reports, sample.moment);
+        self.observe(("scrape", took), &sample.report, reports, sample.moment);
     }
 
-    fn observe(&self, report: &PassReport, reports: PerResource<bool>, moment: Moment) {
+    fn observe(
+        &self,
+        (reason, took): (&'static str, Duration),
+        report: &PassReport,
+        reports: PerResource<bool>,
+        moment: Moment,
+    ) {
         let mut state = self.state();
+        let passes = state.passes.entry(reason).or_default();
+        *passes = (passes.0 + 1, passes.1 + took);
         (state.in_scope, state.tree, state.reports) = (report.in_scope, report.tree, Some(reports));
         state.matching = report.matching.or(state.matching);
         if let Some(error) = report.errors.last() {
@@ -93,7 +96,7 @@ impl OwnMetrics {
         }
         for error in &report.errors {
             *state.status.read_errors.entry(error.kind.word()).or_default() += 1;
-            let logged = state.read_log.suppressed_before(key_of(error.kind), moment.at);
+            let logged = state.error_log.suppressed_before(key_of(error.kind), moment.at);
             if let Some(suppressed) = logged {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
@@ -105,7 +108,7 @@ impl OwnMetrics {
     pub fn pod_skipped(&self, error: &dyn Display, now: Instant) {
         let mut state = self.state();
         state.undecodable_pods += 1;
-        let logged = state.undecodable_log.suppressed_before(("undecodable pod", None), now);
+        let logged = state.error_log.suppressed_before(("undecodable pod", None), now);
         if let Some(suppressed) = logged {
             tracing::warn!(%error, suppressed, "Cannot decode a pod, which is skipped");
         }
@@ -231,14 +234,14 @@ impl OwnMetrics {
     pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
         write_process(chunks);
         let state = self.state();
-        write_families(chunks, ALWAYS, slice::from_ref(&*state));
+        write_families(chunks, ALWAYS, once(&*state));
         if state.matching.is_some() {
-            write_families(chunks, PODS, slice::from_ref(&*state));
+            write_families(chunks, PODS, once(&*state));
         }
         if state.status.publish.mode == Some("on") {
-            write_families(chunks, PUBLISHING, slice::from_ref(&*state));
+            write_families(chunks, PUBLISHING, once(&*state));
         }
-        write_families(chunks, CERTIFICATES, slice::from_ref(&state.certificates));
+        write_families(chunks, CERTIFICATES, once(&state.certificates));
     }
 }
 

@@ -48,10 +48,14 @@ pub enum Number {
 }
 
 /// Appends all series of the families, in the order of the members.
-pub fn write_families<M>(chunks: &mut Vec<Vec<u8>>, families: &FamiliesOf<M>, members: &[M]) {
+pub fn write_families<'a, M: 'a>(
+    chunks: &mut Vec<Vec<u8>>,
+    families: &FamiliesOf<M>,
+    members: impl Iterator<Item = &'a M> + Clone,
+) {
     for family in families {
         let mut needs_header = true;
-        for member in members {
+        for member in members.clone() {
             if chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK_BYTES) {
                 chunks.push(Vec::with_capacity(CHUNK_BYTES + LINE_BYTES));
             }

@@ -17,7 +17,7 @@ use super::table::{Standing, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Page, Peer, READYZ, Requirement};
+use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Page, Peer, READYZ};
 use crate::serve::body::{Body, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
 
@@ -181,13 +181,11 @@ impl BridgeService {
     }
 
     fn metrics(&self) -> Response<Body> {
-        if let Ok(views) = self.views() {
-            for standing in Standing::ALL {
-                self.own_metrics.set_nodes(standing.word(), views.count(standing));
-            }
-        }
+        let views = self.views().ok();
+        let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
+        let nodes = Standing::ALL.map(|standing| (standing.word(), count(standing)));
         let format = "text/plain; version=0.0.4; charset=utf-8";
-        whole(StatusCode::OK, format, self.own_metrics.render().into())
+        whole(StatusCode::OK, format, self.own_metrics.render(nodes.into()).into())
     }
 
     /// load-watcher's health endpoint: whether any Node has a known score.
@@ -211,7 +209,7 @@ impl BridgeService {
 impl Service for BridgeService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let path = request.uri().path();
-        if let Requirement::Refused((status, reason)) = self.rules.requirement(peer, path, None) {
+        if let Err((status, reason)) = self.rules.requirement(peer, path, None) {
             return text(status, reason);
         }
         let methods = match path {

@@ -1,7 +1,7 @@
 //! The families that are exported under cAdvisor's and node_exporter's names, with the same HELP,
 //! and how each value is computed.
 
-use crate::kernel::counters::{CpuStat, MemoryEvents};
+use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
@@ -83,10 +83,6 @@ fn quota_us(cgroup: &CgroupSample) -> Option<u64> {
     cpu_files(cgroup)?.max?.quota_us.at().filter(|&quota| quota > 0)
 }
 
-fn events(cgroup: &CgroupSample) -> Option<&MemoryEvents> {
-    memory_files(cgroup)?.events.as_ref()
-}
-
 fn is_root(cgroup: &CgroupSample) -> bool {
     &*cgroup.cgroup.path == "/"
 }
@@ -153,7 +149,10 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             (Pressure, cgroup(|it, _| waiting(it.pressure.io))),
             "Total time duration tasks in the container have waited due to IO congestion.";
         "container_cpu_usage_seconds_total" =
-            (Cpu, Source::Cgroup { extra: "cpu=\"total\",", value: |it, _| cpu(it)?.usage_us.map(Micros) }),
+            (Cpu, Source::Cgroup {
+                extra: "cpu=\"total\",",
+                value: |it, _| cpu(it)?.usage_us.map(Micros),
+            }),
             "Cumulative cpu time consumed in seconds.";
         "container_cpu_user_seconds_total" = (Cpu, cgroup(|it, _| cpu(it)?.user_us.map(Micros))),
             "Cumulative user cpu time consumed in seconds.";
@@ -184,11 +183,13 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             (Memory, cgroup(|it, _| memory_files(it)?.peak.map(Whole))),
             "Maximum memory usage recorded in bytes";
         "container_memory_events_high_total" =
-            (Memory, cgroup(|it, _| events(it)?.high.map(Whole))),
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.high.map(Whole))),
             "Cumulative count of memory.high throttle events for the container";
-        "container_memory_events_max_total" = (Memory, cgroup(|it, _| events(it)?.max.map(Whole))),
+        "container_memory_events_max_total" =
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.max.map(Whole))),
             "Cumulative count of memory.max limit hit events for the container";
-        "container_oom_events_total" = (Memory, cgroup(|it, _| events(it)?.oom_kill.map(Whole))),
+        "container_oom_events_total" =
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.oom_kill.map(Whole))),
             "Count of out of memory events observed for the container";
         "container_fs_reads_bytes_total" = (Io, Source::Device(|io| io.read_bytes)),
             "Cumulative count of bytes read";

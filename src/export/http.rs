@@ -19,7 +19,7 @@ use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{
-    AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, Requirement, SNAPSHOT, bearer_token,
+    AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, SNAPSHOT, bearer_token,
 };
 use crate::serve::body::{Body, chunked, method_not_allowed, text, unauthorized, whole};
 use crate::serve::compression::accepts_gzip;
@@ -54,11 +54,9 @@ impl AgentService {
         peer: Peer,
     ) -> Result<(), Response<Body>> {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
-        let path = match self.rules.requirement(peer, request.uri().path(), host) {
-            Requirement::Nothing => return Ok(()),
-            Requirement::Refused((status, reason)) => return Err(text(status, reason)),
-            Requirement::Token(path) => path,
-        };
+        let required = self.rules.requirement(peer, request.uri().path(), host);
+        let required = required.map_err(|(status, reason)| text(status, reason))?;
+        let Some(path) = required else { return Ok(()) };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(bearer_token) else {
             return Err(unauthorized("This path needs a token: Authorization: Bearer.\n"));
@@ -117,7 +115,14 @@ impl AgentService {
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
-        let agent = self.agent();
+        let tick = self.sampler.latest_tick();
+        let tick = tick.as_deref();
+        let agent = AgentView {
+            ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
+            tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
+            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
+            status: self.own_metrics.status(),
+        };
         let snapshot = Snapshot::new(
             &self.identity,
             &sample,
@@ -136,17 +141,6 @@ impl AgentService {
     fn assessment_at(&self, now: Instant) -> Option<Arc<Assessment>> {
         let latest = self.assessments.borrow().clone();
         latest.filter(|latest| !is_stale(&latest.score, now))
-    }
-
-    fn agent(&self) -> AgentView {
-        let tick = self.sampler.latest_tick();
-        let tick = tick.as_deref();
-        AgentView {
-            ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
-            tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
-            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
-            status: self.own_metrics.status(),
-        }
     }
 
     /// A fresh sample. It is counted once, even if several requests share it. An error is the

@@ -3,6 +3,7 @@
 //! no new series of the others.
 
 use std::collections::BTreeMap;
+use std::iter::once;
 use std::time::{Duration, Instant};
 
 use crate::identity::{Vm, Workload};
@@ -25,13 +26,13 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
 
 /// Appends the series of the CPU source, which exists before the first score, and of the score.
 pub fn write_score(chunks: &mut Vec<Vec<u8>>, source: CpuSource, assessment: Option<&Assessment>) {
-    write_families(chunks, SOURCE, &[source]);
+    write_families(chunks, SOURCE, once(&source));
     if let Some(assessment) = assessment {
-        write_families(chunks, NODE, std::slice::from_ref(assessment));
-        write_families(chunks, VM, &vms(assessment));
+        write_families(chunks, NODE, once(assessment));
+        write_families(chunks, VM, vms(assessment).iter());
         let containers = assessment.score.containers.iter();
-        let others: Vec<_> = containers.filter(|container| !container.is_kubevirt_vm()).collect();
-        write_families(chunks, WORKLOAD, &others);
+        let others = containers.filter(|container| !container.is_kubevirt_vm());
+        write_families(chunks, WORKLOAD, others);
     }
 }
 
@@ -88,7 +89,9 @@ static NODE: &FamiliesOf<Assessment> = families! {
         "Busy vCPUs that can be added to the node before the level is medium.";
 };
 
-static VM: &[Family<fn(&VmSeries<'_>, &mut Lines<'_>)>] = families! {
+type VmFamily = Family<fn(&VmSeries<'_>, &mut Lines<'_>)>;
+
+static VM: &[VmFamily] = families! {
     "psi_agent_vmi_contention_ratio" = |vm, lines| for resource in Resource::ALL {
             let contention = *vm.member.contention.of(resource);
             lines.write(&[vm.namespace, vm.name, label(resource)], ratio(contention));
@@ -129,7 +132,7 @@ static VM: &[Family<fn(&VmSeries<'_>, &mut Lines<'_>)>] = families! {
 };
 
 /// Of containers or units, where these are scored, with the labels of cAdvisor that identify them.
-static WORKLOAD: &[Family<fn(&&ContainerScore, &mut Lines<'_>)>] = families! {
+static WORKLOAD: &FamiliesOf<ContainerScore> = families! {
     "psi_agent_workload_contention_ratio" = |it, lines| for resource in Resource::ALL {
             let of = |value: fn(&Workload) -> &str| it.workload.as_deref().map_or("", value);
             let labels = [

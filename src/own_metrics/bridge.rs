@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::slice;
+use std::iter::once;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use strum::VariantArray;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::certificates::{self, CERTIFICATES, certificate_reads};
 use super::process::write_process;
@@ -14,7 +14,7 @@ use crate::text_format::Number::Whole;
 use crate::text_format::{FamiliesOf, families, write_families};
 
 /// The protocol of a request; a value of the label `form`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Form {
     Query,
@@ -23,7 +23,7 @@ pub enum Form {
 }
 
 /// A value of the label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
     Answered,
@@ -32,15 +32,14 @@ pub enum Outcome {
     Unknown,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BridgeMetrics(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     /// Nodes by the state of their value.
     nodes: BTreeMap<&'static str, usize>,
-    /// Requests by form and result.
-    requests: BTreeMap<(&'static str, &'static str), u64>,
+    requests: BTreeMap<(Form, Outcome), u64>,
     watch: Results,
     lacks_scores: bool,
     certificates: Results,
@@ -51,8 +50,12 @@ static BRIDGE: &FamiliesOf<State> = families! {
             lines.write(&[("standing", standing)], Whole(*count as u64));
         },
         "Selected Nodes, by the state of their value.";
-    "psi_agent_bridge_requests_total" = |it, lines| for ((form, result), count) in &it.requests {
-            lines.write(&[("form", form), ("result", result)], Whole(*count));
+    "psi_agent_bridge_requests_total" = |it, lines| for form in Form::VARIANTS {
+            for outcome in Outcome::VARIANTS {
+                let count = it.requests.get(&(*form, *outcome)).copied().unwrap_or_default();
+                let labels = [("form", form.into_str()), ("result", outcome.into_str())];
+                lines.write(&labels, Whole(count));
+            }
         },
         "Requests, by form and result.";
     "psi_agent_bridge_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.watch.total())),
@@ -60,35 +63,21 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
-    /// The metrics, with these values of the label `standing`. Those of TLS certificates are
-    /// exported only where TLS is in use.
-    pub fn new(standings: &[&'static str], uses_tls: bool) -> Self {
-        let of_form = |form: &'static Form| {
-            let outcomes = Outcome::VARIANTS.iter();
-            outcomes.map(|outcome| ((form.into_str(), outcome.into_str()), 0))
-        };
-        Self(Mutex::new(State {
-            nodes: standings.iter().map(|&standing| (standing, 0)).collect(),
-            requests: Form::VARIANTS.iter().flat_map(of_form).collect(),
-            certificates: certificate_reads(uses_tls),
-            ..State::default()
-        }))
-    }
-
     /// The state, which is valid even after a panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set_nodes(&self, standing: &'static str, count: usize) {
-        self.state().nodes.insert(standing, count);
+    /// Adds the metrics of TLS certificates where TLS is in use.
+    pub fn set_tls(&self, uses_tls: bool) {
+        self.state().certificates = certificate_reads(uses_tls);
     }
 
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
     /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
         let mut state = self.state();
-        *state.requests.entry((form.into_str(), outcome.into_str())).or_default() += 1;
+        *state.requests.entry((form, outcome)).or_default() += 1;
         // load-watcher's document can have no Nodes, so its client gets no error.
         if form == Form::Watcher || outcome == Outcome::Refused {
             return;
@@ -127,12 +116,13 @@ impl BridgeMetrics {
         certificates::record(&mut self.state().certificates, outcome);
     }
 
-    /// The metrics in the text format.
-    pub fn render(&self) -> Vec<u8> {
-        let (mut chunks, state) = (Vec::new(), self.state());
+    /// The metrics in the text format, with the number of Nodes for each state of their value.
+    pub fn render(&self, nodes: BTreeMap<&'static str, usize>) -> Vec<u8> {
+        let (mut chunks, mut state) = (Vec::new(), self.state());
+        state.nodes = nodes;
         write_process(&mut chunks);
-        write_families(&mut chunks, BRIDGE, slice::from_ref(&*state));
-        write_families(&mut chunks, CERTIFICATES, slice::from_ref(&state.certificates));
+        write_families(&mut chunks, BRIDGE, once(&*state));
+        write_families(&mut chunks, CERTIFICATES, once(&state.certificates));
         chunks.concat()
     }
 }

@@ -10,32 +10,21 @@ const REPEAT_EVERY: Duration = Duration::from_secs(600);
 /// The kind of an error, and its errno.
 type ErrorKey = (&'static str, Option<i32>);
 
-/// When errors were last logged, by kind and errno. Both are closed sets, so the map stays small,
-/// whatever the names of cgroups are.
+/// When errors were last logged, and how many were suppressed since, by kind and errno. Both are
+/// closed sets, so the map stays small, whatever the names of cgroups are.
 #[derive(Debug, Default)]
-pub(super) struct ErrorLog(HashMap<ErrorKey, LogEntry>);
-
-#[derive(Debug)]
-struct LogEntry {
-    at: Instant,
-    suppressed: u64,
-}
+pub(super) struct ErrorLog(HashMap<ErrorKey, (Instant, u64)>);
 
 impl ErrorLog {
     /// The number of errors of this kind that were suppressed since the last logged one; `None` if
     /// this error is to be suppressed, too.
     pub(super) fn suppressed_before(&mut self, key: ErrorKey, now: Instant) -> Option<u64> {
-        let logged = self.0.get_mut(&key);
-        match logged {
-            Some(logged) if now.saturating_duration_since(logged.at) < REPEAT_EVERY => {
-                logged.suppressed += 1;
+        match self.0.get_mut(&key) {
+            Some((at, suppressed)) if now.saturating_duration_since(*at) < REPEAT_EVERY => {
+                *suppressed += 1;
                 None
             }
-            _ => {
-                let suppressed = logged.map_or(0, |logged| logged.suppressed);
-                self.0.insert(key, LogEntry { at: now, suppressed: 0 });
-                Some(suppressed)
-            }
+            _ => Some(self.0.insert(key, (now, 0)).map_or(0, |(_, suppressed)| suppressed)),
         }
     }
 }

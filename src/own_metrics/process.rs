@@ -1,21 +1,17 @@
 //! The metrics of the process, which agent and bridge have: `process_*`, `psi_agent_build_info` and
 //! dropped lines of the log.
 
-use std::slice;
+use std::iter::once;
 use std::sync::OnceLock;
+
+use tracing_appender::non_blocking::ErrorCounter;
 
 use crate::kernel::own_process::OwnProcess;
 use crate::text_format::Number::{Float, Whole};
 use crate::text_format::{FamiliesOf, families, write_families};
 
-/// Returns the number of lines that the log of this process has dropped. A process has at most one
-/// log.
-static DROPPED_LINES: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
-
-/// Counts the lines that the log drops from now on.
-pub(crate) fn count_dropped_lines(dropped: impl Fn() -> usize + Send + Sync + 'static) {
-    DROPPED_LINES.get_or_init(|| Box::new(dropped));
-}
+/// Counts the lines that the log of this process drops. A process has at most one log.
+pub(crate) static DROPPED_LINES: OnceLock<ErrorCounter> = OnceLock::new();
 
 static PROCESS: &FamiliesOf<OwnProcess> = families! {
     "process_cpu_seconds_total" = |own, lines| lines.write(&[], Float(own.cpu_seconds)),
@@ -37,7 +33,7 @@ static PROGRAM: &FamiliesOf<()> = families! {
         |(), lines| lines.write(&[("version", env!("CARGO_PKG_VERSION"))], Whole(1)),
         "Version of the agent in the label version; always 1.";
     "psi_agent_log_lines_dropped_total" = |(), lines| {
-            let dropped = DROPPED_LINES.get().map_or(0, |dropped| dropped());
+            let dropped = DROPPED_LINES.get().map_or(0, ErrorCounter::dropped_lines);
             lines.write(&[], Whole(dropped as u64));
         },
         "Lines of the log that were dropped because stderr was blocked.";
@@ -46,7 +42,7 @@ static PROGRAM: &FamiliesOf<()> = families! {
 /// Appends the metrics. Those of the process are absent if its files can't be read.
 pub(super) fn write_process(chunks: &mut Vec<Vec<u8>>) {
     if let Ok(process) = OwnProcess::read() {
-        write_families(chunks, PROCESS, slice::from_ref(&process));
+        write_families(chunks, PROCESS, once(&process));
     }
-    write_families(chunks, PROGRAM, &[()]);
+    write_families(chunks, PROGRAM, once(&()));
 }

@@ -1,10 +1,12 @@
 //! What the agent's own metrics show, beside the score.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::error_log::ErrorLog;
 use super::results::Results;
 use crate::agent_status::AgentStatus;
+use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::TreeHealth;
@@ -15,38 +17,22 @@ use crate::text_format::{FamiliesOf, families};
 /// Kinds of read errors that have an alert, and so a series from the start.
 const ALERTED_KINDS: [&str; 3] = ["refused", "malformed", "failed"];
 
-/// Readings of the node for one reason, and the time that they took.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Passes {
-    pub(super) count: u64,
-    pub(super) took: Duration,
-}
-
-impl Passes {
-    pub(super) fn add(&mut self, took: Duration) {
-        self.count += 1;
-        self.took += took;
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) status: AgentStatus,
-    pub(super) ticks: Passes,
-    pub(super) scrapes: Passes,
+    /// Readings of the node by reason, and the time that they took.
+    pub(super) passes: BTreeMap<&'static str, (u64, Duration)>,
     pub(super) in_scope: usize,
     pub(super) tree: TreeHealth,
-    pub(super) read_log: ErrorLog,
     /// Whether the kernel reports the node's pressure; `None` before the first reading.
     pub(super) reports: Option<PerResource<bool>>,
     pub(super) has_cgroup2: bool,
-    /// Names of the levels, and the points from which they begin.
-    pub(super) levels: Vec<(&'static str, u8)>,
+    pub(super) levels: Option<Thresholds>,
     /// `None` without a source of pods.
     pub(super) matching: Option<Matching>,
     pub(super) pod_watch: Results,
     pub(super) undecodable_pods: u64,
-    pub(super) undecodable_log: ErrorLog,
+    pub(super) error_log: ErrorLog,
     pub(super) publishes: Results,
     pub(super) is_unrestricted: bool,
     pub(super) heartbeat: Duration,
@@ -59,14 +45,12 @@ pub(super) struct State {
 
 /// Metrics of every agent. Those of results have no series where the feature is off.
 pub(super) static ALWAYS: &FamiliesOf<State> = families! {
-    "psi_agent_samples_total" = |it, lines| {
-            lines.write(&[("reason", "scrape")], Whole(it.scrapes.count));
-            lines.write(&[("reason", "tick")], Whole(it.ticks.count));
+    "psi_agent_samples_total" = |it, lines| for (reason, (count, _)) in &it.passes {
+            lines.write(&[("reason", reason)], Whole(*count));
         },
         "Readings of the node and its cgroups, by reason.";
-    "psi_agent_sample_seconds_total" = |it, lines| {
-            lines.write(&[("reason", "scrape")], Float(it.scrapes.took.as_secs_f64()));
-            lines.write(&[("reason", "tick")], Float(it.ticks.took.as_secs_f64()));
+    "psi_agent_sample_seconds_total" = |it, lines| for (reason, (_, took)) in &it.passes {
+            lines.write(&[("reason", reason)], Float(took.as_secs_f64()));
         },
         "Time spent reading the node and its cgroups, by reason, in seconds.";
     "psi_agent_cgroups" = |it, lines| lines.write(&[], Whole(it.in_scope as u64)),
@@ -93,8 +77,9 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
         "Whether the kernel reports the node's pressure of this resource (1) or not (0).";
     "psi_agent_cgroup_v2" = |it, lines| lines.write(&[], Whole(it.has_cgroup2.into())),
         "Whether the node has cgroup v2 (1) or not (0). Without it there is no score.";
-    "psi_agent_level_threshold" = |it, lines| for (level, points) in &it.levels {
-            lines.write(&[("level", level)], Float(f64::from(*points) / 100.0));
+    "psi_agent_level_threshold" = |it, lines| if let Some(levels) = it.levels {
+            lines.write(&[("level", "high")], Float(f64::from(levels.high()) / 100.0));
+            lines.write(&[("level", "medium")], Float(f64::from(levels.medium()) / 100.0));
         },
         "Score at which the level begins, 0 to 1; --levels divided by 100.";
     "psi_agent_publishes_total" = |it, lines| it.publishes.write(lines),

@@ -29,26 +29,11 @@ pub struct Peer {
     pub only_probes: bool,
 }
 
-impl Peer {
-    fn is_local(self) -> bool {
-        self.address.to_canonical().is_loopback()
-    }
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessRules {
     pub tls: bool,
     pub tokens: bool,
     pub page: Page,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requirement {
-    Nothing,
-    /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
-    Token(&'static str),
-    /// The request is refused, with or without a token.
-    Refused(Refusal),
 }
 
 /// The response to a request that is refused before its token is checked.
@@ -71,35 +56,38 @@ const FOREIGN_HOST: Refusal = (
 );
 
 impl AccessRules {
-    /// What a request of this peer for this path needs. `host` is its header `Host`.
-    pub fn requirement(&self, peer: Peer, path: &str, host: Option<&str>) -> Requirement {
+    /// What a request of this peer for this path needs: nothing, or a token whose account may get the
+    /// path, as a ClusterRole lists it under `nonResourceURLs`. `host` is its header `Host`.
+    pub fn requirement(
+        &self,
+        peer: Peer,
+        path: &str,
+        host: Option<&str>,
+    ) -> Result<Option<&'static str>, Refusal> {
         if peer.only_probes {
             let is_probe = [LIVEZ, READYZ].contains(&path);
-            return if is_probe { Requirement::Nothing } else { Requirement::Refused(NO_PROBE) };
+            return if is_probe { Ok(None) } else { Err(NO_PROBE) };
         }
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
         // The metrics need it: a client that sends its token unencrypted here would do so
         // elsewhere, too.
-        let plain_allowed = peer.is_local() && path != Some(METRICS);
+        let is_local = peer.address.to_canonical().is_loopback();
+        let plain_allowed = is_local && path != Some(METRICS);
         if self.tls && !peer.is_encrypted && !plain_allowed {
-            return Requirement::Refused(NOT_ENCRYPTED);
+            return Err(NOT_ENCRYPTED);
         }
         match (path, self.page) {
-            (None, _) => Requirement::Nothing,
-            (Some(METRICS), _) => self.token(METRICS),
-            (Some(_), Page::Off) => Requirement::Refused(PAGE_IS_OFF),
-            (Some(_), _) if peer.is_local() => match host {
-                Some(host) if !is_own_name(host) => Requirement::Refused(FOREIGN_HOST),
-                _ => Requirement::Nothing,
+            (None, _) => Ok(None),
+            (Some(METRICS), _) => Ok(self.tokens.then_some(METRICS)),
+            (Some(_), Page::Off) => Err(PAGE_IS_OFF),
+            (Some(_), _) if is_local => match host {
+                Some(host) if !is_own_name(host) => Err(FOREIGN_HOST),
+                _ => Ok(None),
             },
-            (Some(_), Page::Loopback) => Requirement::Refused(PAGE_IS_LOCAL),
-            (Some(path), Page::Anywhere) => self.token(path),
+            (Some(_), Page::Loopback) => Err(PAGE_IS_LOCAL),
+            (Some(path), Page::Anywhere) => Ok(self.tokens.then_some(path)),
         }
-    }
-
-    fn token(&self, path: &'static str) -> Requirement {
-        if self.tokens { Requirement::Token(path) } else { Requirement::Nothing }
     }
 }
 
@@ -127,7 +115,9 @@ pub fn bearer_token(header: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const FREE: Requirement = Requirement::Nothing;
+    type Requirement = Result<Option<&'static str>, Refusal>;
+
+    const FREE: Requirement = Ok(None);
     const PATHS: [&str; 5] = ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"];
 
     fn peer(address: &str, is_encrypted: bool) -> Peer {
@@ -135,7 +125,7 @@ mod tests {
     }
 
     fn refused(refusal: Refusal) -> Requirement {
-        Requirement::Refused(refusal)
+        Err(refusal)
     }
 
     /// What each of [`PATHS`] needs.
@@ -147,11 +137,12 @@ mod tests {
 
     #[test]
     fn loopback_addresses_are_recognised_in_all_forms() {
+        let page = |address| AccessRules::default().requirement(peer(address, false), PAGE, None);
         for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
-            assert!(peer(local, false).is_local(), "{local}");
+            assert_eq!(page(local), FREE, "{local}");
         }
         for foreign in ["10.0.0.7", "::ffff:10.0.0.7", "fe80::1", "::", "0.0.0.0", "::7f00:1"] {
-            assert!(!peer(foreign, false).is_local(), "{foreign}");
+            assert_eq!(page(foreign), refused(PAGE_IS_LOCAL), "{foreign}");
         }
     }
 
@@ -179,7 +170,7 @@ mod tests {
     #[test]
     fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
         let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(Requirement::Token);
+        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(|path| Ok(Some(path)));
         assert_eq!(needed(rules, "10.0.0.7", true), [page, snapshot, metrics, FREE, FREE]);
         assert_eq!(needed(rules, "127.0.0.1", true), [FREE, FREE, metrics, FREE, FREE]);
         let local = refused(PAGE_IS_LOCAL);

@@ -41,10 +41,6 @@ impl Activity {
         InProgress(self.clone())
     }
 
-    fn phase(&self) -> Phase {
-        self.0.borrow().0
-    }
-
     /// Connections without a request come first, the one that is idle longest before all others.
     /// Then comes the one with the oldest request, which a client that reads slowly has.
     fn eviction_order(&self) -> (bool, Instant) {
@@ -85,7 +81,7 @@ impl Places {
 
     /// Closes the connections without a request until now.
     pub(super) fn close_new(&self) {
-        let is_new = |place: &&Place| place.activity.phase() == Phase::New;
+        let is_new = |place: &&Place| place.activity.0.borrow().0 == Phase::New;
         self.0.iter().filter(is_new).for_each(|place| place.task.abort());
     }
 

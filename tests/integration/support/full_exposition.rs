@@ -31,7 +31,7 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
         let metrics = OwnMetrics::default();
-        metrics.set_tls();
+        metrics.set_tls(true);
         metrics.set_publishing("on", Duration::ZERO, true);
         let mut tick = Tick::of_vms(moment(), Duration::ZERO, 4, Vec::new());
         tick.report.matching = Some(Matching::default());
@@ -39,8 +39,9 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         Decision::VARIANTS.iter().for_each(|&decision| metrics.token_reviewed(Ok(decision)));
         let mut features = Vec::new();
         metrics.write(&mut features);
-        let bridge = BridgeMetrics::new(&Standing::ALL.map(Standing::word), false);
-        [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge.render())]
+        let nodes = Standing::ALL.map(|standing| (standing.word(), 0));
+        let bridge = BridgeMetrics::default().render(nodes.into());
+        [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge)]
     })
 }
 
