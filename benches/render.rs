@@ -106,7 +106,6 @@ fn sample() -> ScrapeSample {
             pressure: PressureReadings::default(),
             irq: None,
             cpu_times: None,
-            reclaim: None,
             memory: None,
             devices: Arc::default(),
         },

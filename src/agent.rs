@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
-use crate::client::cluster::block_on;
-use crate::config::RunConfig;
+use crate::client::cluster::{OwnNode, block_on};
+use crate::config::{Auth, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::host::{Host, node_identity};
@@ -16,12 +16,12 @@ use crate::own_metrics::OwnMetrics;
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
+use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::tls::Tls;
 use crate::waiting::CpuSource;
 use ticks::Ticks;
 
-mod access;
 mod publishing;
 mod ticks;
 
@@ -32,7 +32,7 @@ pub fn run(config: &RunConfig) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let RunningAgent { server, service, ticks } = tokio::select! {
+    let (server, service, ticks) = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
@@ -47,19 +47,12 @@ async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     }
 }
 
-struct RunningAgent {
-    server: Server,
-    service: Arc<AgentService>,
-    ticks: Ticks,
-}
-
-/// Starts all parts of the agent. Does not wait for the kernel or the API server, so the HTTP
-/// server responds before the first sample.
-async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
+/// Starts all parts of the agent: the server, what it serves, and the ticks. Does not wait for the
+/// kernel or the API server, so the HTTP server responds before the first sample.
+async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>, Ticks)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
-    warn_of_missing_cgroup2(&host);
-    let found = describe(&host);
+    let found = describe_cgroups(&host);
     let cpu_source = describe_cpu_source(&host);
     let metrics = Arc::new(OwnMetrics::default());
     metrics.set_node(!host.node_alone, score.levels);
@@ -69,7 +62,10 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(&source.pods()).await?;
-    let authenticator = access::authenticator(config, node.as_ref(), &metrics)?;
+    let authenticator = match config.access.auth {
+        Auth::None => None,
+        Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),
+    };
     let pods = pod_source::follow(source, node.clone(), &metrics)?;
     let sampler =
         Sampler::start(host.into_collector(source, Some(export)), pods.clone(), TICK_INTERVAL)
@@ -95,18 +91,19 @@ async fn start(config: &RunConfig) -> anyhow::Result<RunningAgent> {
         rules: config.access_rules(),
         authenticator,
     };
-    Ok(RunningAgent { server, service: Arc::new(service), ticks })
+    Ok((server, Arc::new(service), ticks))
 }
 
-/// Logs a warning and continues: an agent that exited here would be restarted forever.
-fn warn_of_missing_cgroup2(host: &Host) {
-    if host.node_alone {
-        let path = host.root.path().display();
-        tracing::warn!(
-            "{path} is not cgroup v2, so the node's pods can't be read, and no score is published: \
-             boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
-        );
-    }
+fn authenticator(
+    node: Option<&OwnNode>,
+    metrics: &Arc<OwnMetrics>,
+) -> anyhow::Result<Arc<Authenticator>> {
+    let node = node.context("there is no API server to review tokens")?;
+    let metrics = Arc::clone(metrics);
+    let report = move |outcome: Outcome<'_>| metrics.token_reviewed(outcome);
+    let authenticator = Authenticator::new(node.api.clone(), report)
+        .context("cannot authenticate clients: the system provides no random numbers")?;
+    Ok(Arc::new(authenticator))
 }
 
 /// The source of CPU wait time. A kernel that counts no run delay is an error where that was chosen.
@@ -124,15 +121,20 @@ fn describe_cpu_source(host: &Host) -> String {
     format!("{} (this kernel counts no run delay)", source.into_str())
 }
 
-fn describe(host: &Host) -> String {
-    let path = host.root.path().display();
+/// The cgroups that are read. A node without cgroup v2 is a warning.
+fn describe_cgroups(host: &Host) -> String {
+    let path = host.root.path.display();
     if host.node_alone {
+        // An agent that exited here would be restarted forever.
+        tracing::warn!(
+            "{path} is not cgroup v2, so the node's pods can't be read, and no score is published: \
+             boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
+        );
         return format!("the node alone ({path} is not cgroup v2)");
     }
-    match &host.mount {
-        Some(mount) if mount.hybrid => format!("{path} (cgroup v2 beside v1)"),
-        Some(_) => format!("{path} (cgroup v2)"),
-        None if host.root.is_cgroup2() => format!("{path} (cgroup v2, by --cgroup-root)"),
-        None => format!("{path} (not a cgroup2 mount: its files are read as a copy)"),
+    if host.root.is_cgroup2 {
+        format!("{path} (cgroup v2)")
+    } else {
+        format!("{path} (not a cgroup2 mount: its files are read as a copy)")
     }
 }

@@ -57,7 +57,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
             tracing::info!("Stopped");
             Ok(())
         }
-        error = watching => Err(error.into()),
+        error = watching => Err(error),
     }
 }
 

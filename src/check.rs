@@ -14,13 +14,13 @@ use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::{CheckConfig, CpuSourceFlag};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
-use crate::score::{NodeScore, Scorer};
+use crate::score::Scorer;
 use crate::waiting::{CpuSource, Population};
 use cluster::api_server;
-use finding::{Finding, Verdict};
+use finding::{Finding, fail, lines, warn};
 
 mod cluster;
 mod finding;
@@ -31,52 +31,57 @@ const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
 /// Checks this host and writes the findings. The exit code is 1 when a finding failed, else 0.
 pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let findings = check_host(config);
-    let text: String = findings.iter().map(Finding::to_string).collect();
+    let text: String = findings.iter().map(lines).collect();
     print(text, out).context("cannot write the findings")?;
-    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
+    let failed = findings.iter().any(|(_, finding)| is_fatal(finding));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn check_host(config: &CheckConfig) -> Vec<Finding> {
+fn is_fatal(finding: &Finding) -> bool {
+    finding.as_ref().is_err_and(|problem| problem.is_fatal)
+}
+
+fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     let host = match Host::open(&config.source) {
         Ok(host) => host,
         Err(error) => {
             let error = error.to_string();
             let (text, remedy) = error.rsplit_once(": ").unwrap_or((&error, ""));
-            return vec![Finding::fail("host", text, remedy)];
+            return vec![("host", fail(text, remedy))];
         }
     };
-    let mut buffer = ReadBuffer::default();
-    let mut findings = vec![kernel(&host.proc, &mut buffer), cgroup_root(&host)];
-    let mut pressure = node_pressure(&host, &mut buffer);
-    let psi_is_on = pressure.verdict != Verdict::Fail;
-    if host.cpu_source == CpuSource::RunDelay && !psi_is_on {
+    let buffer = &mut ReadBuffer::default();
+    let mut pressure = node_pressure(&host, buffer);
+    let psi_is_on = !is_fatal(&pressure);
+    if let (CpuSource::RunDelay, Err(problem)) = (host.cpu_source, &mut pressure) {
         // The CPU score does not need PSI.
-        pressure.verdict = Verdict::Warn;
+        problem.is_fatal = false;
     }
-    findings.push(pressure);
-
+    let mut findings = vec![
+        ("kernel", kernel(&host.proc, buffer)),
+        ("cgroup v2", cgroup_root(&host)),
+        ("pressure", pressure),
+    ];
     if !host.node_alone {
-        let mut tree = CgroupTree::new(Arc::clone(&host.root), TreeScope::All, 0);
+        let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
         tree.follow(clock::now().at);
-        findings.push(cgroups(&mut tree));
+        findings.push(("cgroups", cgroups(&mut tree)));
         if psi_is_on {
-            findings.push(cgroup_pressure(&tree, &mut buffer));
+            findings.push(("cgroup PSI", cgroup_pressure(&tree, buffer)));
         }
-        findings.push(controllers(tree.root(), &mut buffer));
-        findings.push(pods(&tree));
+        findings.push(("controls", controllers(tree.root(), buffer)));
+        findings.push(("pods", Ok(pods(&tree))));
         findings.extend(score(config, host));
     }
     findings.extend(api_server(config));
-    findings.extend(certificate(config));
+    findings.extend(certificate(config).map(|finding| ("tls", finding)));
     findings
 }
 
 fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
     match proc.kernel_release(buffer) {
-        Some(release) => Finding::ok("kernel", format!("Linux {release}")),
-        None => Finding::warn(
-            "kernel",
+        Some(release) => Ok(format!("Linux {release}")),
+        None => warn(
             "no release in sys/kernel/osrelease below --proc-root",
             "mount the host's /proc, and set --proc-root to it",
         ),
@@ -84,40 +89,34 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 }
 
 fn cgroup_root(host: &Host) -> Finding {
-    let path = host.root.path().display();
+    let path = host.root.path.display();
     if host.node_alone {
-        return Finding::fail(
-            "cgroup v2",
+        return fail(
             format!("{path} is not cgroup v2: the agent would run without a score"),
             "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
              /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    if !host.root.is_cgroup2() {
-        return Finding::warn(
-            "cgroup v2",
+    if !host.root.is_cgroup2 {
+        return warn(
             format!("{path} is not a cgroup2 mount; its files are read as a copy"),
             "omit --cgroup-root to read the cgroups of this host",
         );
     }
     if host.root.is_namespaced() {
-        return Finding::warn(
-            "cgroup v2",
+        return warn(
             format!("{path} shows only part of the host's cgroups"),
             "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
-    let beside = if beside { ", beside cgroup v1" } else { "" };
-    Finding::ok("cgroup v2", format!("{path}{beside}"))
+    Ok(path.to_string())
 }
 
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
 /// reading fails.
 fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
-    let about = "pressure";
     let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
-        Ok(()) => return Finding::ok(about, "cpu, memory and io are readable"),
+        Ok(()) => return Ok("cpu, memory and io are readable".to_owned()),
         Err(error) => error,
     };
     match error.kind {
@@ -125,28 +124,23 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             let read = CgroupDir::open(&host.root, "/", false)
                 .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
             match read {
-                Ok(()) => Finding::warn(
-                    about,
-                    format!("{error}; the root cgroup's files are read instead"),
-                    REFUSED,
-                ),
-                Err(_) => Finding::fail(about, error.to_string(), REFUSED),
+                Ok(()) => {
+                    warn(format!("{error}; the root cgroup's files are read instead"), REFUSED)
+                }
+                Err(_) => fail(error, REFUSED),
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
             let parameter = host.proc.boot_parameter("psi", buffer);
             let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
-            Finding::fail(
-                about,
+            fail(
                 format!("off in this kernel ({error}; its command line has {parameter})"),
                 "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
             )
         }
-        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => Finding::fail(
-            about,
-            error.to_string(),
-            "report the content of this file as an issue of psi-agent",
-        ),
+        ReadErrorKind::Malformed(_) | ReadErrorKind::Failed(_) => {
+            fail(error, "report the content of this file as an issue of psi-agent")
+        }
     }
 }
 
@@ -159,12 +153,11 @@ fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result
 
 fn cgroups(tree: &mut CgroupTree) -> Finding {
     let health = tree.health();
-    let count = tree.len();
+    let count = tree.count();
     let errors = tree.take_errors();
     match errors.first() {
-        None => Finding::ok("cgroups", format!("{count} found, {} watched", health.watches)),
-        Some(error) => Finding::warn(
-            "cgroups",
+        None => Ok(format!("{count} found, {} watched", health.watches)),
+        Some(error) => warn(
             format!("{count} found; {} errors, first: {error}", errors.len()),
             "run as a user with read access to the cgroups; raise fs.inotify.max_user_watches",
         ),
@@ -174,28 +167,26 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
 fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     let mut off = Vec::new();
     let mut wrong = Vec::new();
-    for node in tree.nodes() {
-        match node.dir.pressure(Resource::Cpu, buffer) {
+    for dir in tree.dirs() {
+        match dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
             Err(error) if !error.is_vanished() => wrong.push(error),
-            Err(_) if node.dir.is_alive() => off.push(&*node.cgroup.path),
+            Err(_) if dir.is_alive() => off.push(&*dir.cgroup.path),
             Err(_) => {}
         }
     }
     if let Some(error) = wrong.first() {
-        return Finding::warn(
-            "cgroup PSI",
-            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
+        return warn(
+            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.count()),
             "run as a user with read access to the cgroups",
         );
     }
     match off.first() {
-        None => Finding::ok("cgroup PSI", "on for every cgroup"),
+        None => Ok("on for every cgroup".to_owned()),
         Some(first) => {
             let file = tree.root().full_path(first).join("cgroup.pressure");
-            Finding::warn(
-                "cgroup PSI",
-                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
+            warn(
+                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.count()),
                 format!("echo 1 > {}", file.display()),
             )
         }
@@ -208,64 +199,52 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     let all = [("cpu", on.cpu), ("memory", on.memory), ("io", on.io), ("pids", on.pids)];
     let off: Vec<&str> = all.into_iter().filter_map(|(name, on)| (!on).then_some(name)).collect();
     if off.is_empty() {
-        Finding::ok("controls", "cpu, memory, io and pids are on v2")
+        Ok("cpu, memory, io and pids are on v2".to_owned())
     } else {
-        Finding::warn(
-            "controls",
+        warn(
             format!("not on v2: {}; their usage and limits are not exported", off.join(", ")),
             "boot with systemd.unified_cgroup_hierarchy=1; pressure does not need them",
         )
     }
 }
 
-fn pods(tree: &CgroupTree) -> Finding {
+fn pods(tree: &CgroupTree) -> String {
     let (mut pods, mut containers) = (0, 0);
-    for node in tree.nodes() {
-        if let Place::Pod(pod) = &node.cgroup.place {
+    for dir in tree.dirs() {
+        if let Place::Pod(pod) = &dir.cgroup.place {
             pods += usize::from(pod.level == PodLevel::Pod);
             containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }
     }
-    Finding::ok("pods", format!("{pods} pods and {containers} containers found by path"))
+    format!("{pods} pods and {containers} containers found by path")
 }
 
 /// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
 /// files that are not readable.
-fn score(config: &CheckConfig, host: Host) -> Vec<Finding> {
+fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
     let (source, counts_run_delay) = (host.cpu_source, host.counts_run_delay);
     let mut collector = host.into_collector(&config.source, None);
     collector.tick(None);
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
     let tick = collector.tick(None);
     let score = Scorer::of_one_window(COUNTED.to_vec(), &tick);
+    let population = score.population.map_or("containers", Population::plural);
+    let members = format!("{} {population}", score.containers.len());
     let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
-    let members = format!(
-        "{} {}",
-        score.containers.len(),
-        score.population.map_or("containers", Population::plural)
-    );
     let hidden = (hidden > 0).then(|| format!("{hidden} of {members}"));
     let source = cpu_source(config, source, counts_run_delay, hidden);
-    files(&tick.report.errors).into_iter().chain([scored(&score, members), source]).collect()
-}
-
-fn files(errors: &[ReadError]) -> Option<Finding> {
-    Some(Finding::warn(
-        "files",
-        format!("{}; {} errors in all", errors.first()?, errors.len()),
-        "run as a user who may read it; if it is malformed, report its content as an issue of psi-agent",
-    ))
-}
-
-/// Reports what is scored and, if there is no score, why.
-fn scored(score: &NodeScore, members: String) -> Finding {
-    let about = "scored";
-    match score.missing(&COUNTED) {
-        None => Finding::ok(about, members),
-        Some(missing) => {
-            Finding::warn(about, format!("{members}; no score: {missing}"), missing.remedy())
-        }
-    }
+    let scored = match score.missing(&COUNTED) {
+        None => Ok(members),
+        Some(missing) => warn(format!("{members}; no score: {missing}"), missing.remedy()),
+    };
+    let files = tick.report.errors.first().map(|error| {
+        let finding = warn(
+            format!("{error}; {} errors in all", tick.report.errors.len()),
+            "run as a user who may read it; if it is malformed, report its content as an issue of psi-agent",
+        );
+        ("files", finding)
+    });
+    files.into_iter().chain([("scored", scored), ("cpu source", source)]).collect()
 }
 
 fn cpu_source(
@@ -274,22 +253,18 @@ fn cpu_source(
     counts_run_delay: bool,
     hidden: Option<String>,
 ) -> Finding {
-    let about = "cpu source";
     let chosen =
         if config.source.cpu_source == CpuSourceFlag::Auto { ", chosen by auto" } else { "" };
     match (source, hidden) {
-        (CpuSource::Psi, _) if !counts_run_delay => Finding::ok(
-            about,
-            format!("PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"),
-        ),
-        (CpuSource::Psi, _) => Finding::ok(about, format!("PSI{chosen}")),
-        (CpuSource::RunDelay, _) if !counts_run_delay => Finding::fail(
-            about,
+        (CpuSource::Psi, _) if !counts_run_delay => Ok(format!(
+            "PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"
+        )),
+        (CpuSource::Psi, _) => Ok(format!("PSI{chosen}")),
+        (CpuSource::RunDelay, _) if !counts_run_delay => fail(
             "run delay is not counted by this kernel, so there is no CPU score",
             "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
         ),
-        (CpuSource::RunDelay, Some(hidden)) => Finding::fail(
-            about,
+        (CpuSource::RunDelay, Some(hidden)) => fail(
             format!(
                 "run delay{chosen} is not readable, so there is no CPU score: --proc-root does not \
                  show all threads of {hidden}"
@@ -297,13 +272,10 @@ fn cpu_source(
             "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
              or choose --cpu-source=psi",
         ),
-        (CpuSource::RunDelay, None) => Finding::ok(
-            about,
-            format!(
-                "run delay{chosen}: the host's processes are visible in {}",
-                config.source.proc_root.display()
-            ),
-        ),
+        (CpuSource::RunDelay, None) => Ok(format!(
+            "run delay{chosen}: the host's processes are visible in {}",
+            config.source.proc_root.display()
+        )),
     }
 }
 
@@ -312,10 +284,9 @@ fn certificate(config: &CheckConfig) -> Option<Finding> {
     let files = config.tls.certificate()?;
     let path = files.certificate.display().to_string();
     Some(match files.read() {
-        Ok(_) => Finding::ok("tls", format!("{path} matches its key")),
-        Err(error) => Finding::fail(
-            "tls",
-            error.to_string(),
+        Ok(_) => Ok(format!("{path} matches its key")),
+        Err(error) => fail(
+            error,
             "provide certificate and key, or omit --tls-cert-file and --tls-private-key-file",
         ),
     })

@@ -1,6 +1,5 @@
 //! The one place that reads the clocks. Everything else takes time as an argument.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -48,11 +47,5 @@ impl Clock {
 impl Default for Clock {
     fn default() -> Self {
         Self::new(now)
-    }
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
     }
 }

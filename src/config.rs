@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 pub use command::{BridgeConfig, CheckConfig, Command, OnceConfig, RunConfig, TopConfig};
-pub use flags::{Auth, LogConfig, LogFormat, Publish, ScoreFlags};
+pub use flags::{Auth, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags};
 pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};
 
 mod command;

@@ -6,7 +6,6 @@
 //! follows a value from a file to an annotation.
 
 pub mod agent;
-pub mod agent_status;
 pub mod bridge;
 pub mod cgroup_path;
 pub mod check;

@@ -1,11 +1,12 @@
 //! `psi-agent once`: prints the metrics, with the score of a single window.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::client::output::print;
 use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
@@ -43,11 +44,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     }
     let scrapes = Scrapes::new(config.export.families.clone());
     for text in scrapes.begin(sample, Some(&assessment), &metrics) {
-        match out.write_all(&text).and_then(|()| out.flush()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-            Err(error) => return Err(error).context("cannot write the metrics"),
-        }
+        print(text, out).context("cannot write the metrics")?;
     }
     Ok(())
 }

@@ -5,10 +5,13 @@ use std::iter::once;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::agent_status::{AgentStatus, CandidateName, DatedError, PublishedValue};
+use strum::VariantNames;
+
 use crate::client::cluster::call::CallError;
+use crate::client::snapshot::{AgentStatus, CandidateName, DatedError, PublishedValue};
 use crate::clock::Moment;
 use crate::contract::Thresholds;
+use crate::kernel::ReadErrorKind;
 use crate::kernel::resource::PerResource;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
@@ -30,8 +33,17 @@ mod state;
 const WRITTEN: &str = "written";
 const DRY_RUN: &str = "dry_run";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OwnMetrics(Mutex<State>);
+
+impl Default for OwnMetrics {
+    /// The metrics of an agent that has just started: each kind of read error counts from 0.
+    fn default() -> Self {
+        let read_errors = ReadErrorKind::VARIANTS.iter().map(|kind| ((*kind).into(), 0)).collect();
+        let status = AgentStatus { read_errors, ..AgentStatus::default() };
+        Self(Mutex::new(State { status, ..State::default() }))
+    }
+}
 
 impl OwnMetrics {
     /// The state, which is valid even after a panic.
@@ -52,7 +64,7 @@ impl OwnMetrics {
     /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
     pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
         let mut state = self.state();
-        state.status.publish.mode = Some(mode);
+        state.status.publish.mode = Some(mode.into());
         state.heartbeat = heartbeat;
         // The alert on failures compares them with the successes.
         state.publishes = Results::from_start(match mode {
@@ -67,7 +79,7 @@ impl OwnMetrics {
     }
 
     pub fn set_level(&self, level: &'static str) {
-        self.state().status.publish.level = Some(level);
+        self.state().status.publish.level = Some(level.into());
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
@@ -95,13 +107,13 @@ impl OwnMetrics {
             state.status.last_read_error = Some(DatedError::new(error, moment.unix_ms));
         }
         for error in &report.errors {
-            *state.status.read_errors.entry(error.kind.word()).or_default() += 1;
+            *state.status.read_errors.entry(error.kind.into_str().into()).or_default() += 1;
             let logged = state.error_log.suppressed_before(key_of(error.kind), moment.at);
             if let Some(suppressed) = logged {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
         }
-        *state.status.read_errors.entry("malformed").or_default() += report.dropped_io_rows;
+        *state.status.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
     }
 
     /// Records a pod that could not be decoded, and is skipped.
@@ -136,7 +148,7 @@ impl OwnMetrics {
     /// A value was published or, with `dry-run`, would have been.
     pub fn published(&self, value: PublishedValue) {
         let mut state = self.state();
-        let is_written = state.status.publish.mode == Some("on");
+        let is_written = state.status.publish.mode.as_deref() == Some("on");
         state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
         (state.status.publish.last, state.status.publish.error) = (Some(value), None);
         if state.publishes.succeeded() {
@@ -150,11 +162,11 @@ impl OwnMetrics {
         let mut state = self.state();
         // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {
-            state.publishes.count(error.word());
+            state.publishes.count(error.into_str());
             return tracing::debug!(%error, "Writing the score again");
         }
         state.status.publish.error = Some(DatedError::new(error, at_ms));
-        if state.publishes.failed(error.word()) {
+        if state.publishes.failed(error.into_str()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
     }
@@ -189,7 +201,7 @@ impl OwnMetrics {
     }
 
     pub fn candidate_failed(&self, error: &CallError) {
-        if self.state().candidate_writes.failed(error.word()) {
+        if self.state().candidate_writes.failed(error.into_str()) {
             tracing::warn!(
                 %error,
                 "Cannot label the pod of the VM to move first; trying again every minute: see \
@@ -238,7 +250,7 @@ impl OwnMetrics {
         if state.matching.is_some() {
             write_families(chunks, PODS, once(&*state));
         }
-        if state.status.publish.mode == Some("on") {
+        if state.status.publish.mode.as_deref() == Some("on") {
             write_families(chunks, PUBLISHING, once(&*state));
         }
         write_families(chunks, CERTIFICATES, once(&state.certificates));
@@ -248,7 +260,7 @@ impl OwnMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent_status::PublishStatus;
+    use crate::client::snapshot::PublishStatus;
 
     #[test]
     fn an_error_is_shown_until_a_value_is_published() {
@@ -261,13 +273,19 @@ mod tests {
         metrics.publish_failed(&CallError::NotFound, 2);
         metrics.publish_failed(&CallError::NotFound, 3);
         let error = DatedError { message: CallError::NotFound.to_string(), at_ms: 3 };
-        let failing =
-            PublishStatus { mode: Some("on"), error: Some(error), ..PublishStatus::default() };
+        let failing = PublishStatus {
+            mode: Some("on".into()),
+            error: Some(error),
+            ..PublishStatus::default()
+        };
         assert_eq!(publish(), failing);
         let value = PublishedValue { score: 35, observed_at_ms: 4 };
         metrics.published(value);
-        let working =
-            PublishStatus { mode: Some("on"), last: Some(value), ..PublishStatus::default() };
+        let working = PublishStatus {
+            mode: Some("on".into()),
+            last: Some(value),
+            ..PublishStatus::default()
+        };
         assert_eq!(publish(), working);
     }
 }

@@ -8,13 +8,15 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, block_on};
+use crate::client::cluster::{OwnNode, UndecodablePod, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
-use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
+use file::PodsFile;
+
+mod file;
 
 /// Interval of the checks whether the file of pods has changed.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +24,7 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
-pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
+pub async fn connect(source: &PodSource) -> anyhow::Result<Option<OwnNode>> {
     match source {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
         PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
@@ -67,7 +69,7 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
             }
         }
         if !was_listed && index.is_listed() {
-            tracing::info!(pods = index.len(), "The API server listed the pods");
+            tracing::info!(pods = index.count(), "The API server listed the pods");
         }
         metrics.pods_received();
         sender.send_replace(Some(Arc::new(index.clone())));
@@ -84,12 +86,12 @@ async fn follow_file(
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
             Ok(()) => metrics.pods_received(),
-            Err(error) => metrics.pods_failed(&error, clock::now().unix_ms),
+            Err(error) => metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms),
         }
     }
 }
 
-fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<(), PodsFileError> {
+fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> anyhow::Result<()> {
     if let Some(pods) = file.read_if_changed()? {
         index.replace(&pods);
         sender.send_replace(Some(Arc::new(index.clone())));

@@ -50,7 +50,7 @@ impl FromStr for Basis {
 }
 
 /// A Node's pressure, as its agent published it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodePressure {
     /// How much contention on the node slows its VMs down, 0 (not at all) to 100.
     pub score: u8,

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tracing::field::display;
 
-use crate::agent_status::{CandidateName, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
+use crate::client::snapshot::{CandidateName, PublishedValue};
 use crate::clock;
 use crate::config::{Publish, RunConfig};
 use crate::contract::NodePressure;
@@ -18,9 +18,8 @@ use crate::identity::Workload;
 use crate::own_metrics::OwnMetrics;
 use crate::publish::PublishedScore;
 use crate::publish::marker::Mark;
-use crate::publish::node_patch::Outputs;
 use crate::publish::plan::WriteReason;
-use crate::publish::publisher::{Report, Settings, publish};
+use crate::publish::publisher::{Publisher, Report};
 use crate::relief::Assessment;
 
 /// Time between two checks of the agent's restrictions, until they hold.
@@ -31,17 +30,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) fn start(
     config: &RunConfig,
     node: Option<OwnNode>,
-    assessments: watch::Receiver<Option<Arc<Assessment>>>,
+    mut assessments: watch::Receiver<Option<Arc<Assessment>>>,
     adopt: oneshot::Sender<NodePressure>,
     metrics: &Arc<OwnMetrics>,
 ) {
     let (flags, mode) = (&config.publishing, config.publishing.publish.mode(&config.source));
-    let word = match mode {
-        Publish::On => "on",
-        Publish::DryRun => "dry-run",
-        Publish::Off => "off",
-    };
-    metrics.set_publishing(word, flags.heartbeat_interval, flags.mark_candidate);
+    metrics.set_publishing(mode.into_str(), flags.heartbeat_interval, flags.mark_candidate);
     if mode == Publish::Off {
         return;
     }
@@ -50,25 +44,22 @@ pub(super) fn start(
     {
         tokio::spawn(check_restriction(node.clone(), Arc::clone(metrics)));
     }
-    let settings = Settings {
-        prefix: config.source.prefix.prefix.clone(),
-        thresholds: config.score.levels,
-        counted: config.score.score_resources.clone(),
-        outputs: Outputs {
-            label: flags.label,
-            taints: flags.taint_levels.iter().copied().collect(),
-        },
-        heartbeat: flags.heartbeat_interval,
-        node,
-        dry_run: mode == Publish::DryRun,
-        candidate_min_age: flags.candidate_min_age,
-        mark_candidate: flags.mark_candidate,
-        random,
-    };
-    let metrics = Arc::clone(metrics);
+    let mut publisher = Publisher::new(config, node, random);
+    let (metrics, mut adopt) = (Arc::clone(metrics), Some(adopt));
     tokio::spawn(async move {
-        let record = |report: &Report<'_>| record(&metrics, report);
-        publish(settings, assessments, adopt, record).await;
+        while assessments.changed().await.is_ok() {
+            let Some(assessment) = assessments.borrow_and_update().clone() else { continue };
+            let on_report = |report: &Report<'_>| {
+                if let Report::Adopted(found) = report
+                    && let Some(adopt) = adopt.take()
+                {
+                    // This fails only while the agent stops, and has dropped the receiver.
+                    let _ = adopt.send(**found);
+                }
+                record(&metrics, report);
+            };
+            publisher.take(&assessment, on_report).await;
+        }
     });
 }
 
@@ -115,11 +106,11 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
             metrics.candidate_named(candidate(workload), "most_relief");
         }
         Report::Candidate(Err(reason)) => metrics.candidate_named(None, reason.into_str()),
-        Report::Marked(mark) => {
+        Report::Marked(Ok(mark)) => {
             metrics.candidate_written();
             log_mark(mark);
         }
-        Report::MarkFailed(error) => metrics.candidate_failed(error),
+        Report::Marked(Err(error)) => metrics.candidate_failed(error),
     }
 }
 
@@ -129,26 +120,23 @@ fn candidate(workload: &Workload) -> Option<CandidateName> {
 }
 
 fn log_mark(mark: &Mark) {
-    match mark {
-        Mark::Set(PodName { namespace, name, .. }) => {
-            tracing::info!(%namespace, pod = %name, "Labelled the pod of the VM to move first");
-        }
-        Mark::Removed(PodName { namespace, name, .. }) => {
-            tracing::info!(%namespace, pod = %name, "Removed the label of the VM to move first");
-        }
-    }
+    let PodName { namespace, name, .. } = &mark.pod;
+    let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
+    tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
 }
 
 fn value(published: &PublishedScore) -> PublishedValue {
-    let PublishedScore { score, observed_at_ms, .. } = *published;
+    let NodePressure { score, observed_at, .. } = published.pressure;
+    let observed_at_ms = u64::try_from(observed_at.as_millisecond()).unwrap_or_default();
     PublishedValue { score, observed_at_ms }
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.
 fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Option<&Value>) {
     let (level, patch) = (published.level.word(), patch.map(display));
-    let each = published.each.map(|points| points.map_or("-".into(), |points| points.to_string()));
-    let (score, cpu, memory, io) = (published.score, &each.cpu, &each.memory, &each.io);
+    let NodePressure { score, cpu, memory, io, .. } = published.pressure;
+    let [cpu, memory, io] =
+        [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
     match reason {
         WriteReason::Change | WriteReason::Level => {
             tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
@@ -171,8 +159,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::contract::Level;
-    use crate::kernel::resource::PerResource;
+    use crate::contract::{Basis, Level};
 
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -203,13 +190,20 @@ mod tests {
     fn the_level_is_shown_whatever_the_node_gets() {
         let metrics = OwnMetrics::default();
         record(&metrics, &Report::Level(Level::High));
-        assert_eq!(metrics.status().publish.level, Some("high"));
+        assert_eq!(metrics.status().publish.level.as_deref(), Some("high"));
     }
 
     #[test]
     fn a_log_line_has_a_patch_only_if_one_would_be_written() {
-        let each = PerResource { cpu: Some(25), ..PerResource::default() };
-        let score = PublishedScore { score: 25, each, level: Level::Medium, observed_at_ms: 0 };
+        let pressure = NodePressure {
+            score: 25,
+            cpu: Some(25),
+            memory: None,
+            io: None,
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
+            basis: Basis::Psi(1),
+        };
+        let score = PublishedScore { pressure, level: Level::Medium };
         let patch = serde_json::json!({"metadata": {}});
         for (report, end) in [
             (Report::Written(&score, WriteReason::Change), r#"level="medium""#),

@@ -26,12 +26,11 @@ pub(super) struct Ticks {
 impl Ticks {
     /// Processes ticks forever; an error means that the sampling thread has ended.
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
-        let mut tick = self.sampler.next_tick().await?;
-        let mut logged_as_supported = self.log_start(&tick);
-        let (mut hidden, mut absence) = Default::default();
+        let (mut pressure, mut hidden, mut absence) = Default::default();
         loop {
+            let tick = self.sampler.next_tick().await?;
+            log_pressure(&self.start_message, &tick, &mut pressure);
             self.metrics.observe_tick(&tick);
-            log_supported(&tick, &mut logged_as_supported);
             if let Ok(published) = self.adopted.try_recv() {
                 self.assessor.adopt(&published);
             }
@@ -41,38 +40,26 @@ impl Ticks {
                 log_absence(&assessment, &mut absence);
                 self.assessments.send_replace(Some(Arc::new(assessment)));
             }
-            tick = self.sampler.next_tick().await?;
         }
-    }
-
-    /// Logs what is read. Returns the resources whose pressure the kernel reports.
-    fn log_start(&self, tick: &Tick) -> Option<String> {
-        let cgroups = tick.report.in_scope;
-        let supported = supported(tick);
-        let pressure = supported.as_deref().unwrap_or("off");
-        tracing::info!(%cgroups, %pressure, "{}", self.start_message);
-        if supported.is_none() {
-            warn_of_missing_pressure();
-        }
-        supported
     }
 }
 
-/// Logs when the kernel stops or begins to report pressure.
-fn log_supported(tick: &Tick, before: &mut Option<String>) {
-    let now = supported(tick);
-    if *before == now {
-        return;
+/// Logs the start, and later when the kernel stops or begins to report pressure.
+fn log_pressure(start_message: &str, tick: &Tick, before: &mut Option<String>) {
+    let reports = tick.node.reports;
+    let reported = Resource::ALL.into_iter().filter(|&resource| *reports.of(resource));
+    let words: Vec<&str> = reported.map(Resource::into).collect();
+    let now = if words.is_empty() { "off".to_owned() } else { words.join(", ") };
+    match before {
+        None => tracing::info!(cgroups = %tick.report.in_scope, pressure = %now, "{start_message}"),
+        Some(before) if *before == now => return,
+        Some(_) if words.is_empty() => {}
+        Some(_) => tracing::info!(resources = %now, "The kernel reports pressure"),
     }
-    match &now {
-        Some(resources) => tracing::info!(%resources, "The kernel reports pressure"),
-        None => warn_of_missing_pressure(),
+    if words.is_empty() {
+        tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
     }
-    *before = now;
-}
-
-fn warn_of_missing_pressure() {
-    tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
+    *before = Some(now);
 }
 
 /// Logs when the waiting of workloads becomes unknown or known.
@@ -82,7 +69,7 @@ fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
         assessment.score.population.map_or("workloads", |population| population.plural());
     for resource in Resource::ALL {
         let (count, had) = (*hidden.of(resource), *before.of(resource) > 0);
-        let resource = resource.word();
+        let resource = resource.into_str();
         if count > 0 && !had {
             tracing::warn!(
                 count,
@@ -101,7 +88,7 @@ fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
 fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>>) {
     let absence = assessment.score.absence;
     for resource in Resource::ALL {
-        let (now, resource_word) = (*absence.of(resource), resource.word());
+        let (now, resource_word) = (*absence.of(resource), resource.into_str());
         if let Some(why) =
             now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource))
         {
@@ -109,12 +96,4 @@ fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>
         }
     }
     *before = absence;
-}
-
-/// Resources whose pressure the kernel reports for the node; `None` if it reports none.
-fn supported(tick: &Tick) -> Option<String> {
-    let reports = tick.node.reports;
-    let supported = Resource::ALL.into_iter().filter(|&resource| *reports.of(resource));
-    let words: Vec<&str> = supported.map(Resource::word).collect();
-    (!words.is_empty()).then(|| words.join(", "))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::document::Document;
+use super::document::{self, Document};
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
@@ -23,7 +23,7 @@ pub fn host_of(query: &str) -> Option<String> {
 /// document.
 pub fn document(
     views: Arc<Views>,
-    host: Option<String>,
+    host: Option<&str>,
     now: Timestamp,
     window: Duration,
 ) -> Option<Document> {
@@ -38,21 +38,21 @@ pub fn document(
         r#"{{"timestamp":{},"window":{times},"source":"psi-agent","data":{{"NodeMetricsMap":{{"#,
         now.as_second()
     );
-    let has = |host: &String| views.neutral.is_some() && views.get(host).is_some();
-    if host.as_ref().is_some_and(|host| !has(host)) {
-        return None;
-    }
+    let selected = match host {
+        None => 0..views.nodes.len(),
+        Some(host) => {
+            let at = views.neutral.and_then(|_| views.position(host))?;
+            at..at + 1
+        }
+    };
     let entry = move |at: usize| {
+        let (name, view) = views.nodes.get(at)?;
         let neutral = views.neutral?;
-        let name = match &host {
-            None => &views.nodes.get(at)?.0,
-            Some(host) => (at == 0).then_some(host)?,
-        };
-        let metrics = metrics(&views.of(name)?, &neutral, &rollup);
+        let metrics = metrics(&view.unwrap_or(neutral), &neutral, &rollup);
         let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
         Some(format!("{}:{node}", json!(name)))
     };
-    Some(Document::new(head, entry, "}}}"))
+    Some(document::document(head, selected.filter_map(entry), "}}}"))
 }
 
 /// A resource without a value gets the average of other Nodes, if there is one.
@@ -86,7 +86,7 @@ mod tests {
 
     fn of(views: &Views, host: Option<&str>) -> Option<Value> {
         let views = Arc::new(views.clone());
-        document(views, host.map(str::to_owned), NOW.parse().unwrap(), WINDOW).map(parsed)
+        document(views, host, NOW.parse().unwrap(), WINDOW).map(parsed)
     }
 
     /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_document_has_the_form_of_load_watchers() {
         let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
-        if let Some(slow) = views.nodes.first_mut().and_then(|(_, view)| view.slow.as_mut()) {
+        if let Some(slow) = views.nodes.first_mut().and_then(|(_, view)| view.as_mut().ok()) {
             slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
             slow.memory = Some(Slow { mean: 0.4, deviation: 0.1 });
         }

@@ -9,7 +9,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-use super::document::Document;
+use super::document::{Document, document};
 use super::table::Views;
 
 /// The highest score of an extender, for the least pressure.
@@ -17,15 +17,6 @@ const BEST: f64 = 10.0;
 
 /// Maximum number of Nodes in a request, which is more than Kubernetes supports in a cluster.
 const MAX_CANDIDATES: usize = 20_000;
-
-#[derive(Debug, thiserror::Error)]
-pub enum BadArguments {
-    /// Not JSON, or a field has another type.
-    #[error("the body is not an ExtenderArgs of kube-scheduler: {0}")]
-    NotJson(#[from] serde_json::Error),
-    #[error("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes")]
-    NoNodes,
-}
 
 /// The parts of `ExtenderArgs` that are used. Its keys are the names of Go's fields.
 #[derive(Deserialize)]
@@ -78,23 +69,25 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     }
 }
 
-/// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole.
-pub fn candidates(body: &[u8]) -> Result<Vec<String>, BadArguments> {
-    let Arguments { node_names, nodes } = serde_json::from_slice(body)?;
+/// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole. The error is the reason
+/// why the body is refused.
+pub fn candidates(body: &[u8]) -> Result<Vec<String>, String> {
+    let Arguments { node_names, nodes } = serde_json::from_slice(body)
+        .map_err(|error| format!("the body is not an ExtenderArgs of kube-scheduler: {error}"))?;
     let whole = |nodes: Nodes| nodes.items.0.into_iter().map(|node| node.metadata.name).collect();
-    node_names.map(|names| names.0).or_else(|| nodes.map(whole)).ok_or(BadArguments::NoNodes)
+    let names = node_names.map(|names| names.0).or_else(|| nodes.map(whole));
+    names.ok_or("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes".to_owned())
 }
 
 /// A score for each candidate; `None` if no Node has a known score. A Node without a value gets the
 /// average, since the scheduler counts a missing score as 0.
 pub fn answer(views: Arc<Views>, candidates: Vec<String>) -> Option<Document> {
     views.neutral?;
-    let host = move |at: usize| {
-        let name = candidates.get(at)?;
-        let score = score(views.of(name)?.score.mean);
+    let host = move |name: String| {
+        let score = score(views.of(&name)?.score.mean);
         Some(json!({"Host": name, "Score": score}).to_string())
     };
-    Some(Document::new("[".to_owned(), host, "]"))
+    Some(document("[".to_owned(), candidates.into_iter().filter_map(host), "]"))
 }
 
 #[allow(

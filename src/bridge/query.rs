@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::document::Document;
+use super::document::{Document, document};
 use super::table::Views;
 
 /// Points added to the average for Nodes without a value, as in the recording rules. The
@@ -20,57 +20,54 @@ const EXPRESSIONS: [&str; 2] = ["slow-score", "node:psi_agent_node_score_ratio:a
 /// How far from now the time of a query may be, in seconds: the bridge keeps no history.
 const NEARLY_NOW_S: f64 = 300.0;
 
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum BadQuery {
-    #[error(
-        "unsupported expression: the bridge supports only {}; query Prometheus for others",
-        EXPRESSIONS.join(" and ")
-    )]
-    Unsupported,
-    #[error("the parameter query is missing or empty: send the form query=…&time=…")]
-    Missing,
-    #[error("the parameter time is {0:?}, expected seconds since 1970 or a time in RFC 3339")]
-    Time(String),
-    #[error("the parameter time is {0} s from now: the bridge keeps no history, query Prometheus")]
-    NotNow(f64),
-}
-
-/// Checks a URL-encoded form (`query=…&time=…`).
-pub fn check(form: &[u8], now: Timestamp) -> Result<(), BadQuery> {
+/// Checks a URL-encoded form (`query=…&time=…`). The error is the reason why it is refused.
+pub fn check(form: &[u8], now: Timestamp) -> Result<(), String> {
     let value = |key: &str| {
         form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
     };
     match value("query").unwrap_or_default().trim() {
-        "" => return Err(BadQuery::Missing),
+        "" => {
+            return Err(
+                "the parameter query is missing or empty: send the form query=…&time=…".into()
+            );
+        }
         expression if EXPRESSIONS.contains(&expression) => {}
-        _ => return Err(BadQuery::Unsupported),
+        _ => {
+            return Err(format!(
+                "unsupported expression: the bridge supports only {}; query Prometheus for others",
+                EXPRESSIONS.join(" and ")
+            ));
+        }
     }
     let Some(time) = value("time").filter(|time| !time.is_empty()) else {
         return Ok(());
     };
     let seconds = time.parse::<f64>().ok().filter(|seconds| seconds.is_finite());
     let dated = || Some(seconds_of(time.parse::<Timestamp>().ok()?));
-    let seconds = seconds.or_else(dated).ok_or_else(|| BadQuery::Time(time.into_owned()))?;
-    let away_s = seconds - seconds_of(now);
-    if away_s.abs() <= NEARLY_NOW_S { Ok(()) } else { Err(BadQuery::NotNow(away_s.round())) }
+    let seconds = seconds.or_else(dated).ok_or_else(|| {
+        format!("the parameter time is {time:?}, expected seconds since 1970 or a time in RFC 3339")
+    })?;
+    let away_s = (seconds - seconds_of(now)).round();
+    if away_s.abs() > NEARLY_NOW_S {
+        return Err(format!(
+            "the parameter time is {away_s} s from now: the bridge keeps no history, query Prometheus"
+        ));
+    }
+    Ok(())
 }
 
 /// The instant vector; `None` if no Node has a known score.
 pub fn answer(views: Arc<Views>, now: Timestamp) -> Option<Document> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
     let time = seconds_of(now);
+    let all = 0..views.nodes.len();
     let sample = move |at: usize| {
         let (name, view) = views.nodes.get(at)?;
-        let points = view.slow.map_or(neutral, |slow| slow.score.mean);
+        let points = view.map_or(neutral, |slow| slow.score.mean);
         Some(json!({"metric": {"instance": name}, "value": [time, share(points)]}).to_string())
     };
     let head = r#"{"status":"success","data":{"resultType":"vector","result":["#;
-    Some(Document::new(head.to_owned(), sample, "]}}"))
-}
-
-/// An error in Prometheus' form; `kind` is its `errorType`.
-pub fn error(kind: &str, reason: &str) -> Value {
-    json!({"status": "error", "errorType": kind, "error": reason})
+    Some(document(head.to_owned(), all.filter_map(sample), "]}}"))
 }
 
 /// Converts points from 0 to 100 to a value from 0 to 1. Clients that truncate `value * 100` get
@@ -175,7 +172,8 @@ mod tests {
             assert_eq!(check(right.as_bytes(), now), Ok(()), "{right}");
         }
         for missing in ["", "query=", "query=%20", "time=1767225600", "{\"query\":\"x\"}"] {
-            assert_eq!(check(missing.as_bytes(), now), Err(BadQuery::Missing), "{missing}");
+            let error = check(missing.as_bytes(), now).unwrap_err();
+            assert!(error.contains("query is missing or empty"), "{missing}: {error}");
         }
         for other in [
             "up",
@@ -188,12 +186,17 @@ mod tests {
             let form = form_urlencoded::Serializer::new(String::new())
                 .append_pair("query", other)
                 .finish();
-            assert_eq!(check(form.as_bytes(), now), Err(BadQuery::Unsupported), "{other}");
+            let error = check(form.as_bytes(), now).unwrap_err();
+            assert!(error.contains("supports only slow-score and node:psi"), "{other}: {error}");
         }
-        let time = |time: &str| check(format!("query=slow-score&time={time}").as_bytes(), now);
-        assert_eq!(time("NaN"), Err(BadQuery::Time("NaN".into())));
-        assert_eq!(time("yesterday"), Err(BadQuery::Time("yesterday".into())));
-        assert_eq!(time("1767222000"), Err(BadQuery::NotNow(-3600.0)));
+        for (time, expected) in [
+            ("NaN", "time is \"NaN\", expected seconds"),
+            ("yesterday", "time is \"yesterday\", expected seconds"),
+            ("1767222000", "time is -3600 s from now"),
+        ] {
+            let error = check(format!("query=slow-score&time={time}").as_bytes(), now).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     proptest! {

@@ -9,22 +9,21 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use serde_json::Value;
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::document::Document;
-use super::table::{Standing, Table, Views};
+use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Page, Peer, READYZ};
+use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Peer, READYZ};
 use crate::serve::body::{Body, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
 
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
 const WATCHER: &str = "/watcher";
-const WATCHER_HEALTH: &str = "/watcher/health";
 
 const MAX_FORM: usize = 64 * 1024;
 /// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
@@ -51,8 +50,8 @@ pub struct BridgeService {
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
 
-/// A document or another value; an error is the status and body of the response.
-type ServiceResult<T = Document> = Result<T, (StatusCode, Value)>;
+/// A document or another value; an error is the status and the reason.
+type ServiceResult<T = Document> = Result<T, (StatusCode, String)>;
 
 impl BridgeService {
     pub fn new(
@@ -60,8 +59,6 @@ impl BridgeService {
         rules: AccessRules,
         own_metrics: Arc<BridgeMetrics>,
     ) -> Self {
-        // The bridge has no page to restrict.
-        let rules = AccessRules { page: Page::Anywhere, ..rules };
         let (latest, sending) = (Mutex::default(), watch::Sender::default());
         Self { table, rules, own_metrics, latest, sending }
     }
@@ -72,70 +69,63 @@ impl BridgeService {
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
         let now = clock::now().timestamp();
-        query::check(&form, now).map_err(|error| bad_request(&error))?;
+        query::check(&form, now).map_err(bad_request)?;
         query::answer(self.views()?, now).ok_or_else(no_node_known)
     }
 
     fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
         let host = load_watcher::host_of(request.uri().query().unwrap_or_default());
-        let window = self.table.borrow().reach().window;
-        let document =
-            load_watcher::document(self.views()?, host, clock::now().timestamp(), window);
+        let (window, now) = (self.table.borrow().reach.window, clock::now().timestamp());
+        let document = load_watcher::document(self.views()?, host.as_deref(), now, window);
         let reason = "no Node of this name is selected by --node-selector";
-        document.ok_or_else(|| (StatusCode::NOT_FOUND, query::error("not_found", reason)))
+        document.ok_or_else(|| (StatusCode::NOT_FOUND, reason.to_owned()))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
-        let candidates = prioritize::candidates(&body).map_err(|error| bad_request(&error))?;
+        let candidates = prioritize::candidates(&body).map_err(bad_request)?;
         let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
-        Ok(answer.holding(turn))
+        // The turn ends when the response is written, or its connection has failed.
+        Ok(Box::new(answer.inspect(move |_| _ = &turn)))
     }
 
+    /// Receives a body, and the peer's turn if it is a large one.
     async fn body(
-        &self,
-        body: Incoming,
-        max: usize,
-        peer: Peer,
-    ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
-        match tokio::time::timeout(BODY_TIMEOUT, self.read(body, max, peer)).await {
-            Ok(read) => read,
-            Err(_) => {
-                let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-                Err((StatusCode::REQUEST_TIMEOUT, query::error("timeout", &reason)))
-            }
-        }
-    }
-
-    async fn read(
         &self,
         mut body: Incoming,
         max: usize,
         peer: Peer,
     ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let mut bytes = Vec::new();
-        let mut turn = None;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                bad_request(&format!("the connection failed before the end of the body: {error}"))
-            })?;
-            let Ok(data) = frame.into_data() else { continue };
-            let length = bytes.len() + data.len();
-            if announced.max(length) > max {
-                let reason = format!(
-                    "the body is longer than {max} bytes; an extender sends names instead of whole \
-                     Nodes with nodeCacheCapable: true"
-                );
-                return Err((StatusCode::PAYLOAD_TOO_LARGE, query::error("bad_data", &reason)));
+        let received = tokio::time::timeout(BODY_TIMEOUT, async {
+            let (mut bytes, mut turn) = (Vec::new(), None);
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| {
+                    bad_request(format!(
+                        "the connection failed before the end of the body: {error}"
+                    ))
+                })?;
+                let Ok(data) = frame.into_data() else { continue };
+                let length = bytes.len() + data.len();
+                if announced.max(length) > max {
+                    let reason = format!(
+                        "the body is longer than {max} bytes; an extender sends names instead of \
+                         whole Nodes with nodeCacheCapable: true"
+                    );
+                    return Err((StatusCode::PAYLOAD_TOO_LARGE, reason));
+                }
+                if length > SMALL_BODY && turn.is_none() {
+                    turn = Some(self.turn(peer.address).await);
+                    bytes.reserve(announced.saturating_sub(bytes.len()));
+                }
+                bytes.extend_from_slice(&data);
             }
-            if length > SMALL_BODY && turn.is_none() {
-                turn = Some(self.turn(peer.address).await);
-                bytes.reserve(announced.saturating_sub(bytes.len()));
-            }
-            bytes.extend_from_slice(&data);
-        }
-        Ok((bytes, turn))
+            Ok((bytes, turn))
+        });
+        received.await.unwrap_or_else(|_| {
+            let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            Err((StatusCode::REQUEST_TIMEOUT, reason))
+        })
     }
 
     /// Waits until a large body of this peer may be read.
@@ -159,7 +149,8 @@ impl BridgeService {
             return Ok(Arc::clone(views));
         }
         let views = self.table.borrow().views(now).ok_or_else(|| {
-            unavailable("the API server has not listed the Nodes yet: see the bridge's log")
+            let reason = "the API server has not listed the Nodes yet: see the bridge's log";
+            (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
         })?;
         let views = Arc::new(views);
         *latest = Some((now.as_second(), Arc::clone(&views)));
@@ -168,33 +159,23 @@ impl BridgeService {
 
     /// Counts the request, and makes its response.
     fn response(&self, form: Form, formed: ServiceResult) -> Response<Body> {
-        let outcome = match &formed {
-            Ok(_) => Outcome::Answered,
-            Err((StatusCode::SERVICE_UNAVAILABLE, _)) => Outcome::Unknown,
-            Err(_) => Outcome::Refused,
+        let (response, outcome) = match formed {
+            Ok(document) => (chunked("application/json", document, false), Outcome::Answered),
+            Err((status @ StatusCode::SERVICE_UNAVAILABLE, reason)) => {
+                (refused(status, &reason), Outcome::Unknown)
+            }
+            Err((status, reason)) => (refused(status, &reason), Outcome::Refused),
         };
         self.own_metrics.requested(form, outcome);
-        match formed {
-            Ok(document) => chunked("application/json", document, false),
-            Err((status, error)) => whole(status, "application/json", error.to_string().into()),
-        }
+        response
     }
 
     fn metrics(&self) -> Response<Body> {
         let views = self.views().ok();
         let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
-        let nodes = Standing::ALL.map(|standing| (standing.word(), count(standing)));
+        let nodes = STANDINGS.map(|standing| (standing, count(standing)));
         let format = "text/plain; version=0.0.4; charset=utf-8";
         whole(StatusCode::OK, format, self.own_metrics.render(nodes.into()).into())
-    }
-
-    /// load-watcher's health endpoint: whether any Node has a known score.
-    fn watcher_health(&self) -> Response<Body> {
-        if self.views().is_ok_and(|views| views.neutral.is_some()) {
-            text(StatusCode::OK, "ok\n")
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "no Node has a known score\n")
-        }
     }
 
     fn readyz(&self) -> Response<Body> {
@@ -215,7 +196,7 @@ impl Service for BridgeService {
         let methods = match path {
             QUERY => "GET, POST",
             PRIORITIZE => "POST",
-            WATCHER | WATCHER_HEALTH | METRICS | LIVEZ | READYZ => "GET, HEAD",
+            WATCHER | METRICS | LIVEZ | READYZ => "GET, HEAD",
             _ => {
                 return text(
                     StatusCode::NOT_FOUND,
@@ -230,7 +211,6 @@ impl Service for BridgeService {
             QUERY => self.response(Form::Query, self.query(request, peer).await),
             WATCHER => self.response(Form::Watcher, self.watcher(&request)),
             PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
-            WATCHER_HEALTH => self.watcher_health(),
             METRICS => self.metrics(),
             READYZ => self.readyz(),
             // Always healthy: if the event loop did not run, there would be no response.
@@ -254,17 +234,24 @@ impl Drop for Turn {
     }
 }
 
-fn bad_request(reason: &impl ToString) -> (StatusCode, Value) {
-    (StatusCode::BAD_REQUEST, query::error("bad_data", &reason.to_string()))
+/// An error in Prometheus' form.
+fn refused(status: StatusCode, reason: &str) -> Response<Body> {
+    let kind = match status {
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::REQUEST_TIMEOUT => "timeout",
+        StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        _ => "bad_data",
+    };
+    let error = json!({"status": "error", "errorType": kind, "error": reason});
+    whole(status, "application/json", error.to_string().into())
 }
 
-fn unavailable(reason: &str) -> (StatusCode, Value) {
-    (StatusCode::SERVICE_UNAVAILABLE, query::error("unavailable", reason))
+fn bad_request(reason: String) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, reason)
 }
 
-fn no_node_known() -> (StatusCode, Value) {
-    unavailable(
-        "no Node has a known slow score: agents have published no fresh value, or for less than \
-         half of --window; see `psi-agent nodes`",
-    )
+fn no_node_known() -> (StatusCode, String) {
+    let reason = "no Node has a known slow score: agents have published no fresh value, or for \
+                  less than half of --window; see `psi-agent nodes`";
+    (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
 }

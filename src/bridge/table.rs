@@ -8,51 +8,19 @@ use jiff::Timestamp;
 use super::window::{Reach, Slow, SlowNode, Window};
 use crate::contract::{Basis, ContractError, Freshness, NodePressure, Prefix};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    Known,
-    /// A value that has been known for less than half of the window.
-    New,
-    Stale,
-    Missing,
-    /// Annotations in a form that no agent writes.
-    Malformed,
-    /// A value that is dated in the future: a clock is wrong.
-    Future,
-    /// A value with another basis than those of most Nodes.
-    OtherBasis,
-}
+/// The states of a Node's value, as the metric label `standing` names them. A value that is `new` has
+/// been known for less than half of the window. One that is `malformed` was not written by an agent,
+/// one of the `future` shows that a clock is wrong, and one of another basis than those of most Nodes
+/// is `other_basis`.
+pub const STANDINGS: [&str; 7] =
+    ["known", "new", "stale", "missing", "malformed", "future", "other_basis"];
 
-impl Standing {
-    pub const ALL: [Self; 7] = [
-        Self::Known,
-        Self::New,
-        Self::Stale,
-        Self::Missing,
-        Self::Malformed,
-        Self::Future,
-        Self::OtherBasis,
-    ];
-
-    /// The value of the metric label `standing`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Known => "known",
-            Self::New => "new",
-            Self::Stale => "stale",
-            Self::Missing => "missing",
-            Self::Malformed => "malformed",
-            Self::Future => "future",
-            Self::OtherBasis => "other_basis",
-        }
-    }
-}
-
-type NodeValue = Result<Option<NodePressure>, ContractError>;
+/// The slow score of a Node, or else the state of its value, which is any but `known`.
+pub type NodeView = Result<SlowNode, &'static str>;
 
 #[derive(Debug)]
 struct Node {
-    published: NodeValue,
+    published: Result<Option<NodePressure>, ContractError>,
     /// Whether the value was dated in the future when it arrived. It then stays unusable, even
     /// after that date.
     is_from_future: bool,
@@ -62,23 +30,15 @@ struct Node {
 #[derive(Debug)]
 pub struct Table {
     prefix: Prefix,
-    reach: Reach,
+    pub reach: Reach,
     /// `None` before the API server has listed the Nodes.
     nodes: Option<BTreeMap<String, Node>>,
-}
-
-/// The state of a Node's value, and the Node's slow score if it is known.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct View {
-    pub standing: Standing,
-    /// The slow score of a Node that is [`Standing::Known`].
-    pub slow: Option<SlowNode>,
 }
 
 /// All Nodes at one moment, sorted by name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Views {
-    pub nodes: Vec<(String, View)>,
+    pub nodes: Vec<(String, NodeView)>,
     /// The average of the Nodes with a known score, for all others; `None` if no score is known.
     pub neutral: Option<SlowNode>,
 }
@@ -90,10 +50,6 @@ impl Table {
 
     pub fn is_listed(&self) -> bool {
         self.nodes.is_some()
-    }
-
-    pub fn reach(&self) -> Reach {
-        self.reach
     }
 
     pub fn replace(&mut self, listed: Vec<(String, BTreeMap<String, String>)>, now: Timestamp) {
@@ -112,13 +68,12 @@ impl Table {
         if nodes.get(&name).is_some_and(|before| before.published == published) {
             return;
         }
-        let value = published.as_ref().ok().and_then(Option::as_ref);
-        let is_from_future = value
-            .is_some_and(|value| value.freshness(now, self.reach.stale_after) == Freshness::Future);
-        let value = value.filter(|_| !is_from_future).cloned();
+        let value = published.as_ref().ok().copied().flatten();
+        let usable =
+            value.filter(|value| value.freshness(now, self.reach.stale_after) != Freshness::Future);
         let mut window = nodes.remove(&name).map(|before| before.window).unwrap_or_default();
-        window.change(value, now, self.reach);
-        nodes.insert(name, Node { published, is_from_future, window });
+        window.change(usable, now, self.reach);
+        nodes.insert(name, Node { published, is_from_future: usable != value, window });
     }
 
     pub fn remove(&mut self, name: &str) {
@@ -132,54 +87,45 @@ impl Table {
         let nodes = self.nodes.as_ref()?;
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
         let common = most_common(fresh);
-        let nodes: Vec<(String, View)> =
-            nodes.iter().map(|(name, node)| (name.clone(), self.view(node, common, now))).collect();
-        let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, view)| view.slow).collect();
+        let view = |node: &Node| match self.basis_now(node, now)? {
+            basis if Some(basis) == common => node.window.slow(now, self.reach, basis).ok_or("new"),
+            _ => Err("other_basis"),
+        };
+        let nodes: Vec<(String, NodeView)> =
+            nodes.iter().map(|(name, node)| (name.clone(), view(node))).collect();
+        let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, view)| view.ok()).collect();
         Some(Views { nodes, neutral: average(&known) })
     }
 
     /// The basis of a value that may be used now, or why the value may not be used.
-    fn basis_now(&self, node: &Node, now: Timestamp) -> Result<Basis, Standing> {
+    fn basis_now(&self, node: &Node, now: Timestamp) -> Result<Basis, &'static str> {
         let value = match &node.published {
             Ok(Some(value)) => value,
-            Ok(None) => return Err(Standing::Missing),
-            Err(_) => return Err(Standing::Malformed),
+            Ok(None) => return Err("missing"),
+            Err(_) => return Err("malformed"),
         };
         match value.freshness(now, self.reach.stale_after) {
-            Freshness::Future => Err(Standing::Future),
-            Freshness::Fresh { .. } if node.is_from_future => Err(Standing::Future),
-            Freshness::Stale { .. } => Err(Standing::Stale),
-            Freshness::Fresh { .. } => Ok(value.basis),
-        }
-    }
-
-    fn view(&self, node: &Node, common: Option<Basis>, now: Timestamp) -> View {
-        let nothing = |standing| View { standing, slow: None };
-        let basis = match self.basis_now(node, now) {
-            Ok(basis) if Some(basis) == common => basis,
-            Ok(_) => return nothing(Standing::OtherBasis),
-            Err(standing) => return nothing(standing),
-        };
-        match node.window.slow(now, self.reach, basis) {
-            Some(slow) => View { standing: Standing::Known, slow: Some(slow) },
-            None => nothing(Standing::New),
+            Freshness::Fresh { .. } if !node.is_from_future => Ok(value.basis),
+            Freshness::Fresh { .. } | Freshness::Future => Err("future"),
+            Freshness::Stale { .. } => Err("stale"),
         }
     }
 }
 
 impl Views {
-    pub fn get(&self, name: &str) -> Option<&View> {
-        let at = self.nodes.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
-        self.nodes.get(at).map(|(_, view)| view)
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.nodes.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()
     }
 
     /// A Node's value, or the neutral one; `None` if no Node has a known score.
     pub fn of(&self, name: &str) -> Option<SlowNode> {
-        self.get(name).and_then(|view| view.slow).or(self.neutral)
+        let known = self.position(name).and_then(|at| self.nodes.get(at)?.1.ok());
+        known.or(self.neutral)
     }
 
-    pub fn count(&self, standing: Standing) -> usize {
-        self.nodes.iter().filter(|(_, view)| view.standing == standing).count()
+    pub fn count(&self, standing: &str) -> usize {
+        let of = |view: &NodeView| view.err().unwrap_or("known");
+        self.nodes.iter().filter(|(_, view)| of(view) == standing).count()
     }
 }
 

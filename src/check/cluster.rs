@@ -1,77 +1,66 @@
 //! Checks of the API server: the pods, the agent's Node, and what the agent's account may write.
 
-use super::finding::Finding;
-use crate::client::cluster::{ClusterError, OwnNode, block_on};
+use super::finding::{Finding, warn};
+use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{CheckConfig, PodSource, Publish, SourceFlags};
 use crate::pod_source::{connect, list};
 
-type OwnNodeResult = Result<Option<OwnNode>, ClusterError>;
+const NO_ACCESS: &str =
+    "give the agent access to the API server, with the rights to list and watch pods";
 
 /// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
-pub(super) fn api_server(config: &CheckConfig) -> Vec<Finding> {
+pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
+    let source = &config.source;
     let findings = block_on(async {
-        let node = connect(&config.source.pods()).await;
-        let mut findings = Vec::from_iter(pod_names(&config.source, &node).await);
-        if config.publish.mode(&config.source) == Publish::On {
-            findings.extend(own_node(&node).await);
-            findings.extend(restriction(&node).await);
+        let node = connect(&source.pods()).await?;
+        let mut findings = Vec::new();
+        if source.pods() != PodSource::Standalone {
+            findings.push(("names", pod_names(source, node.as_ref()).await));
         }
-        Ok::<_, ClusterError>(findings)
+        if let (Some(node), Publish::On) = (&node, config.publish.mode(source)) {
+            findings.push(("node", own_node(node).await));
+            findings.extend(restriction(node).await.map(|finding| ("admission", finding)));
+        }
+        anyhow::Ok(findings)
     });
-    findings.unwrap_or_else(|error| vec![Finding::warn("names", error.to_string(), "try again")])
+    findings.unwrap_or_else(|error| vec![("names", warn(format!("{error:#}"), NO_ACCESS))])
 }
 
-/// Checks the list of pods, from which series get their labels. `None` if the agent runs
-/// stand-alone.
-async fn pod_names(source: &SourceFlags, node: &OwnNodeResult) -> Option<Finding> {
-    let remedy = match source.pods() {
-        PodSource::Standalone => return None,
-        PodSource::File(_) => "write the file with `kubectl get pods -o json`",
-        PodSource::Cluster(_) => {
-            "give the agent access to the API server, with the rights to list and watch pods"
-        }
-    };
-    let pods = match node {
-        Ok(node) => list(source, node.as_ref()).await.map_err(|error| format!("{error:#}")),
-        Err(error) => Err(error.to_string()),
-    };
-    Some(match pods {
+/// Checks the list of pods, from which series get their labels.
+async fn pod_names(source: &SourceFlags, node: Option<&OwnNode>) -> Finding {
+    match list(source, node).await {
         Ok(pods) => {
-            let count = pods.map_or(0, |index| index.len());
-            Finding::ok("names", format!("{count} pods of this node listed"))
+            let count = pods.map_or(0, |index| index.count());
+            Ok(format!("{count} pods of this node listed"))
         }
-        Err(error) => Finding::warn("names", error, remedy),
-    })
+        Err(error) if node.is_none() => {
+            warn(format!("{error:#}"), "write the file with `kubectl get pods -o json`")
+        }
+        Err(error) => warn(format!("{error:#}"), NO_ACCESS),
+    }
 }
 
 /// Checks access to the agent's own Node.
-async fn own_node(node: &OwnNodeResult) -> Option<Finding> {
-    let keys = match node {
-        Ok(node) => node.as_ref()?.get().await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    };
-    Some(match keys {
-        Ok(keys) => Finding::ok("node", format!("{} is readable", keys.metadata.name)),
-        Err(error) => Finding::warn(
-            "node",
+async fn own_node(node: &OwnNode) -> Finding {
+    match node.get().await {
+        Ok(keys) => Ok(format!("{} is readable", keys.metadata.name)),
+        Err(error) => warn(
             error,
             "apply daemonset/base and set --node-name to this node's name; or do not publish, with \
              --publish=off",
         ),
-    })
+    }
 }
 
 /// Checks whether admission policies restrict what the agent's account may write. A Node that
 /// cannot be patched is reported by [`own_node`].
-async fn restriction(node: &OwnNodeResult) -> Option<Finding> {
-    let about = "admission";
-    match node.as_ref().ok()?.as_ref()?.foreign_write().await {
+async fn restriction(node: &OwnNode) -> Option<Finding> {
+    match node.foreign_write().await {
         Ok(None) => {
-            Some(Finding::ok(about, "writes outside the agent's keys of its own Node are denied"))
+            Some(Ok("writes outside the agent's keys of its own Node are denied".to_owned()))
         }
-        Ok(Some(allowed)) => Some(Finding::warn(
-            about,
-            allowed.to_string(),
+        Ok(Some(allowed)) => Some(warn(
+            allowed,
             "apply daemonset/base/admission.yaml, with the name of this agent's account",
         )),
         Err(_) => None,

@@ -1,57 +1,32 @@
 //! The result of one check, as lines of the output.
 
-use std::fmt::{self, Display, Formatter};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Ok,
-    /// The agent runs, with limitations.
-    Warn,
-    /// The agent cannot run, or has nothing to export or no score.
-    Fail,
-}
+/// What was found, or the problem.
+pub(super) type Finding = Result<String, Problem>;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) verdict: Verdict,
-    about: &'static str,
+pub(super) struct Problem {
+    /// Whether the agent cannot run, or has nothing to export or no score. Else it runs with limitations.
+    pub(super) is_fatal: bool,
     text: String,
-    remedy: Option<String>,
+    remedy: String,
 }
 
-impl Finding {
-    pub(super) fn ok(about: &'static str, text: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Ok, about, text: text.into(), remedy: None }
-    }
-
-    pub(super) fn warn(
-        about: &'static str,
-        text: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { verdict: Verdict::Warn, about, text: text.into(), remedy: Some(remedy.into()) }
-    }
-
-    pub(super) fn fail(
-        about: &'static str,
-        text: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { verdict: Verdict::Fail, ..Self::warn(about, text, remedy) }
-    }
+pub(super) fn warn(text: impl ToString, remedy: impl ToString) -> Finding {
+    Err(Problem { is_fatal: false, text: text.to_string(), remedy: remedy.to_string() })
 }
 
-impl Display for Finding {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-        };
-        writeln!(f, "{verdict:<5} {:<10} {}", self.about, self.text)?;
-        match &self.remedy {
-            Some(remedy) => writeln!(f, "{:<16} -> {remedy}", ""),
-            None => Ok(()),
+pub(super) fn fail(text: impl ToString, remedy: impl ToString) -> Finding {
+    Err(Problem { is_fatal: true, text: text.to_string(), remedy: remedy.to_string() })
+}
+
+/// The lines of a finding about one requirement.
+pub(super) fn lines((about, finding): &(&str, Finding)) -> String {
+    let line = |verdict, text| format!("{verdict:<5} {about:<10} {text}\n");
+    match finding {
+        Ok(text) => line("ok", text),
+        Err(Problem { is_fatal, text, remedy }) => {
+            let verdict = if *is_fatal { "FAIL" } else { "warn" };
+            format!("{}{:<16} -> {remedy}\n", line(verdict, text), "")
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
 use super::source::{PodSource, SourceFlags};
 use super::values::{duration_within, one_of};
@@ -30,17 +31,18 @@ pub struct ListenAddress {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
+#[group(multiple = true, requires_all = ["tls_cert_file", "tls_private_key_file"])]
 pub struct TlsFlags {
     /// TLS certificate chain (PEM), reloaded when it changes
     ///
     /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
     /// need no certificate.
     #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
-    pub(super) tls_cert_file: Option<PathBuf>,
+    tls_cert_file: Option<PathBuf>,
 
     /// Private key of the TLS certificate (PEM), reloaded when it changes
     #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
-    pub(super) tls_private_key_file: Option<PathBuf>,
+    tls_private_key_file: Option<PathBuf>,
 }
 
 impl TlsFlags {
@@ -74,7 +76,8 @@ pub struct AccessFlags {
     /// Authentication for /metrics
     ///
     /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
-    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None)]
+    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None,
+          requires_if("kubernetes", "tls_cert_file"))]
     pub auth: Auth,
 
     /// Clients that may open the page and /snapshot.json
@@ -82,7 +85,7 @@ pub struct AccessFlags {
     /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
     /// clients that may read the metrics. off: none.
     #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
-          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], page_word))]
+          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], |page| page.into_str()))]
     pub page: Page,
 }
 
@@ -95,14 +98,6 @@ pub enum Auth {
     Kubernetes,
 }
 
-fn page_word(page: Page) -> &'static str {
-    match page {
-        Page::Loopback => "loopback",
-        Page::Anywhere => "anywhere",
-        Page::Off => "off",
-    }
-}
-
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Score")]
 pub struct ScoreFlags {
@@ -112,11 +107,11 @@ pub struct ScoreFlags {
 
     /// Resources in the score, which is the largest of their contentions
     #[arg(long, env = "PSI_AGENT_SCORE_RESOURCES", value_name = "RESOURCES",
-          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::word))]
+          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::into))]
     pub score_resources: Vec<Resource>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishFlag {
     /// Publication of the score on this Node [default: on in a cluster, else dry-run]
@@ -125,7 +120,8 @@ pub struct PublishFlag {
 }
 
 /// Whether the score is published on the Node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Publish {
     /// The score is written on the Node
     On,
@@ -142,7 +138,21 @@ impl PublishFlag {
     }
 }
 
-#[derive(Debug, Args)]
+/// Where the level is shown.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Publishing")]
+pub struct OutputFlags {
+    /// Label PREFIX/pressure with the level, beside the annotations
+    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
+    pub label: bool,
+
+    /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
+    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
+          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
+    pub taint_levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishingFlags {
     #[command(flatten)]
@@ -157,14 +167,8 @@ pub struct PublishingFlags {
           value_parser = duration_within([300, 1_800], "a heartbeat interval is 5m to 30m"))]
     pub heartbeat_interval: Duration,
 
-    /// Label PREFIX/pressure with the level, beside the annotations
-    #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
-    pub label: bool,
-
-    /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
-    #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
-          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
-    pub taint_levels: Vec<Level>,
+    #[command(flatten)]
+    pub outputs: OutputFlags,
 
     /// Label PREFIX/migrate-first on the virt-launcher pod of the VM whose move helps most
     ///

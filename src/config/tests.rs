@@ -29,6 +29,13 @@ fn check_refused(line: &str, expected: &str) {
     assert!(error.to_string().contains(expected), "{line}: {error}");
 }
 
+/// The line lacks a flag that another one requires.
+fn check_missing(line: &str, flag: &str) {
+    let error = parse(line).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+    assert!(error.to_string().contains(flag), "{line}: {error}");
+}
+
 fn mode(line: &str) -> Publish {
     let config = run(line);
     config.publishing.publish.mode(&config.source)
@@ -60,8 +67,8 @@ fn the_score_is_published_by_default_in_a_cluster_only() {
     assert_eq!(mode(node), Publish::On);
     let config = run(&format!("{node} --publish dry-run --label --taint-levels medium,high"));
     assert_eq!(config.publishing.publish.mode(&config.source), Publish::DryRun);
-    assert!(config.publishing.label);
-    assert_eq!(config.publishing.taint_levels, [Level::Medium, Level::High]);
+    assert!(config.publishing.outputs.label);
+    assert_eq!(config.publishing.outputs.taint_levels, [Level::Medium, Level::High]);
     check_refused("psi-agent --publish on", "--publish on needs a cluster");
     // `check` reports what is missing.
     let check = parse("psi-agent check --publish on").unwrap();
@@ -83,15 +90,16 @@ fn a_flag_that_needs_the_api_server_is_refused_with_a_file_of_pods() {
 #[test]
 fn authentication_needs_a_cluster_and_tls_and_tls_needs_both_files() {
     let half = "psi-agent --tls-cert-file c";
-    check_refused(half, "require each other: set both, or neither");
-    check_refused("psi-agent --tls-private-key-file k", "require each other: set both, or neither");
-    check_refused("psi-agent bridge --tls-cert-file c", "require each other: set both, or neither");
+    check_missing(half, "--tls-private-key-file");
+    check_missing("psi-agent --tls-private-key-file k", "--tls-cert-file");
+    check_missing("psi-agent bridge --tls-cert-file c", "--tls-private-key-file");
+    check_missing("psi-agent check --tls-cert-file c", "--tls-private-key-file");
     let tls = format!("{half} --tls-private-key-file k");
     let tokens = format!("{tls} --auth kubernetes");
     check_refused(&tokens, "--auth kubernetes needs a cluster");
     let cluster = "--kubeconfig c --node-name n";
     let clear = format!("psi-agent --auth kubernetes {cluster}");
-    check_refused(&clear, "--auth kubernetes needs TLS");
+    check_missing(&clear, "--tls-cert-file");
 
     let rules = run(&format!("{tokens} {cluster} --page anywhere")).access_rules();
     assert_eq!(rules, AccessRules { tls: true, tokens: true, page: Page::Anywhere });

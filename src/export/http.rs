@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::page::DOCUMENT;
 use super::score_series::is_stale;
 use super::scrape::Scrapes;
+use crate::client::snapshot::Agent;
 use crate::clock;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
@@ -25,7 +26,7 @@ use crate::serve::body::{Body, chunked, method_not_allowed, text, unauthorized, 
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
 use crate::serve::token_cache::Decision;
-use crate::snapshot::{AgentView, NodeIdentity, Snapshot};
+use crate::snapshot::{NodeIdentity, snapshot};
 
 /// Prometheus' default scrape timeout.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -117,19 +118,14 @@ impl AgentService {
         let assessment = self.assessment_at(sample.moment.at);
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
-        let agent = AgentView {
+        let agent = Agent {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
             status: self.own_metrics.status(),
         };
-        let snapshot = Snapshot::new(
-            &self.identity,
-            &sample,
-            rates.as_deref(),
-            assessment.as_deref(),
-            Some(agent),
-        );
+        let snapshot =
+            snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
         let json = serde_json::to_vec(&snapshot).map_err(|error| {
             tracing::error!(%error, "Cannot write the snapshot");
             text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")

@@ -178,7 +178,7 @@ fn vms(assessment: &Assessment) -> Vec<VmSeries<'_>> {
 }
 
 fn label(resource: Resource) -> (&'static str, &'static str) {
-    ("resource", resource.word())
+    ("resource", resource.into_str())
 }
 
 fn ratio(ratio: Option<Ratio>) -> Option<Number> {

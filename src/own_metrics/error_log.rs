@@ -38,7 +38,7 @@ pub(super) fn key_of(error: ReadErrorKind) -> ErrorKey {
         | ReadErrorKind::Failed(errno) => Some(errno as i32),
         ReadErrorKind::Malformed(_) => None,
     };
-    (error.word(), errno)
+    (error.into_str(), errno)
 }
 
 #[cfg(test)]

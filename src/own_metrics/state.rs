@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error_log::ErrorLog;
 use super::results::Results;
-use crate::agent_status::AgentStatus;
+use crate::client::snapshot::AgentStatus;
 use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
@@ -63,7 +63,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
     "psi_agent_watch_overflows_total" = |it, lines| lines.write(&[], Whole(it.tree.overflows)),
         "Overflows of the inotify queue, each followed by a rescan of all cgroups.";
     "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.status.read_errors {
-            if *count > 0 || ALERTED_KINDS.contains(kind) {
+            if *count > 0 || ALERTED_KINDS.contains(&&**kind) {
                 lines.write(&[("kind", kind)], Whole(*count));
             }
         },
@@ -71,7 +71,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
     "psi_agent_pressure_supported" = |it, lines| if let Some(reports) = it.reports {
             for resource in Resource::ALL {
                 let is_supported = u64::from(*reports.of(resource));
-                lines.write(&[("resource", resource.word())], Whole(is_supported));
+                lines.write(&[("resource", resource.into_str())], Whole(is_supported));
             }
         },
         "Whether the kernel reports the node's pressure of this resource (1) or not (0).";

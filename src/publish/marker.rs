@@ -24,11 +24,12 @@ pub(super) struct Marker {
     not_before: Option<Instant>,
 }
 
-/// A change of the label, made by one request.
+/// A change of a pod's label, made by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mark {
-    Set(PodName),
-    Removed(PodName),
+pub struct Mark {
+    pub pod: PodName,
+    /// Whether the label is set, or else removed.
+    pub is_set: bool,
 }
 
 impl Marker {
@@ -47,34 +48,24 @@ impl Marker {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
-        if let Err(error) = self.try_follow(node, wanted, now, &mut report).await {
+        let followed = async {
+            self.marked(node).await?;
+            while let Some(mark) = self.next(wanted, now) {
+                let value = mark.is_set.then_some("true");
+                let written = node.api.label_pod(&mark.pod, &self.label, value).await;
+                // A pod that no longer exists has no label.
+                if written != Err(CallError::NotFound) {
+                    written?;
+                }
+                self.done(&mark, now);
+                report(Ok(&mark));
+            }
+            Ok(())
+        };
+        if let Err(error) = followed.await {
             self.not_before = Some(now + RETRY);
             report(Err(&error));
         }
-    }
-
-    async fn try_follow(
-        &mut self,
-        node: &OwnNode,
-        wanted: Option<&PodName>,
-        now: Instant,
-        report: &mut impl FnMut(Result<&Mark, &CallError>),
-    ) -> Result<(), CallError> {
-        self.marked(node).await?;
-        while let Some(mark) = self.next(wanted, now) {
-            let (pod, value) = match &mark {
-                Mark::Set(pod) => (pod, Some("true")),
-                Mark::Removed(pod) => (pod, None),
-            };
-            let written = node.api.label_pod(pod, &self.label, value).await;
-            // A pod that no longer exists has no label.
-            if written != Err(CallError::NotFound) {
-                written?;
-            }
-            self.done(&mark, now);
-            report(Ok(&mark));
-        }
-        Ok(())
     }
 
     /// The pods with the label: at first, those that an earlier agent left.
@@ -94,24 +85,21 @@ impl Marker {
     fn next(&mut self, wanted: Option<&PodName>, now: Instant) -> Option<Mark> {
         let marked = self.marked.as_ref()?;
         if let Some(other) = marked.iter().find(|pod| Some(*pod) != wanted) {
-            return Some(Mark::Removed(other.clone()));
+            return Some(Mark { pod: other.clone(), is_set: false });
         }
         self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
         let wanted =
             wanted.filter(|pod| !marked.contains(*pod) && self.marks.len() < MOST_MARKS)?;
-        Some(Mark::Set(wanted.clone()))
+        Some(Mark { pod: wanted.clone(), is_set: true })
     }
 
     fn done(&mut self, mark: &Mark, now: Instant) {
         let marked = self.marked.get_or_insert_default();
-        match mark {
-            Mark::Set(pod) => {
-                marked.insert(pod.clone());
-                self.marks.push_back(now);
-            }
-            Mark::Removed(pod) => {
-                marked.remove(pod);
-            }
+        if mark.is_set {
+            marked.insert(mark.pod.clone());
+            self.marks.push_back(now);
+        } else {
+            marked.remove(&mark.pod);
         }
     }
 }
@@ -122,6 +110,14 @@ mod tests {
 
     fn pod(name: &str) -> PodName {
         PodName { namespace: "shop".into(), name: name.into(), node: "node-a".into() }
+    }
+
+    fn set(pod: PodName) -> Mark {
+        Mark { pod, is_set: true }
+    }
+
+    fn removed(pod: PodName) -> Mark {
+        Mark { pod, is_set: false }
     }
 
     /// The requests until the label is where it is wanted.
@@ -140,11 +136,10 @@ mod tests {
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), [], "what is there is not known yet");
         marker.marked = Some(BTreeSet::from([pod("left"), pod("web")]));
-        let expected =
-            [Mark::Removed(pod("left")), Mark::Removed(pod("web")), Mark::Set(pod("db"))];
+        let expected = [removed(pod("left")), removed(pod("web")), set(pod("db"))];
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), expected);
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), []);
-        assert_eq!(steps(&mut marker, None, now), [Mark::Removed(pod("db"))]);
+        assert_eq!(steps(&mut marker, None, now), [removed(pod("db"))]);
     }
 
     #[test]

@@ -1,30 +1,13 @@
 //! The merge patch of the Node: sets or removes all own keys, and leaves other keys alone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::score::PublishedScore;
 use crate::client::cluster::NodeKeys;
-use crate::contract::{Basis, Key, Level, Prefix};
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outputs {
-    pub label: bool,
-    pub taints: BTreeSet<Level>,
-}
-
-impl Outputs {
-    pub(super) fn show_level(&self) -> bool {
-        self.label || !self.taints.is_empty()
-    }
-
-    fn taints_at(&self, level: Level) -> impl Iterator<Item = Key> {
-        let keys = [(Level::Medium, Key::PressureMedium), (Level::High, Key::PressureHigh)];
-        let wanted = keys.into_iter();
-        wanted.filter(move |(of, _)| *of <= level && self.taints.contains(of)).map(|(_, key)| key)
-    }
-}
+use crate::config::OutputFlags;
+use crate::contract::{Key, Level, Prefix};
 
 /// The patch. It contains the Node's resource version only if it writes the list of taints, which
 /// is always replaced as a whole. Without the version, concurrent writes, such as those of the
@@ -32,19 +15,27 @@ impl Outputs {
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
-    published: &PublishedScore,
-    basis: Basis,
-    outputs: &Outputs,
+    PublishedScore { pressure, level }: &PublishedScore,
+    outputs: &OutputFlags,
 ) -> Value {
+    let points = |points: Option<u8>| points.map(|points| points.to_string());
+    let annotations = [
+        (Key::Score, points(Some(pressure.score))),
+        (Key::Cpu, points(pressure.cpu)),
+        (Key::Memory, points(pressure.memory)),
+        (Key::Io, points(pressure.io)),
+        (Key::ObservedAt, Some(format!("{:.0}", pressure.observed_at))),
+        (Key::Basis, Some(pressure.basis.to_string())),
+    ];
+    let label = [(Key::Pressure, outputs.label.then(|| level.word().to_owned()))];
     let (mut patch, mut metadata) = (Map::new(), Map::new());
-    metadata.insert("annotations".into(), annotations(prefix, node, published, basis).into());
-    let label = Key::Pressure.of(prefix);
-    if outputs.label {
-        metadata.insert("labels".into(), json!({ label: published.level.word() }));
-    } else if node.metadata.labels.contains_key(&label) {
-        metadata.insert("labels".into(), json!({ label: null }));
+    let annotations = changes(prefix, annotations, &node.metadata.annotations);
+    metadata.insert("annotations".into(), annotations.into());
+    let labels = changes(prefix, label, &node.metadata.labels);
+    if !labels.is_empty() {
+        metadata.insert("labels".into(), labels.into());
     }
-    if let Some(taints) = taints(prefix, node, published.level, outputs) {
+    if let Some(taints) = taints(prefix, node, *level, outputs) {
         metadata.insert("resourceVersion".into(), json!(node.metadata.resource_version));
         patch.insert("spec".into(), json!({ "taints": taints }));
     }
@@ -52,44 +43,38 @@ pub fn node_patch(
     patch.into()
 }
 
-fn annotations(
+/// Sets the keys that have a value, and removes the others where the Node has them.
+fn changes<const N: usize>(
     prefix: &Prefix,
-    node: &NodeKeys,
-    published: &PublishedScore,
-    basis: Basis,
+    wanted: [(Key, Option<String>); N],
+    present: &BTreeMap<String, String>,
 ) -> Map<String, Value> {
-    let points = |points: u8| Some(points.to_string());
-    let observed_at = i64::try_from(published.observed_at_ms / 1000)
-        .ok()
-        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    let wanted = [
-        (Key::Score, points(published.score)),
-        (Key::Cpu, published.each.cpu.and_then(points)),
-        (Key::Memory, published.each.memory.and_then(points)),
-        (Key::Io, published.each.io.and_then(points)),
-        (Key::ObservedAt, observed_at.map(|at| at.to_string())),
-        (Key::Basis, Some(basis.to_string())),
-    ];
-    let written = wanted.into_iter().filter_map(|(key, value)| {
-        let key = key.of(prefix);
-        // An unknown value is removed.
-        let is_written = value.is_some() || node.metadata.annotations.contains_key(&key);
-        is_written.then(|| (key, value.map_or(Value::Null, Value::String)))
-    });
-    written.collect()
+    let wanted = wanted.map(|(key, value)| (key.of(prefix), value));
+    let changes =
+        wanted.into_iter().filter(|(key, value)| value.is_some() || present.contains_key(key));
+    changes.map(|(key, value)| (key, value.into())).collect()
 }
 
 /// The whole list of taints; `None` if it needs no change.
-fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> Option<Vec<Value>> {
+fn taints(
+    prefix: &Prefix,
+    node: &NodeKeys,
+    level: Level,
+    outputs: &OutputFlags,
+) -> Option<Vec<Value>> {
     let own_keys = Key::TAINTS.map(|key| key.of(prefix));
     let is_own = |taint: &&Value| {
         let key = taint.get("key").and_then(Value::as_str);
         own_keys.iter().any(|own| key == Some(own))
     };
-    let wanted: Vec<Value> = outputs
-        .taints_at(level)
-        .map(|key| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
-        .collect();
+    let wanted: Vec<Value> = [
+        (Level::Medium, Key::PressureMedium),
+        (Level::High, Key::PressureHigh),
+    ]
+    .into_iter()
+    .filter(|(begins_at, _)| *begins_at <= level && outputs.taint_levels.contains(begins_at))
+    .map(|(_, key)| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
+    .collect();
     let own: Vec<&Value> = node.taints().iter().filter(is_own).collect();
     if own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint)) {
         return None;
@@ -101,23 +86,26 @@ fn taints(prefix: &Prefix, node: &NodeKeys, level: Level, outputs: &Outputs) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::score::PerResource;
+    use crate::contract::{Basis, NodePressure};
 
     fn node(value: Value) -> NodeKeys {
         serde_json::from_value(value).unwrap()
     }
 
     fn published(level: Level) -> PublishedScore {
-        PublishedScore {
+        let pressure = NodePressure {
             score: 40,
-            each: PerResource { cpu: Some(40), memory: Some(0), io: None },
-            level,
-            observed_at_ms: 1_767_323_045_678,
-        }
+            cpu: Some(40),
+            memory: Some(0),
+            io: None,
+            observed_at: jiff::Timestamp::from_millisecond(1_767_323_045_678).unwrap(),
+            basis: Basis::Psi(8),
+        };
+        PublishedScore { pressure, level }
     }
 
-    fn outputs(label: bool, taints: &[Level]) -> Outputs {
-        Outputs { label, taints: taints.iter().copied().collect() }
+    fn outputs(label: bool, taint_levels: &[Level]) -> OutputFlags {
+        OutputFlags { label, taint_levels: taint_levels.to_vec() }
     }
 
     const BOTH: &[Level] = &[Level::Medium, Level::High];
@@ -126,9 +114,9 @@ mod tests {
         json!({"key": key, "value": "true", "effect": "PreferNoSchedule"})
     }
 
-    fn patched(node_value: Value, level: Level, outputs: &Outputs) -> Value {
+    fn patched(node_value: Value, level: Level, outputs: &OutputFlags) -> Value {
         let (node, published) = (node(node_value), published(level));
-        node_patch(&Prefix::default(), &node, &published, Basis::Psi(8), outputs)
+        node_patch(&Prefix::default(), &node, &published, outputs)
     }
 
     #[test]
@@ -140,7 +128,7 @@ mod tests {
             "psi-agent.io/io": null, "psi-agent.io/observed-at": "2026-01-02T03:04:05Z",
             "psi-agent.io/basis": "psi/8",
         }}});
-        assert_eq!(patched(bare, Level::High, &Outputs::default()), expected);
+        assert_eq!(patched(bare, Level::High, &OutputFlags::default()), expected);
     }
 
     #[test]
@@ -150,7 +138,7 @@ mod tests {
         let with = |taints: &[&Value]| json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"taints": taints}});
         let (medium, high) =
             (taint("psi-agent.io/pressure-medium"), taint("psi-agent.io/pressure-high"));
-        let write = |taints: &[&Value], level, outputs: &Outputs| {
+        let write = |taints: &[&Value], level, outputs: &OutputFlags| {
             let patch = patched(with(taints), level, outputs);
             let version = patch["metadata"].get("resourceVersion").cloned();
             assert_eq!(version.is_some(), patch.get("spec").is_some());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::level::{LevelInput, LevelTracker};
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, Thresholds};
+use crate::contract::{Level, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
@@ -20,12 +20,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const ZERO_BELOW: f64 = STEP / 2.0;
 /// Time before the first retry. It doubles with each further retry.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Longest time between retries while the API server is unavailable. It limits the load when the
-/// API server is available again, since all agents of a cluster retry at this interval: less than
-/// three times the usual number of writes, if heartbeats are every 5 min.
+/// Longest time between retries. It limits the load when the API server is available again, since all
+/// agents of a cluster retry at this interval: less than three times the usual number of writes, if
+/// heartbeats are every 5 min.
 const LAST_RETRY: Duration = Duration::from_secs(180);
-/// Longest time between retries while the API server refuses the write, until rights or objects change.
-const LAST_RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Longest wait that the agent accepts from the API server (`Retry-After`).
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
@@ -78,17 +76,10 @@ impl Plan {
 
     /// Continues from values that an earlier agent wrote `age` ago, so that a restart causes no
     /// write and no change of the level.
-    pub fn adopt(
-        &mut self,
-        score: u8,
-        each: PerResource<Option<u8>>,
-        level: Level,
-        now: Instant,
-        age: Duration,
-    ) {
-        self.adopt_level(level);
+    pub fn adopt(&mut self, published: PublishedScore, now: Instant, age: Duration) {
+        self.adopt_level(published.level);
         let written_at = now.checked_sub(age).unwrap_or(now);
-        self.last = Some((PublishedScore { score, each, level, observed_at_ms: 0 }, written_at));
+        self.last = Some((published, written_at));
         self.changes.push_back(written_at);
         self.heartbeat_due = Some(written_at + self.heartbeat);
     }
@@ -111,17 +102,16 @@ impl Plan {
         score: &NodeScore,
     ) -> Option<(PublishedScore, WriteReason)> {
         let level = self.levels.advance(now, self.level_input(score)?);
-        let published = PublishedScore::of(score, level)?;
+        let mut published = PublishedScore::of(score, level)?;
         let reason = self.reason_to_write(now, score, level)?;
-        let published = match (&self.last, reason) {
-            // A heartbeat sets a new date. If the limit of changes is reached, it also writes the
-            // current values.
-            (Some((last, _)), WriteReason::Heartbeat) if values_differ(last, score) => published,
-            (Some((last, _)), WriteReason::Level | WriteReason::Heartbeat) => {
-                PublishedScore { score: last.score, each: last.each, ..published }
-            }
-            (Some(_), WriteReason::Change) | (None, _) => published,
-        };
+        // Values stay as they are until they differ by a step, or while only the level changes. A
+        // heartbeat writes the current ones if the limit of changes has kept them back.
+        if let Some((last, _)) = &self.last
+            && (reason == WriteReason::Level || !values_differ(&last.pressure, score))
+        {
+            let observed_at = published.pressure.observed_at;
+            published.pressure = NodePressure { observed_at, ..last.pressure };
+        }
         self.may_try(now).then_some((published, reason))
     }
 
@@ -145,7 +135,7 @@ impl Plan {
         let since = |at: &Instant| now.saturating_duration_since(*at);
         if self.changes.iter().filter(|at| since(at) < HOUR).count() < MOST_CHANGES {
             let may_change = self.changes.back().is_none_or(|at| since(at) >= SILENCE);
-            if may_change && values_differ(last, score) {
+            if may_change && values_differ(&last.pressure, score) {
                 return Some(WriteReason::Change);
             }
             if self.level_shows && last.level != level {
@@ -170,12 +160,9 @@ impl Plan {
     ) {
         self.recovered();
         self.last = Some((published, now));
-        let due = *self.heartbeat_due.get_or_insert(now + self.heartbeat.mul_f64(random));
-        if due <= now {
-            let behind =
-                now.saturating_duration_since(due).as_secs() / self.heartbeat.as_secs().max(1);
-            let periods = u32::try_from(behind + 1).unwrap_or(u32::MAX);
-            self.heartbeat_due = Some(due + self.heartbeat.saturating_mul(periods));
+        let due = self.heartbeat_due.get_or_insert(now + self.heartbeat.mul_f64(random));
+        while *due <= now {
+            *due += self.heartbeat;
         }
         if reason != WriteReason::Heartbeat {
             self.changes.push_back(now);
@@ -190,28 +177,20 @@ impl Plan {
 
     /// Records a failed request. `random`, from 0 to 1, spreads the retries of a cluster.
     pub fn failed(&mut self, error: &CallError, now: Instant, random: f64) {
-        let is_refused = matches!(
-            error,
-            CallError::Forbidden(_)
-                | CallError::Unauthorized(_)
-                | CallError::NotFound
-                | CallError::Refused { .. }
-        );
-        let longest = if is_refused { LAST_RETRY_REFUSED } else { LAST_RETRY };
         let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10));
-        let wait = doubled.min(longest).mul_f64(0.5 + random / 2.0);
+        let wait = doubled.min(LAST_RETRY).mul_f64(0.5 + random / 2.0);
         let requested = error.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
     }
 }
 
-fn values_differ(last: &PublishedScore, score: &NodeScore) -> bool {
+fn values_differ(last: &NodePressure, score: &NodeScore) -> bool {
     let pairs = [
         (Some(last.score), score.score),
-        (last.each.cpu, score.contention.cpu),
-        (last.each.memory, score.contention.memory),
-        (last.each.io, score.contention.io),
+        (last.cpu, score.contention.cpu),
+        (last.memory, score.contention.memory),
+        (last.io, score.contention.io),
     ];
     pairs.into_iter().any(|(published, now)| match (published, now.map(points)) {
         (Some(published), Some(now)) => {

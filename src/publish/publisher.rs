@@ -1,46 +1,26 @@
 //! Writes scores on the Node at the times that the plan sets. After failures it writes the newest
 //! score only: there is no queue.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
 
 use super::marker::{Mark, Marker};
-use super::node_patch::{Outputs, node_patch};
+use super::node_patch::node_patch;
 use super::plan::{Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{NodeKeys, OwnNode, PodName};
-use crate::contract::{Freshness, Key, Level, NodePressure, Prefix, Thresholds};
+use crate::config::{Publish, PublishingFlags, RunConfig, ScoreFlags};
+use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::relief::{Assessment, NoCandidate, choose};
-use crate::score::{ContainerScore, NodeScore, PerResource, Resource};
+use crate::score::{ContainerScore, NodeScore};
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
 /// predictions for VMs that wait for memory, need this much history.
 const SETTLING: Duration = Duration::from_secs(30);
-
-pub struct Settings {
-    pub prefix: Prefix,
-    pub thresholds: Thresholds,
-    pub counted: Vec<Resource>,
-    pub outputs: Outputs,
-    /// Time after which unchanged values are renewed. Values are stale, and not adopted from an earlier
-    /// agent, when they are twice as old.
-    pub heartbeat: Duration,
-    /// The Node; `None` on a host outside a cluster.
-    pub node: Option<OwnNode>,
-    pub dry_run: bool,
-    /// Time for which a VM is not named after it arrived or started.
-    pub candidate_min_age: Duration,
-    /// Whether the pod of the VM to move first gets a label.
-    pub mark_candidate: bool,
-    /// A random number from 0 to 1, new at each call.
-    pub random: fn() -> f64,
-}
 
 #[derive(Debug)]
 pub enum Report<'a> {
@@ -54,98 +34,99 @@ pub enum Report<'a> {
     Level(Level),
     /// The VM to move first.
     Candidate(Result<&'a Workload, NoCandidate>),
-    Marked(&'a Mark),
-    MarkFailed(&'a CallError),
+    /// The label of that VM's pod was set or removed, or could not be.
+    Marked(Result<&'a Mark, &'a CallError>),
 }
 
 pub struct Publisher {
-    settings: Settings,
+    prefix: Prefix,
+    flags: PublishingFlags,
+    dry_run: bool,
+    /// The Node; `None` on a host outside a cluster.
+    node: Option<OwnNode>,
+    random: fn() -> f64,
     plan: Plan,
     /// Whether the Node was read for values of an earlier agent.
     has_read_node: bool,
     /// The last VM that was chosen to be moved first.
     named: Option<CgroupId>,
+    /// `None` if no pod gets a label.
     marker: Option<Marker>,
     /// When the agent began to continue from an earlier one.
     adopted_at: Option<Instant>,
 }
 
-/// Publishes until the channel of assessments closes. Sends the value of an earlier agent, if there is
-/// one to continue from, to `adopt`.
-pub async fn publish(
-    settings: Settings,
-    mut assessments: watch::Receiver<Option<Arc<Assessment>>>,
-    adopt: oneshot::Sender<NodePressure>,
-    mut report: impl FnMut(&Report<'_>),
-) {
-    let mut publisher = Publisher::new(settings);
-    let mut adopt = Some(adopt);
-    while assessments.changed().await.is_ok() {
-        let Some(assessment) = assessments.borrow_and_update().clone() else { continue };
-        let on_report = |step: &Report<'_>| {
-            if let (Report::Adopted(found), Some(adopt)) = (step, adopt.take()) {
-                // This fails only while the agent stops, and has dropped the receiver.
-                let _ = adopt.send((*found).clone());
-            }
-            report(step);
-        };
-        publisher.take(&assessment, on_report).await;
-    }
-}
-
 impl Publisher {
-    pub fn new(settings: Settings) -> Self {
-        let Settings { thresholds, counted, outputs, heartbeat, node, .. } = &settings;
-        let plan = Plan::new(*thresholds, counted.clone(), outputs.show_level(), *heartbeat);
-        let label = Key::MigrateFirst.of(&settings.prefix);
-        let marker = (settings.mark_candidate && !settings.dry_run).then(|| Marker::new(label));
+    /// `random` returns a number from 0 to 1, a new one at each call.
+    pub fn new(config: &RunConfig, node: Option<OwnNode>, random: fn() -> f64) -> Self {
+        let (prefix, flags) = (config.source.prefix.prefix.clone(), config.publishing.clone());
+        let dry_run = flags.publish.mode(&config.source) != Publish::On;
+        let shows_level = flags.outputs.label || !flags.outputs.taint_levels.is_empty();
+        let ScoreFlags { levels, score_resources } = config.score.clone();
+        let label = Key::MigrateFirst.of(&prefix);
         Self {
+            plan: Plan::new(levels, score_resources, shows_level, flags.heartbeat_interval),
             has_read_node: node.is_none(),
-            settings,
-            plan,
             named: None,
-            marker,
+            marker: (flags.mark_candidate && !dry_run).then(|| Marker::new(label)),
             adopted_at: None,
+            prefix,
+            flags,
+            dry_run,
+            node,
+            random,
         }
     }
 
     pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
-        self.publish(&assessment.score, &mut report).await;
-        if assessment.score.score.is_some() {
+        let score = &assessment.score;
+        if let Err(error) = self.publish(score, &mut report).await {
+            self.plan.failed(&error, score.moment.at, (self.random)());
+            report(&Report::Failed(&error));
+        }
+        if score.score.is_some() {
             report(&Report::Level(self.plan.level()));
         }
         self.name_candidate(assessment, &mut report).await;
     }
 
-    async fn publish(&mut self, score: &NodeScore, mut report: impl FnMut(&Report<'_>)) {
-        let write = self.plan.next_write(score.moment.at, score);
-        let node = self.settings.node.clone();
-        match (node, write) {
-            (Some(node), _) if !self.has_read_node => {
-                if self.plan.may_try(score.moment.at) {
-                    match node.get().await {
-                        Ok(keys) => {
-                            let is_marked = match &mut self.marker {
-                                Some(marker) => {
-                                    marker.marked(&node).await.is_ok_and(|pods| !pods.is_empty())
-                                }
-                                None => false,
-                            };
-                            self.adopt(&keys, is_marked, score, &mut report);
-                        }
-                        Err(error) => self.fail(score, &error, &mut report),
-                    }
-                }
+    /// Reads the Node for values of an earlier agent, and writes later scores.
+    async fn publish(
+        &mut self,
+        score: &NodeScore,
+        report: &mut impl FnMut(&Report<'_>),
+    ) -> Result<(), CallError> {
+        let now = score.moment.at;
+        let write = self.plan.next_write(now, score);
+        let node = self.node.clone();
+        if let (Some(node), false) = (&node, self.has_read_node) {
+            if self.plan.may_try(now) {
+                let keys = node.get().await?;
+                let is_marked = match &mut self.marker {
+                    Some(marker) => marker.marked(node).await.is_ok_and(|pods| !pods.is_empty()),
+                    None => false,
+                };
+                self.adopt(&keys, is_marked, score, report);
             }
-            (Some(node), Some((published, reason))) => {
-                self.write(&node, score, published, reason, &mut report).await;
-            }
-            (None, Some((published, reason))) => {
-                self.plan.written(published, reason, score.moment.at, (self.settings.random)());
-                report(&Report::WouldWrite(&published, reason, None));
-            }
-            (_, None) => {}
+            return Ok(());
         }
+        let Some((published, reason)) = write else { return Ok(()) };
+        let mut patch = None;
+        if let Some(node) = &node {
+            let keys = node.get().await?;
+            let patch =
+                patch.insert(node_patch(&self.prefix, &keys, &published, &self.flags.outputs));
+            if !self.dry_run {
+                node.patch(patch).await?;
+            }
+        }
+        report(&if self.dry_run {
+            Report::WouldWrite(&published, reason, patch.as_ref())
+        } else {
+            Report::Written(&published, reason)
+        });
+        self.plan.written(published, reason, now, (self.random)());
+        Ok(())
     }
 
     async fn name_candidate(
@@ -153,7 +134,7 @@ impl Publisher {
         assessment: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) {
-        let min_age = self.settings.candidate_min_age;
+        let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
         let named = self.named.or_else(|| self.marked_container(assessment));
         let chosen = choose(assessment, self.plan.level(), min_age, named);
@@ -161,7 +142,7 @@ impl Publisher {
         let named = chosen.map(|one| one.workload.as_deref());
         let named = named.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
         report(&Report::Candidate(named));
-        let Some((marker, node)) = self.marker.as_mut().zip(self.settings.node.as_ref()) else {
+        let Some((marker, node)) = self.marker.as_mut().zip(self.node.as_ref()) else {
             return;
         };
         let pod = named.ok().map(|workload| pod_name(workload, node));
@@ -170,16 +151,12 @@ impl Publisher {
         if pod.is_none() && is_settling {
             return;
         }
-        let on_mark = |step: Result<&Mark, &CallError>| match step {
-            Ok(mark) => report(&Report::Marked(mark)),
-            Err(error) => report(&Report::MarkFailed(error)),
-        };
-        marker.follow(node, pod.as_ref(), now, on_mark).await;
+        marker.follow(node, pod.as_ref(), now, |step| report(&Report::Marked(step))).await;
     }
 
     /// The container of the VM whose pod has the label.
     fn marked_container(&self, assessment: &Assessment) -> Option<CgroupId> {
-        let (marker, node) = self.marker.as_ref().zip(self.settings.node.as_ref())?;
+        let (marker, node) = self.marker.as_ref().zip(self.node.as_ref())?;
         let is_marked = |container: &&ContainerScore| {
             let workload = container.workload.as_deref();
             workload.is_some_and(|workload| marker.has_marked(&pod_name(workload, node)))
@@ -201,10 +178,10 @@ impl Publisher {
     ) {
         self.has_read_node = true;
         self.plan.recovered();
-        let prefix = &self.settings.prefix;
+        let prefix = &self.prefix;
         let found = NodePressure::from_annotations(prefix, &keys.metadata.annotations);
         let Ok(Some(found)) = found else { return };
-        let age = found.freshness(score.moment.timestamp(), self.settings.heartbeat * 2);
+        let age = found.freshness(score.moment.timestamp(), self.flags.heartbeat_interval * 2);
         let Freshness::Fresh { age } = age else { return };
         self.adopted_at = Some(score.moment.at);
         let level = Level::from_labels(prefix, &keys.metadata.labels);
@@ -214,43 +191,8 @@ impl Publisher {
         if found.basis != score.basis {
             return self.plan.adopt_level(level);
         }
-        let each = PerResource { cpu: found.cpu, memory: found.memory, io: found.io };
-        self.plan.adopt(found.score, each, level, score.moment.at, age);
+        self.plan.adopt(PublishedScore { pressure: found, level }, score.moment.at, age);
         report(&Report::Adopted(&found));
-    }
-
-    async fn write(
-        &mut self,
-        node: &OwnNode,
-        score: &NodeScore,
-        published: PublishedScore,
-        reason: WriteReason,
-        report: &mut impl FnMut(&Report<'_>),
-    ) {
-        let Settings { prefix, outputs, dry_run, .. } = &self.settings;
-        let patched = async {
-            let patch = node_patch(prefix, &node.get().await?, &published, score.basis, outputs);
-            if !dry_run {
-                node.patch(&patch).await?;
-            }
-            Ok(patch)
-        };
-        match patched.await {
-            Ok(patch) => {
-                report(&if *dry_run {
-                    Report::WouldWrite(&published, reason, Some(&patch))
-                } else {
-                    Report::Written(&published, reason)
-                });
-                self.plan.written(published, reason, score.moment.at, (self.settings.random)());
-            }
-            Err(error) => self.fail(score, &error, report),
-        }
-    }
-
-    fn fail(&mut self, score: &NodeScore, error: &CallError, report: &mut impl FnMut(&Report<'_>)) {
-        self.plan.failed(error, score.moment.at, (self.settings.random)());
-        report(&Report::Failed(error));
     }
 }
 

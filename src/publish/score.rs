@@ -1,33 +1,32 @@
 //! The values on a Node, computed from a score.
 
-use crate::contract::Level;
-use crate::score::{NodeScore, PerResource};
+use crate::contract::{Level, NodePressure};
+use crate::score::NodeScore;
 use crate::waiting::Ratio;
 
 /// Published values are multiples of this, in points.
 pub(super) const STEP: f64 = 5.0;
 
-/// The values on a Node: points from 0 to 100, in steps of 5.
+/// The values on a Node, in steps of 5, and the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedScore {
-    pub score: u8,
-    /// Contention by resource; `None` where it is unknown.
-    pub each: PerResource<Option<u8>>,
+    pub pressure: NodePressure,
     pub level: Level,
-    /// Time of the measurement, milliseconds since the epoch.
-    pub observed_at_ms: u64,
 }
 
 impl PublishedScore {
     /// The score in steps; `None` where there is no score.
     pub fn of(score: &NodeScore, level: Level) -> Option<Self> {
         let quantised = |ratio| quantised(points(ratio));
-        Some(Self {
+        let pressure = NodePressure {
             score: quantised(score.score?),
-            each: score.contention.map(|ratio| ratio.map(quantised)),
-            level,
-            observed_at_ms: score.moment.unix_ms,
-        })
+            cpu: score.contention.cpu.map(quantised),
+            memory: score.contention.memory.map(quantised),
+            io: score.contention.io.map(quantised),
+            observed_at: score.moment.timestamp(),
+            basis: score.basis,
+        };
+        Some(Self { pressure, level })
     }
 }
 

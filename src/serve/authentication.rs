@@ -79,7 +79,7 @@ impl Authenticator {
     async fn review(self: Arc<Self>, key: TokenKey, token: String, address: IpAddr) -> Decision {
         let review =
             tokio::time::timeout(REVIEW_TIMEOUT, self.reviewer.review(&token, key.1)).await;
-        let outcome = match review.unwrap_or(Err(CallError::TimedOut(REVIEW_TIMEOUT))) {
+        let outcome = match review.unwrap_or_else(|_| Err(CallError::timed_out(REVIEW_TIMEOUT))) {
             Ok(Review::Allowed) => Ok(Decision::Allowed),
             Ok(Review::Forbidden) => Ok(Decision::Forbidden),
             Ok(Review::Unauthenticated) => Ok(Decision::Unauthenticated),

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use http::StatusCode;
+use strum::IntoStaticStr;
 
 /// Clients that may open the page and its snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Page {
     /// Clients on this host or in the agent's own pod, such as `kubectl port-forward`.
     #[default]

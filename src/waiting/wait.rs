@@ -1,7 +1,5 @@
 //! The waiting of one container in one window, for one resource.
 
-use serde::Serialize;
-
 use super::series::Ratio;
 
 /// A container that waits for less than this, in CPUs or as a share of the window, counts as not
@@ -9,7 +7,7 @@ use super::series::Ratio;
 pub(super) const NEGLIGIBLE: f64 = 0.01;
 
 /// Waiting of a container for one resource, as shares of the window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wait {
     /// All waiting. For CPU by run delay: of the average vCPU; else pressure `some`.
     pub raw: Ratio,

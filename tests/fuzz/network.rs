@@ -25,12 +25,12 @@ use psi_agent::client::cluster::list_items::ListItems;
 use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
 use psi_agent::client::pod::Pod;
 use psi_agent::client::top;
+use psi_agent::config::OutputFlags;
 use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::publish::PublishedScore;
-use psi_agent::publish::node_patch::{Outputs, node_patch};
-use psi_agent::score::PerResource;
+use psi_agent::publish::node_patch::node_patch;
 use psi_agent::serve::authorization::{
     AccessRules, METRICS, PAGE, Page, Peer, SNAPSHOT, bearer_token,
 };
@@ -268,18 +268,18 @@ struct PodList {
 pub(super) fn pods(bytes: &[u8]) {
     let Ok(PodList { items }) = serde_json::from_slice(bytes) else { return };
     let mut index = PodIndex::of(Prefix::default(), &items);
-    assert!(index.is_listed() && index.len() <= items.len());
+    assert!(index.is_listed() && index.count() <= items.len());
     let latest: BTreeMap<&str, &Pod> =
         items.iter().map(|pod| (pod.metadata.uid.as_str(), pod)).collect();
     for (uid, pod) in &latest {
         check_lookups(&index, uid, pod);
     }
     if let Some(first) = items.first() {
-        let before = index.len();
+        let before = index.count();
         index.delete(first);
-        assert_eq!(index.len(), before - 1);
+        assert_eq!(index.count(), before - 1);
         index.apply(first);
-        assert_eq!(index.len(), before);
+        assert_eq!(index.count(), before);
     }
 }
 
@@ -317,7 +317,7 @@ fn check_lookups(index: &PodIndex, uid: &str, pod: &Pod) {
         let Place::Pod(place) = Place::of_path(&path) else { continue };
         let Some(workload) = index.workload(&place) else { continue };
         assert!(workload.image.len() <= 512, "{}", workload.image);
-        if place.uid.as_str() == uid {
+        if *place.uid == *uid {
             assert_eq!(*workload.namespace, *pod.metadata.namespace);
             assert_eq!(*workload.pod, *pod.metadata.name);
         }
@@ -353,19 +353,22 @@ pub(super) fn node(bytes: &[u8]) {
         None => assert_eq!(foreign.len(), node.taints().len()),
     }
 
-    let published = PublishedScore {
+    let pressure = NodePressure {
         score: 40,
-        each: PerResource { cpu: Some(40), memory: None, io: Some(0) },
-        level: Level::High,
-        observed_at_ms: 1_767_323_045_678,
+        cpu: Some(40),
+        memory: None,
+        io: Some(0),
+        observed_at: *START,
+        basis: Basis::RunDelay(5),
     };
+    let published = PublishedScore { pressure, level: Level::High };
     let keys = Key::TAINTS.map(|key| key.of(&prefix));
     let is_ours = |taint: &&Value| keys.iter().any(|key| taint["key"] == **key);
     for (label, taints) in
         [(false, &[][..]), (true, &[Level::High]), (true, &[Level::Medium, Level::High])]
     {
-        let outputs = Outputs { label, taints: taints.iter().copied().collect() };
-        let patch = node_patch(&prefix, &node, &published, Basis::RunDelay(5), &outputs);
+        let outputs = OutputFlags { label, taint_levels: taints.to_vec() };
+        let patch = node_patch(&prefix, &node, &published, &outputs);
         let metadata = &patch["metadata"];
         for kind in ["annotations", "labels"] {
             let written = metadata[kind].as_object();
@@ -407,7 +410,7 @@ pub(super) fn node_annotations(bytes: &[u8]) {
         now += minute;
     }
     let Some(views) = table.views(now) else { return };
-    let known = views.nodes.iter().filter_map(|(_, view)| view.slow).chain(views.neutral);
+    let known = views.nodes.iter().filter_map(|(_, view)| view.ok()).chain(views.neutral);
     for slow in known {
         for slow in [Some(slow.score), slow.cpu, slow.memory].into_iter().flatten() {
             assert!((0.0..=100.0).contains(&slow.mean), "{}", slow.mean);
@@ -421,11 +424,11 @@ pub(super) fn snapshot(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let first = parts.next().unwrap_or_default();
     let snapshots = [first, parts.next().unwrap_or(first)];
-    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (usize::MAX, usize::MAX)] {
+    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (u16::MAX, usize::MAX)] {
         let Ok(lines) = top::lines_of(snapshots, columns, rows) else { return };
         assert!(lines.len() <= rows, "{} lines", lines.len());
         for line in lines {
-            assert!(line.len() <= columns, "{} columns: {line}", line.len());
+            assert!(line.len() <= usize::from(columns), "{} columns: {line}", line.len());
             assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line:?}");
         }
     }

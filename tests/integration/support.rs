@@ -26,6 +26,7 @@ pub(crate) mod project;
 pub(crate) mod prometheus;
 pub(crate) mod prometheus_operator;
 pub(crate) mod proxy;
+pub(crate) mod publisher;
 pub(crate) mod real_node;
 pub(crate) mod recorded_case;
 pub(crate) mod replayed_node;

@@ -68,7 +68,7 @@ impl Scene {
         let authenticator = Authenticator::new(reviewer, move |outcome| {
             report.lock().unwrap().push(match outcome {
                 Ok(decision) => decision.into_str(),
-                Err(error) => error.word(),
+                Err(error) => error.into_str(),
             });
         });
         Self { authenticator: Arc::new(authenticator.unwrap()), calls, reported }

@@ -8,15 +8,15 @@ use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
-use psi_agent::publish::publisher::Publisher;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::publishing::{HIGH, MEDIUM, MINUTE, NODE, Scene, client, everything, settings};
+use super::publishing::{EVERYTHING, HIGH, MEDIUM, MINUTE, NODE, Scene, client};
 use crate::support::cluster::Cluster;
 use crate::support::exposition::parse;
 use crate::support::folder::Folder;
 use crate::support::proxy::Proxy;
+use crate::support::publisher::publisher;
 use crate::support::staged_node::{StagedNode, agent_pod};
 use crate::support::wait_for;
 
@@ -106,7 +106,7 @@ async fn an_agent_that_is_killed_during_a_write_leaves_one_whole_value() {
             assert_eq!(after["spec"], before["spec"]);
         }
         // The next agent continues from it.
-        scene.restart(everything(), false);
+        scene.restart(EVERYTHING);
         scene.pass(5 * MINUTE, 0.5).await;
         assert_eq!(scene.reports.first(), Some(&"adopted"), "{:?}", scene.reports);
         // 50, or the value that is published while the score is not yet a whole step above it.
@@ -138,7 +138,7 @@ async fn write_and_die(scene: &mut Scene, arrives: bool) -> Value {
         }
     });
     let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
-    let mut publisher = Publisher::new(settings(Some(node), everything(), false));
+    let mut publisher = publisher(node, EVERYTHING, || 0.5);
     for _ in 0..60 {
         let tick = scene.node.tick(0.0).into();
         tokio::select! {

@@ -224,7 +224,6 @@ fn check_careless_clients(bridge: &Agent) {
         ("GET /api/v1/query?query=up", 400),
         ("GET /api/v1/query_range?query=x", 404),
         ("GET /watcher?host=nobody", 404),
-        ("GET /watcher/health", 200),
         ("DELETE /api/v1/query", 405),
         ("GET /prioritize", 405),
         ("POST /watcher", 405),

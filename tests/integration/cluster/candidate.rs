@@ -11,18 +11,20 @@ use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::client::flags::ReapFlags;
 use psi_agent::client::reap::reap;
 use psi_agent::contract::Prefix;
-use psi_agent::publish::publisher::{Publisher, Report, Settings};
+use psi_agent::publish::publisher::Report;
 use psi_agent::relief::NoCandidate;
 use serde_json::{Value, json};
 
-use super::publishing::{everything, settings};
 use crate::support::cluster::Cluster;
 use crate::support::kubevirt::{KubeVirt, label, name, virtual_machine};
+use crate::support::publisher::publisher;
 use crate::support::short_node::{ShortNode, assessment};
 use crate::support::wait_for;
 
 const NODE: &str = "node-a";
 const LABEL: &str = "psi-agent.io/migrate-first";
+/// Flags of an agent that labels the VM to move first.
+const MARKS: &str = "--label --taint-levels medium,high --mark-candidate";
 const BUDGET: &str = "psi-agent.io/cpu-wait-budget";
 
 /// A virt-launcher pod, or one like it that is none.
@@ -153,11 +155,7 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     let scene = Scene::start("candidate-label").await;
     // An earlier agent left one.
     scene.set_label("web");
-    let settings = || Settings {
-        mark_candidate: true,
-        ..settings(Some(scene.own_node()), everything(), false)
-    };
-    let mut publisher = Publisher::new(settings());
+    let mut publisher = publisher(scene.own_node(), MARKS, || 0.5);
     let mut node = ShortNode::new();
     let mut marks = 0;
     for (seconds, contention, db, web, expected) in [
@@ -170,8 +168,8 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
         for _ in 0..seconds / 5 {
             let assessment = assessment(&mut node, contention, db, web);
             let report = |report: &Report<'_>| match report {
-                Report::Marked(_) => marks += 1,
-                Report::Failed(error) | Report::MarkFailed(error) => panic!("{error}"),
+                Report::Marked(Ok(_)) => marks += 1,
+                Report::Failed(error) | Report::Marked(Err(error)) => panic!("{error}"),
                 Report::Adopted(_)
                 | Report::Written(..)
                 | Report::WouldWrite(..)
@@ -194,22 +192,20 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
 async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_all_the_same() {
     let scene = Scene::start("candidate-forbidden").await;
     scene.cluster.kubectl(&["delete", "clusterrolebinding", "psi-agent-candidate"], "");
-    let settings =
-        Settings { mark_candidate: true, ..settings(Some(scene.own_node()), everything(), false) };
-    let mut publisher = Publisher::new(settings);
+    let mut publisher = publisher(scene.own_node(), MARKS, || 0.5);
     let mut node = ShortNode::new();
     let (mut errors, mut written, mut named) = (Vec::new(), 0, Err(NoCandidate::NoScore));
     for _ in 0..36 {
         let assessment = assessment(&mut node, 0.5, 2.0, 1.0);
         let report = |report: &Report<'_>| match report {
-            Report::MarkFailed(error) => errors.push(error.word()),
+            Report::Marked(Err(error)) => errors.push(error.into_str()),
             Report::Written(..) => written += 1,
             Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
             Report::Adopted(_)
             | Report::WouldWrite(..)
             | Report::Level(_)
             | Report::Failed(_)
-            | Report::Marked(_) => {}
+            | Report::Marked(Ok(_)) => {}
         };
         publisher.take(&assessment, report).await;
     }

@@ -1,7 +1,6 @@
 //! The publisher against a real API server, in virtual time: scores five seconds apart are made as
 //! fast as the publisher takes them. The writes are read from the API server's audit log.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,14 +13,13 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{self, ApiClient, OwnNode};
-use psi_agent::contract::{Key, Level, Prefix, Thresholds};
-use psi_agent::kernel::cgroup_dir::Resource;
-use psi_agent::publish::node_patch::Outputs;
-use psi_agent::publish::publisher::{Publisher, Report, Settings};
+use psi_agent::contract::{Key, Prefix};
+use psi_agent::publish::publisher::{Publisher, Report};
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::{Audited, Cluster};
+use crate::support::publisher::publisher;
 use crate::support::short_node::ShortNode;
 
 pub(super) const NODE: &str = "node-a";
@@ -30,28 +28,8 @@ pub(super) const MINUTE: u64 = 60;
 pub(super) const MEDIUM: &str = "psi-agent.io/pressure-medium";
 pub(super) const HIGH: &str = "psi-agent.io/pressure-high";
 
-pub(super) fn everything() -> Outputs {
-    Outputs { label: true, taints: BTreeSet::from([Level::Medium, Level::High]) }
-}
-
-pub(super) fn settings(node: Option<OwnNode>, outputs: Outputs, dry_run: bool) -> Settings {
-    let (prefix, thresholds) = (Prefix::default(), Thresholds::default());
-    let counted = vec![Resource::Cpu, Resource::Memory];
-    let heartbeat = Duration::from_secs(300);
-    let (random, mark_candidate): (fn() -> f64, bool) = (|| 0.5, false);
-    Settings {
-        prefix,
-        thresholds,
-        counted,
-        outputs,
-        heartbeat,
-        node,
-        dry_run,
-        candidate_min_age: Duration::from_secs(15 * 60),
-        mark_candidate,
-        random,
-    }
-}
+/// Flags of an agent that shows the level by its label and taints.
+pub(super) const EVERYTHING: &str = "--label --taint-levels medium,high";
 
 /// A pod on a Node, which the account's token is bound to.
 fn pod_of(account: &str, node: &str) -> Value {
@@ -90,18 +68,14 @@ impl Scene {
         let reached =
             cluster::Cluster { kubeconfig: Some(kubeconfig.clone()), node_name: NODE.into() };
         let own_node = OwnNode::connect(&reached).await.unwrap();
-        let publisher = Publisher::new(settings(None, Outputs::default(), true));
+        let publisher = publisher(own_node.clone(), EVERYTHING, || 0.5);
         let node = ShortNode::new();
-        let mut scene =
-            Self { cluster, kubeconfig, own_node, node, publisher, reports: Vec::new() };
-        scene.restart(everything(), false);
-        scene
+        Self { cluster, kubeconfig, own_node, node, publisher, reports: Vec::new() }
     }
 
     /// A new agent takes the place of the one before it.
-    pub(super) fn restart(&mut self, outputs: Outputs, dry_run: bool) {
-        let node = Some(self.own_node.clone());
-        self.publisher = Publisher::new(settings(node, outputs, dry_run));
+    pub(super) fn restart(&mut self, flags: &str) {
+        self.publisher = publisher(self.own_node.clone(), flags, || 0.5);
         self.node.restart();
         self.reports.clear();
     }
@@ -115,7 +89,7 @@ impl Scene {
             let on_report = |report: &Report<'_>| {
                 reports.push(match report {
                     Report::Adopted(found) => {
-                        adopted = Some((*found).clone());
+                        adopted = Some(**found);
                         "adopted"
                     }
                     Report::Written(..) => "written",
@@ -123,8 +97,8 @@ impl Scene {
                         assert!(patch.is_some());
                         "would write"
                     }
-                    Report::Failed(error) | Report::MarkFailed(error) => error.word(),
-                    Report::Marked(_) => "marked",
+                    Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
+                    Report::Marked(Ok(_)) => "marked",
                     // At each tick.
                     Report::Level(_) | Report::Candidate(_) => return,
                 });
@@ -271,22 +245,22 @@ async fn removed_keys_come_back_and_keys_switched_off_are_removed() {
     assert_eq!(scene.api_node()["metadata"]["labels"]["psi-agent.io/pressure"], "high");
 
     // A restart at high causes no write before the next heartbeat.
-    scene.restart(everything(), false);
+    scene.restart(EVERYTHING);
     let writes = scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!(scene.reports, ["adopted", "written"]);
     assert_eq!((labels(&writes), annotation(&writes[0], Key::Score)), (vec!["high"], "50"));
 
     // A dry run reports writes and does none.
-    scene.restart(Outputs::default(), true);
+    scene.restart("--publish dry-run");
     assert!(scene.pass(5 * MINUTE, 0.5).await.is_empty());
     assert_eq!(scene.reports, ["adopted", "would write"]);
     assert_eq!(scene.own_taints(), both);
 
     // Outputs that are switched off are removed by the next write.
-    scene.restart(Outputs { label: false, taints: [Level::High].into() }, false);
+    scene.restart("--taint-levels high");
     scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!(scene.own_taints(), both[1..]);
-    scene.restart(Outputs::default(), false);
+    scene.restart("");
     scene.pass(5 * MINUTE, 0.5).await;
     assert!(scene.own_taints().is_empty());
     assert_eq!(scene.api_node()["metadata"]["labels"].get("psi-agent.io/pressure"), None);
@@ -294,12 +268,12 @@ async fn removed_keys_come_back_and_keys_switched_off_are_removed() {
     // A value of another basis or too old a value is not adopted.
     let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=run-delay/2"];
     scene.cluster.kubectl(&basis, "");
-    scene.restart(everything(), false);
+    scene.restart(EVERYTHING);
     assert!(scene.pass(25, 0.0).await.is_empty());
     assert_eq!(labels(&scene.pass(5, 0.0).await), ["low"]);
     assert_eq!(scene.reports, ["written"]);
     scene.node.sleep(Duration::from_secs(10 * MINUTE));
-    scene.restart(everything(), false);
+    scene.restart(EVERYTHING);
     scene.pass(30, 0.5).await;
     assert_eq!(scene.reports, ["written"]);
 }
@@ -313,7 +287,7 @@ async fn an_upgrade_to_another_basis_never_clears_the_label_or_taints_of_a_node_
     // As the release before wrote it; the new agent takes over under load.
     let basis = ["annotate", "node", NODE, "--overwrite", "psi-agent.io/basis=psi/1"];
     scene.cluster.kubectl(&basis, "");
-    scene.restart(everything(), false);
+    scene.restart(EVERYTHING);
     let writes = scene.pass(5 * MINUTE, 0.5).await;
     assert_eq!((labels(&writes), taint_counts(&writes)), (vec!["high"], vec![]));
     assert_eq!(annotation(&writes[0], Key::Basis), "run-delay/6");
@@ -334,7 +308,7 @@ async fn after_a_refusal_the_agent_tries_again_later_each_time() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let other = OwnNode { name: "node-b".into(), ..scene.own_node.clone() };
-    scene.publisher = Publisher::new(settings(Some(other), everything(), false));
+    scene.publisher = publisher(other, EVERYTHING, || 0.5);
     scene.pass(10 * MINUTE, 0.0).await;
     assert!((3..=10).contains(&scene.reports.len()), "{:?}", scene.reports);
     assert!(scene.reports.iter().all(|word| *word == "forbidden"), "{:?}", scene.reports);
@@ -383,7 +357,7 @@ async fn a_concurrent_write_of_another_client_survives() {
         }
     });
     let node = OwnNode { api: ApiClient::new(Client::new(service, "default")), name: NODE.into() };
-    let mut publisher = Publisher::new(settings(Some(node), everything(), false));
+    let mut publisher = publisher(node, EVERYTHING, || 0.5);
     let mut conflicts = Vec::new();
     for _ in 0..12 {
         let score = scene.node.tick(0.5);

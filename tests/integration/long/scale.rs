@@ -12,12 +12,13 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
-use psi_agent::contract::{Basis, Level, Prefix, Thresholds};
+use psi_agent::config::OutputFlags;
+use psi_agent::contract::{Basis, Level, NodePressure, Prefix, Thresholds};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::publish::PublishedScore;
-use psi_agent::publish::node_patch::{Outputs, node_patch};
+use psi_agent::publish::node_patch::node_patch;
 use psi_agent::publish::plan::Plan;
-use psi_agent::score::{NodeScore, PerResource};
+use psi_agent::score::NodeScore;
 use psi_agent::waiting::Ratio;
 use serde_json::{Value, json};
 
@@ -245,12 +246,15 @@ fn peak_of(command: &mut Command) -> f64 {
 }
 
 fn published(score: u8) -> PublishedScore {
-    PublishedScore {
+    let pressure = NodePressure {
         score,
-        each: PerResource { cpu: Some(score), memory: Some(0), io: Some(0) },
-        level: Level::Low,
-        observed_at_ms: u64::try_from(Timestamp::now().as_millisecond()).unwrap(),
-    }
+        cpu: Some(score),
+        memory: Some(0),
+        io: Some(0),
+        observed_at: Timestamp::now(),
+        basis: Basis::RunDelay(5),
+    };
+    PublishedScore { pressure, level: Level::Low }
 }
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
@@ -291,9 +295,8 @@ impl Scene {
     async fn publish(&self, number: usize, score: u8) {
         let own = OwnNode { api: ApiClient::new(self.client.clone()), name: name(number) };
         let keys = own.get().await.unwrap();
-        let outputs = Outputs { label: true, ..Outputs::default() };
-        let (prefix, basis) = (Prefix::default(), Basis::RunDelay(5));
-        let patch = node_patch(&prefix, &keys, &published(score), basis, &outputs);
+        let outputs = OutputFlags { label: true, ..OutputFlags::default() };
+        let patch = node_patch(&Prefix::default(), &keys, &published(score), &outputs);
         own.patch(&patch).await.unwrap();
     }
 

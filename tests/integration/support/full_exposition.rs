@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use psi_agent::bridge::table::Standing;
+use psi_agent::bridge::table::STANDINGS;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
 use psi_agent::identity::matching::Matching;
@@ -39,8 +39,8 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         Decision::VARIANTS.iter().for_each(|&decision| metrics.token_reviewed(Ok(decision)));
         let mut features = Vec::new();
         metrics.write(&mut features);
-        let nodes = Standing::ALL.map(|standing| (standing.word(), 0));
-        let bridge = BridgeMetrics::default().render(nodes.into());
+        let bridge =
+            BridgeMetrics::default().render(STANDINGS.map(|standing| (standing, 0)).into());
         [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge)]
     })
 }
