@@ -55,7 +55,7 @@ pub fn follow(
 
 async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
     let of_skipped = Arc::clone(&metrics);
-    let on_skipped = move |pod| of_skipped.pods.skipped(&pod, clock::now().at);
+    let on_skipped = move |pod| of_skipped.pod_skipped(&pod, clock::now().at);
     let mut events = std::pin::pin!(node.watch_pods(on_skipped));
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
@@ -64,14 +64,14 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Failed(error) => {
-                metrics.pods.failed(&error, clock::now().unix_ms);
+                metrics.pods_failed(&error, clock::now().unix_ms);
                 continue;
             }
         }
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.count(), "The API server listed the pods");
         }
-        metrics.pods.received();
+        metrics.pods_received();
         sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
@@ -85,8 +85,8 @@ async fn follow_file(
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
-            Ok(()) => metrics.pods.received(),
-            Err(error) => metrics.pods.failed(&format_args!("{error:#}"), clock::now().unix_ms),
+            Ok(()) => metrics.pods_received(),
+            Err(error) => metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms),
         }
     }
 }
