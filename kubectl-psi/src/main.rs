@@ -95,7 +95,8 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
         Command::Top { node, namespace } => {
             // `show` locks stdout itself.
             drop(out);
-            show(AgentPod::new(api, node, namespace)).await
+            let mut agent = AgentPod::new(api, node, namespace);
+            show(async || agent.next().await).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
             reap::reap(&api, &prefix, &flags, now, &mut out).await

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::client::{fetch, reachable};
 use crate::client::snapshot::Snapshot;
-use crate::client::top::{FETCH_INTERVAL, Source};
+use crate::client::top::Described;
 use crate::config::{PodSource, TopConfig};
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
@@ -29,9 +29,14 @@ pub(super) struct AgentOrKernel<'a> {
     own: Option<OwnReading>,
 }
 
-impl Source for AgentOrKernel<'_> {
+impl<'a> AgentOrKernel<'a> {
+    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
+        let agent = reachable(config.listen.listen_address);
+        Self { config, agent, read_every, own: None }
+    }
+
     /// Returns at once from an agent, and at the next tick from own readings.
-    async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
+    pub(super) async fn next(&mut self) -> anyhow::Result<Described> {
         match fetch(self.agent).await? {
             Ok(snapshot) => {
                 self.own = None;
@@ -39,20 +44,6 @@ impl Source for AgentOrKernel<'_> {
             }
             Err(reason) => Ok((format!("read from the kernel: {reason}"), self.read().await?)),
         }
-    }
-
-    async fn pause(&self) {
-        // Own readings wait for the next tick themselves.
-        if self.own.is_none() {
-            tokio::time::sleep(FETCH_INTERVAL).await;
-        }
-    }
-}
-
-impl<'a> AgentOrKernel<'a> {
-    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
-        let agent = reachable(config.listen.listen_address);
-        Self { config, agent, read_every, own: None }
     }
 
     async fn read(&mut self) -> anyhow::Result<Snapshot> {

@@ -53,6 +53,14 @@ pub(super) struct Frame {
     pub(super) error: Option<String>,
 }
 
+impl Frame {
+    /// A snapshot with the CPU use since the one before.
+    pub(super) fn since(before: &Snapshot, (source, mut snapshot): (String, Snapshot)) -> Self {
+        snapshot.compute_cpu_use(before);
+        Self { source, snapshot, error: None }
+    }
+}
+
 /// The columns after the name. A narrow terminal shows only the first ones.
 const COLUMNS: [&str; 8] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
 
