@@ -327,14 +327,11 @@ fn percent(share: Option<f64>) -> String {
 /// A name with all but printable ASCII escaped: control characters could control the terminal, and
 /// other characters have an unknown width.
 fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            ' '..='~' => plain.push(letter),
-            _ => plain.extend(letter.escape_unicode()),
-        }
-    }
-    plain
+    let escaped = |letter: char| match letter {
+        ' '..='~' => letter.to_string(),
+        _ => letter.escape_unicode().to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 fn words(text: &str) -> Vec<String> {
