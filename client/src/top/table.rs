@@ -193,10 +193,9 @@ fn each(what: &str, shares: [Option<f64>; 3]) -> Vec<String> {
 
 /// The header and at most `most` rows, the last of which may be the number of omitted rows.
 fn table(snapshot: &Snapshot, sort: Sort, columns: usize, most: usize) -> Vec<String> {
-    let (kind, cgroups) = population(snapshot, sort);
-    if cgroups.is_empty() {
+    let Some((kind, cgroups)) = population(snapshot, sort) else {
         return vec!["No cgroups to show: see --scope.".into()];
-    }
+    };
     let shown = if cgroups.len() <= most { most } else { most.saturating_sub(1) };
     let mut lines = lay_out(kind, &COLUMNS, cgroups.iter().take(shown), columns);
     if cgroups.len() > most {
@@ -209,7 +208,7 @@ fn table(snapshot: &Snapshot, sort: Sort, columns: usize, most: usize) -> Vec<St
 fn users(snapshot: &Snapshot, columns: usize) -> Vec<String> {
     let uses = |cgroup: &&Cgroup| cgroup.is_user && cgroup.usage() >= Some(USES);
     let mut users: Vec<&Cgroup> = snapshot.cgroups.iter().filter(uses).collect();
-    sort_by_values(&mut users, |user| [user.excess(), user.usage()]);
+    sort_by_values(&mut users, |user| [user.excess(), user.usage(), None]);
     if users.is_empty() {
         return Vec::new();
     }
@@ -217,10 +216,7 @@ fn users(snapshot: &Snapshot, columns: usize) -> Vec<String> {
 }
 
 /// Sorts by these values, the largest first; absent values come last.
-fn sort_by_values<const N: usize>(
-    cgroups: &mut [&Cgroup],
-    values: impl Fn(&Cgroup) -> [Option<f64>; N],
-) {
+fn sort_by_values(cgroups: &mut [&Cgroup], values: impl Fn(&Cgroup) -> [Option<f64>; 3]) {
     let key = |cgroup: &Cgroup| values(cgroup).map(|value| value.unwrap_or(-1.0));
     cgroups.sort_by(|a, b| {
         let mut orders = key(b).into_iter().zip(key(a)).map(|(b, a)| b.total_cmp(&a));
@@ -228,29 +224,26 @@ fn sort_by_values<const N: usize>(
     });
 }
 
-/// The name of a population in snapshots, the table's heading, and which cgroups are its members.
-type Population = (&'static str, &'static str, fn(&Cgroup) -> bool);
+/// The table's heading, and which cgroups are its members.
+type Population = (&'static str, fn(&Cgroup) -> bool);
 
-/// What can be scored: the first that has members is.
-const POPULATIONS: [Population; 3] = [
-    ("VMs", "VM", |cgroup| cgroup.is_vm),
-    ("containers", "CONTAINER", |cgroup| cgroup.level == "container"),
-    ("units", "UNIT", |cgroup| cgroup.scored.is_some()),
+/// The first that has members is scored. Where nothing is, all cgroups are shown.
+const POPULATIONS: [Population; 4] = [
+    ("VM", |cgroup| cgroup.is_vm),
+    ("CONTAINER", |cgroup| cgroup.level == "container"),
+    ("UNIT", |cgroup| cgroup.scored.is_some()),
+    ("CGROUP", |cgroup| cgroup.level != "root"),
 ];
 
-/// The members of the scored population, sorted. Where that is unknown or has no members, those of the
-/// first that has some, or all cgroups.
-fn population(snapshot: &Snapshot, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
-    let scored = snapshot.node.population.as_deref();
-    let members = |is_member: fn(&Cgroup) -> bool| {
-        snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>()
-    };
-    let first = POPULATIONS.into_iter().filter(|(name, ..)| Some(*name) == scored);
-    let (kind, mut cgroups) = first
-        .chain(POPULATIONS)
-        .map(|(_, heading, is_member)| (heading, members(is_member)))
-        .find(|(_, members)| !members.is_empty())
-        .unwrap_or_else(|| ("CGROUP", members(|cgroup| cgroup.level != "root")));
+/// The members of the scored population, sorted, with their heading.
+fn population(snapshot: &Snapshot, sort: Sort) -> Option<(&'static str, Vec<&Cgroup>)> {
+    let (kind, mut cgroups) = POPULATIONS
+        .into_iter()
+        .map(|(heading, is_member)| {
+            let members = snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup));
+            (heading, members.collect::<Vec<_>>())
+        })
+        .find(|(_, members)| !members.is_empty())?;
     sort_by_values(&mut cgroups, |cgroup| {
         let pressure = cgroup.pressure.values().map(|one| one.some);
         let most = pressure.into_iter().flatten().reduce(f64::max);
@@ -261,7 +254,7 @@ fn population(snapshot: &Snapshot, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
             Sort::Memory => [cgroup.pressure.memory.some, cgroup.contention(), None],
         }
     });
-    (kind, cgroups)
+    Some((kind, cgroups))
 }
 
 /// All waiting; without a score, the pressure.
