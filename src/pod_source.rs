@@ -40,7 +40,7 @@ pub fn follow(
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
     let metrics = Arc::clone(metrics);
-    let mut index = PodIndex::new(source.prefix.prefix.clone());
+    let mut index = PodIndex::new(source.api.prefix.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
@@ -118,5 +118,5 @@ pub async fn list(
         (PodSource::File(path), None) => PodsFile::new(&path).read_if_changed()?,
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
-    Ok(pods.map(|pods| PodIndex::of(source.prefix.prefix.clone(), &pods)))
+    Ok(pods.map(|pods| PodIndex::of(source.api.prefix.prefix.clone(), &pods)))
 }

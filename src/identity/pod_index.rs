@@ -80,8 +80,8 @@ impl PodIndex {
         if place.level == PodLevel::Pod {
             return by_uid.map(|pod| &pod.pod);
         }
-        let PodLevel::Container(container) = &place.level else { return None };
-        by_uid.or_else(|| self.by_hash(place))?.containers.get(&container.id)
+        let PodLevel::Container(id) = &place.level else { return None };
+        by_uid.or_else(|| self.by_hash(place))?.containers.get(id)
     }
 
     /// The static pod that the cgroup of a container belongs to; `None` for other pods.
@@ -91,10 +91,9 @@ impl PodIndex {
     }
 
     fn by_hash(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
-        let PodLevel::Container(container) = &place.level else { return None };
+        let PodLevel::Container(id) = &place.level else { return None };
         self.pods.values().find(|pod| {
-            pod.config_hash.as_ref() == Some(&place.uid)
-                && pod.containers.contains_key(&container.id)
+            pod.config_hash.as_ref() == Some(&place.uid) && pod.containers.contains_key(id)
         })
     }
 

@@ -1,7 +1,7 @@
 //! A cgroup in `/snapshot.json`.
 
 use super::shares::{by_resource, pressure, rounded, share};
-use crate::cgroup_path::{Place, PodLevel, Unit};
+use crate::cgroup_path::{Place, Unit};
 use crate::client::snapshot::{self, ByResource, Limit, Pressure, Scored, Waiting};
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::Cgroup;
@@ -93,13 +93,6 @@ fn level(place: &Place) -> &'static str {
     match place {
         Place::Root => "root",
         Place::Host => "host",
-        Place::Pod(pod) => match pod.level {
-            PodLevel::Pod => "pod",
-            PodLevel::Container(_) => "container",
-            PodLevel::Sandbox(_) => "sandbox",
-            PodLevel::Nested(_) => "nested",
-            PodLevel::Monitor => "monitor",
-            PodLevel::Unknown => "unknown",
-        },
+        Place::Pod(pod) => (&pod.level).into(),
     }
 }
