@@ -19,10 +19,9 @@ use super::counters::{
     Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
     parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
-use super::io_stat::{IoStat, parse_io_stat};
+use super::io_stat::{IoStat, parse_io_limited, parse_io_stat};
 use super::limits::{
-    CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
-    parse_number,
+    CpuMax, CpuSet, Limit, parse_cpu_max, parse_cpu_set, parse_limit, parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
@@ -261,7 +260,7 @@ files! { CgroupDir:
     cpu_stat_local: CpuStat = c"cpu.stat.local", parse_cpu_stat;
     cpu_weight: u64 = c"cpu.weight", parse_number;
     cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
-    io_max: Vec<IoMax> = c"io.max", parse_io_max;
+    io_limited: bool = c"io.max", parse_io_limited;
     io_stat: IoStat = c"io.stat", |text| Ok(parse_io_stat(text));
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
