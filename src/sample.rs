@@ -160,7 +160,7 @@ pub struct NodeSample {
 }
 
 /// Result of an export pass (scrape).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScrapeSample {
     /// When the pass began.
     pub moment: Moment,
@@ -178,7 +178,7 @@ pub struct ScrapeSample {
     pub report: PassReport,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CgroupSample {
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` outside pods, and without a source of pods.

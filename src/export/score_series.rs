@@ -146,7 +146,7 @@ fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
                 psi-agent.io/cpu-wait-budget, 0 to 1.";
     let mut family = gauge(text, "psi_agent_vmi_cpu_wait_budget_ratio", help);
     for VmSeries { labels, vm, .. } in vms {
-        family.write(&[labels], vm.cpu_wait_budget_ratio());
+        family.write(&[labels], vm.cpu_wait_budget);
     }
     let help = "Pod and UID of a VM on this node as labels; always 1.";
     let mut family = gauge(text, "psi_agent_vmi_info", help);

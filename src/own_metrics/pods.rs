@@ -33,7 +33,7 @@ impl Pods {
             )?,
             rejected_names: group.gauge(
                 "psi_agent_rejected_pod_names",
-                "Names in the list of pods that are malformed or too long to export, or that another pod has.",
+                "Names in the list of pods that are malformed or too long to export.",
             )?,
             errors: group.counter(
                 "psi_agent_pod_watch_errors_total",

@@ -3,7 +3,7 @@
 use super::shares::{by_resource, pressure, rounded, share};
 use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::client::snapshot::{self, ByResource, Limit, Pressure, Scored, Waiting};
-use crate::identity::{Vm, Workload};
+use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::relief::Relief;
 use crate::sample::CgroupSample;
@@ -37,7 +37,7 @@ pub(super) fn cgroup(
         cpu_request: workload
             .and_then(|workload| workload.cpu_request)
             .map(|millis| float(millis) / 1000.0),
-        cpu_wait_budget: vm.and_then(Vm::cpu_wait_budget_ratio),
+        cpu_wait_budget: vm.and_then(|vm| vm.cpu_wait_budget),
         awaits_handover: vm.map(|vm| vm.awaits_handover),
         is_user,
         is_vm: is_unit_vm || workload.is_some_and(Workload::is_vm),

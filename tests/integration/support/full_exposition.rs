@@ -54,7 +54,7 @@ fn utf8(bytes: Vec<u8>) -> String {
 fn full_assessment() -> Assessment {
     let path = format!("/kubepods/pod1/{:064x}", 1);
     let vm =
-        Vm { name: "vm".into(), uid: "u-1".into(), cpu_wait_budget: Some(500), ..Vm::default() };
+        Vm { name: "vm".into(), uid: "u-1".into(), cpu_wait_budget: Some(0.05), ..Vm::default() };
     let workload = Workload {
         namespace: "vms".into(),
         pod: "virt-launcher-vm".into(),
