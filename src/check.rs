@@ -179,8 +179,8 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
 fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     let read = CgroupDir::open(root, "/", false).and_then(|dir| dir.controllers(buffer));
     let on = read.ok().flatten().unwrap_or_default();
-    let all = [("cpu", on.cpu), ("memory", on.memory), ("io", on.io), ("pids", on.pids)];
-    let off: Vec<&str> = all.into_iter().filter_map(|(name, on)| (!on).then_some(name)).collect();
+    let mut off = vec!["cpu", "memory", "io", "pids"];
+    off.retain(|name| !on.split_whitespace().any(|word| word == *name));
     if off.is_empty() {
         Ok("cpu, memory, io and pids are on v2".to_owned())
     } else {

@@ -188,38 +188,27 @@ pub struct CgroupSample {
     pub stats: Option<Box<CgroupStats>>,
 }
 
-/// Usage and limits of a cgroup, by the controllers of the files. Memory is in bytes.
+/// Usage and limits of a cgroup, by the names of the files; `None` where the controller is off. Memory
+/// is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupStats {
-    pub cpu: CpuStats,
-    pub memory: MemoryStats,
-    /// `io.stat`; `None` where the controller is off, empty before the first transfer.
+    pub cpu_stat: Option<CpuStat>,
+    pub cpu_max: Option<CpuMax>,
+    pub cpu_weight: Option<u64>,
+    pub memory_current: Option<u64>,
+    pub memory_stat: Option<MemoryStat>,
+    /// This cgroup and all below.
+    pub memory_events: Option<MemoryEvents>,
+    pub memory_max: Option<Limit>,
+    pub memory_swap_current: Option<u64>,
+    pub memory_peak: Option<u64>,
+    /// Empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
-    /// `pids.current`: tasks here and below.
+    /// Tasks here and below.
     pub pids_current: Option<u64>,
     pub pids_max: Option<Limit>,
     /// Processes of this cgroup itself.
     pub processes: Option<u64>,
-}
-
-/// Files of the cpu controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuStats {
-    pub stat: Option<CpuStat>,
-    pub max: Option<CpuMax>,
-    pub weight: Option<u64>,
-}
-
-/// Files of the memory controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    pub current: Option<u64>,
-    pub stat: Option<MemoryStat>,
-    /// `memory.events`: this cgroup and all below.
-    pub events: Option<MemoryEvents>,
-    pub max: Option<Limit>,
-    pub swap_current: Option<u64>,
-    pub peak: Option<u64>,
 }
 
 /// Rates between two export passes.

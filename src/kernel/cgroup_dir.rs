@@ -16,8 +16,8 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs}
 use strum::IntoStaticStr;
 
 use super::counters::{
-    Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
-    parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
+    CpuStat, MemoryEvents, MemoryStat, count_processes, parse_cpu_stat, parse_memory_events,
+    parse_memory_stat, parse_populated,
 };
 use super::io_stat::{IoStat, parse_io_limited, parse_io_stat};
 use super::limits::{
@@ -252,7 +252,8 @@ impl CgroupDir {
 }
 
 files! { CgroupDir:
-    controllers: Controllers = c"cgroup.controllers", parse_controllers;
+    /// The names of the controllers that are on.
+    controllers: String = c"cgroup.controllers", |text| Ok(String::from_utf8_lossy(text).into());
     populated: bool = c"cgroup.events", parse_populated;
     process_count: u64 = c"cgroup.procs", count_processes;
     cpu_max: CpuMax = c"cpu.max", parse_cpu_max;

@@ -19,7 +19,6 @@ pub(super) fn cgroup(
 ) -> snapshot::Cgroup {
     let (cgroup, workload) = (&*sample.cgroup, sample.workload.as_deref());
     let stats = sample.stats.as_deref();
-    let (cpu, memory) = stats.map(|stats| (&stats.cpu, &stats.memory)).unzip();
     let unit = outermost_unit(cgroup);
     let is_unit_vm = unit.as_ref().is_some_and(|unit| unit.vm.is_some())
         && scored.is_some()
@@ -43,11 +42,13 @@ pub(super) fn cgroup(
         is_vm: is_unit_vm || workload.is_some_and(Workload::is_vm),
         pressure,
         scored,
-        cpu_seconds: cpu.and_then(|cpu| cpu.stat?.usage_us).map(|micros| float(micros) / 1e6),
+        cpu_seconds: stats
+            .and_then(|stats| stats.cpu_stat?.usage_us)
+            .map(|micros| float(micros) / 1e6),
         used: None,
-        cpu_limit: cpu.and_then(|cpu| cpu.max).map(|max| limit(max.cpus())),
-        memory_bytes: memory.and_then(|memory| memory.current),
-        memory_max: memory.and_then(|memory| memory.max).map(|max| limit(max.at().map(float))),
+        cpu_limit: stats.and_then(|stats| stats.cpu_max).map(|max| limit(max.cpus())),
+        memory_bytes: stats.and_then(|stats| stats.memory_current),
+        memory_max: stats.and_then(|stats| stats.memory_max).map(|max| limit(max.at().map(float))),
     }
 }
 

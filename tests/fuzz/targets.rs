@@ -12,8 +12,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use psi_agent::cgroup_path::Place;
 use psi_agent::kernel::counters::{
-    count_processes, parse_controllers, parse_cpu_stat, parse_memory_events, parse_memory_stat,
-    parse_populated,
+    count_processes, parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
 use psi_agent::kernel::io_stat::{parse_io_limited, parse_io_stat};
 use psi_agent::kernel::limits::{parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
@@ -36,11 +35,10 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 38] = targets! {
+static TARGETS: [(&str, Parse); 37] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
-    controllers: parse_controllers,
     cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
