@@ -215,11 +215,7 @@ pub struct CgroupStats {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScrapeRates {
     pub window: Duration,
-    pub pressure: PerResource<PressureShares>,
-    /// Share of the CPUs' time in use.
-    pub utilization: Option<Ratio>,
-    /// Share of the CPUs' time that the node's hypervisor gave to other guests.
-    pub steal: Option<Ratio>,
+    pub node: NodeRates,
     /// Rates of the cgroups that are in both samples.
     pub cgroups: HashMap<CgroupId, PerResource<PressureShares>>,
 }
@@ -232,23 +228,28 @@ impl ScrapeRates {
             cgroups.map(|cgroup| (cgroup.cgroup.id, cgroup.pressure)).collect::<Vec<_>>()
         };
         let before: HashMap<CgroupId, PressureReadings> = all(earlier).into_iter().collect();
-        let rates = |(id, after)| Some((id, shares(before.get(&id)?, &after)));
+        let rates = |(id, after)| {
+            let pressure = windows(before.get(&id)?, &after);
+            Some((id, pressure.map(|window| window.shares())))
+        };
         let times = earlier.node.cpu_times.zip(later.node.cpu_times);
         let cpu_times = times.map(|(before, after)| Window::between(before, after));
-        let node = NodeReadings { cpu_times: cpu_times.unwrap_or_default(), ..Default::default() };
+        let node = NodeReadings {
+            pressure: windows(&earlier.node.pressure, &later.node.pressure),
+            cpu_times: cpu_times.unwrap_or_default(),
+            ..NodeReadings::default()
+        };
         Self {
             window: later.moment.at.saturating_duration_since(earlier.moment.at),
-            pressure: shares(&earlier.node.pressure, &later.node.pressure),
-            utilization: node.cpu_share(|times| times.busy),
-            steal: node.cpu_share(|times| times.steal),
+            node: NodeRates::of(&node),
             cgroups: all(later).into_iter().filter_map(rates).collect(),
         }
     }
 }
 
-fn shares(before: &PressureReadings, after: &PressureReadings) -> PerResource<PressureShares> {
+fn windows(before: &PressureReadings, after: &PressureReadings) -> PerResource<Window<Pressure>> {
     PerResource::by(|resource| {
         let both = before.of(resource).zip(*after.of(resource));
-        both.map(|(before, after)| Window::between(before, after).shares()).unwrap_or_default()
+        both.map(|(before, after)| Window::between(before, after)).unwrap_or_default()
     })
 }
