@@ -13,8 +13,6 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
-use strum::IntoStaticStr;
-
 use super::counters::{
     CpuStat, MemoryEvents, MemoryStat, count_processes, parse_cpu_stat, parse_memory_events,
     parse_memory_stat, parse_populated,
@@ -25,31 +23,16 @@ use super::limits::{
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
+use super::resource::PerResource;
+pub use super::resource::Resource;
 use super::text::ParseError;
 use crate::cgroup_path::Place;
 
 /// The host's root cgroup.
 const ROOT: CgroupId = CgroupId(1);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
-#[strum(serialize_all = "lowercase", const_into_str)]
-pub enum Resource {
-    Cpu,
-    Memory,
-    Io,
-}
-
-impl Resource {
-    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
-
-    pub(crate) fn cgroup_file(self) -> &'static CStr {
-        match self {
-            Resource::Cpu => c"cpu.pressure",
-            Resource::Memory => c"memory.pressure",
-            Resource::Io => c"io.pressure",
-        }
-    }
-}
+const PRESSURE: PerResource<&CStr> =
+    PerResource { cpu: c"cpu.pressure", memory: c"memory.pressure", io: c"io.pressure" };
 
 #[derive(Debug)]
 pub struct CgroupRoot {
@@ -210,7 +193,7 @@ impl CgroupDir {
         resource: Resource,
         buffer: &mut ReadBuffer,
     ) -> Result<Pressure, ReadError> {
-        let name = resource.cgroup_file();
+        let name = PRESSURE.of(resource);
         let (base, file) = self.locate(name);
         let mut text = buffer.read_once(base, &file);
         // ENODEV: the file was removed between opening and reading. PSI may have been disabled and

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
 
-use super::cgroup_dir::Resource;
 use super::directory::Directory;
 use super::io_stat::Device;
 use super::node_text::{
@@ -14,7 +13,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
-use super::resource::PerResource;
+use super::resource::{PerResource, Resource};
 use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
