@@ -195,13 +195,8 @@ impl CgroupDir {
     ) -> Result<Pressure, ReadError> {
         let name = PRESSURE.of(resource);
         let (base, file) = self.locate(name);
-        let mut text = buffer.read_once(base, &file);
-        // ENODEV: the file was removed between opening and reading. PSI may have been disabled and
-        // enabled again, so try once more.
-        if let Err(ReadErrorKind::Vanished(Errno::ENODEV)) = text {
-            text = buffer.read_once(base, &file);
-        }
-        text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
+        let pressure = buffer.read_once(base, &file).and_then(|text| Ok(parse_pressure(text)?));
+        pressure.map_err(|why| self.error(name, why))
     }
 
     fn read<T>(
