@@ -114,8 +114,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
-            let parameter = host.proc.boot_parameter("psi", buffer);
-            let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
+            let parameter = host.proc.psi_parameter(buffer).unwrap_or("no psi=".into());
             fail(
                 format!("off in this kernel ({error}; its command line has {parameter})"),
                 "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",

@@ -35,9 +35,6 @@ pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
 const NO_CGROUP2: &str = "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the \
     host's /sys/fs/cgroup and set --cgroup-root to it";
 
-/// The usual directory of cgroup mounts, of either version.
-const ANY_CGROUPS: &str = "/sys/fs/cgroup";
-
 #[derive(Debug)]
 pub struct Host {
     pub proc: ProcRoot,
@@ -71,7 +68,8 @@ impl Host {
             Some(path) => open_root(path)?,
             None => match find_root(&source.proc_root)? {
                 Some(root) => root,
-                None if in_cluster => open_root(Path::new(ANY_CGROUPS))?,
+                // The usual directory of cgroup mounts, of either version.
+                None if in_cluster => open_root(Path::new("/sys/fs/cgroup"))?,
                 None => return fail("cgroup v2 is not mounted", NO_CGROUP2),
             },
         };
@@ -133,19 +131,16 @@ impl Host {
             0
         });
         // Cgroups need fewer handles, since their files can also be opened by path.
-        let (cgroup_handles, task_handles) = match self.cpu_source {
-            CpuSource::Psi => (handles, 0),
-            // Without handles of its threads, the run delay of a container is unknown.
-            CpuSource::RunDelay if !self.counts_run_delay => (handles, 0),
-            CpuSource::RunDelay => (handles / 4, handles / 4 * 3),
-        };
+        // Without handles of its threads, the run delay of a container is unknown.
+        let reads_tasks = self.cpu_source == CpuSource::RunDelay && self.counts_run_delay;
+        let task_handles = if reads_tasks { handles / 4 * 3 } else { 0 };
         let sources = Sources {
             proc: self.proc,
             root: self.root,
             selection: (!self.node_alone).then(|| source.selection(export)),
             groups: ExportFlags::groups(export),
             cpu_source: self.cpu_source,
-            cgroup_handles,
+            cgroup_handles: handles - task_handles,
             task_handles,
         };
         Collector::new(sources, Clock::default())

@@ -74,11 +74,12 @@ impl ProcRoot {
         self.0.read(c"sys/kernel/osrelease", buffer, trimmed).ok()
     }
 
-    pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
+    /// The boot parameter `psi=`, as the kernel's command line has it.
+    pub fn psi_parameter(&self, buffer: &mut ReadBuffer) -> Option<String> {
         let line = |text: &[u8]| Ok(String::from_utf8_lossy(text).into_owned());
         let line = self.0.read(c"cmdline", buffer, line).ok()?;
-        let value = |word: &str| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
-        line.split_whitespace().rev().find_map(value)
+        let mut words = line.split_whitespace().rev();
+        words.find(|word| word.starts_with("psi=")).map(str::to_owned)
     }
 
     fn read<T>(
