@@ -19,10 +19,8 @@ pub enum PodMatch {
 
 impl PodMatch {
     pub fn workload(&self) -> Option<&Arc<Workload>> {
-        match self {
-            PodMatch::Known(workload) => Some(workload),
-            PodMatch::NotListed | PodMatch::NoPod => None,
-        }
+        let PodMatch::Known(workload) = self else { return None };
+        Some(workload)
     }
 }
 

@@ -109,12 +109,6 @@ impl PodIndex {
     }
 }
 
-/// A static pod's cgroup is named after the hash of its manifest, not after the uid of its mirror pod.
-fn config_hash(metadata: &Metadata) -> Option<&str> {
-    let hash = metadata.annotations.get(key::CONFIG_HASH).map(String::as_str);
-    hash.filter(|hash| hash.len() <= LONGEST_HASH)
-}
-
 impl IndexedPod {
     fn new(pod: &Pod, prefix: &Prefix) -> Self {
         let vm = vm_name(&pod.metadata);
@@ -157,9 +151,11 @@ fn runtime_name(
     if runtime == "containerd" {
         return id.into();
     }
-    let Metadata { name, namespace, .. } = metadata;
-    let (container, attempt, uid) =
-        (&status.name, status.restart_count, config_hash(metadata).unwrap_or(&metadata.uid));
+    let Metadata { name, namespace, annotations, .. } = metadata;
+    // The uid of a static pod is the hash of its manifest, not that of its mirror pod.
+    let hash = annotations.get(key::CONFIG_HASH).filter(|hash| hash.len() <= LONGEST_HASH);
+    let uid = hash.unwrap_or(&metadata.uid);
+    let (container, attempt) = (&status.name, status.restart_count);
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 

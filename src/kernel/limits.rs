@@ -13,10 +13,8 @@ pub enum Limit {
 
 impl Limit {
     pub fn at(self) -> Option<u64> {
-        match self {
-            Limit::Max => None,
-            Limit::At(value) => Some(value),
-        }
+        let Limit::At(value) = self else { return None };
+        Some(value)
     }
 }
 
