@@ -11,7 +11,7 @@ use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
-use crate::own_metrics::{Feature, OwnMetrics};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source::read_now;
 use crate::relief::Assessor;
 use crate::sample::Detail;
@@ -33,14 +33,11 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let tick = collector.tick(pods);
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
-    let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
-    let metrics = OwnMetrics::new(&features).context("cannot register the agent's own metrics")?;
-    metrics.set_cgroup2(has_cgroup2);
-    metrics.set_levels(thresholds.medium(), thresholds.high());
+    let metrics = OwnMetrics::default();
+    metrics.set_node(has_cgroup2, *thresholds);
     metrics.observe_scrape(&sample, took);
     let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;
-    metrics.observe_score(score);
     if let Some(missing) = score.missing(counted) {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");

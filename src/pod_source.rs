@@ -56,7 +56,7 @@ pub fn follow(
 
 async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
     let of_skipped = Arc::clone(&metrics);
-    let on_skipped = move |pod| of_skipped.pods.skipped(&pod, clock::now().at);
+    let on_skipped = move |pod| of_skipped.pod_skipped(&pod, clock::now().at);
     let mut events = std::pin::pin!(node.watch_pods(on_skipped));
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
@@ -65,14 +65,14 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Failed(error) => {
-                metrics.pods.failed(&error, clock::now().unix_ms);
+                metrics.pods_failed(&error, clock::now().unix_ms);
                 continue;
             }
         }
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.count(), "The API server listed the pods");
         }
-        metrics.pods.received();
+        metrics.pods_received();
         sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
@@ -92,14 +92,14 @@ async fn follow_file(
             match file::read(&path) {
                 Ok(pods) => index.replace(&pods),
                 Err(error) => {
-                    metrics.pods.failed(&format_args!("{error:#}"), clock::now().unix_ms);
+                    metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms);
                     continue;
                 }
             }
             sender.send_replace(Some(Arc::new(index.clone())));
             read = modified;
         }
-        metrics.pods.received();
+        metrics.pods_received();
     }
 }
 

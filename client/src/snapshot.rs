@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,12 @@ pub struct DatedError {
     pub message: String,
     /// The last time, milliseconds since the epoch.
     pub at_ms: u64,
+}
+
+impl DatedError {
+    pub fn new(error: &(impl Display + ?Sized), at_ms: u64) -> Self {
+        Self { message: error.to_string(), at_ms }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,7 +36,6 @@ impl Ticks {
             }
             if tick.window.is_some() {
                 let assessment = self.assessor.advance(&tick);
-                self.metrics.observe_score(&assessment.score);
                 log_hidden(&assessment, &mut hidden);
                 log_absence(&assessment, &mut absence);
                 self.assessments.send_replace(Some(Arc::new(assessment)));

@@ -77,7 +77,7 @@ impl OwnReading {
     async fn start(config: &TopConfig, read_every: Duration) -> anyhow::Result<Self> {
         let TopConfig { source, score, .. } = config;
         let (host, pod_source) = (Host::open(source)?, source.pods());
-        let metrics = Arc::new(OwnMetrics::new(&[]).context("cannot register metrics")?);
+        let metrics = Arc::new(OwnMetrics::default());
         let node = connect(&pod_source).await?;
         let mut pods = follow(source, node, &metrics)?;
         await_list(&pod_source, &mut pods).await?;

@@ -67,7 +67,7 @@ impl Scene {
         let reviewer = ApiClient::new(Client::new(service, "default"));
         let authenticator = Authenticator::new(reviewer, move |outcome| {
             report.lock().unwrap().push(match outcome {
-                Ok(decision) => decision.word(),
+                Ok(decision) => decision.into_str(),
                 Err(error) => error.into_str(),
             });
         });
