@@ -147,32 +147,26 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
 }
 
 fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
-    let mut off = Vec::new();
-    let mut wrong = Vec::new();
-    for dir in tree.dirs() {
-        match dir.pressure(Resource::Cpu, buffer) {
-            Ok(_) => {}
-            Err(error) if !error.is_vanished() => wrong.push(error),
-            Err(_) if dir.is_alive() => off.push(&*dir.cgroup.path),
-            Err(_) => {}
-        }
-    }
-    if let Some(error) = wrong.first() {
+    let error = |dir| Some((dir, CgroupDir::pressure(dir, Resource::Cpu, buffer).err()?));
+    let mut errors: Vec<(&CgroupDir, ReadError)> = tree.dirs().filter_map(error).collect();
+    // The files of a cgroup that is alive vanish when PSI is off for it.
+    errors.retain(|(dir, error)| !error.is_vanished() || dir.is_alive());
+    let Some((dir, error)) = errors.first() else { return Ok("on for every cgroup".to_owned()) };
+    let is_off = error.is_vanished();
+    let alike = errors.iter().filter(|(_, error)| error.is_vanished() == is_off).count();
+    let count = tree.count();
+    if !is_off {
         return warn(
-            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.count()),
+            format!("{alike} of {count} are not readable, first: {error}"),
             "run as a user with read access to the cgroups",
         );
     }
-    match off.first() {
-        None => Ok("on for every cgroup".to_owned()),
-        Some(first) => {
-            let file = tree.root().full_path(first).join("cgroup.pressure");
-            warn(
-                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.count()),
-                format!("echo 1 > {}", file.display()),
-            )
-        }
-    }
+    let first = &dir.cgroup.path;
+    let file = tree.root().full_path(first).join("cgroup.pressure");
+    warn(
+        format!("off for {alike} of {count} cgroups, such as {first}"),
+        format!("echo 1 > {}", file.display()),
+    )
 }
 
 fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
