@@ -1,14 +1,18 @@
 //! Set-up of the whole node: swap, and the memory limit of kubepods.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
 use crate::disks;
-use crate::scenario::Scenario;
+use crate::record::text;
+use crate::scenario::{Scenario, Swap};
 use crate::tree;
+
+/// What zram can hold.
+const ZRAM: &str = "512M";
 
 /// Before anything runs.
 pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
@@ -22,11 +26,31 @@ pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
     set("/proc/sys/vm/dirty_bytes", "16777216")?;
     tree::limit_kubepods(scenario.kubepods_mib)?;
     if scenario.swap {
-        let swap = disks::device("swap")?;
+        let swap = swap_device(scenario)?;
         run("mkswap", &swap)?;
         run("swapon", &swap)?;
     }
     Ok(())
+}
+
+/// Reads all pages from swap.
+pub fn empty_swap(scenario: &Scenario) -> anyhow::Result<()> {
+    let swap = swap_device(scenario)?;
+    run("swapoff", &swap)?;
+    run("swapon", &swap)
+}
+
+fn swap_device(scenario: &Scenario) -> anyhow::Result<PathBuf> {
+    match scenario.swap_on {
+        None => disks::device("swap"),
+        Some(Swap::SlowDisk) => disks::device("slow-swap"),
+        Some(Swap::Zram) => {
+            if text(Path::new("/sys/block/zram0/disksize")).trim() == "0" {
+                set("/sys/block/zram0/disksize", ZRAM)?;
+            }
+            Ok(PathBuf::from("/dev/zram0"))
+        }
+    }
 }
 
 /// After a scenario, so that the next one starts on a clean node.
@@ -35,7 +59,7 @@ pub fn clean_up(scenario: &Scenario) -> anyhow::Result<()> {
         return Ok(());
     }
     if scenario.swap {
-        run("swapoff", &disks::device("swap")?)?;
+        run("swapoff", &swap_device(scenario)?)?;
     }
     forget_files()
 }
