@@ -1,68 +1,63 @@
-//! How much this machine holds up the emulated CPUs of a node in real time: on a busy machine they are slower,
-//! now and then, which is no contention in the node.
+//! How long a node's emulated CPUs run on this machine. On a busy machine they are slower, now and then, which is
+//! no contention in the node.
 
 use std::fs;
-use std::path::Path;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
 use crate::load::clock;
-use crate::record::{Record, text};
+use crate::record::{Point, Record, text};
 
 /// How often the CPUs are read.
-const PERIOD: Duration = Duration::from_millis(500);
+const PERIOD: Duration = Duration::from_millis(250);
 
-/// The emulated CPUs at one moment: run time and run delay of their threads on this machine, nanoseconds.
+/// The run time of all emulated CPUs at one moment, seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     /// Seconds since 1970.
     pub clock: f64,
-    pub ran: u64,
-    pub delayed: u64,
+    pub ran: f64,
 }
 
 /// Reads the CPUs of an emulator until it ends.
 pub fn watch(emulator: &mut Child) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     while emulator.try_wait()?.is_none() {
-        samples.push(sample(emulator.id()));
+        samples.push(Sample { clock: clock(), ran: ran(emulator.id()) });
         thread::sleep(PERIOD);
     }
     Ok(samples)
 }
 
-fn sample(process: u32) -> Sample {
-    let threads = fs::read_dir(format!("/proc/{process}/task"));
-    let (mut ran, mut delayed) = (0, 0);
-    for thread in threads.into_iter().flatten().flatten() {
-        // QEMU names them so: `CPU 0/TCG`.
-        if text(&thread.path().join("comm")).starts_with("CPU ") {
-            let schedstat = text(&Path::new(&thread.path()).join("schedstat"));
-            let mut numbers = schedstat.split(' ').map_while(|number| number.parse::<u64>().ok());
-            ran += numbers.next().unwrap_or_default();
-            delayed += numbers.next().unwrap_or_default();
-        }
-    }
-    Sample { clock: clock(), ran, delayed }
-}
-
-/// Adds to each window of a record's guests how much of their time the emulated CPUs waited.
-pub fn add_to(record: &mut Record, samples: &[Sample]) {
-    let beside = record.guests.beside.values_mut().flatten();
-    let alone = record.guests.alone.iter_mut().map(|alone| &mut alone.progress);
-    for progress in alone.chain(beside) {
-        progress.host_delay = delay(samples, progress.clock - progress.seconds, progress.clock);
-    }
-}
-
-/// The share of time for which emulated CPUs that had something to do waited for one of this machine.
 #[allow(clippy::cast_precision_loss, reason = "nanoseconds of an hour")]
-fn delay(samples: &[Sample], from: f64, until: f64) -> f64 {
-    let within = || samples.iter().filter(|sample| sample.clock >= from && sample.clock <= until);
-    let (Some(first), Some(last)) = (within().next(), within().last()) else { return 0.0 };
-    let (ran, delayed) = (last.ran - first.ran, last.delayed - first.delayed);
-    delayed as f64 / (ran + delayed).max(1) as f64
+fn ran(process: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    // QEMU names them so: `CPU 0/TCG`.
+    let cpus = threads.into_iter().flatten().flatten().map(|thread| thread.path());
+    let cpus = cpus.filter(|thread| text(&thread.join("comm")).starts_with("CPU "));
+    let ran = cpus.filter_map(|thread| {
+        text(&thread.join("schedstat")).split(' ').next()?.parse::<u64>().ok()
+    });
+    ran.sum::<u64>() as f64 / 1e9
+}
+
+/// Adds it to all points of a record.
+pub fn add_to(record: &mut Record, samples: &[Sample]) {
+    let alone = record.guests.alone.iter_mut();
+    let alone = alone.flat_map(|alone| [&mut alone.before, &mut alone.after]);
+    let all: Vec<&mut Point> = record.points.iter_mut().chain(alone).collect();
+    for point in all {
+        point.emulated = at(samples, point.clock);
+    }
+}
+
+/// The run time at a moment between two samples.
+fn at(samples: &[Sample], clock: f64) -> Option<f64> {
+    let number = samples.iter().position(|sample| sample.clock >= clock)?;
+    let (before, after) = (samples.get(number.checked_sub(1)?)?, samples.get(number)?);
+    let part = (clock - before.clock) / (after.clock - before.clock);
+    Some(before.ran + part * (after.ran - before.ran))
 }
 
 #[cfg(test)]
@@ -70,10 +65,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delay_is_that_of_the_samples_within_a_window() {
-        let sample = |clock, ran, delayed| Sample { clock, ran, delayed };
-        let samples = [sample(1.0, 0, 0), sample(2.0, 5, 5), sample(3.0, 8, 6), sample(4.0, 9, 99)];
-        assert_eq!(delay(&samples, 1.5, 3.5), 0.25);
-        assert_eq!(delay(&samples, 5.0, 6.0), 0.0);
+    fn run_time_grows_evenly_between_two_samples() {
+        let samples = [(1.0, 0.5), (2.0, 1.5), (3.0, 1.5)];
+        let samples = samples.map(|(clock, ran)| Sample { clock, ran });
+        assert_eq!(at(&samples, 1.5), Some(1.0));
+        assert_eq!(at(&samples, 2.5), Some(1.5));
+        assert_eq!(at(&samples, 0.5), None);
+        assert_eq!(at(&samples, 3.5), None);
     }
 }

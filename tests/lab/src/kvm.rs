@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::disks;
 use crate::kvm_load::REPORT;
-use crate::load::{clock, now};
+use crate::load::now;
 use crate::scenario::{AsyncIo, Guest, Load, Pod};
 
 /// Kernel parameters. A guest that was paused must not take that for a lockup.
-const BOOT: &str = "console=ttyS0 quiet panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
+const BOOT: &str =
+    "console=ttyS0 quiet panic=-1 mitigations=off nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 /// Its machine: the smallest that QEMU has, since each device costs time to boot.
 const MACHINE: &str = "-M microvm,accel=kvm,auto-kernel-cmdline=off -bios /usr/share/qemu/qboot.rom \
     -L /usr/share/qemu -cpu host -nodefaults -no-user-config -display none -no-reboot -serial stdio \
@@ -49,12 +50,6 @@ pub struct GuestProgress {
     pub wanted: f64,
     /// The part of `wanted` in slow accesses to memory, or in disk operations.
     pub waited: f64,
-    /// When it ended, seconds since 1970.
-    pub clock: f64,
-    /// The share of time for which emulated CPUs that had something to do waited for one of the machine that
-    /// emulates them.
-    #[serde(default)]
-    pub host_delay: f64,
 }
 
 impl Vm {
@@ -84,9 +79,11 @@ impl Vm {
         Ok(Self { child, reports })
     }
 
-    /// How many reports there are.
+    /// How many reports of work there are.
     pub fn reports(&self) -> usize {
-        self.reports.lock().map_or(0, |reports| reports.len())
+        let worked =
+            |reports: &Vec<Report>| reports.iter().filter(|report| report.work > 0.0).count();
+        self.reports.lock().map_or(0, |reports| worked(&reports))
     }
 
     /// Fails if it ended.
@@ -109,8 +106,6 @@ impl Vm {
             work: last.work - first.work,
             wanted: last.wanted - first.wanted,
             waited: last.waited - first.waited,
-            clock: clock() - now() + last.at + ahead,
-            host_delay: 0.0,
         })
     }
 

@@ -21,6 +21,9 @@ const REPORTED: f64 = 0.5;
 const DISK: &str = "/dev/vda";
 /// An access to memory that takes longer waited for a page, seconds.
 const SLOW_ACCESS: f64 = 0.000_2;
+/// Between two accesses: whatever else the load touched was not there, seconds. A busy host takes some
+/// hundredths of a second, too.
+const SLOW_COMPUTING: f64 = 0.05;
 /// How often the time of one step is measured, of which the shortest counts.
 const TRIALS: u32 = 200;
 
@@ -116,11 +119,13 @@ struct Progress<'a> {
     /// Since when it wants to work, and when the next work is due.
     since: f64,
     due: f64,
+    /// When the latest step ended.
+    stepped: f64,
 }
 
 impl<'a> Progress<'a> {
     fn new(counters: &'a Counters, slow: f64) -> Self {
-        Self { counters, slow, since: now(), due: 0.0 }
+        Self { counters, slow, since: now(), due: 0.0, stepped: now() }
     }
 }
 
@@ -128,10 +133,15 @@ impl Meter for Progress<'_> {
     fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let started = now();
         let done = step();
-        let took = now() - started;
+        let ended = now();
+        let (computed, took) = (started - self.stepped, ended - started);
         if took > self.slow {
             count(&self.counters.waited, took);
         }
+        if computed > SLOW_COMPUTING {
+            count(&self.counters.waited, computed);
+        }
+        self.stepped = ended;
         done
     }
 
@@ -149,6 +159,7 @@ impl Meter for Progress<'_> {
             sleep_until(self.due);
             // From then on it wants to work, whenever it is woken.
             self.since = self.due;
+            self.stepped = self.due;
         } else {
             self.due = now;
         }

@@ -2,17 +2,18 @@
 //! pods being frozen, before and after the judged time, in which all of them run.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use anyhow::{Context, ensure};
 
 use crate::agent::Agents;
-use crate::guest::{PODS_FILE, read_point, replace_pods_file};
+use crate::guest::{PODS_FILE, always, read_point, replace_pods_file};
 use crate::kvm::{GuestProgress, Vm};
+use crate::kvm_truth::{Needs, needs};
 use crate::load::{clock, now, sleep_until};
 use crate::node;
-use crate::process::start_load;
+use crate::process::{finish, start_load};
 use crate::record::{Answer, GuestAlone, Guests, Point, Record};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
@@ -42,6 +43,13 @@ struct Node<'a> {
     pods: Vec<Running<'a>>,
     agents: Agents,
     taskstats: Taskstats,
+    filler: Filler,
+}
+
+/// Keeps all CPUs busy while a guest that computes is alone: an emulated CPU is faster while others sleep.
+struct Filler {
+    cgroup: PathBuf,
+    process: Child,
 }
 
 /// What the judged time gave.
@@ -68,9 +76,11 @@ pub fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     let agent_cgroup = tree::system("psi-agent")?;
     let agents = Agents::start(&scenario, &agent_cgroup, Path::new(PODS_FILE))?;
     let start_of_day = clock();
-    let mut node = Node { scenario: &scenario, pods, agents, taskstats };
+    let filler = Filler::start(&scenario)?;
+    let mut node = Node { scenario: &scenario, pods, agents, taskstats, filler };
     let judged = node.run()?;
-    let Node { pods, agents, .. } = node;
+    let Node { pods, agents, filler, .. } = node;
+    finish(filler.process, &filler.cgroup)?;
     for running in pods {
         running.end()?;
     }
@@ -100,14 +110,11 @@ fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
             running.vm = Some(Vm::start(running.pod, guest, name, &running.tree.container)?);
         }
     }
-    for running in pods.iter_mut() {
-        let Some(vm) = &mut running.vm else { continue };
-        let name = || running.tree.name.clone();
-        while vm.reports() < BOOTED {
-            vm.check().with_context(name)?;
-            ensure!(now() < started + BOOT, "{}: the guest does not report", name());
-            sleep_until(now() + 0.2);
-        }
+    let mut booting: Vec<usize> = (0..pods.len()).collect();
+    while !booting.is_empty() {
+        sleep_until(now() + 0.2);
+        ensure!(now() < started + BOOT, "{} guests do not report", booting.len());
+        booting.retain(|number| pods.get_mut(*number).is_some_and(Running::is_booting));
     }
     println!("booted in {:.0} s", now() - started);
     for (number, running) in (0..).zip(pods) {
@@ -126,6 +133,15 @@ fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
 }
 
 impl Running<'_> {
+    /// Whether its guest does not do its load yet. One that does is frozen, so that the others boot faster.
+    fn is_booting(&mut self) -> bool {
+        let booting = self.vm.as_ref().is_some_and(|vm| vm.reports() < BOOTED);
+        if !booting {
+            let _ = self.tree.freeze(true);
+        }
+        booting
+    }
+
     fn end(self) -> anyhow::Result<()> {
         self.tree.freeze(false)?;
         self.tree.remove()?;
@@ -133,6 +149,21 @@ impl Running<'_> {
             process.wait()?;
         }
         self.vm.map_or(Ok(()), Vm::wait)
+    }
+}
+
+impl Filler {
+    fn start(scenario: &Scenario) -> anyhow::Result<Self> {
+        let cgroup = tree::left_over()?;
+        let load = Load { threads: scenario.vcpus, ..always() };
+        let process = start_load(&cgroup, load, 0, NEVER, None)?;
+        let filler = Self { cgroup, process };
+        filler.run(false)?;
+        Ok(filler)
+    }
+
+    fn run(&self, runs: bool) -> anyhow::Result<()> {
+        tree::freeze(&self.cgroup, !runs)
     }
 }
 
@@ -148,6 +179,7 @@ impl Node<'_> {
 
     /// One guest of each kind after the other, while all else is frozen.
     fn alone(&mut self) -> anyhow::Result<Vec<GuestAlone>> {
+        self.filler.run(needs(self.scenario) == Needs::Cpu)?;
         let mut all: Vec<GuestAlone> = Vec::new();
         for at in 0..self.pods.len() {
             let Some(running) = self.pods.get(at) else { continue };
@@ -166,6 +198,7 @@ impl Node<'_> {
             println!("{kind} alone: {progress:?}");
             all.push(GuestAlone { pod: kind, progress, before, after });
         }
+        self.filler.run(false)?;
         Ok(all)
     }
 

@@ -3,15 +3,15 @@
 use std::fmt::Write;
 
 use crate::judging::{TOLERANCE, TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
-use crate::kvm_truth::{Needs, host_delay, lost_work, needs, of_record, spread};
+use crate::kvm_truth::{Needs, lost_work, needs, of_record, slowest, spread};
 use crate::record::{Answer, Record};
 use crate::scenario::Score;
 use crate::table::notes;
 use crate::truth::{by_run_delay, mean};
 
-/// The names of the columns. *Spread* is how far the work alone before and after is apart, and *host delay*
-/// the most that the machine held up the emulated CPUs in any window.
-pub const HEADER: &str = "scenario,load,spread,host delay,work lost,truth,\
+/// The names of the columns. *Spread* is how far the work alone before and after is apart, and *slowest CPUs* for
+/// which share of a window the emulated CPUs of the node really ran.
+pub const HEADER: &str = "scenario,load,spread,slowest CPUs,work lost,truth,\
     CPU by run delay,CPU by psi,memory,I/O,error,kernel's run delay";
 
 /// The largest score of what a load does not need, and of what it needs without contention.
@@ -42,7 +42,7 @@ pub fn table(records: &[&Record]) -> Verdict {
             "{name},{},{:.2},{:.2},{:.3},{truth:.3}",
             title(needs),
             spread(record),
-            host_delay(record),
+            slowest(record),
             lost_work(record),
         );
         let error = score.map(|score| score - truth);

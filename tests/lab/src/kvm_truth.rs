@@ -1,20 +1,20 @@
 //! Truth of KVM guests: what their loads lost beside others. Neither a pressure file nor a counter of the
-//! kernel is read. Pure.
+//! kernel is read.
 //!
 //! A load reports its work, the time in which it wanted to work, and the part of that in which it waited for
 //! a page or a disk. **Truth is the share of the wanted time that went beyond what the same work takes
 //! alone**: of CPU, the lost work. A guest that is alone has its own limits and its own disk, so that their
 //! cost counts as nothing here.
 //!
-//! All windows are in real time on a machine that may be busy. What it takes from the emulated CPUs makes a
-//! computing load slower alone and beside others. It is measured, and taken out.
+//! All windows are in real time on a machine that may be busy, which slows its emulated CPUs down. So the
+//! work is that of a second for which a busy CPU of the node really runs on that machine. Pure.
 
 use crate::kvm::GuestProgress;
 use crate::rates::scored;
-use crate::record::Record;
+use crate::record::{Point, Record};
 use crate::scenario::{Pod, Scenario};
 use crate::truth::of_node;
-use crate::waits::{self, Resource};
+use crate::waits::{self, Resource, judged};
 
 /// What a guest's load needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +46,7 @@ pub fn of_record(record: &Record) -> f64 {
 pub fn lost_work(record: &Record) -> f64 {
     of_vms(record, |beside, alone| match needs(&record.scenario) {
         Needs::Cpu => lost(beside, alone),
-        Needs::Memory | Needs::Io => {
-            1.0 - beside.work / beside.seconds / (alone.work / alone.seconds)
-        }
+        Needs::Memory | Needs::Io => 1.0 - rate(beside) / rate(alone),
     })
 }
 
@@ -63,26 +61,46 @@ pub fn spread(record: &Record) -> f64 {
     let spreads = alone.iter().enumerate().flat_map(|(number, first)| {
         let others = alone.iter().skip(number + 1).filter(|other| other.pod == first.pod);
         others.map(move |other| {
-            let [first, other] = [first, other].map(|alone| pace(&alone.progress));
+            let [first, other] = [first, other].map(|alone| {
+                let speed = speed(&alone.before, &alone.after);
+                pace(&Measured { progress: alone.progress, speed })
+            });
             (first - other).abs() / first.max(other)
         })
     });
     spreads.fold(0.0, f64::max)
 }
 
-/// The share of time for which this machine held up the emulated CPUs: the most of all windows.
-pub fn host_delay(record: &Record) -> f64 {
-    let alone = record.guests.alone.iter().map(|alone| &alone.progress);
-    let all = alone.chain(record.guests.beside.values().flatten());
-    all.map(|progress| progress.host_delay).fold(0.0, f64::max)
+/// The slowest emulated CPUs of all windows, as a share of a CPU.
+pub fn slowest(record: &Record) -> f64 {
+    let alone = record.guests.alone.iter().map(|alone| speed(&alone.before, &alone.after));
+    let beside = judged(record).map(|(before, after)| speed(before, after));
+    alone.chain(beside).fold(1.0, f64::min)
 }
 
-fn of_vms(record: &Record, share: impl Fn(&GuestProgress, &GuestProgress) -> f64) -> f64 {
+/// A load's windows of one kind together, and how fast the emulated CPUs were.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    progress: GuestProgress,
+    speed: f64,
+}
+
+fn of_vms(record: &Record, share: impl Fn(&Measured, &Measured) -> f64) -> f64 {
     let progress = |name: &str, pod: &Pod| {
-        let beside = sum(record.guests.beside.get(name)?.iter());
+        let (before, after) = judged(record)?;
+        let beside = Measured {
+            progress: sum(record.guests.beside.get(name)?.iter()),
+            speed: speed(before, after),
+        };
         let kind = record.guests.alone.iter().filter(|alone| alone.pod == pod.name);
-        let alone = sum(kind.map(|alone| &alone.progress));
-        (alone.work > 0.0).then_some((beside, alone))
+        let (mut all, mut run, mut busy) = (Vec::new(), 0.0, 0.0);
+        for alone in kind {
+            all.push(&alone.progress);
+            run += emulated(&alone.before, &alone.after);
+            busy += busy_seconds(&alone.before, &alone.after);
+        }
+        let alone = Measured { progress: sum(all.into_iter()), speed: run / busy };
+        (alone.progress.work > 0.0).then_some((beside, alone))
     };
     let of = |name: &str, pod: &Pod| {
         let (beside, alone) = progress(name, pod)?;
@@ -94,7 +112,7 @@ fn of_vms(record: &Record, share: impl Fn(&GuestProgress, &GuestProgress) -> f64
         Needs::Cpu => {
             let vms = scored(record).into_iter().filter_map(|(name, pod)| {
                 let (beside, _) = progress(&name, pod)?;
-                let demand = beside.wanted / beside.seconds;
+                let demand = beside.progress.wanted / beside.progress.seconds;
                 Some((of(&name, pod)?, pod.cpu_limit().map_or(demand, |limit| demand.min(limit))))
             });
             of_node(vms.collect(), record.scenario.vcpus)
@@ -102,7 +120,7 @@ fn of_vms(record: &Record, share: impl Fn(&GuestProgress, &GuestProgress) -> f64
     }
 }
 
-/// Several windows as one. Its delay by the host is their mean.
+/// Several windows as one.
 fn sum<'a>(all: impl Iterator<Item = &'a GuestProgress>) -> GuestProgress {
     let mut sum = GuestProgress::default();
     for one in all {
@@ -110,22 +128,45 @@ fn sum<'a>(all: impl Iterator<Item = &'a GuestProgress>) -> GuestProgress {
         sum.work += one.work;
         sum.wanted += one.wanted;
         sum.waited += one.waited;
-        sum.host_delay += one.host_delay * one.seconds;
     }
-    sum.host_delay /= sum.seconds.max(1e-9);
     sum
 }
 
-/// Work in a second of wanted time, on a machine that is not busy.
-fn pace(progress: &GuestProgress) -> f64 {
-    progress.work / progress.wanted.max(1e-9) / (1.0 - progress.host_delay).max(0.05)
+/// For how long a CPU that is busy in the node really runs, as a share of time. A CPU that waits for another
+/// one in the emulator does not run, either.
+fn speed(before: &Point, after: &Point) -> f64 {
+    emulated(before, after) / busy_seconds(before, after)
 }
 
-fn lost(beside: &GuestProgress, alone: &GuestProgress) -> f64 {
+fn emulated(before: &Point, after: &Point) -> f64 {
+    // Records without it are compared as they are.
+    let run = before.emulated.zip(after.emulated).map(|(before, after)| after - before);
+    run.unwrap_or_else(|| busy_seconds(before, after))
+}
+
+/// CPU time that the node used.
+#[allow(clippy::cast_precision_loss, reason = "microseconds of some minutes")]
+fn busy_seconds(before: &Point, after: &Point) -> f64 {
+    let of_pods = |point: &Point| point.pods.values().map(|pod| pod.pod.usage_us).sum::<u64>();
+    let usage = |point: &Point| point.node.usage_us.unwrap_or_else(|| of_pods(point));
+    (usage(after).saturating_sub(usage(before)) as f64 / 1e6).max(0.1)
+}
+
+/// Work in a second of wanted time on CPUs that nothing else slows down.
+fn pace(measured: &Measured) -> f64 {
+    measured.progress.work / measured.progress.wanted.max(1e-9) / measured.speed
+}
+
+fn rate(measured: &Measured) -> f64 {
+    measured.progress.work / measured.progress.seconds.max(1e-9)
+}
+
+fn lost(beside: &Measured, alone: &Measured) -> f64 {
     1.0 - pace(beside) / pace(alone)
 }
 
-fn beyond_own(beside: &GuestProgress, alone: &GuestProgress) -> f64 {
+fn beyond_own(beside: &Measured, alone: &Measured) -> f64 {
+    let (beside, alone) = (beside.progress, alone.progress);
     let own = alone.waited / alone.work * beside.work;
     // A load of which nothing was heard waited all the time.
     if beside.wanted > 0.0 { (beside.waited - own) / beside.wanted } else { 1.0 }
@@ -135,21 +176,22 @@ fn beyond_own(beside: &GuestProgress, alone: &GuestProgress) -> f64 {
 mod tests {
     use super::*;
 
-    fn progress(work: f64, wanted: f64, waited: f64, host_delay: f64) -> GuestProgress {
-        GuestProgress { seconds: 10.0, work, wanted, waited, clock: 0.0, host_delay }
+    fn measured(work: f64, waited: f64, speed: f64) -> Measured {
+        let progress = GuestProgress { seconds: 10.0, work, wanted: 10.0, waited };
+        Measured { progress, speed }
     }
 
     #[test]
-    fn work_that_the_host_held_up_is_not_lost() {
-        let alone = progress(100.0, 10.0, 0.0, 0.0);
-        assert!((lost(&progress(50.0, 10.0, 0.0, 0.0), &alone) - 0.5).abs() < 1e-9);
-        assert!(lost(&progress(50.0, 10.0, 0.0, 0.5), &alone).abs() < 1e-9);
+    fn work_that_a_slow_machine_leaves_undone_is_not_lost() {
+        let alone = measured(100.0, 0.0, 1.0);
+        assert!((lost(&measured(50.0, 0.0, 1.0), &alone) - 0.5).abs() < 1e-9);
+        assert!(lost(&measured(50.0, 0.0, 0.5), &alone).abs() < 1e-9);
     }
 
     #[test]
     fn waits_that_the_work_has_alone_are_its_own() {
-        let alone = progress(100.0, 10.0, 2.0, 0.0);
-        assert!(beyond_own(&progress(50.0, 10.0, 1.0, 0.0), &alone).abs() < 1e-9);
-        assert!((beyond_own(&progress(50.0, 10.0, 6.0, 0.0), &alone) - 0.5).abs() < 1e-9);
+        let alone = measured(100.0, 2.0, 1.0);
+        assert!(beyond_own(&measured(50.0, 1.0, 1.0), &alone).abs() < 1e-9);
+        assert!((beyond_own(&measured(50.0, 6.0, 1.0), &alone) - 0.5).abs() < 1e-9);
     }
 }

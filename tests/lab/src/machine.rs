@@ -46,6 +46,9 @@ const MANY_CPUS: u32 = 16;
 /// Scenarios of CPU do without the controllers whose files an agent would read besides.
 const WITHOUT_CONTROLLERS: &str = " cgroup_disable=memory,io";
 const REAL_TIME: &str = "-accel tcg,thread=multi";
+/// Reading the time from a device, as the kernel does where it mistrusts the CPU's counter, would make the CPUs
+/// wait for each other in the emulator.
+const FAST: &str = " tsc=reliable clocksource=tsc mitigations=off";
 /// Without cx16, which QEMU 7.2 emulates wrongly.
 const MACHINE: &str = "-cpu max,-cx16 -M q35 -nodefaults -no-user-config -display none \
                        -no-reboot";
@@ -92,6 +95,9 @@ impl Machine {
             boot += " delayacct";
         } else {
             boot += WITHOUT_CONTROLLERS;
+        }
+        if first.has_guests() {
+            boot += FAST;
         }
         // In real time CPUs are brought up when the kernel's code is no longer patched.
         if self.late_cpus || *with_disks {

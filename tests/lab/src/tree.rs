@@ -118,8 +118,7 @@ impl PodTree {
 
     /// Stops all that is in it, or lets it go on.
     pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
-        let file = self.pod.join("cgroup.freeze");
-        fs::write(&file, if frozen { "1" } else { "0" }).with_context(|| file.display().to_string())
+        freeze(&self.pod, frozen)
     }
 
     /// As the API server has it.
@@ -155,6 +154,19 @@ impl PodTree {
             "status": {"phase": "Running", "containerStatuses": containers},
         })
     }
+}
+
+/// One beside those of pods and of the system, for processes that only take CPU time that is left.
+pub fn left_over() -> anyhow::Result<PathBuf> {
+    let (_, path) = make("left-over")?;
+    fs::write(path.join("cpu.idle"), "1").context("cpu.idle")?;
+    Ok(path)
+}
+
+/// Stops all that is in a cgroup, or lets it go on.
+pub fn freeze(cgroup: &Path, frozen: bool) -> anyhow::Result<()> {
+    let file = cgroup.join("cgroup.freeze");
+    fs::write(&file, if frozen { "1" } else { "0" }).with_context(|| file.display().to_string())
 }
 
 /// Kills what is in a cgroup and removes it.
