@@ -286,5 +286,5 @@ pub fn read_point<'a>(
     let mut node = Node::read(&kubepods, taskstats.is_some());
     node.memory_io = taskstats.map(|_| MemoryIo::of_node(&kubepods));
     let pods = pods.map(counters).collect::<anyhow::Result<_>>()?;
-    Ok(Point { at, clock: clock(), emulated: None, node, pods })
+    Ok(Point { at, clock: clock(), emulated: Vec::new(), node, pods })
 }

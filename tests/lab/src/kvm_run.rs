@@ -23,9 +23,13 @@ use crate::tree::{self, PodTree};
 const BOOT: f64 = 240.0;
 /// A guest that has reported so often does its load.
 const BOOTED: usize = 6;
-/// A guest alone: the time until it runs as always, and how long it is measured, seconds.
+/// A guest alone: the time until it runs as always, and how long it is measured, seconds. One that needs memory
+/// first has to touch all of it: KVM maps each page again.
 const SETTLES: f64 = 2.0;
-const ALONE: f64 = 8.0;
+const SETTLES_WITH_MEMORY: f64 = 8.0;
+const ALONE: f64 = 12.0;
+/// The CPU of a guest of one vCPU that computes alone: how fast this one is emulated is known.
+const ITS_CPU: &str = "0";
 /// The judged time of a load outside KVM guests, which has no report.
 const NEVER: (f64, f64) = (1e9, 1e9);
 
@@ -190,12 +194,23 @@ impl Node<'_> {
             for (number, other) in self.pods.iter().enumerate() {
                 other.tree.freeze(number != at)?;
             }
-            sleep_until(now() + SETTLES);
+            let needs = needs(self.scenario);
+            let own = self.pods.get(at).and_then(|running| running.pod.cpus.clone());
+            if let Some(running) = self.pods.get(at).filter(|_| needs == Needs::Cpu)
+                && running.pod.load.threads == 1
+            {
+                running.tree.move_to(ITS_CPU)?;
+            }
+            let memory = needs == Needs::Memory;
+            sleep_until(now() + if memory { SETTLES_WITH_MEMORY } else { SETTLES });
             let (from, before) = (now(), self.point(0.0)?);
             sleep_until(from + ALONE);
             let (until, after) = (now(), self.point(ALONE)?);
             let progress = self.progress(at, from, until)?;
             println!("{kind} alone: {progress:?}");
+            if let Some(running) = self.pods.get(at).filter(|_| needs == Needs::Cpu) {
+                running.tree.move_to(own.as_deref().unwrap_or("\n"))?;
+            }
             all.push(GuestAlone { pod: kind, progress, before, after });
         }
         self.filler.run(false)?;

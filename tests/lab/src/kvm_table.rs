@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::judging::{TOLERANCE, TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
+use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::kvm_truth::{Needs, lost_work, needs, of_record, slowest, spread};
 use crate::record::{Answer, Record};
 use crate::scenario::Score;
@@ -117,8 +117,7 @@ fn judge(
     if record.scenario.no_contention && score > NO_CONTENTION {
         failures.push(format!("{what} without contention"));
     }
-    let tolerance = if needs == Needs::Cpu { TOLERANCE } else { TOLERANCE_IN_REAL_TIME };
-    let wrong = marks(wrong_sides(truth, score, tolerance));
+    let wrong = marks(wrong_sides(truth, score, TOLERANCE_IN_REAL_TIME));
     if !wrong.is_empty() {
         failures.push(format!("{what}: wrong side{wrong}"));
     }

@@ -11,9 +11,9 @@
 
 use crate::kvm::GuestProgress;
 use crate::rates::scored;
-use crate::record::{Point, Record};
+use crate::record::{GuestAlone, Point, Record};
 use crate::scenario::{Pod, Scenario};
-use crate::truth::of_node;
+use crate::truth::{mean, of_node};
 use crate::waits::{self, Resource, judged};
 
 /// What a guest's load needs.
@@ -61,8 +61,9 @@ pub fn spread(record: &Record) -> f64 {
     let spreads = alone.iter().enumerate().flat_map(|(number, first)| {
         let others = alone.iter().skip(number + 1).filter(|other| other.pod == first.pod);
         others.map(move |other| {
+            let pod = record.scenario.pods.iter().find(|pod| pod.name == first.pod);
             let [first, other] = [first, other].map(|alone| {
-                let speed = speed(&alone.before, &alone.after);
+                let speed = pod.map_or(1.0, |pod| speed_alone(pod, alone));
                 pace(&Measured { progress: alone.progress, speed })
             });
             (first - other).abs() / first.max(other)
@@ -93,13 +94,12 @@ fn of_vms(record: &Record, share: impl Fn(&Measured, &Measured) -> f64) -> f64 {
             speed: speed(before, after),
         };
         let kind = record.guests.alone.iter().filter(|alone| alone.pod == pod.name);
-        let (mut all, mut run, mut busy) = (Vec::new(), 0.0, 0.0);
+        let (mut all, mut speeds) = (Vec::new(), Vec::new());
         for alone in kind {
             all.push(&alone.progress);
-            run += emulated(&alone.before, &alone.after);
-            busy += busy_seconds(&alone.before, &alone.after);
+            speeds.push(speed_alone(pod, alone));
         }
-        let alone = Measured { progress: sum(all.into_iter()), speed: run / busy };
+        let alone = Measured { progress: sum(all.into_iter()), speed: mean(&speeds)? };
         (alone.progress.work > 0.0).then_some((beside, alone))
     };
     let of = |name: &str, pod: &Pod| {
@@ -135,13 +135,25 @@ fn sum<'a>(all: impl Iterator<Item = &'a GuestProgress>) -> GuestProgress {
 /// For how long a CPU that is busy in the node really runs, as a share of time. A CPU that waits for another
 /// one in the emulator does not run, either.
 fn speed(before: &Point, after: &Point) -> f64 {
-    emulated(before, after) / busy_seconds(before, after)
+    let run = run(before, after);
+    // Records without it are compared as they are.
+    if run.is_empty() { 1.0 } else { run.iter().sum::<f64>() / busy_seconds(before, after) }
 }
 
-fn emulated(before: &Point, after: &Point) -> f64 {
-    // Records without it are compared as they are.
-    let run = before.emulated.zip(after.emulated).map(|(before, after)| after - before);
-    run.unwrap_or_else(|| busy_seconds(before, after))
+/// The same of a guest alone, of one vCPU: of its CPU, the first, which nothing leaves idle.
+fn speed_alone(pod: &Pod, alone: &GuestAlone) -> f64 {
+    let run = run(&alone.before, &alone.after);
+    let first = run.first().filter(|_| pod.load.threads == 1);
+    first.map_or_else(
+        || speed(&alone.before, &alone.after),
+        |run| run / (alone.after.clock - alone.before.clock),
+    )
+}
+
+/// What each emulated CPU ran between two points, seconds.
+fn run(before: &Point, after: &Point) -> Vec<f64> {
+    let cpus = before.emulated.iter().zip(&after.emulated);
+    cpus.map(|(before, after)| after - before).collect()
 }
 
 /// CPU time that the node used.

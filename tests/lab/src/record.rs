@@ -96,9 +96,9 @@ pub struct Point {
     /// The time of day, seconds since 1970.
     #[serde(default)]
     pub clock: f64,
-    /// In real time: how long all emulated CPUs have run on the machine that emulates them, seconds.
+    /// With KVM guests: how long each emulated CPU has run on the machine that emulates it, seconds.
     #[serde(default)]
-    pub emulated: Option<f64>,
+    pub emulated: Vec<f64>,
     pub node: Node,
     /// By pod.
     pub pods: BTreeMap<String, PodCounters>,
@@ -457,7 +457,7 @@ mod tests {
             let points = points.map(|at| Point {
                 at,
                 clock: 0.0,
-                emulated: None,
+                emulated: Vec::new(),
                 node: node(),
                 pods: BTreeMap::new(),
             });

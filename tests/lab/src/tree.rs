@@ -116,6 +116,11 @@ impl PodTree {
         Ok(())
     }
 
+    /// Moves it to other CPUs, or back to its own.
+    pub fn move_to(&self, cpus: &str) -> anyhow::Result<()> {
+        fs::write(self.pod.join("cpuset.cpus"), cpus).context("cpuset.cpus")
+    }
+
     /// Stops all that is in it, or lets it go on.
     pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
         freeze(&self.pod, frozen)
