@@ -2,6 +2,7 @@
 //! pods being frozen, before and after the judged time, in which all of them run.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, ensure};
 use crate::agent::Agents;
 use crate::guest::{PODS_FILE, always, read_point, replace_pods_file};
 use crate::kvm::{GuestProgress, Vm};
-use crate::kvm_truth::{Needs, needs};
+use crate::kvm_truth::{Needs, is_slowed_by_itself, needs};
 use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, start_load};
@@ -50,7 +51,8 @@ struct Node<'a> {
     filler: Filler,
 }
 
-/// Keeps all CPUs busy while a guest that computes is alone: an emulated CPU is faster while others sleep.
+/// Keeps all CPUs busy while a guest that computes is alone, and makes its CPU switch as neighbours would: an
+/// emulated CPU is faster while others sleep, and where it has one thing to do.
 struct Filler {
     cgroup: PathBuf,
     process: Child,
@@ -158,16 +160,21 @@ impl Running<'_> {
 
 impl Filler {
     fn start(scenario: &Scenario) -> anyhow::Result<Self> {
-        let cgroup = tree::left_over()?;
+        let cgroup = tree::filler()?;
         let load = Load { threads: scenario.vcpus, ..always() };
         let process = start_load(&cgroup, load, 0, NEVER, None)?;
         let filler = Self { cgroup, process };
-        filler.run(false)?;
+        filler.run(None)?;
         Ok(filler)
     }
 
-    fn run(&self, runs: bool) -> anyhow::Result<()> {
-        tree::freeze(&self.cgroup, !runs)
+    /// Runs it beside a guest, or not at all. A guest that has a limit of its own leaves CPU time, which is all
+    /// that the filler takes then.
+    fn run(&self, beside: Option<&Pod>) -> anyhow::Result<()> {
+        let Some(pod) = beside else { return tree::freeze(&self.cgroup, true) };
+        let idle = if is_slowed_by_itself(pod) { "1" } else { "0" };
+        fs::write(self.cgroup.join("cpu.idle"), idle).context("cpu.idle")?;
+        tree::freeze(&self.cgroup, false)
     }
 }
 
@@ -183,7 +190,6 @@ impl Node<'_> {
 
     /// One guest of each kind after the other, while all else is frozen.
     fn alone(&mut self) -> anyhow::Result<Vec<GuestAlone>> {
-        self.filler.run(needs(self.scenario) == Needs::Cpu)?;
         let mut all: Vec<GuestAlone> = Vec::new();
         for at in 0..self.pods.len() {
             let Some(running) = self.pods.get(at) else { continue };
@@ -196,10 +202,11 @@ impl Node<'_> {
             }
             let needs = needs(self.scenario);
             let own = self.pods.get(at).and_then(|running| running.pod.cpus.clone());
-            if let Some(running) = self.pods.get(at).filter(|_| needs == Needs::Cpu)
-                && running.pod.load.threads == 1
-            {
-                running.tree.move_to(ITS_CPU)?;
+            if let Some(running) = self.pods.get(at).filter(|_| needs == Needs::Cpu) {
+                if running.pod.load.threads == 1 {
+                    running.tree.move_to(ITS_CPU)?;
+                }
+                self.filler.run(Some(running.pod))?;
             }
             let memory = needs == Needs::Memory;
             sleep_until(now() + if memory { SETTLES_WITH_MEMORY } else { SETTLES });
@@ -209,11 +216,12 @@ impl Node<'_> {
             let progress = self.progress(at, from, until)?;
             println!("{kind} alone: {progress:?}");
             if let Some(running) = self.pods.get(at).filter(|_| needs == Needs::Cpu) {
-                running.tree.move_to(own.as_deref().unwrap_or("\n"))?;
+                let all = format!("0-{}", self.scenario.vcpus - 1);
+                running.tree.move_to(own.as_deref().unwrap_or(&all))?;
             }
             all.push(GuestAlone { pod: kind, progress, before, after });
         }
-        self.filler.run(false)?;
+        self.filler.run(None)?;
         Ok(all)
     }
 

@@ -50,21 +50,20 @@ pub fn lost_work(record: &Record) -> f64 {
     })
 }
 
-/// Of all kinds of guests that nothing of their own slows down, the largest difference of the work alone before
-/// and after, as a share of it.
+/// Of all kinds of guests that compute, the largest difference of the work alone before and after, as a share of
+/// it. Other loads wait for a disk alone as well, now more and now less.
 pub fn spread(record: &Record) -> f64 {
-    let limited = |pod: &&Pod| pod.short_mib.is_some();
-    let limited: Vec<&Pod> = record.scenario.pods.iter().filter(limited).collect();
-    let alone = record.guests.alone.iter();
-    let alone = alone.filter(|alone| limited.iter().all(|pod| pod.name != alone.pod));
-    let alone: Vec<_> = alone.collect();
+    let computes = needs(&record.scenario) == Needs::Cpu;
+    let alone: Vec<_> = record.guests.alone.iter().filter(|_| computes).collect();
     let spreads = alone.iter().enumerate().flat_map(|(number, first)| {
         let others = alone.iter().skip(number + 1).filter(|other| other.pod == first.pod);
         others.map(move |other| {
             let pod = record.scenario.pods.iter().find(|pod| pod.name == first.pod);
             let [first, other] = [first, other].map(|alone| {
-                let speed = pod.map_or(1.0, |pod| speed_alone(pod, alone));
-                pace(&Measured { progress: alone.progress, speed })
+                pod.map_or(0.0, |pod| {
+                    let progress = progress_alone(pod, alone);
+                    pace(&Measured { progress, speed: speed_alone(pod, alone) })
+                })
             });
             (first - other).abs() / first.max(other)
         })
@@ -77,6 +76,31 @@ pub fn slowest(record: &Record) -> f64 {
     let alone = record.guests.alone.iter().map(|alone| speed(&alone.before, &alone.after));
     let beside = judged(record).map(|(before, after)| speed(before, after));
     alone.chain(beside).fold(1.0, f64::min)
+}
+
+/// Whether a guest that computes has a limit of its own, or a busy emulator.
+pub fn is_slowed_by_itself(pod: &Pod) -> bool {
+    pod.cpu_limit().is_some() || pod.load.emulator.is_some()
+}
+
+/// What a guest did alone. A filler beside it took time that it would have used otherwise: only the time for which
+/// its vCPUs ran counts.
+fn progress_alone(pod: &Pod, alone: &GuestAlone) -> GuestProgress {
+    let computes = pod.load.is_cpu() && !is_slowed_by_itself(pod);
+    let wanted = if computes { ran(alone, &alone.pod) } else { None };
+    GuestProgress { wanted: wanted.unwrap_or(alone.progress.wanted), ..alone.progress }
+}
+
+/// For how long the vCPUs of the one that ran, of a kind, did so; seconds.
+#[allow(clippy::cast_precision_loss, reason = "nanoseconds of some minutes")]
+fn ran(alone: &GuestAlone, kind: &str) -> Option<f64> {
+    let of_kind = |name: &str| name == kind || name == format!("{kind}-0");
+    let (name, after) = alone.after.pods.iter().find(|(name, _)| of_kind(name))?;
+    let before = alone.before.pods.get(name)?;
+    let ran = after.threads.iter().map(|(thread, (now, _))| {
+        now.saturating_sub(before.threads.get(thread).map_or(0, |(then, _)| *then))
+    });
+    Some(ran.sum::<u64>() as f64 / 1e9)
 }
 
 /// A load's windows of one kind together, and how fast the emulated CPUs were.
@@ -96,10 +120,10 @@ fn of_vms(record: &Record, share: impl Fn(&Measured, &Measured) -> f64) -> f64 {
         let kind = record.guests.alone.iter().filter(|alone| alone.pod == pod.name);
         let (mut all, mut speeds) = (Vec::new(), Vec::new());
         for alone in kind {
-            all.push(&alone.progress);
+            all.push(progress_alone(pod, alone));
             speeds.push(speed_alone(pod, alone));
         }
-        let alone = Measured { progress: sum(all.into_iter()), speed: mean(&speeds)? };
+        let alone = Measured { progress: sum(all.iter()), speed: mean(&speeds)? };
         (alone.progress.work > 0.0).then_some((beside, alone))
     };
     let of = |name: &str, pod: &Pod| {

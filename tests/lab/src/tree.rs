@@ -116,7 +116,7 @@ impl PodTree {
         Ok(())
     }
 
-    /// Moves it to other CPUs, or back to its own.
+    /// Moves it to other CPUs.
     pub fn move_to(&self, cpus: &str) -> anyhow::Result<()> {
         fs::write(self.pod.join("cpuset.cpus"), cpus).context("cpuset.cpus")
     }
@@ -161,11 +161,9 @@ impl PodTree {
     }
 }
 
-/// One beside those of pods and of the system, for processes that only take CPU time that is left.
-pub fn left_over() -> anyhow::Result<PathBuf> {
-    let (_, path) = make("left-over")?;
-    fs::write(path.join("cpu.idle"), "1").context("cpu.idle")?;
-    Ok(path)
+/// One beside those of pods and of the system.
+pub fn filler() -> anyhow::Result<PathBuf> {
+    make("filler").map(|(_, path)| path)
 }
 
 /// Stops all that is in a cgroup, or lets it go on.
