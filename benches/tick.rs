@@ -129,7 +129,7 @@ impl Default for SteppedClock {
 impl SteppedClock {
     pub(crate) fn clock(&self) -> Clock {
         let now = Arc::clone(&self.0);
-        Clock::new(move || Moment { at: *now.lock().unwrap(), unix_ms: 0 })
+        Arc::new(move || Moment { at: *now.lock().unwrap(), unix_ms: 0 })
     }
 
     pub(crate) fn step(&self, by: Duration) {

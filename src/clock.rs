@@ -30,22 +30,5 @@ pub fn now() -> Moment {
     Moment { at: Instant::now(), unix_ms }
 }
 
-/// The clocks of a collector, which dates each reading. Tests set other ones.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Moment + Send + Sync>);
-
-impl Clock {
-    pub fn new(now: impl Fn() -> Moment + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    pub fn now(&self) -> Moment {
-        (self.0)()
-    }
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self::new(now)
-    }
-}
+/// Reads the clocks for a collector, which dates each reading. It is [`now`] but in tests.
+pub type Clock = Arc<dyn Fn() -> Moment + Send + Sync>;

@@ -90,7 +90,7 @@ impl Collector {
 
     /// The scoring pass. With `pods`, cgroups of pods are included once their pods are listed.
     pub fn tick(&mut self, pods: Option<&PodIndex>) -> Tick {
-        let moment = self.files.clock.now();
+        let moment = (self.files.clock)();
         let before = self.ticked_at.replace(moment);
         self.follow_tree(moment.at);
         self.node.read(&self.tree, &mut self.files);
@@ -101,7 +101,7 @@ impl Collector {
         Tick {
             moment,
             window: before.map(|before| moment.at.saturating_duration_since(before.at)),
-            took: self.files.clock.now().at.saturating_duration_since(moment.at),
+            took: (self.files.clock)().at.saturating_duration_since(moment.at),
             cpu_source: self.cpu_source,
             node: NodeRates::of(&self.node.readings),
             scored,
@@ -118,7 +118,7 @@ impl Collector {
         tick_before: Option<Moment>,
     ) -> (Scored, Vec<Measurement>) {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
-        let now = files.clock.now().at;
+        let now = (files.clock)().at;
         let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
@@ -155,7 +155,7 @@ impl Collector {
 
     /// The export pass.
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
-        let moment = self.files.clock.now();
+        let moment = (self.files.clock)();
         self.follow_tree(moment.at);
         let node = self.node.sample(&self.tree, &mut self.files, self.groups.io);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::clock::{self, Clock};
+use crate::clock;
 use crate::collector::{Collector, Sources};
 use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
 use crate::kernel::ReadBuffer;
@@ -143,7 +143,7 @@ impl Host {
             cgroup_handles: handles - task_handles,
             task_handles,
         };
-        Collector::new(sources, Clock::default())
+        Collector::new(sources, Arc::new(clock::now))
     }
 }
 

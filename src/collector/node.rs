@@ -35,7 +35,7 @@ impl NodeReader {
     fn read_pressures(&mut self, tree: &CgroupTree, files: &mut Files) -> PressureReadings {
         for resource in Resource::ALL {
             let kept = self.pressure.of_mut(resource);
-            let now = files.clock.now().at;
+            let now = (files.clock)().at;
             if kept.is_none_or(|kept| !is_fresh(kept.at, now)) {
                 *kept = read_pressure(&self.proc, tree, resource, files);
             }
@@ -74,7 +74,7 @@ impl NodeReader {
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
-        let now = files.clock.now().at;
+        let now = (files.clock)().at;
         if readings.pressure.memory.moved() {
             let paths = above_pods(tree.dirs());
             let is_above = |dir: &&CgroupDir| {

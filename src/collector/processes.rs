@@ -46,7 +46,7 @@ impl ProcessFinder {
         states: &mut States,
         files: &mut Files,
     ) {
-        let now = files.clock.now().at;
+        let now = (files.clock)().at;
         // Without pressure, threads show the wait of any container.
         let all_threads = node.readings.pressure.cpu.last().is_none();
         let may_be_vm = |member: &&Member<'_>| match population {

@@ -64,7 +64,7 @@ impl CgroupState {
         for &resource in resources {
             let of_node = *node.of(resource);
             let node = of_node.map(|reading| reading.value);
-            let now = files.clock.now().at;
+            let now = (files.clock)().at;
             let kept = match (self.pressures.of(resource), of_node) {
                 (Some(kept), _) if is_fresh(kept.at, now) => *kept,
                 (Some(kept), Some(of_node))
@@ -74,7 +74,7 @@ impl CgroupState {
                 }
                 _ => {
                     let pressure = files.pressure(dir, resource)?;
-                    KeptPressure { at: files.clock.now().at, node, pressure }
+                    KeptPressure { at: (files.clock)().at, node, pressure }
                 }
             };
             *self.pressures.of_mut(resource) = Some(kept);
@@ -114,7 +114,7 @@ impl CgroupState {
 
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
-        let at = files.clock.now().at;
+        let at = (files.clock)().at;
         let is_fresh = |kept: &Reading<_>| at.saturating_duration_since(kept.at) < SLOW_INTERVAL;
         let reading = self.has_tasks.filter(is_fresh).unwrap_or_else(|| {
             let count = files.read(|buffer| dir.process_count(buffer)).flatten();

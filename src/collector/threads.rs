@@ -152,7 +152,7 @@ impl Thread {
         // The kernel adds a delay when it ends, so nothing is added for a thread that never gets a
         // CPU.
         let stands_still = self.times.value().is_none_or(|before| *before == times);
-        self.times.push(Some(Reading { at: files.clock.now().at, value: times }));
+        self.times.push(Some(Reading { at: (files.clock)().at, value: times }));
         let runnable = stands_still && may_wait && dir.is_runnable(&mut files.buffer)?;
         let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;
         Ok(Some(ThreadReading { is_vcpu: self.is_vcpu, times: self.times.clone(), starved }))

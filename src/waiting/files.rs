@@ -12,7 +12,6 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// Reads files in a pass, and collects errors for its report.
-#[derive(Default)]
 pub(crate) struct Files {
     pub(crate) clock: Clock,
     pub(crate) buffer: ReadBuffer,
@@ -26,7 +25,14 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, ..Self::default() }
+        Self {
+            clock,
+            buffer: ReadBuffer::default(),
+            errors: Vec::new(),
+            dropped_io_rows: 0,
+            gone: Vec::new(),
+            missing: false,
+        }
     }
 
     /// Returns the value, or keeps the error for the report.
@@ -71,7 +77,7 @@ impl Files {
         read: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Option<Reading<T>> {
         let value = read(self)?;
-        Some(Reading { at: self.clock.now().at, value })
+        Some(Reading { at: (self.clock)().at, value })
     }
 
     /// Reads `io.stat`, by device. The two `None`s are those of [`Files::read`].
@@ -129,7 +135,7 @@ mod tests {
         let mut tree = CgroupTree::new(root, true, 9);
         tree.follow(now().at);
         let dir = tree.dirs().last().unwrap();
-        let mut files = Files::default();
+        let mut files = Files::new(Arc::new(now));
         assert_eq!(files.io_stat(dir), Some(None));
         assert!(!files.found_gone(dir));
         fs::remove_dir_all(&path).unwrap();

@@ -1,8 +1,9 @@
 //! The thread that ticks, in real time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use psi_agent::clock::Clock;
+use psi_agent::clock;
 use psi_agent::collector::Collector;
 use psi_agent::sample::Detail;
 use psi_agent::sampler::Sampler;
@@ -38,5 +39,5 @@ fn the_window_of_a_tick_begins_at_the_tick_before_and_not_at_a_scrape() {
 
 /// By the real clock.
 fn collector(node: &FakeNode) -> Collector {
-    Collector::new(node.sources(EVERYTHING, CpuSource::Psi, 0), Clock::default())
+    Collector::new(node.sources(EVERYTHING, CpuSource::Psi, 0), Arc::new(clock::now))
 }

@@ -44,13 +44,13 @@ impl FakeNode {
     /// The clock of its collectors, which stands still until it is set.
     pub(crate) fn clock(&self) -> Clock {
         let now = Arc::clone(&self.now);
-        Clock::new(move || *now.lock().unwrap())
+        Arc::new(move || *now.lock().unwrap())
     }
 
     /// The same, which goes on by so many seconds whenever it is read.
     pub(crate) fn slow_clock(&self, seconds: f64) -> Clock {
         let (now, step) = (Arc::clone(&self.now), Duration::from_secs_f64(seconds));
-        Clock::new(move || {
+        Arc::new(move || {
             let mut now = now.lock().unwrap();
             now.at += step;
             *now
