@@ -2,8 +2,9 @@
 //! part of a tick. `docs/score.md` explains it.
 
 mod absence;
-mod quartile;
+
 mod smoothing;
+mod worst_quarter;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use crate::sample::{NodeRates, Tick};
 use crate::waiting::series::PressureShares;
 use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
 pub use absence::{Absence, MissingScore};
-pub use quartile::Quartile;
 pub use smoothing::MovingAverage;
+pub use worst_quarter::WorstQuarter;
 
 /// The estimator's source and version: values of different bases are not comparable. Every change
 /// of the estimator needs a new version.
@@ -54,7 +55,8 @@ pub struct NodeScore {
     pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its vCPUs' time.
+    /// CPU ready of the VMs that `contention.cpu` is taken from, smoothed: share of their busy
+    /// vCPUs' time.
     pub cpu_ready: Option<Ratio>,
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
@@ -102,7 +104,7 @@ pub struct ContainerScore {
     pub usage: Option<f64>,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
-    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
+    /// CPU ready, smoothed over 30 s: share of its busy vCPUs' time.
     pub cpu_ready: Option<Ratio>,
     /// Pressures of the last window.
     pub pressure: PerResource<PressureShares>,
@@ -113,7 +115,7 @@ pub struct ContainerScore {
     pub waited: PerResource<WaitSeconds>,
 }
 
-/// Seconds waited, by cause; for CPU, of the average vCPU.
+/// Seconds waited, by cause; for CPU, of the average busy vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WaitSeconds {
     /// Because of contention on the node.
@@ -309,24 +311,21 @@ impl ContainerScore {
 }
 
 impl NodeContention {
-    /// The quartiles of one window.
     fn of(tick: &Tick) -> Self {
-        let cpu = quartile(Resource::Cpu, tick);
-        let stall = |resource| Ok(quartile(resource, tick)?.contention);
-        let steal = steal_share(&tick.node).unwrap_or(0.0);
-        let stolen = tick.node.steal.map_or(0.0, Ratio::get);
+        let cpu = worst_quarter(Resource::Cpu, tick);
+        let stall = |resource| Ok(worst_quarter(resource, tick)?.contention);
         Self {
             contention: PerResource {
-                cpu: cpu.map(|cpu| cpu.cpu_contention(tick.node.cpus, steal)),
+                cpu: cpu.map(|cpu| cpu.contention),
                 memory: stall(Resource::Memory),
                 io: stall(Resource::Io),
             },
-            cpu_ready: cpu.ok().map(|cpu| cpu.ready.max(stolen)),
+            cpu_ready: cpu.ok().map(|cpu| cpu.ready),
         }
     }
 }
 
-fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
+fn worst_quarter(resource: Resource, tick: &Tick) -> Result<WorstQuarter, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
     if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
@@ -340,14 +339,17 @@ fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
     let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
-    let quartile = Quartile::of(known);
-    if is_empty && waits().len() > 0 || quartile.may_be_exceeded_by(unknown) {
+    let worst = match resource {
+        Resource::Cpu => WorstQuarter::of_cpu(known, steal_share(&tick.node).unwrap_or(0.0)),
+        Resource::Memory | Resource::Io => WorstQuarter::of(known),
+    };
+    if is_empty && waits().len() > 0 || worst.may_be(unknown) {
         return Err(Absence::HiddenContainers);
     }
-    if resource == Resource::Io && quartile.demand == 0.0 && waits().len() > 0 {
+    if resource == Resource::Io && worst.demand == 0.0 && waits().len() > 0 {
         return Err(Absence::OwnLimits);
     }
-    Ok(quartile)
+    Ok(worst)
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.

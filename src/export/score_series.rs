@@ -278,7 +278,7 @@ mod tests {
         let path = format!("/kubepods/pod{id}/{id:064x}");
         let cgroup = Arc::new(Cgroup::new(CgroupId(id), path, None));
         let used = 0.5 / 0.3 - 0.5;
-        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5, Some(2.0))
+        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5)
     }
 
     fn tick(vms: Vec<Measurement>) -> Tick {
@@ -329,7 +329,7 @@ mod tests {
     fn units_have_series_by_their_cgroup() {
         let path = "/system.slice/build.service";
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
-        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0, None);
+        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0);
         let scored =
             Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
         let tick = Tick { scored: Some(scored), ..tick(vec![]) };
@@ -362,10 +362,8 @@ mod tests {
         let vm = r#"namespace="vms",name="a\"b""#;
         for line in [
             format!("psi_agent_vmi_contention_ratio{{{vm},resource=\"cpu\"}} 0.3"),
-            format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.25"),
-            format!(
-                "psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 12.5"
-            ),
+            format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.3"),
+            format!("psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 15"),
             format!("psi_agent_vmi_info{{{vm},pod=\"new\",uid=\"u-1\"}} 1"),
         ] {
             assert_eq!(text.lines().filter(|found| **found == *line).count(), 1, "{line}\n{text}");

@@ -129,7 +129,7 @@ impl Assessor {
     }
 
     /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can
-    /// increase: without a VM that hardly waits, one that starves is a larger part of the demand.
+    /// increase: without a calm VM, those that wait are a larger part of the demand.
     fn score_without(&self, score: &NodeScore, now: &Contention, without: &Contention) -> Ratio {
         let ends = PerResource {
             cpu: now.cpu - without.cpu,
@@ -171,7 +171,6 @@ impl Assessor {
             is_scored: true,
             used: smoothed.used.mean().unwrap_or(0.0),
             waiting: smoothed.waiting.mean().unwrap_or(0.0),
-            vcpus: measured.vcpus,
             memory: measured.memory,
             memory_wait: container.contention.memory.map_or(0.0, Ratio::get),
             ..with_limits(measured)

@@ -107,7 +107,7 @@ mod tests {
             let memory_request = Some(memory);
             let workload = Workload { container, vm, memory_request, ..Workload::default() };
             let cgroup = Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None));
-            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4, None)
+            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4)
         };
         let moment = Moment { at: now().at, unix_ms: 1_800_000_000_000 };
         let vms = rows.iter().map(measured).collect();

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn beside_a_batch_job_that_takes_what_becomes_free_vms_wait_for_their_turn_as_before() {
         // As measured: six threads of little weight beside two VMs and one with CPUs of its own.
-        let batch = Demand { is_scored: false, weight: 50.0, vcpus: Some(6.0), ..vm(0.648, 5.351) };
+        let batch = Demand { is_scored: false, weight: 50.0, ..vm(0.648, 5.351) };
         let own = Demand { cpuset: set(0..2), weight: 200.0, ..vm(1.808, 0.192) };
         let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
         let (now, left) = (beside.contention().cpu, without(&beside, 0).cpu);

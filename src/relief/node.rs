@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
 use crate::kernel::limits::CpuSet;
-use crate::score::Quartile;
+use crate::score::WorstQuarter;
 use crate::waiting::{Ratio, Wait};
 
 /// `cpu.weight` of a cgroup that has none.
@@ -26,8 +26,6 @@ pub(super) struct Demand {
     pub(super) weight: f64,
     /// CPUs on which it may run; `None` for all.
     pub(super) cpuset: Option<Arc<CpuSet>>,
-    /// Number of vCPUs; `None` if unknown, and then the demand in CPUs is used instead.
-    pub(super) vcpus: Option<f64>,
     /// Memory in use, bytes; `None` where it is unknown.
     pub(super) memory: Option<f64>,
     /// Share of time that it waited for memory because of the node, 0 to 1.
@@ -43,7 +41,6 @@ impl Default for Demand {
             limit: None,
             weight: DEFAULT_WEIGHT,
             cpuset: None,
-            vcpus: None,
             memory: None,
             memory_wait: 0.0,
         }
@@ -157,9 +154,9 @@ impl Node {
         };
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
         let idle = (cpus - unseen - seen(pool)).max(0.0);
-        let all_vcpus: f64 = scored().map(|demand| demand.vcpus.unwrap_or(1.0)).sum();
+        let busy_vcpus: f64 = scored().map(|demand| demand.wanted().max(1.0)).sum();
         let all_weights: f64 = scored().map(|demand| demand.weight).sum();
-        let weight = if all_vcpus > 0.0 { all_weights / all_vcpus } else { DEFAULT_WEIGHT };
+        let weight = if busy_vcpus > 0.0 { all_weights / busy_vcpus } else { DEFAULT_WEIGHT };
         let mut all = self.allocation();
         let members = all.iter_mut().filter(|allocated| self.cpuset(allocated.demand) == pool);
         let members: Vec<&mut Allocation<'_>> = members.collect();
@@ -174,8 +171,7 @@ impl Node {
         for (member, share) in members.into_iter().zip(shares) {
             member.cpus = share;
         }
-        let (waiting, vcpus) = (vcpus - used, Some(vcpus));
-        let added = Demand { is_scored: true, used, waiting, vcpus, ..Demand::default() };
+        let added = Demand { is_scored: true, used, waiting: vcpus - used, ..Demand::default() };
         let all: Vec<Allocation<'_>> =
             all.into_iter().chain([Allocation { demand: &added, cpus: used }]).collect();
         self.contention_of(&all, self.memory_contention(None))
@@ -192,18 +188,12 @@ impl Node {
     pub(super) fn contention_of(&self, all: &[Allocation<'_>], memory: f64) -> Contention {
         let scored = || all.iter().filter(|allocated| allocated.demand.is_scored);
         let waits = scored().filter_map(|allocated| {
-            Wait::of_cpu(
-                allocated.cpus,
-                allocated.waiting(),
-                allocated.demand.vcpus,
-                Ratio::ZERO,
-                Ratio::ZERO,
-            )
+            Wait::of_cpu(allocated.cpus, allocated.waiting(), Ratio::ZERO, Ratio::ZERO)
         });
-        let cpu = Quartile::of(waits.collect());
+        let cpu = WorstQuarter::of_cpu(waits.collect(), self.steal);
         Contention {
-            cpu: cpu.cpu_contention(Some(u64::from(self.cpus)), self.steal),
-            cpu_ready: cpu.ready.max(self.steal),
+            cpu: cpu.contention,
+            cpu_ready: cpu.ready,
             memory,
             waiting: scored().map(Allocation::waiting).sum(),
         }
@@ -223,7 +213,7 @@ impl Node {
             let share = Ratio::of(demand.memory_wait * (1.0 - freed), 1.0)?;
             Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
-        Quartile::of(waits.collect()).contention
+        WorstQuarter::of(waits.collect()).contention
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.
@@ -276,8 +266,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn vm(used: f64, waiting: f64) -> Demand {
-        let vcpus = Some((used + waiting).ceil());
-        Demand { is_scored: true, used, waiting, vcpus, ..Demand::default() }
+        Demand { is_scored: true, used, waiting, ..Demand::default() }
     }
 
     pub(in super::super) fn node(cpus: u32, demands: Vec<Demand>) -> Node {

@@ -23,7 +23,7 @@ fn vm(number: u64, used: f64, waited: f64) -> Measurement {
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
     let workload = Workload { container, vm, ..Workload::default() };
     let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
-    Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, waited, None)
+    Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, waited)
 }
 
 /// A node of four CPUs with these VMs.
@@ -54,7 +54,7 @@ fn cpu(tick: &Tick) -> f64 {
 fn a_vm_that_only_its_own_limit_throttles_has_no_contention() {
     let mut limited = vm(1, 0.05, 0.0);
     let none = Ratio::ZERO;
-    limited.waits.cpu = Ok(Wait::of_cpu(0.05, 0.0, None, share(0.988), share(0.988)).unwrap());
+    limited.waits.cpu = Ok(Wait::of_cpu(0.05, 0.0, share(0.988), share(0.988)).unwrap());
     limited.waits.memory = Ok(Wait::of_stall(share(0.3), share(0.3), none, 1.0));
     let score = settled(&node(vec![limited]));
     assert_eq!((score.score, score.contended), (ratio(0.0), 0));
@@ -85,11 +85,8 @@ fn a_vm_that_wants_little_is_not_counted_as_waiting() {
 #[test]
 fn a_node_with_hardly_any_demand_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
-    assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02)])), 0.0);
-    assert!(cpu(&node(vec![vm(1, 0.2, 0.2)])) > 0.4);
-    // A demand of one and a half times the floor, which is 0.08 CPUs.
-    let little = cpu(&node(vec![vm(1, 0.06, 0.06)]));
-    assert!((0.2..0.3).contains(&little), "{little}");
+    assert_eq!(cpu(&node(vec![vm(1, 0.01, 0.01)])), 0.04);
+    assert_eq!(cpu(&node(vec![vm(1, 0.2, 0.2)])), 0.5);
 }
 
 #[test]
@@ -167,7 +164,7 @@ fn memory_weighs_by_what_vms_have() {
         rounded(settled(&node((1..=20).map(container).collect())).contention.memory)
     };
     assert_eq!(memory(32.0), Some(0.8), "four large VMs that thrash have most of the memory");
-    assert_eq!(memory(1.0), Some(0.0));
+    assert_eq!(memory(1.0), Some(0.64), "four of five VMs in the worst quarter");
 }
 
 #[test]

@@ -108,7 +108,6 @@ pub enum Threads {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThreadReading {
-    pub is_vcpu: bool,
     /// Time run and run delay since its start.
     pub times: Window<TaskTimes>,
     /// Whether it has been runnable without running since the reading before. This is not in

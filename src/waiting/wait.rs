@@ -11,12 +11,13 @@ pub(super) const NEGLIGIBLE: f64 = 0.01;
 /// Waiting of a container for one resource, as shares of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Wait {
-    /// All waiting. For CPU by run delay: of the average vCPU; else pressure `some`.
+    /// All waiting. For CPU by run delay: of the average busy vCPU; else pressure `some`.
     pub raw: Ratio,
     /// The part that the container's own limit or its pod's explains.
     pub own_limit: Ratio,
-    /// The part that the node explains. For CPU: of the average vCPU (CPU ready). It can be more than
-    /// `raw` where that is a pressure, which is an average over CPUs.
+    /// The part that the node explains. For CPU: of the average busy vCPU (CPU ready), of which there
+    /// are as many as CPUs of demand, and at least one. It can be more than `raw` where that is a
+    /// pressure, which is an average over CPUs.
     pub node: Ratio,
     /// Contention: share of demand that waited because of the node.
     pub contention: Ratio,
@@ -47,17 +48,11 @@ impl Wait {
         Self::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, demand)
     }
 
-    /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. Shares of the
-    /// window are per vCPU, or without `vcpus` per CPU of demand. `None` if a number is not finite.
-    pub fn of_cpu(
-        used: f64,
-        waited: f64,
-        vcpus: Option<f64>,
-        raw: Ratio,
-        own_limit: Ratio,
-    ) -> Option<Self> {
+    /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. `None` if a number
+    /// is not finite.
+    pub fn of_cpu(used: f64, waited: f64, raw: Ratio, own_limit: Ratio) -> Option<Self> {
         let demand = used + waited;
-        let node = Ratio::of(waited, vcpus.unwrap_or(demand).max(1.0))?;
+        let node = Ratio::of(waited, demand.max(1.0))?;
         let contention = if waited > 0.0 { Ratio::of(waited, demand)? } else { Ratio::ZERO };
         Some(Self { raw, own_limit, node, contention, demand })
     }

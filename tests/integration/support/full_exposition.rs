@@ -63,9 +63,8 @@ fn full_assessment() -> Assessment {
         ..Workload::default()
     };
     let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
-    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0, Some(2.0));
-    let unit =
-        Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0, None);
+    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
+    let unit = Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
     let moment = Moment { at: Instant::now(), unix_ms: 0 };
     let mut tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vec![vm, unit]);
     let half = Ratio::of(0.5, 1.0);

@@ -48,7 +48,7 @@ impl ShortNode {
         let path = format!("/kubepods/pod1/{:064x}", 1);
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
         // Of one CPU that it wants all the time.
-        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention, None);
+        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention);
         self.scorer.advance(&Tick::of_vms(moment, window, 4, vec![vm]))
     }
 
