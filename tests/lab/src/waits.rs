@@ -25,7 +25,7 @@ use crate::rates::scored;
 use crate::record::{Alone, PodCounters, Point, Record};
 use crate::scenario::{How, Io, JUDGED_FROM, Pod};
 use crate::taskstats::Delays;
-use crate::truth::of_node;
+use crate::truth::worst_quarter;
 
 /// A resource that threads wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Resource {
     Io,
 }
 
-/// The upper quartile of the VMs' share of time that they waited because of the node.
+/// The share of time that the worst-off quarter of the VMs waited because of the node.
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
@@ -79,7 +79,7 @@ pub fn by_loads(record: &Record) -> f64 {
     of_all(record, Resource::Io, |name, pod| lost(record, name, record.alone.get(&pod.name)?))
 }
 
-/// The upper quartile of a node's VMs, of those that have a number. Of memory, a VM has the weight of the
+/// The worst-off quarter of a node's VMs, of those that have a number. Of memory, a VM has the weight of the
 /// memory that it needs; of I/O, all have the same.
 pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
     let weight = |pod: &Pod| match resource {
@@ -88,8 +88,7 @@ pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Op
     };
     let all = scored(record).into_iter();
     let shares = all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), weight(pod))));
-    let shares: Vec<_> = shares.collect();
-    if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
+    worst_quarter(shares.collect(), 0.0)
 }
 
 /// The memory of a pod's working sets, as far as its own limits allow it, MiB.
@@ -110,7 +109,7 @@ fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
     (wanted > 0.0).then_some(1.0 - record.reports.get(name)?.work / wanted)
 }
 
-/// The upper quartile of the VMs' share of time in one kind of delay, whatever its cause.
+/// The share of time of the worst-off quarter of the VMs in one kind of delay, whatever its cause.
 pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
     of_all(record, Resource::Memory, |name, _| {
         let (before, after) = judged(record)?;
