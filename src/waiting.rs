@@ -14,7 +14,7 @@ use readings::{CpuLimits, MemoryInUse, Readings, Threads};
 use run_delay::ThreadTimes;
 use series::PressureShares;
 pub use series::Ratio;
-pub use wait::{Unknown, Wait, WaitResult};
+pub use wait::{LEAST_CPUS, Unknown, Wait, WaitResult};
 
 mod cpu_limits;
 mod cpu_pressure;
@@ -26,6 +26,7 @@ mod memory;
 pub mod node;
 pub(crate) mod reader;
 pub mod readings;
+mod reclaim;
 mod run_delay;
 pub mod series;
 mod wait;
@@ -118,12 +119,6 @@ impl Measurement {
                 io: io::wait(readings, node),
             },
         }
-    }
-
-    /// CPUs that it waited for because of the node.
-    pub fn cpus_waited(&self) -> Option<f64> {
-        let wait = self.waits.cpu.ok()?;
-        Some((wait.demand - self.used?).max(0.0))
     }
 
     /// A VM that used and waited for these numbers of CPUs, and waited for nothing else.

@@ -87,6 +87,12 @@ impl NodeReader {
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(files.timed(|files| files.read_by(|buffer| proc.disks(buffer))));
         readings.disk_rates = disk_rates(&readings.disks);
+        if readings.swaps_in() {
+            let swaps = files.read_by(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
+            let names = files.read_by(|buffer| proc.device_names(buffer)).unwrap_or_default();
+            let is_swap = |(device, name)| swaps.contains(&name).then_some(device);
+            readings.swap_devices = names.into_iter().filter_map(is_swap).collect();
+        }
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {
             let above: Vec<&CgroupDir> = above_all_pods(tree).map(|node| &node.dir).collect();

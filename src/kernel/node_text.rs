@@ -25,13 +25,15 @@ pub struct CpuTimes {
 }
 
 keyed_file! {
-    /// `/proc/vmstat`: pages scanned by the node's own reclaim since boot. Reclaim for a cgroup's own
-    /// limit is not counted.
+    /// `/proc/vmstat`: pages since boot. Those that reclaim scanned for a cgroup's own limit are not
+    /// counted.
     Reclaim, parse_vmstat:
     /// By kswapd, in the background.
     pgscan_kswapd = "pgscan_kswapd",
     /// By tasks that were allocating memory.
     pgscan_direct = "pgscan_direct",
+    /// Read back from swap.
+    pswpin = "pswpin",
 }
 
 /// `/proc/meminfo`, bytes.
@@ -120,6 +122,14 @@ pub fn parse_meminfo(text: &[u8]) -> Result<NodeMemory, ParseError> {
         *slot = Some(kilobytes.and_then(|kb| kb.checked_mul(1024)).ok_or(expected)?);
     }
     Ok(memory)
+}
+
+/// Parses `/proc/swaps`: names of the block devices that are swap space, such as `vda2`. Files are
+/// omitted, since their device is not shown.
+pub fn parse_swaps(text: &[u8]) -> Result<Vec<String>, ParseError> {
+    let device =
+        |line: &str| line.split_whitespace().next()?.strip_prefix("/dev/").map(str::to_owned);
+    Ok(String::from_utf8_lossy(text).lines().filter_map(device).collect())
 }
 
 /// A value for each block device.

@@ -2,14 +2,10 @@
 //! demand that waits most. It changes continuously with every workload's waiting and demand, so
 //! that no small difference decides.
 
-use crate::waiting::Wait;
+use crate::waiting::{LEAST_CPUS, Wait};
 
 /// Share of all demand that is averaged.
 const QUARTER: f64 = 0.25;
-
-/// Least demand that is averaged, CPUs: the waiting of less demand than that of one vCPU is
-/// divided by a quarter of a vCPU.
-const LEAST_CPUS: f64 = 0.25;
 
 /// The waiting of a node's workloads for one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]

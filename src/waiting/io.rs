@@ -3,9 +3,10 @@
 
 use std::time::Instant;
 
-use super::disks::{DiskUse, disk_wait, reclaimed_by_node};
+use super::disks::{DiskUse, disk_wait};
 use super::node::NodeReadings;
 use super::readings::{Needs, Readings};
+use super::reclaim::reclaimed_by_node;
 use super::series::Ratio;
 use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
 

@@ -104,7 +104,8 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
         })
         .collect();
     let score_without = Ratio::ZERO;
-    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
+    let relief = vms
+        .map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, demand: 1.0, score_without }));
     Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
 }
 
