@@ -117,11 +117,11 @@ fn others(operations: &[OwnOperations]) -> f64 {
     if all > 0.0 { (others.sum::<f64>() / all).min(1.0) } else { 0.0 }
 }
 
-/// Share of time that the container waited for disks, on a node with this number of CPUs. I/O
-/// pressure is an average over CPUs, so it shows only a part of the wait of a thread that sleeps on
-/// several CPUs in turn. The time that reads took shows the rest, if a thread waited for each read.
-pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse, cpus: f64) -> f64 {
-    disk.reading.unwrap_or(0.0).min(raw.get() * cpus).clamp(raw.get(), 1.0)
+/// Share of time that the container waited for disks. I/O pressure shows a part of it at least: it is
+/// an average over the CPUs on which a thread sleeps in turn, and includes other waiting than for
+/// reads.
+pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse) -> f64 {
+    disk.reading.unwrap_or(0.0).clamp(raw.get(), 1.0)
 }
 
 #[cfg(test)]

@@ -53,6 +53,11 @@ impl NodeReadings {
         Ratio::of(self.cpu_times.increase(|times| Some(ticks(times)))?, whole)
     }
 
+    /// Reads of all disks in flight, on average; 0 if they are unknown.
+    pub(super) fn reads_in_flight(&self) -> f64 {
+        self.disk_rates.iter().flat_map(BTreeMap::values).map(|disk| disk.reading).sum()
+    }
+
     /// Whether pages were read back from swap.
     pub fn swaps_in(&self) -> bool {
         self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)

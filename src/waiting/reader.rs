@@ -41,7 +41,11 @@ impl Readings {
         if is_read && run_delay::waits(self) || !is_read && cpu_pressure::waits(self) {
             self.cpu_waited_at = Some(now);
         }
-        if io::waits(self) {
+        if io::waits(self, node) {
+            // Until now they were read rarely, which is enough to notice reads, and not for rates.
+            if !self.waited_for_io_lately(now) {
+                self.io.counters.clear();
+            }
             self.io.waited_at = Some(now);
         }
         let done = self.read(files, dirs, |readings| {
@@ -88,9 +92,6 @@ impl Readings {
     fn forget(&mut self, done: Needs) {
         if !done.contains(Needs::CPU_COUNTERS) && matches!(self.threads, Threads::Read(_)) {
             self.cpu.clear();
-        }
-        if !done.contains(Needs::IO_COUNTERS) {
-            self.io.counters.clear();
         }
         if !done.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
