@@ -126,7 +126,7 @@ fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
             family.write(&[labels, ",", label], member.contention.of(*resource).map(Ratio::get));
         }
     }
-    let help = "CPU ready of the VM: share of its vCPUs' time that they waited because of the node, \
+    let help = "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, \
                 0 to 1, smoothed over 30 s.";
     let mut family = gauge(text, "psi_agent_vmi_wait_ratio", help);
     for VmSeries { labels, member, .. } in vms {
@@ -265,7 +265,7 @@ mod tests {
     use crate::waiting::{Measurement, Population};
     use std::sync::Arc;
 
-    /// A VM that waited for a quarter of its vCPUs' time, which is 0.3 of its demand.
+    /// A VM that waited for 0.3 of its demand.
     fn vm(id: u64, name: &str, pod: &str) -> Measurement {
         let vm = Vm { name: name.into(), uid: "u-1".into(), ..Vm::default() };
         let workload = Workload {
