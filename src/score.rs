@@ -2,9 +2,9 @@
 //! part of a tick. `docs/score.md` explains it.
 
 mod absence;
+mod quartile;
 
 mod smoothing;
-mod worst_quarter;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::sample::{NodeRates, Tick};
 use crate::waiting::series::PressureShares;
 use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
 pub use absence::{Absence, MissingScore};
+pub use quartile::Quartile;
 pub use smoothing::MovingAverage;
-pub use worst_quarter::WorstQuarter;
 
 /// The estimator's source and version: values of different bases are not comparable. Every change
 /// of the estimator needs a new version.
@@ -55,8 +55,8 @@ pub struct NodeScore {
     pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// CPU ready of the VMs that `contention.cpu` is taken from, smoothed: share of their busy
-    /// vCPUs' time.
+    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its busy vCPUs'
+    /// time.
     pub cpu_ready: Option<Ratio>,
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
@@ -312,8 +312,8 @@ impl ContainerScore {
 
 impl NodeContention {
     fn of(tick: &Tick) -> Self {
-        let cpu = worst_quarter(Resource::Cpu, tick);
-        let stall = |resource| Ok(worst_quarter(resource, tick)?.contention);
+        let cpu = quartile(Resource::Cpu, tick);
+        let stall = |resource| Ok(quartile(resource, tick)?.contention);
         Self {
             contention: PerResource {
                 cpu: cpu.map(|cpu| cpu.contention),
@@ -325,7 +325,7 @@ impl NodeContention {
     }
 }
 
-fn worst_quarter(resource: Resource, tick: &Tick) -> Result<WorstQuarter, Absence> {
+fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
     if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
@@ -339,17 +339,21 @@ fn worst_quarter(resource: Resource, tick: &Tick) -> Result<WorstQuarter, Absenc
     let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
-    let worst = match resource {
-        Resource::Cpu => WorstQuarter::of_cpu(known, steal_share(&tick.node).unwrap_or(0.0)),
-        Resource::Memory | Resource::Io => WorstQuarter::of(known),
+    let quartile = match resource {
+        Resource::Cpu => {
+            #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
+            let cpus = tick.node.cpus.unwrap_or(1) as f64;
+            Quartile::of_cpu(known, cpus, steal_share(&tick.node).unwrap_or(0.0))
+        }
+        Resource::Memory | Resource::Io => Quartile::of(known),
     };
-    if is_empty && waits().len() > 0 || worst.may_be(unknown) {
+    if is_empty && waits().len() > 0 || quartile.may_be_exceeded_by(unknown) {
         return Err(Absence::HiddenContainers);
     }
-    if resource == Resource::Io && worst.demand == 0.0 && waits().len() > 0 {
+    if resource == Resource::Io && quartile.demand == 0.0 && waits().len() > 0 {
         return Err(Absence::OwnLimits);
     }
-    Ok(worst)
+    Ok(quartile)
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.

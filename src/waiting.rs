@@ -14,7 +14,7 @@ use readings::{CpuLimits, MemoryInUse, Readings, Threads};
 use run_delay::ThreadTimes;
 use series::PressureShares;
 pub use series::Ratio;
-pub use wait::{LEAST_CPUS, Unknown, Wait, WaitResult};
+pub use wait::{Unknown, Wait, WaitResult};
 
 mod cpu_limits;
 mod cpu_pressure;

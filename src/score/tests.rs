@@ -85,8 +85,11 @@ fn a_vm_that_wants_little_is_not_counted_as_waiting() {
 #[test]
 fn a_node_with_hardly_any_demand_scores_0() {
     assert_eq!(cpu(&node(vec![])), 0.0);
-    assert_eq!(cpu(&node(vec![vm(1, 0.01, 0.01)])), 0.04);
-    assert_eq!(cpu(&node(vec![vm(1, 0.2, 0.2)])), 0.5);
+    assert_eq!(cpu(&node(vec![vm(1, 0.02, 0.02)])), 0.0);
+    assert!(cpu(&node(vec![vm(1, 0.2, 0.2)])) > 0.4);
+    // A demand of one and a half times the floor, which is 0.08 CPUs.
+    let little = cpu(&node(vec![vm(1, 0.06, 0.06)]));
+    assert!((0.2..0.3).contains(&little), "{little}");
 }
 
 #[test]
@@ -164,7 +167,7 @@ fn memory_weighs_by_what_vms_have() {
         rounded(settled(&node((1..=20).map(container).collect())).contention.memory)
     };
     assert_eq!(memory(32.0), Some(0.8), "four large VMs that thrash have most of the memory");
-    assert_eq!(memory(1.0), Some(0.64), "four of five VMs in the worst quarter");
+    assert_eq!(memory(1.0), Some(0.0));
 }
 
 #[test]

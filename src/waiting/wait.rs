@@ -8,8 +8,8 @@ use super::series::Ratio;
 /// waiting: the files that separate the causes are not read.
 pub(super) const NEGLIGIBLE: f64 = 0.01;
 
-/// Demand below this number of CPUs counts as this number: a share of less is noise.
-pub const LEAST_CPUS: f64 = 0.25;
+/// Demand, for memory wait, below this number of CPUs counts as this number: a share of less is noise.
+const LEAST_CPUS: f64 = 0.25;
 
 /// Waiting of a container for one resource, as shares of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

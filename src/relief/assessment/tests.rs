@@ -80,7 +80,7 @@ fn without_a_calm_vm_one_that_waits_is_a_larger_part_of_the_demand() {
         Measurement { limits: Some(CpuLimits { cpus, ..CpuLimits::default() }), ..vm }
     };
     let calm = |number| on(1, vm(number, 0.33, 0.0));
-    let waits = on(0, vm(1, 0.1, 0.1));
+    let waits = on(0, vm(1, 0.125, 0.125));
     let assessment = settled(&node(vec![waits, calm(2), calm(3), calm(4)], vec![]));
     let now = assessment.score.score.unwrap().get();
     assert!(relief(&assessment, 2).1 > now + 0.05, "{now} {:?}", relief(&assessment, 2));

@@ -38,7 +38,7 @@ fn least(record: &Record) -> f64 {
             let wanted = waited + rates.usage;
             (if wanted > 0.0 { waited / wanted } else { 0.0 }, wanted)
         });
-        of_node(waits.collect())
+        of_node(waits.collect(), record.scenario.vcpus)
     })
 }
 
@@ -77,7 +77,7 @@ fn e3(record: &Record) -> f64 {
             let wanted = if ran > 0.0 { rates.usage * (waited + ran) / ran } else { waited };
             (share, wanted)
         });
-        of_node(shares.collect())
+        of_node(shares.collect(), record.scenario.vcpus)
     })
 }
 
@@ -93,15 +93,8 @@ fn vcpu_delay_p75(record: &Record) -> f64 {
     })
 }
 
-fn quartile(mut shares: Vec<(f64, f64)>) -> f64 {
-    let all: f64 = shares.iter().map(|(_, weight)| weight).sum();
-    shares.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let mut above = 0.0;
-    let found = shares.iter().find(|(_, weight)| {
-        above += weight;
-        above > all / 4.0 * (1.0 + 1e-9)
-    });
-    found.map_or(0.0, |(share, _)| *share)
+fn quartile(shares: Vec<(f64, f64)>) -> f64 {
+    if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
 }
 
 /// The scored pods of a window.

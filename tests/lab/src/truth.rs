@@ -9,8 +9,10 @@ use crate::rates::{PodRates, Window, scored, windows};
 use crate::record::Record;
 use crate::scenario::{JUDGED_FROM, Pod, WINDOW};
 
-/// Least demand for CPUs over which the contention of a node is averaged.
-const LEAST_CPUS: f64 = 0.25;
+/// Below this demand of all VMs, in CPUs or as a share of the node's CPUs, contention counts as 0; from
+/// there to twice as much it counts in part.
+const LEAST_CPUS: f64 = 0.5;
+const LEAST_SHARE: f64 = 0.02;
 
 /// A VM's contention, and its demand in CPUs.
 pub type Weighted = (f64, f64);
@@ -45,7 +47,7 @@ pub fn used_and_waited(record: &Record) -> BTreeMap<String, (f64, f64)> {
 }
 
 fn in_window(record: &Record, window: &Window<'_>) -> f64 {
-    of_node(contentions(record, window))
+    of_node(contentions(record, window), record.scenario.vcpus)
 }
 
 fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
@@ -59,16 +61,16 @@ fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
 /// By what the loads measured, the mean of the judged windows. Late timers don't count: meanwhile no
 /// thread waits for a CPU.
 pub fn by_loads(record: &Record) -> f64 {
-    by_reports(record, |progress| progress, of_node)
+    by_reports(record, |progress| progress, |shares| of_node(shares, record.scenario.vcpus))
 }
 
 /// The same with late timers counted as missed work.
 pub fn by_loads_and_timers(record: &Record) -> f64 {
     let with_timers = |progress| CpuProgress { late: 0.0, ..progress };
-    by_reports(record, with_timers, of_node)
+    by_reports(record, with_timers, |shares| of_node(shares, record.scenario.vcpus))
 }
 
-/// As [`by_loads`], the demand-weighted mean of all VMs.
+/// As [`by_loads`], the demand-weighted mean of all VMs. Unlike a quartile it is continuous.
 pub fn of_all_by_loads(record: &Record) -> f64 {
     by_reports(record, |progress| progress, |shares| of_all(&shares))
 }
@@ -142,22 +144,17 @@ fn missed(pod: &Pod, CpuProgress { used, elapsed, late }: CpuProgress, throttled
     ((1.0 - used / wanted).max(0.0), wanted / WINDOW)
 }
 
-/// CPU contention of a node with these VMs.
-pub fn of_node(waits: Vec<Weighted>) -> f64 {
-    worst_quarter(waits, LEAST_CPUS)
-}
-
-/// The mean over the quarter of the demand that waits most, and over at least this demand.
-pub fn worst_quarter(mut waits: Vec<Weighted>, least: f64) -> f64 {
+/// The upper quartile weighted by demand: the smallest value that three quarters of it do not exceed.
+pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
-    let quarter = (wanted / 4.0).max(least);
+    let counts = wanted / LEAST_CPUS.min(LEAST_SHARE * f64::from(vcpus)) - 1.0;
     waits.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let (mut left, mut waited) = (quarter, 0.0);
-    for (share, wants) in waits {
-        waited += share * wants.min(left);
-        left -= wants.min(left);
-    }
-    if quarter > 0.0 { waited / quarter } else { 0.0 }
+    let mut above = 0.0;
+    let quartile = waits.iter().find(|(_, wants)| {
+        above += wants;
+        above > wanted / 4.0 * (1.0 + 1e-9)
+    });
+    quartile.map_or(0.0, |(share, _)| *share * counts.clamp(0.0, 1.0))
 }
 
 /// The mean weighted by demand.
@@ -178,11 +175,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quarter_of_the_demand_that_waits_most_counts() {
-        let rounded = |waits| (of_node(waits) * 1e6).round() / 1e6;
-        assert_eq!(rounded(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)]), 0.9);
-        assert_eq!(rounded(vec![(0.9, 0.5), (0.3, 1.5), (0.1, 2.0)]), 0.6);
-        assert_eq!(rounded(vec![(0.8, 0.125)]), 0.4, "little demand counts in part");
+    fn a_quarter_of_the_demand_may_wait_longer() {
+        assert_eq!(of_node(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.3);
+        assert_eq!(of_node(vec![(0.9, 1.1), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.9);
+        // A demand of 2 % of four CPUs counts as 0, twice as much counts in full.
+        assert_eq!(of_node(vec![(0.8, 0.08)], 4), 0.0);
+        assert!((of_node(vec![(0.8, 0.12)], 4) - 0.4).abs() < 1e-9);
+        assert_eq!(of_node(vec![(0.8, 0.16)], 4), 0.8);
     }
 
     fn pod(json: &str) -> Pod {
