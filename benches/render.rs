@@ -74,17 +74,9 @@ fn main() -> ExitCode {
 /// its own.
 fn render(sample: &Arc<ScrapeSample>, labels: &mut LabelCache) -> usize {
     let groups = vec![FamilyGroup::Pressure];
-    let mut exposition =
-        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), groups);
-    let mut length = 0;
-    loop {
-        let mut chunk = Vec::new();
-        let more = exposition.next_chunk(&mut chunk);
-        length += black_box(&chunk).len();
-        if !more {
-            return length;
-        }
-    }
+    let exposition =
+        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), &groups);
+    exposition.map(|chunk| black_box(chunk).len()).sum()
 }
 
 fn sample() -> ScrapeSample {
@@ -114,7 +106,6 @@ fn sample() -> ScrapeSample {
             pressure: PressureReadings::default(),
             irq: None,
             cpu_times: None,
-            reclaim: None,
             memory: None,
             devices: Arc::default(),
         },

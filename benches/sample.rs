@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use psi_agent::collector::{Collector, Handles, Sources};
+use psi_agent::collector::{Collector, Sources};
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::raise_open_file_limit;
@@ -176,8 +176,8 @@ impl Agent {
             selection: Some(selection),
             groups: Groups::default(),
             cpu_source: CpuSource::Psi,
-            counts_run_delay: true,
-            handles: Handles { cgroups: handles, processes: 0 },
+            cgroup_handles: handles,
+            task_handles: 0,
         };
         let clock = tick::SteppedClock::default();
         Self { collector: Collector::new(sources, clock.clock()), clock, proc, samples: 0 }

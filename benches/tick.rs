@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use psi_agent::client::pod::Pod;
 use psi_agent::clock::{Clock, Moment};
-use psi_agent::collector::{Collector, Handles, Sources};
+use psi_agent::collector::{Collector, Sources};
 use psi_agent::contract::{Prefix, Thresholds};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::identity::selection::Selection;
@@ -48,7 +48,6 @@ impl Node {
         let host_proc = HostProc::new(name);
         let proc = ProcRoot::open(&host_proc.0).unwrap();
         let root = CgroupRoot::open(&own.path).unwrap();
-        let handles = Handles { cgroups: handles, processes: 100_000 };
         let selection = Selection {
             everything: false,
             root: true,
@@ -62,8 +61,8 @@ impl Node {
             selection: Some(selection),
             groups: Groups::default(),
             cpu_source: source,
-            counts_run_delay: true,
-            handles,
+            cgroup_handles: handles,
+            task_handles: 100_000,
         };
         let clock = SteppedClock::default();
         Self {

@@ -8,17 +8,16 @@ use anyhow::Context;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::cluster::{OwnNode, block_on};
-use crate::config::{Auth, PodSource, Publish, RunConfig};
+use crate::config::{Auth, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
 use crate::host::{Host, node_identity};
-use crate::own_metrics::{Feature, OwnMetrics};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::connections::{Server, stop_signal};
-use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use crate::waiting::CpuSource;
 use ticks::Ticks;
@@ -33,41 +32,35 @@ pub fn run(config: &RunConfig) -> anyhow::Result<()> {
 
 async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
     let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let (server, probes, service, ticks) = tokio::select! {
+    let (server, service, ticks) = tokio::select! {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
     tokio::select! {
         // Polled in order, so that "Listening" is logged before the start message.
         biased;
-        () = server.serve(Arc::clone(&service), stop) => {
+        () = server.serve(service, stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
-        () = serve_probes(probes, service) => Ok(()),
         ended = ticks.follow() => ended,
     }
 }
 
-/// Starts all parts of the agent: the server, that of probes with `--probe-address`, what both serve, and
-/// the ticks. Does not wait for the kernel or the API server, so the HTTP server responds before the
-/// first sample.
-async fn start(
-    config: &RunConfig,
-) -> anyhow::Result<(Server, Option<Server>, Arc<AgentService>, Ticks)> {
+/// Starts all parts of the agent: the server, what it serves, and the ticks. Does not wait for the
+/// kernel or the API server, so the HTTP server responds before the first sample.
+async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>, Ticks)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
     let found = describe_cgroups(&host);
     let cpu_source = describe_cpu_source(&host);
-    let metrics = OwnMetrics::new(&features(config));
-    let metrics = Arc::new(metrics.context("cannot register the agent's own metrics")?);
-    metrics.set_cgroup2(!host.node_alone);
-    metrics.set_levels(score.levels.medium(), score.levels.high());
+    let metrics = Arc::new(OwnMetrics::default());
+    metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
     let certificate = flags.tls.certificate();
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
-    let server = Server::listen(flags.listen.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    metrics.set_tls(certificate.is_some());
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(&source.pods()).await?;
     let authenticator = match config.access.auth {
         Auth::None => None,
@@ -98,7 +91,7 @@ async fn start(
         rules: config.access_rules(),
         authenticator,
     };
-    Ok((server, probes, Arc::new(service), ticks))
+    Ok((server, Arc::new(service), ticks))
 }
 
 fn authenticator(
@@ -107,28 +100,10 @@ fn authenticator(
 ) -> anyhow::Result<Arc<Authenticator>> {
     let node = node.context("there is no API server to review tokens")?;
     let metrics = Arc::clone(metrics);
-    let report = move |outcome: Outcome<'_>| match outcome {
-        Ok(decision) => metrics.reviews.decided(decision),
-        Err(error) => metrics.reviews.failed(error),
-    };
+    let report = move |outcome: Outcome<'_>| metrics.token_reviewed(outcome);
     let authenticator = Authenticator::new(node.api.clone(), report)
         .context("cannot authenticate clients: the system provides no random numbers")?;
     Ok(Arc::new(authenticator))
-}
-
-/// The features in use that have metrics of their own.
-fn features(config: &RunConfig) -> Vec<Feature> {
-    let publish = config.publishing.publish.mode(&config.source);
-    let marks = config.publishing.mark_candidate;
-    let features = [
-        (Feature::Pods, config.source.pods() != PodSource::Standalone),
-        (Feature::DryRun, publish == Publish::DryRun),
-        (Feature::Publishing, publish == Publish::On),
-        (Feature::Candidate, publish == Publish::On && marks),
-        (Feature::TokenReviews, config.access.auth != Auth::None),
-        (Feature::Tls, config.server.tls.certificate().is_some()),
-    ];
-    features.into_iter().filter_map(|(feature, in_use)| in_use.then_some(feature)).collect()
 }
 
 /// The source of CPU wait time. A kernel that counts no run delay is an error where that was chosen.
@@ -148,7 +123,7 @@ fn describe_cpu_source(host: &Host) -> String {
 
 /// The cgroups that are read. A node without cgroup v2 is a warning.
 fn describe_cgroups(host: &Host) -> String {
-    let path = host.root.path().display();
+    let path = host.root.path.display();
     if host.node_alone {
         // An agent that exited here would be restarted forever.
         tracing::warn!(
@@ -157,10 +132,9 @@ fn describe_cgroups(host: &Host) -> String {
         );
         return format!("the node alone ({path} is not cgroup v2)");
     }
-    match &host.mount {
-        Some(mount) if mount.hybrid => format!("{path} (cgroup v2 beside v1)"),
-        Some(_) => format!("{path} (cgroup v2)"),
-        None if host.root.is_cgroup2() => format!("{path} (cgroup v2, by --cgroup-root)"),
-        None => format!("{path} (not a cgroup2 mount: its files are read as a copy)"),
+    if host.root.is_cgroup2 {
+        format!("{path} (cgroup v2)")
+    } else {
+        format!("{path} (not a cgroup2 mount: its files are read as a copy)")
     }
 }

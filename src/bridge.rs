@@ -21,10 +21,9 @@ use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
 use crate::serve::authorization::AccessRules;
 use crate::serve::connections::{Server, stop_signal};
-use crate::serve::probes::serve_probes;
 use crate::serve::tls::Tls;
 use service::BridgeService;
-use table::{STANDINGS, Table};
+use table::Table;
 use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
@@ -40,12 +39,11 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         api = api_flags.connect() => api?,
     };
     let certificate = flags.tls.certificate();
-    let metrics = BridgeMetrics::new(&STANDINGS, certificate.is_some());
-    let metrics = Arc::new(metrics.context("cannot register the bridge's own metrics")?);
+    let metrics = Arc::new(BridgeMetrics::default());
+    metrics.set_tls(certificate.is_some());
     let of_tls = Arc::clone(&metrics);
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificates.read(read))?;
-    let server = Server::listen(flags.listen.listen_address, tls).await?;
-    let probes = Server::listen_for_probes(flags.probe_address).await?;
+    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let (url, prefix) = (&server.url, &api_flags.prefix.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
@@ -55,12 +53,11 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let service = Arc::new(service);
     let watching = api.watch_nodes(prefix, node_selector, |event| apply(event, &table, &metrics));
     tokio::select! {
-        () = server.serve(Arc::clone(&service), stop) => {
+        () = server.serve(service, stop) => {
             tracing::info!("Stopped");
             Ok(())
         }
-        () = serve_probes(probes, service) => Ok(()),
-        error = watching => Err(error.into()),
+        error = watching => Err(error),
     }
 }
 

@@ -6,7 +6,11 @@ mod unit;
 
 pub use unit::Unit;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+use serde::Serialize;
+
+/// The QoS class, as in the names of the kubelet's cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Qos {
     /// Requests equal limits. Cgroups of these pods are directly below kubepods.
     Guaranteed,
@@ -17,59 +21,25 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// The class, as in the names of the kubelet's cgroups.
-    pub fn word(self) -> &'static str {
-        match self {
-            Qos::Guaranteed => "guaranteed",
-            Qos::Burstable => "burstable",
-            Qos::BestEffort => "besteffort",
-        }
-    }
-
     fn of_cgroup(name: &str) -> Option<Self> {
-        [Qos::Burstable, Qos::BestEffort].into_iter().find(|qos| qos.word() == name)
+        match name {
+            "burstable" => Some(Qos::Burstable),
+            "besteffort" => Some(Qos::BestEffort),
+            _ => None,
+        }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Runtime {
+    #[serde(rename = "cri-o")]
     CriO,
     Containerd,
     Docker,
     /// The path is a bare ID, which both use.
+    #[serde(rename = "containerd or docker")]
     ContainerdOrDocker,
-}
-
-impl Runtime {
-    pub fn word(self) -> &'static str {
-        match self {
-            Runtime::CriO => "cri-o",
-            Runtime::Containerd => "containerd",
-            Runtime::Docker => "docker",
-            Runtime::ContainerdOrDocker => "containerd or docker",
-        }
-    }
-}
-
-/// A pod's UID in the path. For a static pod it is the hash of its manifest, 32 hex digits, and not
-/// the UID of its mirror pod in the API.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PodUid(Box<str>);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ContainerId(Box<str>);
-
-impl PodUid {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl ContainerId {
-    /// The ID: 64 hex digits; other characters only in the colon form.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +48,15 @@ pub enum Place {
     Root,
     /// Outside pods: services, slices, kubepods and the QoS classes.
     Host,
-    /// A systemd mount unit, which has no processes.
-    MountUnit,
     Pod(PodPlace),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodPlace {
     pub qos: Qos,
-    pub uid: PodUid,
+    /// The pod's UID. For a static pod it is the hash of its manifest, 32 hex digits, and not the
+    /// UID of its mirror pod in the API.
+    pub uid: Box<str>,
     pub level: PodLevel,
 }
 
@@ -107,54 +77,43 @@ pub enum PodLevel {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRef {
     pub runtime: Runtime,
-    pub id: ContainerId,
+    /// 64 hex digits; other characters only in the colon form.
+    pub id: Box<str>,
 }
 
 impl Place {
     /// Parses a path relative to the root of the hierarchy, which is `/`.
     pub fn of_path(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let Some(last) = parts.last() else {
+        if parts.is_empty() {
             return Place::Root;
-        };
+        }
         let pod = (0..parts.len()).find_map(|at| {
             let (ancestors, rest) = parts.split_at_checked(at)?;
             let (part, below) = rest.split_first()?;
             PodPlace::of(ancestors, part, below)
         });
-        match pod {
-            Some(pod) => Place::Pod(pod),
-            None if last.ends_with(".mount") => Place::MountUnit,
-            None => Place::Host,
-        }
+        pod.map_or(Place::Host, Place::Pod)
     }
-}
-
-/// The kubelet's cgroup driver. With systemd, `crio-<id>` without `.scope` is a sandbox; with
-/// cgroupfs, it is a container.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Driver {
-    Systemd,
-    Cgroupfs,
 }
 
 impl PodPlace {
     fn of(ancestors: &[&str], part: &str, below: &[&str]) -> Option<Self> {
-        let (driver, qos, uid, leaf) = if let Some((qos, uid, leaf)) = systemd_pod(part) {
-            (Driver::Systemd, qos, uid.replace('_', "-"), leaf)
-        } else {
-            let (qos, uid) = cgroupfs_pod(ancestors, part)?;
-            (Driver::Cgroupfs, qos, uid.to_owned(), None)
+        let by_systemd = systemd_pod(part);
+        let is_systemd = by_systemd.is_some();
+        let (qos, uid, leaf) = match by_systemd {
+            Some((qos, uid, leaf)) => (qos, uid.replace('_', "-"), leaf),
+            None => cgroupfs_pod(ancestors, part).map(|(qos, uid)| (qos, uid.to_owned(), None))?,
         };
         let level = match (leaf, below) {
             (None, []) => PodLevel::Pod,
-            (None, [leaf]) => PodLevel::of_leaf(driver, leaf),
-            (None, [leaf, ..]) => PodLevel::of_leaf(driver, leaf).nested(),
+            (None, [leaf]) => PodLevel::of_leaf(is_systemd, leaf),
+            (None, [leaf, ..]) => PodLevel::of_leaf(is_systemd, leaf).nested(),
             // The colon form has pod and container in one component.
             (Some(container), []) => PodLevel::Container(container),
             (Some(container), _) => PodLevel::Nested(container),
         };
-        Some(PodPlace { qos, uid: PodUid(uid.into()), level })
+        Some(PodPlace { qos, uid: uid.into(), level })
     }
 }
 
@@ -187,8 +146,7 @@ fn colon_container(leaf: &str) -> Option<ContainerRef> {
         _ => return None,
     };
     let is_id = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    (!id.is_empty() && id.bytes().all(is_id))
-        .then(|| ContainerRef { runtime, id: ContainerId(id.into()) })
+    (!id.is_empty() && id.bytes().all(is_id)).then(|| ContainerRef { runtime, id: id.into() })
 }
 
 /// Parses `kubepods/pod<uid>` or `kubepods/<class>/pod<uid>`, at any depth.
@@ -203,8 +161,9 @@ fn cgroupfs_pod<'a>(ancestors: &[&str], part: &'a str) -> Option<(Qos, &'a str)>
 
 impl PodLevel {
     /// Parses the name of a cgroup directly below a pod. `crio-conmon-` is checked before its
-    /// prefix `crio-`.
-    fn of_leaf(driver: Driver, name: &str) -> Self {
+    /// prefix `crio-`. With the kubelet's driver for systemd, `crio-<id>` without `.scope` is a
+    /// sandbox; with that for cgroupfs, it is a container.
+    fn of_leaf(is_systemd: bool, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);
         if unit.strip_prefix("crio-conmon-").and_then(container_id).is_some() {
@@ -215,10 +174,9 @@ impl PodLevel {
             Some(ContainerRef { runtime, id })
         };
         if let Some(container) = container(Runtime::CriO, "crio-") {
-            return match (driver, scope) {
-                (Driver::Systemd, None) => PodLevel::Sandbox(container),
-                _ => PodLevel::Container(container),
-            };
+            let is_sandbox = is_systemd && scope.is_none();
+            let level = if is_sandbox { PodLevel::Sandbox } else { PodLevel::Container };
+            return level(container);
         }
         let found = match scope {
             Some(_) => container(Runtime::Containerd, "cri-containerd-")
@@ -238,9 +196,9 @@ impl PodLevel {
     }
 }
 
-fn container_id(id: &str) -> Option<ContainerId> {
+fn container_id(id: &str) -> Option<Box<str>> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    (id.len() == 64 && id.bytes().all(is_hex)).then(|| ContainerId(id.into()))
+    (id.len() == 64 && id.bytes().all(is_hex)).then(|| id.into())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::{CheckConfig, CpuSourceFlag};
 use crate::host::Host;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::score::Scorer;
@@ -63,7 +63,7 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         ("pressure", pressure),
     ];
     if !host.node_alone {
-        let mut tree = CgroupTree::new(Arc::clone(&host.root), TreeScope::All, 0);
+        let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
         tree.follow(clock::now().at);
         findings.push(("cgroups", cgroups(&mut tree)));
         if psi_is_on {
@@ -89,7 +89,7 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 }
 
 fn cgroup_root(host: &Host) -> Finding {
-    let path = host.root.path().display();
+    let path = host.root.path.display();
     if host.node_alone {
         return fail(
             format!("{path} is not cgroup v2: the agent would run without a score"),
@@ -97,7 +97,7 @@ fn cgroup_root(host: &Host) -> Finding {
              /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    if !host.root.is_cgroup2() {
+    if !host.root.is_cgroup2 {
         return warn(
             format!("{path} is not a cgroup2 mount; its files are read as a copy"),
             "omit --cgroup-root to read the cgroups of this host",
@@ -109,9 +109,7 @@ fn cgroup_root(host: &Host) -> Finding {
             "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
         );
     }
-    let beside = host.mount.as_ref().is_some_and(|mount| mount.hybrid);
-    let beside = if beside { ", beside cgroup v1" } else { "" };
-    Ok(format!("{path}{beside}"))
+    Ok(path.to_string())
 }
 
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
@@ -155,7 +153,7 @@ fn read_all<T>(mut read: impl FnMut(Resource) -> Result<T, ReadError>) -> Result
 
 fn cgroups(tree: &mut CgroupTree) -> Finding {
     let health = tree.health();
-    let count = tree.len();
+    let count = tree.count();
     let errors = tree.take_errors();
     match errors.first() {
         None => Ok(format!("{count} found, {} watched", health.watches)),
@@ -169,17 +167,17 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
 fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     let mut off = Vec::new();
     let mut wrong = Vec::new();
-    for node in tree.nodes() {
-        match node.dir.pressure(Resource::Cpu, buffer) {
+    for dir in tree.dirs() {
+        match dir.pressure(Resource::Cpu, buffer) {
             Ok(_) => {}
             Err(error) if !error.is_vanished() => wrong.push(error),
-            Err(_) if node.dir.is_alive() => off.push(&*node.cgroup.path),
+            Err(_) if dir.is_alive() => off.push(&*dir.cgroup.path),
             Err(_) => {}
         }
     }
     if let Some(error) = wrong.first() {
         return warn(
-            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.len()),
+            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.count()),
             "run as a user with read access to the cgroups",
         );
     }
@@ -188,7 +186,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
         Some(first) => {
             let file = tree.root().full_path(first).join("cgroup.pressure");
             warn(
-                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.len()),
+                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.count()),
                 format!("echo 1 > {}", file.display()),
             )
         }
@@ -212,8 +210,8 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
 
 fn pods(tree: &CgroupTree) -> String {
     let (mut pods, mut containers) = (0, 0);
-    for node in tree.nodes() {
-        if let Place::Pod(pod) = &node.cgroup.place {
+    for dir in tree.dirs() {
+        if let Place::Pod(pod) = &dir.cgroup.place {
             pods += usize::from(pod.level == PodLevel::Pod);
             containers += usize::from(matches!(pod.level, PodLevel::Container(_)));
         }

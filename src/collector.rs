@@ -12,37 +12,26 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cgroup_path::Place;
 use crate::clock::{Clock, Moment};
-use crate::identity::Workload;
 use crate::identity::matching::{Matching, PodMatch, match_pods};
 use crate::identity::pod_index::PodIndex;
 use crate::identity::selection::Selection;
-use crate::kernel::cgroup_dir::{CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode, CgroupTree, TreeScope};
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
     CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
-use crate::waiting::reader::Dirs;
-use crate::waiting::readings::Threads;
+use crate::waiting::node::NodeReadings;
+use crate::waiting::readings::{Readings, Threads};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
-use population::{Member, Pods, Selector, Workloads, workloads};
+use population::{Member, Selector, Workloads, workloads};
 use processes::ProcessFinder;
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
-
-/// Maximum numbers of directory handles that are kept open.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Handles {
-    /// Of cgroups; beyond that, files are opened by path.
-    pub cgroups: usize,
-    /// Of processes and threads; a container beyond that has no run delay.
-    pub processes: usize,
-}
 
 /// What a collector reads.
 #[derive(Debug)]
@@ -54,9 +43,11 @@ pub struct Sources {
     pub selection: Option<Selection>,
     pub groups: Groups,
     pub cpu_source: CpuSource,
-    /// Whether the kernel counts run delay. If not, it is unknown for all VMs.
-    pub counts_run_delay: bool,
-    pub handles: Handles,
+    /// Maximum number of kept handles of cgroups; beyond that, files are opened by path.
+    pub cgroup_handles: usize,
+    /// Maximum number of kept handles of processes and threads; a container beyond that has no run
+    /// delay.
+    pub task_handles: usize,
 }
 
 /// Reads samples, and keeps what the next pass needs.
@@ -68,8 +59,8 @@ pub struct Collector {
     selector: Selector,
     ticked_at: Option<Moment>,
     cpu_source: CpuSource,
-    counts_run_delay: bool,
-    processes: ProcessFinder,
+    /// `None` unless run delay is the source of CPU wait time.
+    processes: Option<ProcessFinder>,
     selection: Option<Selection>,
     groups: Groups,
     /// Whether the tree covers the whole node, as the counters in `/proc` do.
@@ -79,24 +70,19 @@ pub struct Collector {
 impl Collector {
     /// A collector that has read nothing yet.
     pub fn new(sources: Sources, clock: Clock) -> Self {
-        let Sources { proc, root, selection, groups, cpu_source, counts_run_delay, handles } =
-            sources;
-        let scope = match selection {
-            None => TreeScope::Root,
-            Some(Selection { everything: true, .. }) => TreeScope::All,
-            Some(_) => TreeScope::Pods,
-        };
+        let Sources { proc, root, selection, groups, cpu_source, .. } = sources;
+        let whole = selection.is_some_and(|selection| selection.everything);
+        let finder = || ProcessFinder::new(sources.task_handles);
         Self {
             node: NodeReader::new(proc),
             is_whole_node: !root.is_namespaced(),
-            tree: CgroupTree::new(root, scope, handles.cgroups),
+            tree: CgroupTree::new(root, whole, sources.cgroup_handles),
             states: States::new(),
             files: Files::new(clock),
             selector: Selector::default(),
             ticked_at: None,
             cpu_source,
-            counts_run_delay,
-            processes: ProcessFinder::new(handles.processes),
+            processes: (cpu_source == CpuSource::RunDelay).then(finder),
             selection,
             groups,
         }
@@ -108,13 +94,10 @@ impl Collector {
         let before = self.ticked_at.replace(moment);
         self.follow_tree(moment.at);
         self.node.read(&self.tree, &mut self.files);
-        let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
+        let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
-        let (mut scored, mut others) = (None, Vec::new());
-        if is_known {
-            let (population, demands) = self.score_and_others(pods.is_some(), &found, before);
-            (scored, others) = (Some(population), demands);
-        }
+        let measured = is_known.then(|| self.score_and_others(pods.is_some(), &found, before));
+        let (scored, others) = measured.unzip();
         Tick {
             moment,
             window: before.map(|before| moment.at.saturating_duration_since(before.at)),
@@ -122,7 +105,7 @@ impl Collector {
             cpu_source: self.cpu_source,
             node: NodeRates::of(&self.node.readings),
             scored,
-            others,
+            others: others.unwrap_or_default(),
             report: self.end_pass(&found, matching),
         }
     }
@@ -134,90 +117,66 @@ impl Collector {
         found: &[PodMatch],
         tick_before: Option<Moment>,
     ) -> (Scored, Vec<Measurement>) {
-        let (tree, files, states) = (&self.tree, &mut self.files, &mut self.states);
+        let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
         let now = files.clock.now().at;
-        let mut all = Workloads::of(tree.nodes().zip(found), |node| {
-            states.entry(node.cgroup.id).or_default().has_tasks(files, &node.dir)
+        let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
+            states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
-        let population = self.selector.select(all.population(in_cluster), now);
-        let (mut members, beside) = all.members(population);
-        if self.cpu_source == CpuSource::RunDelay && self.counts_run_delay {
-            // Without pressure, threads show the wait of any container.
-            let all_threads = self.node.readings.pressure.cpu.last().is_none();
-            let may_be_vm = |member: &&Member<'_>| match population {
-                Population::Vms => true,
-                Population::Containers => all_threads || member.workload.is_none(),
-                Population::Units => all_threads,
-            };
-            let vms: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
-            self.processes.follow(&self.node.proc, &vms, all_threads, states, files);
+        let population = self.selector.select(workloads.population(in_cluster), now);
+        let mut members = workloads.take(population);
+        if let Some(processes) = &mut self.processes {
+            processes.follow(&self.node, population, &members, states, files);
         }
-        let mut pass = TickPass {
-            files,
-            states,
-            node: &self.node,
-            pods: &all.pods,
-            hides_threads: self.cpu_source == CpuSource::RunDelay && !self.counts_run_delay,
-            tick_before,
-            now,
-        };
-        members.retain(|member| pass.read_scored(member.node));
-        let waits = members.iter().any(|member| pass.waited_lately(member.node));
-        let reads_others = waits && self.is_whole_node;
-        let mut others: Vec<&CgroupNode> = Vec::new();
+        members.retain(|member| {
+            let dirs = workloads.dirs(member.dir);
+            let state = states.entry(member.dir.cgroup.id).or_default();
+            let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
+            readings
+                .map(|readings| readings.read_scored(files, dirs, &self.node.readings, now))
+                // A missing file means that its controller is off, or that the cgroup was removed.
+                .is_some_and(|()| !files.found_gone(member.dir))
+        });
+        let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
+        let reads_others = self.is_whole_node && waits.any(|readings| readings.waited_lately(now));
+        let mut others = Vec::new();
         if reads_others {
-            if all.pods.is_empty() {
-                others.extend(beside.iter().map(|member| member.node));
-            } else {
-                let scored: HashSet<CgroupId> =
-                    members.iter().map(|member| member.node.cgroup.id).collect();
-                others.extend(
-                    workloads(tree.nodes()).filter(|node| !scored.contains(&node.cgroup.id)),
-                );
-            }
-            others.retain(|node| pass.read_other(node));
+            others = workloads.others(self.tree.dirs(), &members);
+            others.retain(|dir| {
+                let dirs = workloads.dirs(dir);
+                let state = states.entry(dir.cgroup.id).or_default();
+                let readings = state.begin_tick(files, dir, false, pressure, tick_before);
+                readings.map(|readings| readings.read_other(files, dirs, now)).is_some()
+            });
         }
-        self.node.read_run_delay(reads_others, &mut self.files);
-        let (node, states) = (&self.node.readings, &self.states);
-        let readings = |node: &CgroupNode| states.get(&node.cgroup.id)?.readings.as_deref();
-        let both = members.iter().map(|member| member.node).chain(others.iter().copied());
-        let scale = pressure_scale(reads_others.then(|| both.filter_map(readings)), node);
-        let hidden = members.iter().filter_map(|member| readings(member.node));
-        let hidden_threads = hidden.filter(|found| found.threads == Threads::Hidden).count();
-        let measurement = |cgroup: &CgroupNode, workload: Option<Arc<Workload>>| {
-            Some(Measurement::of(&cgroup.cgroup, workload, readings(cgroup)?, node, scale))
-        };
-        let scored =
-            members.iter().filter_map(|member| measurement(member.node, member.workload.clone()));
-        let measurements = scored.collect();
-        let others = others.into_iter().filter_map(|other| measurement(other, None)).collect();
-        (Scored { population, measurements, hidden_threads }, others)
+        self.node.read_run_delay(reads_others, files);
+        let others = reads_others.then_some(&*others);
+        measure(population, &members, others, &self.node.readings, states)
     }
 
     /// The export pass.
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = self.files.clock.now();
         self.follow_tree(moment.at);
-        let node = self.node.sample(self.tree.root(), &mut self.files);
-        let (found, matching) = match_pods(pods, self.tree.nodes().map(|node| &node.cgroup.place));
+        let node = self.node.sample(&self.tree, &mut self.files, self.groups.io);
+        let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
-            Detail::Everything => workloads(self.tree.nodes()).map(|node| node.cgroup.id).collect(),
+            Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
             Detail::Exported => HashSet::new(),
         };
-        let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.len()), Vec::new());
-        for (cgroup, found) in self.tree.nodes().zip(&found) {
-            let in_scope = self.is_in_scope(cgroup, found);
-            if *found == PodMatch::NotListed || !in_scope && !shown.contains(&cgroup.cgroup.id) {
+        let (mut cgroups, mut beside) = (Vec::with_capacity(self.tree.count()), Vec::new());
+        for (dir, found) in self.tree.dirs().zip(&found) {
+            let in_scope = self.is_in_scope(dir, found);
+            if *found == PodMatch::NotListed || !in_scope && !shown.contains(&dir.cgroup.id) {
                 continue;
             }
             let (files, all) = (&mut self.files, &Resource::ALL);
-            let state = self.states.entry(cgroup.cgroup.id).or_default();
-            let Some(pressure) = state.pressures(files, cgroup, all, &node.pressure) else {
+            let state = self.states.entry(dir.cgroup.id).or_default();
+            let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
-            let stats = read_stats(files, state, &cgroup.dir, (self.groups, detail));
+            let stats = read_stats(files, state, dir, (self.groups, detail));
             let workload = found.workload().cloned();
-            let cgroup = Arc::clone(&cgroup.cgroup);
+            let cgroup = Arc::clone(&dir.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
@@ -233,14 +192,13 @@ impl Collector {
         }
     }
 
-    fn is_in_scope(&self, node: &CgroupNode, found: &PodMatch) -> bool {
-        self.selection.is_some_and(|selection| selection.includes(&node.cgroup.place, found))
+    fn is_in_scope(&self, dir: &CgroupDir, found: &PodMatch) -> bool {
+        self.selection.is_some_and(|selection| selection.includes(&dir.cgroup.place, found))
     }
 
     fn follow_tree(&mut self, now: Instant) {
-        if self.tree.follow(now) {
-            self.node.read_device_names(&mut self.files);
-            let alive: HashSet<CgroupId> = self.tree.nodes().map(|node| node.cgroup.id).collect();
+        if self.selection.is_some() && self.tree.follow(now) {
+            let alive: HashSet<CgroupId> = self.tree.dirs().map(|dir| dir.cgroup.id).collect();
             self.states.retain(|id, _| alive.contains(id));
         }
         self.files.errors.extend(self.tree.take_errors());
@@ -248,8 +206,8 @@ impl Collector {
 
     /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
     fn end_pass(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
-        let cgroups = self.tree.nodes().zip(found);
-        let in_scope = cgroups.filter(|(node, found)| self.is_in_scope(node, found)).count();
+        let cgroups = self.tree.dirs().zip(found);
+        let in_scope = cgroups.filter(|(dir, found)| self.is_in_scope(dir, found)).count();
         for cgroup in std::mem::take(&mut self.files.gone) {
             self.tree.remove(&cgroup.path);
             self.states.remove(&cgroup.id);
@@ -264,63 +222,35 @@ impl Collector {
     }
 }
 
-/// State that the readers of one tick share.
-struct TickPass<'a> {
-    files: &'a mut Files,
-    states: &'a mut States,
-    node: &'a NodeReader,
-    pods: &'a Pods<'a>,
-    /// Whether run delay is the CPU source, and the kernel does not count it.
-    hides_threads: bool,
-    /// When the tick before began.
-    tick_before: Option<Moment>,
-    now: Instant,
+/// What ticks have read of a cgroup.
+fn readings<'s>(states: &'s States, dir: &CgroupDir) -> Option<&'s Readings> {
+    states.get(&dir.cgroup.id)?.readings.as_deref()
 }
 
-impl<'a> TickPass<'a> {
-    /// Reads a scored container; `false` if it was removed.
-    fn read_scored(&mut self, node: &CgroupNode) -> bool {
-        let (dirs, files) = (self.dirs(node), &mut *self.files);
-        let state = self.states.entry(node.cgroup.id).or_default();
-        let Some((readings, threads)) =
-            state.read_pressure(files, node, &Resource::ALL, &self.node.pressure, self.tick_before)
-        else {
-            return false;
-        };
-        // If its CPU pressure has not changed, none of its tasks waited.
-        let may_wait = readings.pressure.cpu.moved();
-        readings.threads = match self.hides_threads {
-            true => Threads::Hidden,
-            false => threads.read(may_wait, files),
-        };
-        readings.read_scored(files, dirs, &self.node.readings, self.now);
-        // A missing file means that its controller is off, or that the cgroup was removed.
-        !files.found_gone(node)
-    }
-
-    /// Reads a workload that is not scored; `false` if it was removed.
-    fn read_other(&mut self, node: &CgroupNode) -> bool {
-        let (dirs, files) = (self.dirs(node), &mut *self.files);
-        let state = self.states.entry(node.cgroup.id).or_default();
-        let (cpu, pressure) = (&[Resource::Cpu], &self.node.pressure);
-        let state = state.read_pressure(files, node, cpu, pressure, self.tick_before);
-        state.map(|(readings, _)| readings.read_other(files, dirs, self.now)).is_some()
-    }
-
-    /// The directories of a container and of its pod.
-    fn dirs<'n>(&self, node: &'n CgroupNode) -> Dirs<'n>
-    where
-        'a: 'n,
-    {
-        let uid = if let Place::Pod(place) = &node.cgroup.place { Some(&place.uid) } else { None };
-        let pod = uid.and_then(|uid| self.pods.get(uid)).map(|pod| &pod.dir);
-        Dirs { container: &node.dir, pod }
-    }
-
-    fn waited_lately(&self, node: &CgroupNode) -> bool {
-        let state = self.states.get(&node.cgroup.id);
-        state
-            .and_then(|state| state.readings.as_deref())
-            .is_some_and(|readings| readings.waited_lately(self.now))
-    }
+/// Computes a tick from its readings. `others` is `None` if no scored workload waits.
+fn measure(
+    population: Population,
+    members: &[Member<'_>],
+    others: Option<&[&CgroupDir]>,
+    node: &NodeReadings,
+    states: &States,
+) -> (Scored, Vec<Measurement>) {
+    let scored = members.iter().filter_map(|one| Some((one, readings(states, one.dir)?)));
+    let others =
+        others.map(|dirs| dirs.iter().filter_map(|dir| Some((dir, readings(states, dir)?))));
+    let of_scored = scored.clone().map(|(_, readings)| readings);
+    let of_others = others.clone().map(|others| others.map(|(_, readings)| readings));
+    let scale = pressure_scale(of_others.map(|others| of_scored.clone().chain(others)), node);
+    let measurements = scored.map(|(Member { dir, workload, .. }, readings)| {
+        Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale)
+    });
+    let scored = Scored {
+        population,
+        measurements: measurements.collect(),
+        hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
+    };
+    let others = others.into_iter().flatten();
+    let others =
+        others.map(|(dir, readings)| Measurement::of(&dir.cgroup, None, readings, node, scale));
+    (scored, others.collect())
 }

@@ -3,7 +3,6 @@
 
 pub mod matching;
 pub mod pod_index;
-pub mod pods_file;
 pub mod selection;
 mod workload;
 

@@ -6,14 +6,12 @@
 //! follows a value from a file to an annotation.
 
 pub mod agent;
-pub mod agent_status;
 pub mod bridge;
 pub mod cgroup_path;
 pub mod check;
 pub mod clock;
 pub mod collector;
 pub mod config;
-pub mod error_log;
 pub mod export;
 pub mod host;
 pub mod identity;
@@ -29,6 +27,7 @@ pub mod sampler;
 pub mod score;
 pub mod serve;
 pub mod snapshot;
+pub mod text_format;
 pub mod top;
 pub mod waiting;
 

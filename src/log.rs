@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
 use crate::config::{LogConfig, LogFormat};
-use crate::own_metrics::process::count_dropped_lines;
+use crate::own_metrics::process::DROPPED_LINES;
 
 /// Maximum number of lines in the queue.
 const QUEUE: usize = 1000;
@@ -20,8 +20,7 @@ pub fn start(config: LogConfig) -> WorkerGuard {
     let terminal = stderr().is_terminal();
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE);
     let (writer, guard) = queue.thread_name("log").finish(stderr());
-    let dropped = writer.error_counter();
-    count_dropped_lines(move || dropped.dropped_lines());
+    DROPPED_LINES.get_or_init(|| writer.error_counter());
     let log = fmt::layer().with_writer(writer).with_target(false).with_ansi(terminal);
     // Messages of libraries are omitted: they log each failed request, and the agent logs an error
     // once.

@@ -1,16 +1,17 @@
 //! `psi-agent once`: prints the metrics, with the score of a single window.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::client::output::print;
 use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
-use crate::own_metrics::{Feature, OwnMetrics};
+use crate::own_metrics::OwnMetrics;
 use crate::pod_source::read_now;
 use crate::relief::Assessor;
 use crate::sample::Detail;
@@ -32,25 +33,18 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let tick = collector.tick(pods);
     let sample = Arc::new(collector.scrape(Detail::Exported, pods));
     let took = clock::now().at.saturating_duration_since(sample.moment.at);
-    let features: Vec<Feature> = pods.iter().map(|_| Feature::Pods).collect();
-    let metrics = OwnMetrics::new(&features).context("cannot register the agent's own metrics")?;
-    metrics.set_cgroup2(has_cgroup2);
-    metrics.set_levels(thresholds.medium(), thresholds.high());
+    let metrics = OwnMetrics::default();
+    metrics.set_node(has_cgroup2, *thresholds);
     metrics.observe_scrape(&sample, took);
     let assessment = Assessor::of_one_window(counted.clone(), *thresholds, &tick);
     let score = &assessment.score;
-    metrics.observe_score(score);
     if let Some(missing) = score.missing(counted) {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");
     }
     let scrapes = Scrapes::new(config.export.families.clone());
     for text in scrapes.begin(sample, Some(&assessment), &metrics) {
-        match out.write_all(&text).and_then(|()| out.flush()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-            Err(error) => return Err(error).context("cannot write the metrics"),
-        }
+        print(text, out).context("cannot write the metrics")?;
     }
     Ok(())
 }

@@ -1,117 +1,291 @@
-//! The agent's and the bridge's own metrics, with the log messages about what they count. They use
-//! the prometheus crate. The series of cgroups do not, since they are too many
-//! (docs/dependencies.md).
+//! The agent's and the bridge's own metrics, with the log messages about what they count.
 
-use std::time::Duration;
+use std::fmt::Display;
+use std::iter::once;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use prometheus::{Encoder, GaugeVec, IntGauge, Registry, TextEncoder};
+use strum::VariantNames;
 
-use crate::agent_status::{AgentStatus, SharedStatus};
-use crate::kernel::cgroup_dir::Resource;
-use crate::sample::{ScrapeSample, Tick};
-use crate::score::NodeScore;
-pub use access::{Certificates, Reviews};
-pub use group::Feature;
-use group::Group;
-pub use pods::Pods;
-use process::ProcessMetrics;
-pub use publishes::Publishes;
-use readings::{Readings, SCRAPE, TICK};
+use crate::client::cluster::call::CallError;
+use crate::client::snapshot::{AgentStatus, CandidateName, DatedError, PublishedValue};
+use crate::clock::Moment;
+use crate::contract::Thresholds;
+use crate::kernel::ReadErrorKind;
+use crate::kernel::resource::PerResource;
+use crate::sample::{PassReport, ScrapeSample, Tick};
+use crate::serve::authentication::Outcome;
+use crate::serve::token_cache::Decision;
+use crate::text_format::write_families;
+use certificates::{CERTIFICATES, certificate_reads};
+use error_log::key_of;
+use process::write_process;
+use results::Results;
+use state::{ALWAYS, PODS, PUBLISHING, State};
 
-mod access;
 pub mod bridge;
-mod candidates;
-mod group;
-mod pods;
+mod certificates;
+mod error_log;
 pub(crate) mod process;
-mod publishes;
-mod readings;
+mod results;
+mod state;
+
+const WRITTEN: &str = "written";
+const DRY_RUN: &str = "dry_run";
 
 #[derive(Debug)]
-pub struct OwnMetrics {
-    registry: Registry,
-    readings: Readings,
-    hidden: GaugeVec,
-    cgroup2: IntGauge,
-    levels: GaugeVec,
-    pub pods: Pods,
-    pub publishes: Publishes,
-    pub reviews: Reviews,
-    pub certificates: Certificates,
-    process: ProcessMetrics,
-    status: SharedStatus,
+pub struct OwnMetrics(Mutex<State>);
+
+impl Default for OwnMetrics {
+    /// The metrics of an agent that has just started: each kind of read error counts from 0.
+    fn default() -> Self {
+        let read_errors = ReadErrorKind::VARIANTS.iter().map(|kind| ((*kind).into(), 0)).collect();
+        let status = AgentStatus { read_errors, ..AgentStatus::default() };
+        Self(Mutex::new(State { status, ..State::default() }))
+    }
 }
 
 impl OwnMetrics {
-    /// The metrics that every agent exports, and those of the features in use.
-    pub fn new(features: &[Feature]) -> prometheus::Result<Self> {
-        let registry = Registry::new();
-        let all = Group::new(&registry, true);
-        let of = |feature| Group::new(&registry, features.contains(&feature));
-        let status = AgentStatus::shared();
-        Ok(Self {
-            readings: Readings::new(all, &status)?,
-            hidden: all.gauges(
-                "psi_agent_hidden_containers",
-                "Scored containers whose waiting is unknown, since their files or threads could not be read.",
-                &["resource"],
-            )?,
-            cgroup2: all.gauge(
-                "psi_agent_cgroup_v2",
-                "Whether the node has cgroup v2 (1) or not (0). Without it there is no score.",
-            )?,
-            levels: all.gauges(
-                "psi_agent_level_threshold",
-                "Score at which the level begins, 0 to 1; --levels divided by 100.",
-                &["level"],
-            )?,
-            pods: Pods::new(of(Feature::Pods), &status)?,
-            publishes: Publishes::new(&registry, features, &status)?,
-            reviews: Reviews::new(of(Feature::TokenReviews))?,
-            certificates: Certificates::new(of(Feature::Tls))?,
-            process: ProcessMetrics::new(all)?,
-            registry,
-            status,
-        })
+    /// The state, which is valid even after a panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the thresholds of the levels, given as points from 0 to 100.
-    pub fn set_levels(&self, medium: u8, high: u8) {
-        for (level, points) in [("medium", medium), ("high", high)] {
-            self.levels.with_label_values(&[level]).set(f64::from(points) / 100.0);
+    pub fn set_node(&self, has_cgroup2: bool, levels: Thresholds) {
+        let mut state = self.state();
+        (state.has_cgroup2, state.levels) = (has_cgroup2, Some(levels));
+    }
+
+    /// Adds the metrics of TLS certificates where TLS is in use.
+    pub fn set_tls(&self, uses_tls: bool) {
+        self.state().certificates = certificate_reads(uses_tls);
+    }
+
+    /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
+    pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
+        let mut state = self.state();
+        state.status.publish.mode = Some(mode.into());
+        state.heartbeat = heartbeat;
+        // The alert on failures compares them with the successes.
+        state.publishes = Results::from_start(match mode {
+            "on" => &[WRITTEN],
+            "dry-run" => &[DRY_RUN],
+            _ => return,
+        });
+        state.candidate_reason = Some("no_score");
+        if mode == "on" && marks {
+            state.candidate_writes = Results::from_start(&[WRITTEN]);
         }
     }
 
-    pub fn set_cgroup2(&self, has: bool) {
-        self.cgroup2.set(i64::from(has));
+    pub fn set_level(&self, level: &'static str) {
+        self.state().status.publish.level = Some(level.into());
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
-        self.readings.observe(TICK, tick.took, &tick.report, tick.node.reports, tick.moment);
-        self.pods.observe(tick.report.matching);
-    }
-
-    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of containers")]
-    pub fn observe_score(&self, score: &NodeScore) {
-        for resource in Resource::ALL {
-            let hidden = *score.hidden.of(resource) as f64;
-            self.hidden.with_label_values(&[resource.word()]).set(hidden);
-        }
+        self.observe(("tick", tick.took), &tick.report, tick.node.reports, tick.moment);
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
         let reports = sample.node.pressure.map(|reading| reading.is_some());
-        self.readings.observe(SCRAPE, took, &sample.report, reports, sample.moment);
-        self.pods.observe(sample.report.matching);
+        self.observe(("scrape", took), &sample.report, reports, sample.moment);
+    }
+
+    fn observe(
+        &self,
+        (reason, took): (&'static str, Duration),
+        report: &PassReport,
+        reports: PerResource<bool>,
+        moment: Moment,
+    ) {
+        let mut state = self.state();
+        let passes = state.passes.entry(reason).or_default();
+        *passes = (passes.0 + 1, passes.1 + took);
+        (state.in_scope, state.tree, state.reports) = (report.in_scope, report.tree, Some(reports));
+        state.matching = report.matching.or(state.matching);
+        if let Some(error) = report.errors.last() {
+            state.status.last_read_error = Some(DatedError::new(error, moment.unix_ms));
+        }
+        for error in &report.errors {
+            *state.status.read_errors.entry(error.kind.into_str().into()).or_default() += 1;
+            let logged = state.error_log.suppressed_before(key_of(error.kind), moment.at);
+            if let Some(suppressed) = logged {
+                tracing::warn!(%error, suppressed, "Cannot read");
+            }
+        }
+        *state.status.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
+    }
+
+    /// Records a pod that could not be decoded, and is skipped.
+    pub fn pod_skipped(&self, error: &dyn Display, now: Instant) {
+        let mut state = self.state();
+        state.undecodable_pods += 1;
+        let logged = state.error_log.suppressed_before(("undecodable pod", None), now);
+        if let Some(suppressed) = logged {
+            tracing::warn!(%error, suppressed, "Cannot decode a pod, which is skipped");
+        }
+    }
+
+    /// Records that the pods were listed or changed, which ends an earlier error.
+    pub fn pods_received(&self) {
+        let mut state = self.state();
+        state.status.pods_error = None;
+        if state.pod_watch.succeeded() {
+            tracing::info!("Receiving pods again");
+        }
+    }
+
+    /// Records that the pods could not be listed or watched at `at_ms`, milliseconds since the
+    /// epoch. Logs the error once until [`OwnMetrics::pods_received`].
+    pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
+        let mut state = self.state();
+        state.status.pods_error = Some(DatedError::new(error, at_ms));
+        if state.pod_watch.failed("failed") {
+            tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
+        }
+    }
+
+    /// A value was published or, with `dry-run`, would have been.
+    pub fn published(&self, value: PublishedValue) {
+        let mut state = self.state();
+        let is_written = state.status.publish.mode.as_deref() == Some("on");
+        state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
+        (state.status.publish.last, state.status.publish.error) = (Some(value), None);
+        if state.publishes.succeeded() {
+            tracing::info!("The score is published again");
+        }
+    }
+
+    /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged once
+    /// until a value is published.
+    pub fn publish_failed(&self, error: &CallError, at_ms: u64) {
+        let mut state = self.state();
+        // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
+        if *error == CallError::Conflict {
+            state.publishes.count(error.into_str());
+            return tracing::debug!(%error, "Writing the score again");
+        }
+        state.status.publish.error = Some(DatedError::new(error, at_ms));
+        if state.publishes.failed(error.into_str()) {
+            tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
+        }
+    }
+
+    /// A dry run showed that no admission policy denies this write.
+    pub fn unrestricted(&self, allowed: &impl Display) {
+        self.state().is_unrestricted = true;
+        tracing::warn!(
+            "No admission policy restricts this agent: {allowed}; apply \
+             daemonset/base/admission.yaml, with the name of this agent's account"
+        );
+    }
+
+    /// Dry runs showed that admission policies deny writes that are not the agent's.
+    pub fn restricted(&self) {
+        if std::mem::take(&mut self.state().is_unrestricted) {
+            tracing::info!("Admission policies restrict this agent again");
+        }
+    }
+
+    /// Sets the VM to move first and the reason for it, or `None` and the reason why there is none.
+    pub fn candidate_named(&self, vm: Option<CandidateName>, reason: &'static str) {
+        let mut state = self.state();
+        (state.status.publish.candidate, state.candidate_reason) = (vm, Some(reason));
+    }
+
+    /// Records that the label of the VM to move first was set or removed.
+    pub fn candidate_written(&self) {
+        let mut state = self.state();
+        state.candidate_writes.count(WRITTEN);
+        state.candidate_writes.succeeded();
+    }
+
+    pub fn candidate_failed(&self, error: &CallError) {
+        if self.state().candidate_writes.failed(error.into_str()) {
+            tracing::warn!(
+                %error,
+                "Cannot label the pod of the VM to move first; trying again every minute: see \
+                 daemonset/components/candidate for the rights"
+            );
+        }
+    }
+
+    /// Records that a token was reviewed, or that the limit of reviews was reached.
+    pub fn token_reviewed(&self, outcome: Outcome<'_>) {
+        let mut state = self.state();
+        match outcome {
+            Ok(decision) => {
+                state.reviews.count(decision.into_str());
+                // A token that was not reviewed does not show whether reviews work again.
+                if decision != Decision::NotAsked && state.reviews.succeeded() {
+                    tracing::info!("The API server reviews tokens again");
+                }
+            }
+            Err(error) => {
+                if state.reviews.failed(Decision::Unanswered.into_str()) {
+                    tracing::warn!(
+                        %error,
+                        "Cannot review tokens, so no new client gets access; the agent's account \
+                         needs the ClusterRole system:auth-delegator"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Records that the certificate was read again. `Ok(true)` means that it is new.
+    pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
+        certificates::record(&mut self.state().certificates, outcome);
     }
 
     pub fn status(&self) -> AgentStatus {
-        self.status.borrow().clone()
+        self.state().status.clone()
     }
 
     /// Appends the metrics in the text format.
-    pub fn render(&self, text: &mut Vec<u8>) -> prometheus::Result<()> {
-        self.process.update();
-        TextEncoder::new().encode(&self.registry.gather(), text)
+    pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
+        write_process(chunks);
+        let state = self.state();
+        write_families(chunks, ALWAYS, once(&*state));
+        if state.matching.is_some() {
+            write_families(chunks, PODS, once(&*state));
+        }
+        if state.status.publish.mode.as_deref() == Some("on") {
+            write_families(chunks, PUBLISHING, once(&*state));
+        }
+        write_families(chunks, CERTIFICATES, once(&state.certificates));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::snapshot::PublishStatus;
+
+    #[test]
+    fn an_error_is_shown_until_a_value_is_published() {
+        let metrics = OwnMetrics::default();
+        let publish = || metrics.status().publish;
+        assert_eq!(publish(), PublishStatus::default());
+        metrics.set_publishing("on", Duration::ZERO, false);
+        metrics.publish_failed(&CallError::Conflict, 1);
+        assert_eq!(publish().error, None, "a conflict is not an error");
+        metrics.publish_failed(&CallError::NotFound, 2);
+        metrics.publish_failed(&CallError::NotFound, 3);
+        let error = DatedError { message: CallError::NotFound.to_string(), at_ms: 3 };
+        let failing = PublishStatus {
+            mode: Some("on".into()),
+            error: Some(error),
+            ..PublishStatus::default()
+        };
+        assert_eq!(publish(), failing);
+        let value = PublishedValue { score: 35, observed_at_ms: 4 };
+        metrics.published(value);
+        let working = PublishStatus {
+            mode: Some("on".into()),
+            last: Some(value),
+            ..PublishStatus::default()
+        };
+        assert_eq!(publish(), working);
     }
 }

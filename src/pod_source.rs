@@ -8,13 +8,15 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use crate::client::cluster::{ClusterError, OwnNode, UndecodablePod, WatchEvent, block_on};
+use crate::client::cluster::{OwnNode, UndecodablePod, WatchEvent, block_on};
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
-use crate::identity::pods_file::{PodsFile, PodsFileError};
 use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
+use file::PodsFile;
+
+mod file;
 
 /// Interval of the checks whether the file of pods has changed.
 const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +24,7 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
-pub async fn connect(source: &PodSource) -> Result<Option<OwnNode>, ClusterError> {
+pub async fn connect(source: &PodSource) -> anyhow::Result<Option<OwnNode>> {
     match source {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
         PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
@@ -53,7 +55,7 @@ pub fn follow(
 
 async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
     let of_skipped = Arc::clone(&metrics);
-    let on_skipped = move |pod| of_skipped.pods.skipped(&pod, clock::now().at);
+    let on_skipped = move |pod| of_skipped.pod_skipped(&pod, clock::now().at);
     let mut events = std::pin::pin!(node.watch_pods(on_skipped));
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
@@ -62,14 +64,14 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Failed(error) => {
-                metrics.pods.failed(&error, clock::now().unix_ms);
+                metrics.pods_failed(&error, clock::now().unix_ms);
                 continue;
             }
         }
         if !was_listed && index.is_listed() {
-            tracing::info!(pods = index.len(), "The API server listed the pods");
+            tracing::info!(pods = index.count(), "The API server listed the pods");
         }
-        metrics.pods.received();
+        metrics.pods_received();
         sender.send_replace(Some(Arc::new(index.clone())));
     }
 }
@@ -83,13 +85,13 @@ async fn follow_file(
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
         match update(&mut file, &mut index, &sender) {
-            Ok(()) => metrics.pods.received(),
-            Err(error) => metrics.pods.failed(&error, clock::now().unix_ms),
+            Ok(()) => metrics.pods_received(),
+            Err(error) => metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms),
         }
     }
 }
 
-fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> Result<(), PodsFileError> {
+fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> anyhow::Result<()> {
     if let Some(pods) = file.read_if_changed()? {
         index.replace(&pods);
         sender.send_replace(Some(Arc::new(index.clone())));

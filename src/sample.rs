@@ -12,8 +12,8 @@ use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::limits::{CpuMax, IoMax, Limit};
-use crate::kernel::node_text::{CpuTimes, NodeMemory, Reclaim};
+use crate::kernel::limits::{CpuMax, Limit};
+use crate::kernel::node_text::{CpuTimes, NodeMemory};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::node::NodeReadings;
@@ -128,7 +128,7 @@ pub struct PassReport {
 pub enum Detail {
     /// What is exported to Prometheus.
     Exported,
-    /// Also limits, events and cgroups that only the page and `top` show.
+    /// Also usage, limits and cgroups that only the page and `top` show.
     Everything,
 }
 
@@ -154,7 +154,6 @@ pub struct NodeSample {
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
     pub cpu_times: Option<Reading<CpuTimes>>,
-    pub reclaim: Option<Reclaim>,
     pub memory: Option<NodeMemory>,
     /// Names of block devices, such as `vda`.
     pub devices: Arc<BTreeMap<Device, String>>,
@@ -196,8 +195,6 @@ pub struct CgroupStats {
     pub memory: MemoryStats,
     /// `io.stat`; `None` where the controller is off, empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
-    /// `io.max`: limited devices.
-    pub io_max: Option<Vec<IoMax>>,
     /// `pids.current`: tasks here and below.
     pub pids_current: Option<u64>,
     pub pids_max: Option<Limit>,
@@ -209,8 +206,6 @@ pub struct CgroupStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuStats {
     pub stat: Option<CpuStat>,
-    /// `cpu.stat.local`: time throttled here or above, microseconds, summed over CPUs.
-    pub throttled_local_us: Option<u64>,
     pub max: Option<CpuMax>,
     pub weight: Option<u64>,
 }
@@ -222,10 +217,7 @@ pub struct MemoryStats {
     pub stat: Option<MemoryStat>,
     /// `memory.events`: this cgroup and all below.
     pub events: Option<MemoryEvents>,
-    /// `memory.events.local`: this cgroup's own limit alone.
-    pub events_local: Option<MemoryEvents>,
     pub max: Option<Limit>,
-    pub high: Option<Limit>,
     pub swap_current: Option<u64>,
     pub peak: Option<u64>,
 }

@@ -10,8 +10,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::clock::Moment;
 use crate::contract::{Basis, NodePressure};
 use crate::identity::Workload;
@@ -93,12 +91,10 @@ pub struct Utilization {
 }
 
 /// The contention of a scored container or unit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ContainerScore {
-    #[serde(skip)]
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` for units, and without a source of pods.
-    #[serde(skip)]
     pub workload: Option<Arc<Workload>>,
     /// CPUs used in the last window.
     pub usage: Option<f64>,
@@ -111,7 +107,6 @@ pub struct ContainerScore {
     /// Waiting in the last window, by cause; `None` where it is unknown.
     pub waiting: PerResource<Option<Wait>>,
     /// Time waited since the agent started.
-    #[serde(skip)]
     pub waited: PerResource<WaitSeconds>,
 }
 

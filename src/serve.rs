@@ -7,6 +7,5 @@ pub mod body;
 pub mod compression;
 pub mod connections;
 mod places;
-pub(crate) mod probes;
 pub mod tls;
 pub mod token_cache;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cluster::{ApiClient, ClusterError};
+use crate::cluster::ApiClient;
 use crate::contract::Prefix;
 
 #[derive(Debug, Clone, Args)]
@@ -34,7 +34,7 @@ pub struct ApiFlags {
 }
 
 impl ApiFlags {
-    pub async fn connect(&self) -> Result<ApiClient, ClusterError> {
+    pub async fn connect(&self) -> anyhow::Result<ApiClient> {
         ApiClient::connect_as_kubectl(self.kubeconfig.kubeconfig.as_ref(), None).await
     }
 }

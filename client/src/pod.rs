@@ -1,11 +1,8 @@
 //! A pod as the API server sends it, reduced to what labels need: names, CPU requests and the
 //! statuses of containers. Everything else is skipped as it is parsed: a pod can have 1.5 MB.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::{self, Formatter};
 
-use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -73,31 +70,14 @@ pub mod key {
     ];
 }
 
+/// The API server limits the annotations of an object to 256 KiB.
 fn known_keys<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    struct Known;
-    impl<'de> Visitor<'de> for Known {
-        type Value = BTreeMap<String, String>;
-
-        fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-            formatter.write_str("a map of strings")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
-            let mut known = BTreeMap::new();
-            while let Some(key) = pairs.next_key::<Cow<'_, str>>()? {
-                if key::ALL.contains(&&*key) || key.ends_with(key::CPU_WAIT_BUDGET) {
-                    known.insert(key.into_owned(), pairs.next_value()?);
-                } else {
-                    pairs.next_value::<IgnoredAny>()?;
-                }
-            }
-            Ok(known)
-        }
-    }
-    deserializer.deserialize_map(Known)
+    let mut keys = BTreeMap::<String, String>::deserialize(deserializer)?;
+    keys.retain(|key, _| key::ALL.contains(&key.as_str()) || key.ends_with(key::CPU_WAIT_BUDGET));
+    Ok(keys)
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
@@ -27,14 +26,17 @@ pub async fn reap(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let &ReapFlags { older_than, force, candidates, .. } = flags;
-    let mut nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
-    nodes.retain(|node| node.has_own_keys(prefix));
-    let scored = nodes.len();
-    let is_fresh = |node: &&NodeKeys| !is_stale(node, prefix, older_than, now);
-    let fresh: BTreeSet<String> =
-        nodes.iter().filter(is_fresh).map(|node| node.metadata.name.clone()).collect();
-    nodes.retain(|node| !fresh.contains(&node.metadata.name));
-    let stale = nodes.len();
+    // Without an age, all are cleared. Keys without a valid date count as stale.
+    let is_stale = |node: &NodeKeys| {
+        let Some(age) = older_than else { return true };
+        let pressure = NodePressure::from_annotations(prefix, &node.metadata.annotations);
+        let Ok(Some(pressure)) = pressure else { return true };
+        !matches!(pressure.freshness(now, age), Freshness::Fresh { .. })
+    };
+    let nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
+    let nodes = nodes.into_iter().filter(|node| node.has_own_keys(prefix));
+    let (nodes, fresh): (Vec<NodeKeys>, Vec<NodeKeys>) = nodes.partition(is_stale);
+    let (stale, scored) = (nodes.len(), nodes.len() + fresh.len());
     if older_than.is_some() && !force && stale * 2 > scored {
         bail!(
             "{stale} of {scored} nodes with a value are stale: that looks like an outage of the \
@@ -44,7 +46,7 @@ pub async fn reap(
     let (mut cleared, mut failed) = (0, 0);
     for node in nodes {
         let name = node.metadata.name.clone();
-        let written = match clear(api, prefix, older_than, node, now).await {
+        let written = match clear(api, prefix, node, is_stale).await {
             Ok(false) => Ok(()),
             Ok(true) => {
                 cleared += 1;
@@ -59,6 +61,7 @@ pub async fn reap(
     }
     writeln!(out, "{cleared} of {scored} nodes with a value cleared").context(CANNOT_WRITE)?;
     if candidates {
+        let fresh = fresh.into_iter().map(|node| node.metadata.name).collect();
         unmark(api, prefix, &fresh, out).await?;
     }
     if failed > 0 {
@@ -93,28 +96,12 @@ async fn unmark(
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";
 
-/// Whether to clear the Node. Without `older_than`, all are cleared. Keys without a valid date count as
-/// stale.
-fn is_stale(
-    node: &NodeKeys,
-    prefix: &Prefix,
-    older_than: Option<Duration>,
-    now: Timestamp,
-) -> bool {
-    let Some(age) = older_than else { return true };
-    match NodePressure::from_annotations(prefix, &node.metadata.annotations) {
-        Ok(Some(pressure)) => !matches!(pressure.freshness(now, age), Freshness::Fresh { .. }),
-        Ok(None) | Err(_) => true,
-    }
-}
-
 /// Clears a Node; `false` if it was deleted or its value was renewed after it was listed.
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,
-    older_than: Option<Duration>,
     mut node: NodeKeys,
-    now: Timestamp,
+    is_stale: impl Fn(&NodeKeys) -> bool,
 ) -> anyhow::Result<bool> {
     let own = OwnNode { api: api.clone(), name: node.metadata.name.clone() };
     for _ in 0..TRIES {
@@ -128,7 +115,7 @@ async fn clear(
             Err(CallError::NotFound) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        if !node.has_own_keys(prefix) || !is_stale(&node, prefix, older_than, now) {
+        if !node.has_own_keys(prefix) || !is_stale(&node) {
             return Ok(false);
         }
     }

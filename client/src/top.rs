@@ -1,7 +1,7 @@
 //! `top`: a node and what is scored on it by contention, live in a terminal, or as one table.
 
+pub mod connection;
 mod screen;
-pub mod snapshot;
 mod table;
 mod view;
 
@@ -13,9 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::output::print;
+use crate::snapshot::Snapshot;
 use screen::Screen;
 use table::{Choice, Frame, Size, lines};
-pub use view::View;
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 /// A source of snapshots.
 pub trait Source {
     /// The next snapshot, and a short description of its origin.
-    fn next(&mut self) -> impl Future<Output = anyhow::Result<(String, View)>>;
+    fn next(&mut self) -> impl Future<Output = anyhow::Result<(String, Snapshot)>>;
 
     /// Waits until the next snapshot can differ from the last one.
     fn pause(&self) -> impl Future<Output = ()>;
@@ -39,30 +39,31 @@ pub async fn show(source: impl Source) -> anyhow::Result<()> {
 /// trusted, since any server can send them.
 pub fn lines_of(
     [before, latest]: [&[u8]; 2],
-    columns: usize,
+    columns: u16,
     rows: usize,
 ) -> Result<Vec<String>, serde_json::Error> {
-    let (before, mut view) = (View::parse(before)?, View::parse(latest)?);
-    view.compute_cpu_use(&before);
-    let source = format!("agent {}", view.version);
-    let frame = Frame { source, view, error: None };
-    Ok(lines(&frame, Choice::default(), Size { columns, rows }))
+    let before: Snapshot = serde_json::from_slice(before)?;
+    let mut snapshot: Snapshot = serde_json::from_slice(latest)?;
+    snapshot.compute_cpu_use(&before);
+    let source = format!("agent {}", snapshot.version);
+    let frame = Frame { source, snapshot, error: None };
+    Ok(lines(&frame, Choice::default(), Size { columns: columns.into(), rows }))
 }
 
 /// The snapshots of a source, each with its rates since the one before.
 struct Frames<S> {
     source: S,
-    before: Option<View>,
+    before: Option<Snapshot>,
 }
 
 impl<S: Source> Frames<S> {
     async fn next(&mut self) -> anyhow::Result<Frame> {
-        let (source, mut view) = self.source.next().await?;
+        let (source, mut snapshot) = self.source.next().await?;
         if let Some(before) = &self.before {
-            view.compute_cpu_use(before);
+            snapshot.compute_cpu_use(before);
         }
-        self.before = Some(view.clone());
-        Ok(Frame { source, view, error: None })
+        self.before = Some(snapshot.clone());
+        Ok(Frame { source, snapshot, error: None })
     }
 }
 

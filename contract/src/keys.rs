@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use strum::IntoStaticStr;
+
 /// The DNS subdomain that all keys begin with, without the slash. Default: `psi-agent.io`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix(String);
@@ -62,7 +64,8 @@ impl fmt::Display for Prefix {
 }
 
 /// A key on a Node, or on a virt-launcher pod. The agent writes all keys of a Node in one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Key {
     /// Annotation: the largest of the counted resources (by default CPU and memory), 0 to 100.
     Score,
@@ -96,18 +99,7 @@ impl Key {
     /// The key as it is written on a Node, such as `psi-agent.io/score`.
     #[must_use]
     pub fn of(self, prefix: &Prefix) -> String {
-        let name = match self {
-            Key::Score => "score",
-            Key::Cpu => "cpu",
-            Key::Memory => "memory",
-            Key::Io => "io",
-            Key::ObservedAt => "observed-at",
-            Key::Basis => "basis",
-            Key::Pressure => "pressure",
-            Key::PressureMedium => "pressure-medium",
-            Key::PressureHigh => "pressure-high",
-            Key::MigrateFirst => "migrate-first",
-        };
+        let name: &str = self.into();
         format!("{prefix}/{name}")
     }
 }

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use strum::{EnumString, IntoStaticStr};
+
 use super::keys::{Key, Prefix};
 
 /// The score in one word. The agent applies hysteresis: a short peak does not change the level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Level {
     /// Below the first threshold.
     Low,
@@ -31,11 +34,7 @@ impl Level {
     /// The label's value: `low`, `medium` or `high`.
     #[must_use]
     pub fn word(self) -> &'static str {
-        match self {
-            Level::Low => "low",
-            Level::Medium => "medium",
-            Level::High => "high",
-        }
+        self.into()
     }
 
     /// The level that a Node's label shows; `None` without the label, or if it has another value.
@@ -58,15 +57,6 @@ impl Level {
             _ => Level::Low,
         });
         levels.max().unwrap_or(Level::Low)
-    }
-}
-
-impl FromStr for Level {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let mut levels = [Level::Low, Level::Medium, Level::High].into_iter();
-        levels.find(|level| level.word() == text).ok_or(())
     }
 }
 

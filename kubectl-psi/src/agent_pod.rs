@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use psi_agent_client::cluster::ApiClient;
-use psi_agent_client::top::snapshot::Connection;
-use psi_agent_client::top::{FETCH_INTERVAL, Source, View};
+use psi_agent_client::snapshot::Snapshot;
+use psi_agent_client::top::connection::Connection;
+use psi_agent_client::top::{FETCH_INTERVAL, Source};
 
 /// Label selector of the agents' pods.
 const SELECTOR: &str = "app.kubernetes.io/name=psi-agent";
@@ -34,7 +35,7 @@ impl AgentPod {
         Self { api, node, namespace, connection: None }
     }
 
-    async fn fetch(&mut self) -> anyhow::Result<View> {
+    async fn fetch(&mut self) -> anyhow::Result<Snapshot> {
         if let Some(mut kept) = self.connection.take()
             && let Ok(view) = kept.snapshot().await
         {
@@ -61,7 +62,7 @@ impl AgentPod {
 
     /// The running pod of the agent, with its port.
     async fn find(&self) -> anyhow::Result<(Api<Pod>, String, u16)> {
-        let (node, client) = (&self.node, self.api.client());
+        let (node, client) = (&self.node, self.api.client.clone());
         let selector = ListParams::default().labels(SELECTOR);
         let selector = selector.fields(&format!("spec.nodeName={node},status.phase=Running"));
         let pods: Api<Pod> = match &self.namespace {
@@ -88,7 +89,7 @@ impl AgentPod {
 }
 
 impl Source for AgentPod {
-    async fn next(&mut self) -> anyhow::Result<(String, View)> {
+    async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
         let fetched = tokio::time::timeout(TIMEOUT, self.fetch()).await;
         let view = fetched.with_context(|| {
             format!("the agent of node {} did not respond in {} s", self.node, TIMEOUT.as_secs())

@@ -8,14 +8,14 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tracing::field::display;
 
-use crate::agent_status::{CandidateName, PublishedValue};
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
+use crate::client::snapshot::{CandidateName, PublishedValue};
 use crate::clock;
 use crate::config::{Publish, RunConfig};
 use crate::contract::NodePressure;
 use crate::identity::Workload;
-use crate::own_metrics::{OwnMetrics, Publishes};
+use crate::own_metrics::OwnMetrics;
 use crate::publish::PublishedScore;
 use crate::publish::marker::Mark;
 use crate::publish::plan::WriteReason;
@@ -34,9 +34,8 @@ pub(super) fn start(
     adopt: oneshot::Sender<NodePressure>,
     metrics: &Arc<OwnMetrics>,
 ) {
-    let mode = config.publishing.publish.mode(&config.source);
-    metrics.publishes.set_heartbeat(config.publishing.heartbeat_interval);
-    metrics.publishes.set_mode(mode.into_str());
+    let (flags, mode) = (&config.publishing, config.publishing.publish.mode(&config.source));
+    metrics.set_publishing(mode.into_str(), flags.heartbeat_interval, flags.mark_candidate);
     if mode == Publish::Off {
         return;
     }
@@ -57,7 +56,7 @@ pub(super) fn start(
                     // This fails only while the agent stops, and has dropped the receiver.
                     let _ = adopt.send(**found);
                 }
-                record(&metrics.publishes, report);
+                record(&metrics, report);
             };
             publisher.take(&assessment, on_report).await;
         }
@@ -70,11 +69,11 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
     let mut findings = 0_u32;
     loop {
         match node.foreign_write().await {
-            Ok(None) => return metrics.publishes.restricted(),
+            Ok(None) => return metrics.restricted(),
             Ok(Some(allowed)) => {
                 findings = findings.saturating_add(1);
                 if findings == 2 {
-                    metrics.publishes.unrestricted(&allowed);
+                    metrics.unrestricted(&allowed);
                 }
             }
             // Some admission webhooks refuse dry runs.
@@ -87,31 +86,31 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
     }
 }
 
-fn record(publishes: &Publishes, report: &Report<'_>) {
+fn record(metrics: &OwnMetrics, report: &Report<'_>) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
             tracing::info!(score, "Continuing from the value that an earlier agent published");
         }
         Report::Written(published, reason) => {
-            publishes.published(value(published));
+            metrics.published(value(published));
             log("Published", published, *reason, None);
         }
         Report::WouldWrite(published, reason, patch) => {
-            publishes.would_publish(value(published));
+            metrics.published(value(published));
             log("Would publish", published, *reason, *patch);
         }
-        Report::Level(level) => publishes.set_level(level.word()),
-        Report::Failed(error) => publishes.failed(error, clock::now().unix_ms),
+        Report::Level(level) => metrics.set_level(level.word()),
+        Report::Failed(error) => metrics.publish_failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
-            publishes.candidates.named(candidate(workload), "most_relief");
+            metrics.candidate_named(candidate(workload), "most_relief");
         }
-        Report::Candidate(Err(reason)) => publishes.candidates.named(None, reason.into_str()),
+        Report::Candidate(Err(reason)) => metrics.candidate_named(None, reason.into_str()),
         Report::Marked(Ok(mark)) => {
-            publishes.candidates.written();
+            metrics.candidate_written();
             log_mark(mark);
         }
-        Report::Marked(Err(error)) => publishes.candidates.failed(error),
+        Report::Marked(Err(error)) => metrics.candidate_failed(error),
     }
 }
 
@@ -180,18 +179,18 @@ mod tests {
         let log = Log::default();
         let writer = log.clone();
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        let metrics = OwnMetrics::new(&[]).unwrap();
+        let metrics = OwnMetrics::default();
         tracing::subscriber::with_default(format.finish(), || {
-            record(&metrics.publishes, report);
+            record(&metrics, report);
         });
         String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
     }
 
     #[test]
     fn the_level_is_shown_whatever_the_node_gets() {
-        let metrics = OwnMetrics::new(&[]).unwrap();
-        record(&metrics.publishes, &Report::Level(Level::High));
-        assert_eq!(metrics.status().publish.level, Some("high"));
+        let metrics = OwnMetrics::default();
+        record(&metrics, &Report::Level(Level::High));
+        assert_eq!(metrics.status().publish.level.as_deref(), Some("high"));
     }
 
     #[test]

@@ -36,7 +36,6 @@ impl Ticks {
             }
             if tick.window.is_some() {
                 let assessment = self.assessor.advance(&tick);
-                self.metrics.observe_score(&assessment.score);
                 log_hidden(&assessment, &mut hidden);
                 log_absence(&assessment, &mut absence);
                 self.assessments.send_replace(Some(Arc::new(assessment)));
@@ -49,7 +48,7 @@ impl Ticks {
 fn log_pressure(start_message: &str, tick: &Tick, before: &mut Option<String>) {
     let reports = tick.node.reports;
     let reported = Resource::ALL.into_iter().filter(|&resource| *reports.of(resource));
-    let words: Vec<&str> = reported.map(Resource::word).collect();
+    let words: Vec<&str> = reported.map(Resource::into).collect();
     let now = if words.is_empty() { "off".to_owned() } else { words.join(", ") };
     match before {
         None => tracing::info!(cgroups = %tick.report.in_scope, pressure = %now, "{start_message}"),
@@ -70,7 +69,7 @@ fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
         assessment.score.population.map_or("workloads", |population| population.plural());
     for resource in Resource::ALL {
         let (count, had) = (*hidden.of(resource), *before.of(resource) > 0);
-        let resource = resource.word();
+        let resource = resource.into_str();
         if count > 0 && !had {
             tracing::warn!(
                 count,
@@ -89,7 +88,7 @@ fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
 fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>>) {
     let absence = assessment.score.absence;
     for resource in Resource::ALL {
-        let (now, resource_word) = (*absence.of(resource), resource.word());
+        let (now, resource_word) = (*absence.of(resource), resource.into_str());
         if let Some(why) =
             now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource))
         {

@@ -17,10 +17,9 @@ use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, METRICS, Peer, Refusal, Requirement};
-use crate::serve::body::{Body, chunked, method_not_allowed, not_encrypted, text, whole};
+use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Peer, READYZ};
+use crate::serve::body::{Body, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 
 const QUERY: &str = "/api/v1/query";
 const PRIORITIZE: &str = "/prioritize";
@@ -172,28 +171,11 @@ impl BridgeService {
     }
 
     fn metrics(&self) -> Response<Body> {
-        if let Ok(views) = self.views() {
-            for standing in STANDINGS {
-                self.own_metrics.set_nodes(standing, views.count(standing));
-            }
-        }
-        match self.own_metrics.render() {
-            Ok(metrics) => {
-                let format = "text/plain; version=0.0.4; charset=utf-8";
-                whole(StatusCode::OK, format, metrics.into())
-            }
-            Err(error) => {
-                tracing::error!(%error, "Cannot render the bridge's own metrics");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot render the metrics.\n")
-            }
-        }
-    }
-}
-
-impl ProbeTarget for BridgeService {
-    /// Always healthy: if the event loop did not run, there would be no response.
-    fn livez(&self) -> Response<Body> {
-        text(StatusCode::OK, "ok\n")
+        let views = self.views().ok();
+        let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
+        let nodes = STANDINGS.map(|standing| (standing, count(standing)));
+        let format = "text/plain; version=0.0.4; charset=utf-8";
+        whole(StatusCode::OK, format, self.own_metrics.render(nodes.into()).into())
     }
 
     fn readyz(&self) -> Response<Body> {
@@ -208,8 +190,8 @@ impl ProbeTarget for BridgeService {
 impl Service for BridgeService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
         let path = request.uri().path();
-        if self.rules.requirement(peer, path, None) == Requirement::Refused(Refusal::NotEncrypted) {
-            return not_encrypted();
+        if let Err((status, reason)) = self.rules.requirement(peer, path, None) {
+            return text(status, reason);
         }
         let methods = match path {
             QUERY => "GET, POST",
@@ -231,7 +213,8 @@ impl Service for BridgeService {
             PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
             METRICS => self.metrics(),
             READYZ => self.readyz(),
-            _ => self.livez(),
+            // Always healthy: if the event loop did not run, there would be no response.
+            _ => text(StatusCode::OK, "ok\n"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Checks of the API server: the pods, the agent's Node, and what the agent's account may write.
 
 use super::finding::{Finding, warn};
-use crate::client::cluster::{ClusterError, OwnNode, block_on};
+use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{CheckConfig, PodSource, Publish, SourceFlags};
 use crate::pod_source::{connect, list};
 
@@ -21,16 +21,16 @@ pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
             findings.push(("node", own_node(node).await));
             findings.extend(restriction(node).await.map(|finding| ("admission", finding)));
         }
-        Ok::<_, ClusterError>(findings)
+        anyhow::Ok(findings)
     });
-    findings.unwrap_or_else(|error| vec![("names", warn(error, NO_ACCESS))])
+    findings.unwrap_or_else(|error| vec![("names", warn(format!("{error:#}"), NO_ACCESS))])
 }
 
 /// Checks the list of pods, from which series get their labels.
 async fn pod_names(source: &SourceFlags, node: Option<&OwnNode>) -> Finding {
     match list(source, node).await {
         Ok(pods) => {
-            let count = pods.map_or(0, |index| index.len());
+            let count = pods.map_or(0, |index| index.count());
             Ok(format!("{count} pods of this node listed"))
         }
         Err(error) if node.is_none() => {

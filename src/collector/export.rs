@@ -19,27 +19,22 @@ pub(super) fn read_stats(
     let on = state.controllers(files, dir);
     let spec = groups.spec || everything;
     let (memory, processes) = (on.memory && groups.memory, groups.processes);
-    let page = on.memory && everything;
-    let throttled = files.read_if(everything, |buffer| dir.cpu_stat_local(buffer));
     Some(Box::new(CgroupStats {
         cpu: CpuStats {
             stat: files.read_if(groups.cpu || everything, |buffer| dir.cpu_stat(buffer)),
-            throttled_local_us: throttled.and_then(|stat| stat.throttled_us),
             max: files.read_if(on.cpu && spec, |buffer| dir.cpu_max(buffer)),
             weight: files.read_if(on.cpu && groups.spec, |buffer| dir.cpu_weight(buffer)),
         },
         memory: MemoryStats {
-            current: files.read_if(memory || page, |buffer| dir.memory_current(buffer)),
+            current: files
+                .read_if(memory || on.memory && everything, |buffer| dir.memory_current(buffer)),
             stat: files.read_if(memory, |buffer| dir.memory_stat(buffer)),
             events: files.read_if(memory, |buffer| dir.memory_events(buffer)),
-            events_local: files.read_if(page, |buffer| dir.memory_events_local(buffer)),
             max: files.read_if(on.memory && spec, |buffer| dir.memory_max(buffer)),
-            high: files.read_if(page, |buffer| dir.memory_high(buffer)),
             swap_current: files.read_if(memory, |buffer| dir.memory_swap_current(buffer)),
             peak: files.read_if(memory, |buffer| dir.memory_peak(buffer)),
         },
         io: if on.io && groups.io { files.io_stat(dir).flatten() } else { None },
-        io_max: files.read_if(on.io && everything, |buffer| dir.io_max(buffer)),
         pids_current: files.read_if(on.pids && processes, |buffer| dir.pids_current(buffer)),
         pids_max: files.read_if(on.pids && processes, |buffer| dir.pids_max(buffer)),
         processes: files.read_if(processes, |buffer| dir.process_count(buffer)),

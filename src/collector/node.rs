@@ -1,18 +1,16 @@
 //! Reads the node's own files, and the cgroups above all pods.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::population::above_pods;
 use super::state::is_fresh;
 use crate::cgroup_path::Place;
-use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
-use crate::kernel::cgroup_tree::{CgroupNode, CgroupTree};
-use crate::kernel::io_stat::Device;
+use crate::kernel::cgroup_dir::{CgroupDir, Resource};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadError, ReadErrorKind};
+use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::NodeSample;
 use crate::waiting::disk_rates::disk_rates;
 use crate::waiting::files::Files;
@@ -24,78 +22,67 @@ use crate::waiting::series::{PressureReadings, Reading};
 pub(super) struct NodeReader {
     pub(super) proc: ProcRoot,
     pub(super) pressure: PressureReadings,
-    devices: Arc<BTreeMap<Device, String>>,
     /// What ticks have read.
     pub(super) readings: NodeReadings,
 }
 
 impl NodeReader {
     pub(super) fn new(proc: ProcRoot) -> Self {
-        Self {
-            proc,
-            pressure: PressureReadings::default(),
-            devices: Arc::default(),
-            readings: NodeReadings::default(),
-        }
+        Self { proc, pressure: PressureReadings::default(), readings: NodeReadings::default() }
     }
 
     /// The node's pressures, which both passes share.
-    fn read_pressures(&mut self, root: &Arc<CgroupRoot>, files: &mut Files) -> PressureReadings {
+    fn read_pressures(&mut self, tree: &CgroupTree, files: &mut Files) -> PressureReadings {
         for resource in Resource::ALL {
             let kept = self.pressure.of_mut(resource);
             let now = files.clock.now().at;
             if kept.is_none_or(|kept| !is_fresh(kept.at, now)) {
-                *kept = read_pressure(&self.proc, root, resource, files);
+                *kept = read_pressure(&self.proc, tree, resource, files);
             }
         }
         self.pressure
     }
 
-    /// What a scrape reads of the node.
-    pub(super) fn sample(&mut self, root: &Arc<CgroupRoot>, files: &mut Files) -> NodeSample {
-        let pressure = self.read_pressures(root, files);
+    /// What a scrape reads of the node; the names of disks only where `has_io`.
+    pub(super) fn sample(
+        &mut self,
+        tree: &CgroupTree,
+        files: &mut Files,
+        has_io: bool,
+    ) -> NodeSample {
+        let pressure = self.read_pressures(tree, files);
+        let disks = files.read_if(has_io, |buffer| self.proc.disks(buffer)).unwrap_or_default();
         NodeSample {
             pressure,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
-            cpu_times: files
-                .timed(|files| files.read_by(|buffer| self.proc.cpu_times(buffer)).flatten()),
-            reclaim: files.read_by(|buffer| self.proc.reclaim(buffer)).flatten(),
+            cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
-            devices: Arc::clone(&self.devices),
+            devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
         }
-    }
-
-    pub(super) fn read_device_names(&mut self, files: &mut Files) {
-        let names = files.read_by(|buffer| self.proc.device_names(buffer));
-        self.devices = Arc::new(names.unwrap_or_default());
     }
 
     /// What a tick reads of the node, except its run delay. If no task waited for memory since the
     /// tick before, no limit above the pods delayed any task, so these cgroups are not read again.
     pub(super) fn read(&mut self, tree: &CgroupTree, files: &mut Files) {
-        let pressure = self.read_pressures(tree.root(), files);
+        let pressure = self.read_pressures(tree, files);
         let (proc, readings) = (&self.proc, &mut self.readings);
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
-        readings
-            .cpu_times
-            .push(files.timed(|files| files.read_by(|buffer| proc.cpu_times(buffer)).flatten()));
-        readings
-            .reclaim
-            .push(files.timed(|files| files.read_by(|buffer| proc.reclaim(buffer)).flatten()));
+        readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
+        readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
-        readings.disks.push(files.timed(|files| files.read_by(|buffer| proc.disks(buffer))));
+        readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
         if readings.swaps_in() {
             let swaps = files.read_by(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
-            let names = files.read_by(|buffer| proc.device_names(buffer)).unwrap_or_default();
-            let is_swap = |(device, name)| swaps.contains(&name).then_some(device);
-            readings.swap_devices = names.into_iter().filter_map(is_swap).collect();
+            let disks = readings.disks.value().into_iter().flatten();
+            let swaps = disks.filter(|(_, disk)| swaps.contains(&disk.name));
+            readings.swap_devices = swaps.map(|(device, _)| *device).collect();
         }
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {
-            let above: Vec<&CgroupDir> = above_all_pods(tree).map(|node| &node.dir).collect();
+            let above: Vec<&CgroupDir> = above_all_pods(tree).collect();
             let hits = files.timed(|files| read_limit_hits(files, above.iter().copied()));
             readings.limit_hits.push(hits);
             // The topmost cgroup includes the memory of all cgroups below it.
@@ -114,19 +101,26 @@ impl NodeReader {
     /// Reads the run delay of all tasks, or forgets it where it is not needed.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
         if is_needed {
-            let read =
-                |files: &mut Files| files.read_by(|buffer| self.proc.run_delay(buffer)).flatten();
-            self.readings.run_delay_ns.push(files.timed(read));
+            let delay = dated(files, |buffer| self.proc.run_delay(buffer));
+            self.readings.run_delay_ns.push(delay);
         } else {
             self.readings.run_delay_ns.clear();
         }
     }
 }
 
-fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupNode> {
-    let above = above_pods(tree.nodes());
-    tree.nodes().filter(move |node| {
-        node.cgroup.place == Place::Host && above.contains(Path::new(&*node.cgroup.path))
+/// Reads a file of the node; `None` where it does not exist, or could not be read.
+fn dated<T>(
+    files: &mut Files,
+    read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
+) -> Option<Reading<T>> {
+    files.timed(|files| files.read_by(read).flatten())
+}
+
+fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupDir> {
+    let above = above_pods(tree.dirs());
+    tree.dirs().filter(move |dir| {
+        dir.cgroup.place == Place::Host && above.contains(Path::new(&*dir.cgroup.path))
     })
 }
 
@@ -134,16 +128,16 @@ fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupNode> {
 /// (SELinux).
 fn read_pressure(
     proc: &ProcRoot,
-    root: &Arc<CgroupRoot>,
+    tree: &CgroupTree,
     resource: Resource,
     files: &mut Files,
 ) -> Option<Reading<Pressure>> {
     let buffer = &mut files.buffer;
-    let read = match proc.pressure(resource, buffer) {
-        Err(ReadError { kind: ReadErrorKind::Refused(_), .. }) => {
-            CgroupDir::open(root, "/", false).and_then(|dir| dir.pressure(resource, buffer))
+    let read = match (proc.pressure(resource, buffer), tree.root_dir()) {
+        (Err(ReadError { kind: ReadErrorKind::Refused(_), .. }), Some(root)) => {
+            root.pressure(resource, buffer)
         }
-        read => read,
+        (read, _) => read,
     };
     let value = match read {
         // PSI is off on this node, which is not an error.

@@ -6,118 +6,135 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cgroup_path::{Place, PodLevel, PodUid, Unit};
+use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
-use crate::kernel::cgroup_tree::CgroupNode;
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
 use crate::waiting::Population;
+use crate::waiting::reader::Dirs;
 
 /// Time after which a node that has another kind of workloads is scored by it.
 const CHANGE_AFTER: Duration = Duration::from_secs(60);
 
-/// A scored container or unit.
+/// A container or unit that can be scored.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    pub(super) node: &'a CgroupNode,
+    kind: Kind,
+    pub(super) dir: &'a CgroupDir,
     /// Its pod's labels; `None` for units, and without a source of pods.
     pub(super) workload: Option<Arc<Workload>>,
 }
 
-/// The cgroups of pods by uid.
-pub(super) type Pods<'a> = HashMap<&'a PodUid, &'a CgroupNode>;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Vm,
+    Container,
+    UnitVm,
+    Unit,
+}
 
-/// What the cgroups of a node are, before one kind is selected.
-#[derive(Debug, Default)]
+/// What the cgroups of a node are, before one population is selected.
+#[derive(Debug)]
 pub(super) struct Workloads<'a> {
-    pub(super) pods: Pods<'a>,
-    vms: Vec<Member<'a>>,
-    containers: Vec<Member<'a>>,
-    unit_vms: Vec<Member<'a>>,
-    units: Vec<Member<'a>>,
+    /// The cgroups of pods by uid.
+    pods: HashMap<&'a str, &'a CgroupDir>,
+    all: Vec<Member<'a>>,
 }
 
 impl<'a> Workloads<'a> {
-    /// `has_tasks` says whether a cgroup outside units has processes of its own. Targets of a
-    /// migration before their handover, and pods that are not listed yet, are left out.
+    /// `has_tasks` says whether a cgroup outside units has processes of its own.
     pub(super) fn of(
-        nodes: impl Iterator<Item = (&'a CgroupNode, &'a PodMatch)>,
-        mut has_tasks: impl FnMut(&CgroupNode) -> bool,
+        dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
+        mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
-        let (mut all, mut units) = (Self::default(), HashSet::new());
-        for (node, found) in nodes {
-            let path = &*node.cgroup.path;
-            match &node.cgroup.place {
-                Place::Pod(pod) => all.add_of_pod(node, found, &pod.level, &pod.uid),
-                Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {}
+        let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
+        for (dir, found) in dirs {
+            let path = &*dir.cgroup.path;
+            let kind = match &dir.cgroup.place {
+                Place::Root => None,
+                Place::Pod(pod) => {
+                    if pod.level == PodLevel::Pod {
+                        pods.insert(&*pod.uid, dir);
+                    }
+                    kind_in_pod(&pod.level, found)
+                }
+                Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
+                    None
+                }
                 Place::Host => {
                     let unit = Unit::of_path(path);
-                    if unit.is_some() || !path.ends_with(".slice") && has_tasks(node) {
-                        units.insert(Path::new(path));
-                        let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
-                        let members = if is_vm { &mut all.unit_vms } else { &mut all.units };
-                        members.push(Member { node, workload: None });
-                    }
+                    let is_unit = unit.is_some() || !path.ends_with(".slice") && has_tasks(dir);
+                    let is_vm = unit.is_some_and(|unit| unit.vm.is_some());
+                    is_unit.then_some(if is_vm { Kind::UnitVm } else { Kind::Unit })
                 }
-                Place::Root | Place::MountUnit => {}
+            };
+            if matches!(kind, Some(Kind::UnitVm | Kind::Unit)) {
+                units.insert(Path::new(path));
             }
+            let workload = || found.workload().cloned();
+            all.extend(kind.map(|kind| Member { kind, dir, workload: workload() }));
         }
-        all
+        Self { pods, all }
     }
 
-    fn add_of_pod(
-        &mut self,
-        node: &'a CgroupNode,
-        found: &PodMatch,
-        level: &PodLevel,
-        uid: &'a PodUid,
-    ) {
-        if *level == PodLevel::Pod {
-            self.pods.insert(uid, node);
-        }
-        let workload = found.workload();
-        let awaits_handover =
-            workload.and_then(|workload| workload.vm.as_ref()).is_some_and(|vm| vm.awaits_handover);
-        if matches!(level, PodLevel::Container(_))
-            && *found != PodMatch::NotListed
-            && !awaits_handover
-        {
-            let is_vm = workload.is_some_and(|workload| workload.is_vm());
-            let members = if is_vm { &mut self.vms } else { &mut self.containers };
-            members.push(Member { node, workload: workload.cloned() });
-        }
+    fn has(&self, kind: Kind) -> bool {
+        self.all.iter().any(|member| member.kind == kind)
     }
 
     /// What is to be scored. On a node of a cluster, units never are.
     pub(super) fn population(&self, in_cluster: bool) -> Population {
-        if !self.vms.is_empty() {
+        if self.has(Kind::Vm) {
             Population::Vms
         } else if in_cluster || !self.pods.is_empty() {
             Population::Containers
-        } else if !self.unit_vms.is_empty() {
+        } else if self.has(Kind::UnitVm) {
             Population::Vms
         } else {
             Population::Units
         }
     }
 
-    /// The members of this population, and of a host without pods the other units.
-    pub(super) fn members(&mut self, population: Population) -> (Vec<Member<'a>>, Vec<Member<'a>>) {
-        let take = std::mem::take;
-        let (mut vms, containers) = (take(&mut self.vms), take(&mut self.containers));
-        let (unit_vms, mut units) = (take(&mut self.unit_vms), take(&mut self.units));
-        match population {
-            Population::Vms if vms.is_empty() => (unit_vms, units),
-            Population::Vms => (vms, Vec::new()),
-            Population::Containers => {
-                vms.extend(containers);
-                (vms, Vec::new())
-            }
-            Population::Units => {
-                units.extend(unit_vms);
-                (units, Vec::new())
-            }
-        }
+    /// Takes the members of this population.
+    pub(super) fn take(&mut self, population: Population) -> Vec<Member<'a>> {
+        let kinds: &[Kind] = match population {
+            Population::Vms if self.has(Kind::Vm) => &[Kind::Vm],
+            Population::Vms => &[Kind::UnitVm],
+            Population::Containers => &[Kind::Vm, Kind::Container],
+            Population::Units => &[Kind::UnitVm, Kind::Unit],
+        };
+        self.all.extract_if(.., |member| kinds.contains(&member.kind)).collect()
     }
+
+    /// All workloads of these cgroups except the members that were taken.
+    pub(super) fn others(
+        &self,
+        dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
+        taken: &[Member<'_>],
+    ) -> Vec<&'a CgroupDir> {
+        if self.pods.is_empty() {
+            return self.all.iter().map(|member| member.dir).collect();
+        }
+        let taken: HashSet<CgroupId> = taken.iter().map(|member| member.dir.cgroup.id).collect();
+        workloads(dirs).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
+    }
+
+    /// The directories of a container and of its pod.
+    pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
+        let uid = if let Place::Pod(pod) = &container.cgroup.place { &*pod.uid } else { "" };
+        Dirs { container, pod: self.pods.get(uid).copied() }
+    }
+}
+
+/// `None` for what is no container, the target of a migration before its handover, and containers
+/// of pods that are not listed yet.
+fn kind_in_pod(level: &PodLevel, found: &PodMatch) -> Option<Kind> {
+    let workload = found.workload();
+    let vm = workload.and_then(|workload| workload.vm.as_ref());
+    let is_member = matches!(level, PodLevel::Container(_))
+        && *found != PodMatch::NotListed
+        && !vm.is_some_and(|vm| vm.awaits_handover);
+    let is_vm = workload.is_some_and(|workload| workload.is_vm());
+    is_member.then_some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
 /// The kind of workloads that is scored. It changes only when the node has had another kind for a
@@ -148,23 +165,23 @@ impl Selector {
 /// Cgroups that together hold all tasks of the node, each task once: containers, and the topmost
 /// cgroups without a pod below them.
 pub(super) fn workloads<'a>(
-    nodes: impl Iterator<Item = &'a CgroupNode> + Clone,
-) -> impl Iterator<Item = &'a CgroupNode> {
-    let above = above_pods(nodes.clone());
-    nodes.filter(move |node| match &node.cgroup.place {
+    dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
+) -> impl Iterator<Item = &'a CgroupDir> {
+    let above = above_pods(dirs.clone());
+    dirs.filter(move |dir| match &dir.cgroup.place {
         Place::Pod(pod) => matches!(pod.level, PodLevel::Container(_)),
         Place::Host => {
-            let path = Path::new(&*node.cgroup.path);
+            let path = Path::new(&*dir.cgroup.path);
             !above.contains(path) && path.parent().is_some_and(|parent| above.contains(parent))
         }
-        Place::Root | Place::MountUnit => false,
+        Place::Root => false,
     })
 }
 
 /// Paths of the cgroups above pods: the root, kubepods and its QoS classes.
-pub(super) fn above_pods<'a>(nodes: impl Iterator<Item = &'a CgroupNode>) -> HashSet<&'a Path> {
+pub(super) fn above_pods<'a>(dirs: impl Iterator<Item = &'a CgroupDir>) -> HashSet<&'a Path> {
     let is_pod = |place: &Place| matches!(place, Place::Pod(pod) if pod.level == PodLevel::Pod);
-    let pods = nodes.filter(|node| is_pod(&node.cgroup.place));
+    let pods = dirs.filter(|dir| is_pod(&dir.cgroup.place));
     // Hundreds of pods have a handful of parents.
     let parents: HashSet<&Path> =
         pods.filter_map(|pod| Path::new(&*pod.cgroup.path).parent()).collect();

@@ -4,13 +4,15 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use super::node::NodeReader;
 use super::population::Member;
 use super::state::States;
 use super::threads::is_young;
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
-use crate::kernel::own_process::own_cgroup_inode;
+use crate::kernel::cgroup_dir::CgroupId;
+use crate::kernel::own_process::own_cgroup;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::process_dir::TaskId;
+use crate::waiting::Population;
 use crate::waiting::files::Files;
 
 /// How often all processes are listed; at every tick while a container is young.
@@ -31,28 +33,31 @@ pub(super) struct ProcessFinder {
 impl ProcessFinder {
     /// A finder that keeps at most this number of handles open.
     pub(super) fn new(handles: usize) -> Self {
-        Self {
-            others: HashMap::new(),
-            scanned_at: None,
-            handles,
-            own_container: own_cgroup_inode().map(CgroupId),
-        }
+        Self { others: HashMap::new(), scanned_at: None, handles, own_container: own_cgroup() }
     }
 
-    /// Updates the processes of these containers. Of a container without vCPUs, threads are kept only
-    /// with `all_threads`.
+    /// Updates the processes of the scored containers. Of a container without vCPUs, threads are kept
+    /// only where the node has no CPU pressure.
     pub(super) fn follow(
         &mut self,
-        proc: &ProcRoot,
-        containers: &[&Member<'_>],
-        all_threads: bool,
+        node: &NodeReader,
+        population: Population,
+        members: &[Member<'_>],
         states: &mut States,
         files: &mut Files,
     ) {
         let now = files.clock.now().at;
+        // Without pressure, threads show the wait of any container.
+        let all_threads = node.readings.pressure.cpu.last().is_none();
+        let may_be_vm = |member: &&Member<'_>| match population {
+            Population::Vms => true,
+            Population::Containers => all_threads || member.workload.is_none(),
+            Population::Units => all_threads,
+        };
+        let containers: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
         let (mut any_young, mut any_ended) = (false, false);
-        for Member { node, .. } in containers {
-            let threads = &mut states.entry(node.cgroup.id).or_default().threads;
+        for Member { dir, .. } in &containers {
+            let threads = &mut states.entry(dir.cgroup.id).or_default().threads;
             if threads.since.is_none() {
                 // A process that belonged to no container may belong to this one.
                 self.others.clear();
@@ -65,16 +70,17 @@ impl ProcessFinder {
             return;
         }
         self.scanned_at = Some(now);
-        let all_read = self.scan(proc, containers, states, files, now);
+        let all_read = self.scan(&node.proc, &containers, states, files, now);
         let mut handles = self.handles;
-        for Member { node, .. } in containers {
-            let Some(state) = states.get_mut(&node.cgroup.id) else { continue };
+        for Member { dir, .. } in &containers {
+            let Some(state) = states.get_mut(&dir.cgroup.id) else { continue };
             let threads = &mut state.threads;
             let listed = threads.list(all_threads, files, now);
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
-            threads.hidden = !listed || !complete && is_populated(node, files);
+            threads.hidden =
+                !listed || !complete && dir.populated(&mut files.buffer) == Ok(Some(true));
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();
@@ -95,12 +101,12 @@ impl ProcessFinder {
         let Some(ids) = files.note(proc.processes()) else { return false };
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
-        let cgroups = containers.iter().map(|member| &member.node.cgroup);
+        let cgroups = containers.iter().map(|member| &member.dir.cgroup);
         let named = cgroups
             .filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
         let owners: HashMap<&[u8], CgroupId> = named.collect();
         let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
-        let scored = containers.iter().filter_map(|member| states.get(&member.node.cgroup.id));
+        let scored = containers.iter().filter_map(|member| states.get(&member.dir.cgroup.id));
         let known: HashSet<TaskId> =
             scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
         let mut first_error = None;
@@ -144,12 +150,6 @@ fn owner_of(
         return own;
     }
     path.split(|&byte| byte == b'/').find_map(|name| owners.get(name).copied())
-}
-
-/// Whether there are tasks in a cgroup or below it.
-fn is_populated(node: &CgroupNode, files: &mut Files) -> bool {
-    let populated = node.dir.populated(&mut files.buffer);
-    populated.is_ok_and(|populated| populated == Some(true))
 }
 
 #[cfg(test)]

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
-use crate::kernel::cgroup_dir::{CgroupDir, Resource};
-use crate::kernel::cgroup_tree::{CgroupId, CgroupNode};
+use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, Resource};
 use crate::kernel::counters::{Controllers, CpuStat};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::files::Files;
-use crate::waiting::readings::{CpuCounters, Readings};
+use crate::waiting::readings::{CpuCounters, Readings, Threads};
 use crate::waiting::series::{PressureReadings, Reading, Window};
 
 /// Minimum time between two reads of the same pressure file, by either pass. Each read ends one of
@@ -51,17 +50,17 @@ impl CgroupState {
     pub(super) fn pressures(
         &mut self,
         files: &mut Files,
-        cgroup: &CgroupNode,
+        dir: &CgroupDir,
         resources: &[Resource],
         node: &PressureReadings,
     ) -> Option<PressureReadings> {
-        if cgroup.dir.is_root_cgroup() {
+        if dir.is_root_cgroup() {
             return Some(*node);
         }
         let mut readings = PressureReadings::default();
         if *node == PressureReadings::default() {
             // PSI is off on the whole node, so the files do not exist.
-            return files.is_alive(cgroup).then_some(readings);
+            return files.is_alive(dir).then_some(readings);
         }
         for &resource in resources {
             let of_node = *node.of(resource);
@@ -75,7 +74,7 @@ impl CgroupState {
                     KeptPressure { at: of_node.at, ..*kept }
                 }
                 _ => {
-                    let pressure = files.pressure(cgroup, resource)?;
+                    let pressure = files.pressure(dir, resource)?;
                     KeptPressure { at: files.clock.now().at, node, pressure }
                 }
             };
@@ -85,19 +84,21 @@ impl CgroupState {
         Some(readings)
     }
 
-    /// What ticks have read of this cgroup, with its new pressures; `None` if it was removed. Its
-    /// counters were 0 at the tick before if it was created since then.
-    pub(super) fn read_pressure(
+    /// What ticks have read of this cgroup, with its new CPU pressure and, if it is scored, its other
+    /// pressures and its threads; `None` if it was removed. Its counters were 0 at the tick before if
+    /// it was created since then.
+    pub(super) fn begin_tick(
         &mut self,
         files: &mut Files,
-        node: &CgroupNode,
-        resources: &[Resource],
+        dir: &CgroupDir,
+        is_scored: bool,
         of_node: &PressureReadings,
         tick_before: Option<Moment>,
-    ) -> Option<(&mut Readings, &mut ContainerThreads)> {
-        let pressures = self.pressures(files, node, resources, of_node)?;
+    ) -> Option<&mut Readings> {
+        let resources: &[Resource] = if is_scored { &Resource::ALL } else { &[Resource::Cpu] };
+        let pressures = self.pressures(files, dir, resources, of_node)?;
         let readings = self.readings.get_or_insert_with(|| {
-            let made_at = node.cgroup.made_at_s;
+            let made_at = dir.cgroup.made_at_s;
             let is_new =
                 |before: &Moment| made_at.is_some_and(|made_at| made_at > before.unix_ms / 1000);
             tick_before.filter(is_new).map(|before| since(before.at)).unwrap_or_default()
@@ -105,24 +106,25 @@ impl CgroupState {
         for &resource in resources {
             readings.pressure.of_mut(resource).push(*pressures.of(resource));
         }
-        Some((readings, &mut self.threads))
+        // If its CPU pressure has not changed, none of its tasks waited.
+        let may_wait = readings.pressure.cpu.moved();
+        readings.threads =
+            if is_scored { self.threads.read(may_wait, files) } else { Threads::NotRead };
+        Some(readings)
     }
 
     /// Controllers that are on; all of them where the file can't be read.
     pub(super) fn controllers(&mut self, files: &mut Files, dir: &CgroupDir) -> Controllers {
-        let read = |files: &mut Files| {
-            Some(files.read(|buffer| dir.controllers(buffer)).flatten().unwrap_or(Controllers::ALL))
-        };
-        read_slowly(&mut self.controllers, files, read).unwrap_or(Controllers::ALL)
+        read_slowly(&mut self.controllers, files, |files| {
+            files.read(|buffer| dir.controllers(buffer)).flatten().unwrap_or(Controllers::ALL)
+        })
     }
 
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
-        let read = |files: &mut Files| {
-            let count = files.read(|buffer| dir.process_count(buffer)).flatten();
-            Some(count.is_some_and(|count| count > 0))
-        };
-        read_slowly(&mut self.has_tasks, files, read).unwrap_or(false)
+        read_slowly(&mut self.has_tasks, files, |files| {
+            files.read(|buffer| dir.process_count(buffer)).flatten().is_some_and(|count| count > 0)
+        })
     }
 }
 
@@ -142,13 +144,15 @@ fn since(at: Instant) -> Box<Readings> {
 fn read_slowly<T: Copy>(
     kept: &mut Option<Reading<T>>,
     files: &mut Files,
-    read: impl FnOnce(&mut Files) -> Option<T>,
-) -> Option<T> {
+    read: impl FnOnce(&mut Files) -> T,
+) -> T {
     let now = files.clock.now().at;
-    if kept.is_none_or(|kept| now.saturating_duration_since(kept.at) >= SLOW_INTERVAL) {
-        *kept = files.timed(read);
-    }
-    kept.map(|kept| kept.value)
+    let is_fresh = |at| now.saturating_duration_since(at) < SLOW_INTERVAL;
+    let reading = match *kept {
+        Some(reading) if is_fresh(reading.at) => reading,
+        _ => Reading { at: now, value: read(files) },
+    };
+    kept.insert(reading).value
 }
 
 /// Whether a pressure file was read too recently to be read again.

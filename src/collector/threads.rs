@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::kernel::process_dir::{ProcessDir, TaskId, ThreadDir};
+use crate::kernel::ReadError;
+use crate::kernel::process_dir::{TaskDir, TaskId};
 use crate::kernel::task_text::TaskTimes;
-use crate::kernel::{ReadBuffer, ReadError};
 use crate::waiting::files::Files;
 use crate::waiting::readings::{ThreadReading, Threads};
 use crate::waiting::series::{Reading, Window};
@@ -27,16 +27,16 @@ pub(super) struct ContainerThreads {
 
 #[derive(Debug)]
 pub(super) struct Process {
-    dir: ProcessDir,
+    dir: TaskDir,
     threads: HashMap<TaskId, Thread>,
     since: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Thread {
     is_vcpu: bool,
     /// `None` for a thread that is not read, since only vCPU threads are.
-    dir: Option<ThreadDir>,
+    dir: Option<TaskDir>,
     times: Window<TaskTimes>,
     was_runnable: bool,
 }
@@ -47,7 +47,7 @@ pub(super) fn is_young(since: Instant, now: Instant) -> bool {
 
 impl ContainerThreads {
     /// Adds a process, whose threads are not listed yet.
-    pub(super) fn add(&mut self, id: TaskId, dir: ProcessDir, now: Instant) {
+    pub(super) fn add(&mut self, id: TaskId, dir: TaskDir, now: Instant) {
         self.processes.insert(id, Process { dir, threads: HashMap::new(), since: now });
     }
 
@@ -125,7 +125,10 @@ impl Process {
         for id in self.dir.threads()? {
             let thread = match before.remove(&id) {
                 Some(thread) if thread.is_vcpu || !names_change => Ok(thread),
-                known => Thread::open(&self.dir, id, known, &mut files.buffer),
+                known => self.dir.thread(id.number).and_then(|dir| {
+                    let is_vcpu = dir.is_vcpu(&mut files.buffer)?;
+                    Ok(Thread { is_vcpu, dir: Some(dir), ..known.unwrap_or_default() })
+                }),
             };
             match thread {
                 Ok(thread) => _ = self.threads.insert(id, thread),
@@ -138,20 +141,6 @@ impl Process {
 }
 
 impl Thread {
-    /// Opens a thread which may be known, by another name.
-    fn open(
-        process: &ProcessDir,
-        id: TaskId,
-        known: Option<Self>,
-        buffer: &mut ReadBuffer,
-    ) -> Result<Self, ReadError> {
-        let dir = process.thread(id.number)?;
-        let is_vcpu = dir.is_vcpu(buffer)?;
-        let (times, was_runnable) =
-            known.map(|known| (known.times, known.was_runnable)).unwrap_or_default();
-        Ok(Self { is_vcpu, dir: Some(dir), times, was_runnable })
-    }
-
     /// `None` for a thread that is not read.
     fn read(
         &mut self,

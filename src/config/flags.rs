@@ -107,7 +107,7 @@ pub struct ScoreFlags {
 
     /// Resources in the score, which is the largest of their contentions
     #[arg(long, env = "PSI_AGENT_SCORE_RESOURCES", value_name = "RESOURCES",
-          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::word))]
+          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::into))]
     pub score_resources: Vec<Resource>,
 }
 

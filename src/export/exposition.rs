@@ -3,31 +3,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
-use super::families::{FAMILIES, Family, FamilyGroup, Number, Source};
-use super::series::{SeriesLabels, push_label};
+use super::families::{FAMILIES, FamilyGroup, Source};
+use super::series::SeriesLabels;
 use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
-
-/// Size from which a chunk is complete.
-pub(super) const CHUNK_BYTES: usize = 64 * 1024;
-
-/// Capacity beyond [`CHUNK_BYTES`] for the line that completes a chunk. Few lines are longer.
-pub(super) const LINE_BYTES: usize = 1024;
+use crate::text_format::{CHUNK_BYTES, Family, LINE_BYTES, Lines, Number, push_label};
 
 #[derive(Debug)]
 pub struct Exposition {
     sample: Arc<ScrapeSample>,
     labels: Vec<Arc<SeriesLabels>>,
-    device_labels: BTreeMap<Device, String>,
-    groups: Vec<FamilyGroup>,
-    position: Position,
-}
-
-/// The next series to render.
-#[derive(Debug, Default)]
-struct Position {
-    family: usize,
+    device_labels: BTreeMap<Device, Vec<u8>>,
+    /// The families that are not complete yet.
+    families: IntoIter<&'static Family<(FamilyGroup, Source)>>,
+    /// Index of the first family's next cgroup.
     cgroup: usize,
 }
 
@@ -36,63 +27,56 @@ impl Exposition {
     pub fn new(
         sample: Arc<ScrapeSample>,
         labels: Vec<Arc<SeriesLabels>>,
-        groups: Vec<FamilyGroup>,
+        groups: &[FamilyGroup],
     ) -> Self {
         let device_labels = device_labels(&sample);
-        Self { sample, labels, device_labels, groups, position: Position::default() }
-    }
-
-    /// Appends the next chunk to `text`; `false` when nothing is left.
-    pub fn next_chunk(&mut self, text: &mut Vec<u8>) -> bool {
-        let full = text.len() + CHUNK_BYTES;
-        text.reserve(CHUNK_BYTES + LINE_BYTES);
-        while let Some(family) = FAMILIES.get(self.position.family) {
-            if self.groups.contains(&family.group) {
-                self.position.cgroup = self.write_family(family, text, full);
-                if text.len() >= full {
-                    return true;
-                }
-            }
-            self.position = Position { family: self.position.family + 1, cgroup: 0 };
-        }
-        false
+        let is_selected = |family: &&Family<(FamilyGroup, _)>| groups.contains(&family.source.0);
+        let families: Vec<_> = FAMILIES.iter().filter(is_selected).collect();
+        Self { sample, labels, device_labels, families: families.into_iter(), cgroup: 0 }
     }
 
     /// Writes a family's series from the position to the end of the family or of the chunk. Returns
     /// the position of the next cgroup.
-    fn write_family(&self, family: &Family, text: &mut Vec<u8>, full: usize) -> usize {
-        let mut at = self.position.cgroup;
-        let mut lines = Lines { text, family, needs_header: at == 0 };
-        if let Source::Node(value) = family.source {
-            if let (0, Some(number)) = (at, value(&self.sample.node)) {
-                lines.write([" ", "", ""], number);
+    fn write_family(&self, family: &Family<(FamilyGroup, Source)>, text: &mut Vec<u8>) -> usize {
+        let (mut at, (_, source)) = (self.cgroup, family.source);
+        let mut lines = Lines::of(family, text, at == 0);
+        if let Source::Node(value) = source {
+            if at == 0 {
+                lines.write(&[], value(&self.sample.node));
             }
             return 1;
         }
         let members = self.sample.cgroups.iter().zip(&self.labels).skip(at);
         for (cgroup, labels) in members {
-            if lines.text.len() >= full {
+            if lines.text.len() >= CHUNK_BYTES {
                 return at;
             }
-            self.write_cgroup(cgroup, labels, &mut lines);
+            self.write_cgroup(source, cgroup, labels, &mut lines);
             at += 1;
         }
         at
     }
 
-    fn write_cgroup(&self, cgroup: &CgroupSample, labels: &SeriesLabels, lines: &mut Lines<'_>) {
-        match lines.family.source {
+    fn write_cgroup(
+        &self,
+        source: Source,
+        cgroup: &CgroupSample,
+        labels: &SeriesLabels,
+        lines: &mut Lines<'_>,
+    ) {
+        match source {
             Source::Cgroup { extra, value } => {
                 if let Some(number) = value(cgroup, &self.sample.node) {
-                    lines.write(labels.with_extra(extra), number);
+                    lines.write_rendered(labels.with_extra(extra.as_bytes()), number);
                 }
             }
             Source::Device(value) => {
                 let devices = cgroup.stats.as_ref().and_then(|stats| stats.io.as_ref());
                 for counters in devices.into_iter().flatten() {
-                    let label = self.device_labels.get(&counters.device);
-                    let extra = label.map_or("", String::as_str);
-                    lines.write(labels.with_extra(extra), Number::Whole(value(counters)));
+                    let extra =
+                        self.device_labels.get(&counters.device).map_or(&[][..], Vec::as_slice);
+                    let number = Number::Whole(value(counters));
+                    lines.write_rendered(labels.with_extra(extra), number);
                 }
             }
             Source::Node(_) => {}
@@ -100,30 +84,27 @@ impl Exposition {
     }
 }
 
-/// Writer of a family's lines. A family without series has no header.
-struct Lines<'a> {
-    text: &'a mut Vec<u8>,
-    family: &'a Family,
-    needs_header: bool,
-}
+impl Iterator for Exposition {
+    type Item = Vec<u8>;
 
-impl Lines<'_> {
-    fn write(&mut self, labels: [&str; 3], number: Number) {
-        let Family { name, help, kind, .. } = self.family;
-        let mut push = |part: &str| self.text.extend_from_slice(part.as_bytes());
-        if std::mem::take(&mut self.needs_header) {
-            let header = ["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind.word(), "\n"];
-            header.into_iter().for_each(&mut push);
+    /// The next chunk.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut text = Vec::with_capacity(CHUNK_BYTES + LINE_BYTES);
+        while let Some(&family) = self.families.as_slice().first() {
+            self.cgroup = self.write_family(family, &mut text);
+            if text.len() >= CHUNK_BYTES {
+                break;
+            }
+            self.cgroup = 0;
+            self.families.next();
         }
-        push(name);
-        labels.into_iter().for_each(push);
-        write_number(self.text, number);
+        (!text.is_empty()).then_some(text)
     }
 }
 
 /// `device="/dev/vda",` for each device of the sample. The label of a device without a name is its
 /// numbers, so that no two devices share a series.
-fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
+fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, Vec<u8>> {
     let stats = sample.cgroups.iter().filter_map(|cgroup| cgroup.stats.as_ref()?.io.as_ref());
     let mut labels = BTreeMap::new();
     for counters in stats.flatten() {
@@ -132,61 +113,10 @@ fn device_labels(sample: &ScrapeSample) -> BTreeMap<Device, String> {
                 Some(name) => format!("/dev/{name}"),
                 None => format!("{}:{}", device.major, device.minor),
             };
-            let mut label = String::new();
+            let mut label = Vec::new();
             push_label(&mut label, "device", &name);
             label
         });
     }
     labels
-}
-
-/// The number and the end of its line. Seconds are written in fixed point, which is exact: they
-/// parse as the `f64` that dividing the microseconds by 1e6 gives.
-fn write_number(text: &mut Vec<u8>, number: Number) {
-    let mut digits = itoa::Buffer::new();
-    match number {
-        Number::Whole(whole) => text.extend_from_slice(digits.format(whole).as_bytes()),
-        Number::Micros(micros) => {
-            text.extend_from_slice(digits.format(micros / 1_000_000).as_bytes());
-            let fraction = micros % 1_000_000;
-            if fraction != 0 {
-                // The added 1 keeps leading zeros; it is cut off below.
-                let padded = digits.format(1_000_000 + fraction).as_bytes();
-                let end =
-                    padded.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
-                text.push(b'.');
-                text.extend_from_slice(padded.get(1..end).unwrap_or_default());
-            }
-        }
-    }
-    text.push(b'\n');
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn written(number: Number) -> String {
-        let mut text = Vec::new();
-        write_number(&mut text, number);
-        String::from_utf8(text).unwrap().trim_end().to_owned()
-    }
-
-    #[test]
-    fn seconds_have_no_trailing_zeros() {
-        assert_eq!(written(Number::Micros(0)), "0");
-        assert_eq!(written(Number::Micros(1)), "0.000001");
-        assert_eq!(written(Number::Micros(2_354_910)), "2.35491");
-        assert_eq!(written(Number::Micros(3_000_000)), "3");
-        assert_eq!(written(Number::Whole(18_446_744_073_709_551_615)), "18446744073709551615");
-    }
-
-    proptest! {
-        #[test]
-        fn seconds_parse_as_microseconds_divided_by_a_million(micros in 0u64..(1 << 53)) {
-            let read: f64 = written(Number::Micros(micros)).parse().unwrap();
-            prop_assert_eq!(read.to_bits(), (micros as f64 / 1e6).to_bits());
-        }
-    }
 }

@@ -1,29 +1,14 @@
 //! The families that are exported under cAdvisor's and node_exporter's names, with the same HELP,
 //! and how each value is computed.
 
-use crate::kernel::counters::{CpuStat, MemoryEvents};
+use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
 use crate::sample::{CgroupSample, CgroupStats, CpuStats, MemoryStats, NodeSample};
-use crate::waiting::series::{PressureReadings, Reading};
-
-/// Type of a Prometheus metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
-}
-
-impl Kind {
-    /// The value of `# TYPE`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        }
-    }
-}
+use crate::text_format::Number::{Micros, Whole};
+use crate::text_format::{Family, Number, families};
+use crate::waiting::series::Reading;
 
 /// A group of families, selected by `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -44,17 +29,8 @@ pub enum FamilyGroup {
     Node,
 }
 
-/// A value of a series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Number {
-    /// An integer, written as is.
-    Whole(u64),
-    /// Microseconds, written as seconds.
-    Micros(u64),
-}
-
 /// The series of a family.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Source {
     /// One series for the node, without labels.
     Node(fn(&NodeSample) -> Option<Number>),
@@ -69,29 +45,16 @@ pub enum Source {
     Device(fn(&IoCounters) -> u64),
 }
 
-#[derive(Clone, Copy)]
-pub struct Family {
-    pub name: &'static str,
-    pub help: &'static str,
-    pub kind: Kind,
-    pub group: FamilyGroup,
-    pub source: Source,
-}
-
 const fn cgroup(value: fn(&CgroupSample, &NodeSample) -> Option<Number>) -> Source {
     Source::Cgroup { extra: "", value }
 }
 
 fn waiting(pressure: Option<Reading<Pressure>>) -> Option<Number> {
-    pressure?.value.some_us.map(Number::Micros)
+    pressure?.value.some_us.map(Micros)
 }
 
 fn stalled(pressure: Option<Reading<Pressure>>) -> Option<Number> {
-    pressure?.value.full_us.map(Number::Micros)
-}
-
-fn own(cgroup: &CgroupSample) -> &PressureReadings {
-    &cgroup.pressure
+    pressure?.value.full_us.map(Micros)
 }
 
 fn stats(cgroup: &CgroupSample) -> Option<&CgroupStats> {
@@ -120,10 +83,6 @@ fn quota_us(cgroup: &CgroupSample) -> Option<u64> {
     cpu_files(cgroup)?.max?.quota_us.at().filter(|&quota| quota > 0)
 }
 
-fn events(cgroup: &CgroupSample) -> Option<&MemoryEvents> {
-    memory_files(cgroup)?.events.as_ref()
-}
-
 fn is_root(cgroup: &CgroupSample) -> bool {
     &*cgroup.cgroup.path == "/"
 }
@@ -146,11 +105,11 @@ fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
 
 /// The absence of a limit is exported as 0, as in cAdvisor.
 fn limit_or_zero(limit: Limit) -> Number {
-    Number::Whole(limit.at().unwrap_or(0))
+    Whole(limit.at().unwrap_or(0))
 }
 
 fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
-    let whole_node = || node.memory?.total.map(Number::Whole);
+    let whole_node = || node.memory?.total.map(Whole);
     let own = memory_files(cgroup)?.max.map(limit_or_zero);
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
@@ -164,129 +123,118 @@ fn shares(weight: u64) -> Option<u64> {
 /// is from a clock that was not yet set.
 fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     let boot_minute = node.cpu_times.map_or(0, |times| times.value.boot_time_s / 60 * 60);
-    cgroup.cgroup.made_at_s.map(|made_at| Number::Whole(made_at.max(boot_minute)))
+    cgroup.cgroup.made_at_s.map(|made_at| Whole(made_at.max(boot_minute)))
 }
 
-/// A table row for each family: group, type, name, source and HELP.
-macro_rules! families {
-    ($($group:ident $kind:ident $name:literal = $source:expr, $help:literal;)+) => {
-        &[$(Family {
-            name: $name,
-            help: $help,
-            kind: Kind::$kind,
-            group: FamilyGroup::$group,
-            source: $source,
-        }),+]
-    };
-}
-
-/// All families, in the order of the exposition.
-pub static FAMILIES: &[Family] = {
-    use Number::{Micros, Whole};
+/// All families by their group, in the order of the exposition.
+pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
+    use FamilyGroup::{Cpu, Io, Memory, Node, Pressure, Processes, Spec};
     families! {
-        Pressure Counter "container_pressure_cpu_stalled_seconds_total" =
-            cgroup(|it, _| stalled(own(it).cpu)),
+        "container_pressure_cpu_stalled_seconds_total" =
+            (Pressure, cgroup(|it, _| stalled(it.pressure.cpu))),
             "Total time duration no tasks in the container could make progress due to CPU congestion.";
-        Pressure Counter "container_pressure_cpu_waiting_seconds_total" =
-            cgroup(|it, _| waiting(own(it).cpu)),
+        "container_pressure_cpu_waiting_seconds_total" =
+            (Pressure, cgroup(|it, _| waiting(it.pressure.cpu))),
             "Total time duration tasks in the container have waited due to CPU congestion.";
-        Pressure Counter "container_pressure_memory_stalled_seconds_total" =
-            cgroup(|it, _| stalled(own(it).memory)),
+        "container_pressure_memory_stalled_seconds_total" =
+            (Pressure, cgroup(|it, _| stalled(it.pressure.memory))),
             "Total time duration no tasks in the container could make progress due to memory congestion.";
-        Pressure Counter "container_pressure_memory_waiting_seconds_total" =
-            cgroup(|it, _| waiting(own(it).memory)),
+        "container_pressure_memory_waiting_seconds_total" =
+            (Pressure, cgroup(|it, _| waiting(it.pressure.memory))),
             "Total time duration tasks in the container have waited due to memory congestion.";
-        Pressure Counter "container_pressure_io_stalled_seconds_total" =
-            cgroup(|it, _| stalled(own(it).io)),
+        "container_pressure_io_stalled_seconds_total" =
+            (Pressure, cgroup(|it, _| stalled(it.pressure.io))),
             "Total time duration no tasks in the container could make progress due to IO congestion.";
-        Pressure Counter "container_pressure_io_waiting_seconds_total" =
-            cgroup(|it, _| waiting(own(it).io)),
+        "container_pressure_io_waiting_seconds_total" =
+            (Pressure, cgroup(|it, _| waiting(it.pressure.io))),
             "Total time duration tasks in the container have waited due to IO congestion.";
-        Cpu Counter "container_cpu_usage_seconds_total" =
-            Source::Cgroup { extra: "cpu=\"total\",", value: |it, _| cpu(it)?.usage_us.map(Micros) },
+        "container_cpu_usage_seconds_total" =
+            (Cpu, Source::Cgroup {
+                extra: "cpu=\"total\",",
+                value: |it, _| cpu(it)?.usage_us.map(Micros),
+            }),
             "Cumulative cpu time consumed in seconds.";
-        Cpu Counter "container_cpu_user_seconds_total" =
-            cgroup(|it, _| cpu(it)?.user_us.map(Micros)),
+        "container_cpu_user_seconds_total" = (Cpu, cgroup(|it, _| cpu(it)?.user_us.map(Micros))),
             "Cumulative user cpu time consumed in seconds.";
-        Cpu Counter "container_cpu_system_seconds_total" =
-            cgroup(|it, _| cpu(it)?.system_us.map(Micros)),
+        "container_cpu_system_seconds_total" =
+            (Cpu, cgroup(|it, _| cpu(it)?.system_us.map(Micros))),
             "Cumulative system cpu time consumed in seconds.";
-        Cpu Counter "container_cpu_cfs_periods_total" =
-            cgroup(|it, _| throttling(it)?.nr_periods.map(Whole)),
+        "container_cpu_cfs_periods_total" =
+            (Cpu, cgroup(|it, _| throttling(it)?.nr_periods.map(Whole))),
             "Number of elapsed enforcement period intervals.";
-        Cpu Counter "container_cpu_cfs_throttled_periods_total" =
-            cgroup(|it, _| throttling(it)?.nr_throttled.map(Whole)),
+        "container_cpu_cfs_throttled_periods_total" =
+            (Cpu, cgroup(|it, _| throttling(it)?.nr_throttled.map(Whole))),
             "Number of throttled period intervals.";
-        Cpu Counter "container_cpu_cfs_throttled_seconds_total" =
-            cgroup(|it, _| throttling(it)?.throttled_us.map(Micros)),
+        "container_cpu_cfs_throttled_seconds_total" =
+            (Cpu, cgroup(|it, _| throttling(it)?.throttled_us.map(Micros))),
             "Total time duration the container has been throttled.";
-        Memory Gauge "container_memory_usage_bytes" = cgroup(|it, _| memory_usage(it).map(Whole)),
+        "container_memory_usage_bytes" = (Memory, cgroup(|it, _| memory_usage(it).map(Whole))),
             "Current memory usage in bytes, including all memory regardless of when it was accessed";
-        Memory Gauge "container_memory_working_set_bytes" =
-            cgroup(|it, _| working_set(it).map(Whole)),
+        "container_memory_working_set_bytes" = (Memory, cgroup(|it, _| working_set(it).map(Whole))),
             "Current working set in bytes.";
-        Memory Gauge "container_memory_rss" = cgroup(|it, _| memory_files(it)?.stat?.anon.map(Whole)),
+        "container_memory_rss" = (Memory, cgroup(|it, _| memory_files(it)?.stat?.anon.map(Whole))),
             "Size of RSS in bytes.";
-        Memory Gauge "container_memory_cache" = cgroup(|it, _| memory_files(it)?.stat?.file.map(Whole)),
+        "container_memory_cache" =
+            (Memory, cgroup(|it, _| memory_files(it)?.stat?.file.map(Whole))),
             "Number of bytes of page cache memory.";
-        Memory Gauge "container_memory_swap" = cgroup(|it, node| swap(it, node).map(Whole)),
+        "container_memory_swap" = (Memory, cgroup(|it, node| swap(it, node).map(Whole))),
             "Container swap usage in bytes.";
-        Memory Gauge "container_memory_max_usage_bytes" =
-            cgroup(|it, _| memory_files(it)?.peak.map(Whole)),
+        "container_memory_max_usage_bytes" =
+            (Memory, cgroup(|it, _| memory_files(it)?.peak.map(Whole))),
             "Maximum memory usage recorded in bytes";
-        Memory Counter "container_memory_events_high_total" =
-            cgroup(|it, _| events(it)?.high.map(Whole)),
+        "container_memory_events_high_total" =
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.high.map(Whole))),
             "Cumulative count of memory.high throttle events for the container";
-        Memory Counter "container_memory_events_max_total" =
-            cgroup(|it, _| events(it)?.max.map(Whole)),
+        "container_memory_events_max_total" =
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.max.map(Whole))),
             "Cumulative count of memory.max limit hit events for the container";
-        Memory Counter "container_oom_events_total" =
-            cgroup(|it, _| events(it)?.oom_kill.map(Whole)),
+        "container_oom_events_total" =
+            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.oom_kill.map(Whole))),
             "Count of out of memory events observed for the container";
-        Io Counter "container_fs_reads_bytes_total" = Source::Device(|io| io.read_bytes),
+        "container_fs_reads_bytes_total" = (Io, Source::Device(|io| io.read_bytes)),
             "Cumulative count of bytes read";
-        Io Counter "container_fs_reads_total" = Source::Device(|io| io.reads),
+        "container_fs_reads_total" = (Io, Source::Device(|io| io.reads)),
             "Cumulative count of reads completed";
-        Io Counter "container_fs_writes_bytes_total" = Source::Device(|io| io.written_bytes),
+        "container_fs_writes_bytes_total" = (Io, Source::Device(|io| io.written_bytes)),
             "Cumulative count of bytes written";
-        Io Counter "container_fs_writes_total" = Source::Device(|io| io.writes),
+        "container_fs_writes_total" = (Io, Source::Device(|io| io.writes)),
             "Cumulative count of writes completed";
-        Processes Gauge "container_processes" = cgroup(|it, _| stats(it)?.processes.map(Whole)),
+        "container_processes" = (Processes, cgroup(|it, _| stats(it)?.processes.map(Whole))),
             "Number of processes running inside the container.";
-        Processes Gauge "container_threads" = cgroup(|it, _| stats(it)?.pids_current.map(Whole)),
+        "container_threads" = (Processes, cgroup(|it, _| stats(it)?.pids_current.map(Whole))),
             "Number of threads running inside the container";
-        Processes Gauge "container_threads_max" =
-            cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero)),
+        "container_threads_max" =
+            (Processes, cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero))),
             "Maximum number of threads allowed inside the container, infinity if value is zero";
-        Spec Gauge "container_spec_cpu_period" =
-            cgroup(|it, _| Some(Whole(cpu_files(it)?.max?.period_us))),
+        "container_spec_cpu_period" =
+            (Spec, cgroup(|it, _| Some(Whole(cpu_files(it)?.max?.period_us)))),
             "CPU period of the container.";
-        Spec Gauge "container_spec_cpu_quota" = cgroup(|it, _| quota_us(it).map(Whole)),
+        "container_spec_cpu_quota" = (Spec, cgroup(|it, _| quota_us(it).map(Whole))),
             "CPU quota of the container.";
-        Spec Gauge "container_spec_cpu_shares" =
-            cgroup(|it, _| shares(cpu_files(it)?.weight?).map(Whole)),
+        "container_spec_cpu_shares" =
+            (Spec, cgroup(|it, _| shares(cpu_files(it)?.weight?).map(Whole))),
             "CPU share of the container.";
-        Spec Gauge "container_spec_memory_limit_bytes" = cgroup(memory_limit),
+        "container_spec_memory_limit_bytes" = (Spec, cgroup(memory_limit)),
             "Memory limit for the container.";
-        Spec Gauge "container_start_time_seconds" = cgroup(start_time),
+        "container_start_time_seconds" = (Spec, cgroup(start_time)),
             "Start time of the container since unix epoch in seconds.";
-        Node Counter "node_pressure_cpu_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.cpu)),
+        "node_pressure_cpu_waiting_seconds_total" =
+            (Node, Source::Node(|node| waiting(node.pressure.cpu))),
             "Total time in seconds that processes have waited for CPU time";
-        Node Counter "node_pressure_io_stalled_seconds_total" =
-            Source::Node(|node| stalled(node.pressure.io)),
+        "node_pressure_io_stalled_seconds_total" =
+            (Node, Source::Node(|node| stalled(node.pressure.io))),
             "Total time in seconds no process could make progress due to IO congestion";
-        Node Counter "node_pressure_io_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.io)),
+        "node_pressure_io_waiting_seconds_total" =
+            (Node, Source::Node(|node| waiting(node.pressure.io))),
             "Total time in seconds that processes have waited due to IO congestion";
-        Node Counter "node_pressure_irq_stalled_seconds_total" =
-            Source::Node(|node| node.irq?.full_us.map(Micros)),
+        "node_pressure_irq_stalled_seconds_total" =
+            (Node, Source::Node(|node| node.irq?.full_us.map(Micros))),
             "Total time in seconds no process could make progress due to IRQ congestion";
-        Node Counter "node_pressure_memory_stalled_seconds_total" =
-            Source::Node(|node| stalled(node.pressure.memory)),
+        "node_pressure_memory_stalled_seconds_total" =
+            (Node, Source::Node(|node| stalled(node.pressure.memory))),
             "Total time in seconds no process could make progress due to memory congestion";
-        Node Counter "node_pressure_memory_waiting_seconds_total" =
-            Source::Node(|node| waiting(node.pressure.memory)),
+        "node_pressure_memory_waiting_seconds_total" =
+            (Node, Source::Node(|node| waiting(node.pressure.memory))),
             "Total time in seconds that processes have waited for memory";
     }
 };

@@ -9,29 +9,31 @@ use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOS
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::page::PAGE;
+use super::page::DOCUMENT;
 use super::score_series::is_stale;
 use super::scrape::Scrapes;
+use crate::client::snapshot::Agent;
 use crate::clock;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
-use crate::serve::authorization::{AccessRules, Peer, Refusal, Requirement, bearer_token};
-use crate::serve::body::{
-    Body, chunked, method_not_allowed, not_encrypted, text, unauthorized, whole,
+use crate::serve::authorization::{
+    AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, SNAPSHOT, bearer_token,
 };
+use crate::serve::body::{Body, chunked, method_not_allowed, text, unauthorized, whole};
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
-use crate::serve::probes::{LIVEZ, ProbeTarget, READYZ};
 use crate::serve::token_cache::Decision;
-use crate::snapshot::{AgentView, NodeIdentity, Snapshot};
+use crate::snapshot::{NodeIdentity, snapshot};
 
 /// Prometheus' default scrape timeout.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
+
+const NO_SAMPLE: &str = "waiting for the first sample\n";
 
 pub(crate) struct AgentService {
     pub(crate) identity: NodeIdentity,
@@ -53,11 +55,9 @@ impl AgentService {
         peer: Peer,
     ) -> Result<(), Response<Body>> {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
-        let path = match self.rules.requirement(peer, request.uri().path(), host) {
-            Requirement::Nothing => return Ok(()),
-            Requirement::Refused(refusal) => return Err(refused(refusal)),
-            Requirement::Token(path) => path,
-        };
+        let required = self.rules.requirement(peer, request.uri().path(), host);
+        let required = required.map_err(|(status, reason)| text(status, reason))?;
+        let Some(path) = required else { return Ok(()) };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(bearer_token) else {
             return Err(unauthorized("This path needs a token: Authorization: Bearer.\n"));
@@ -74,29 +74,33 @@ impl AgentService {
                 "The token's account may not get this path: bind it to a ClusterRole with this path \
                  among its nonResourceURLs.\n",
             ),
-            Decision::Unanswered => text(
-                StatusCode::SERVICE_UNAVAILABLE,
+            Decision::Unanswered => unavailable(
                 "The API server does not review tokens at the moment, so no new client gets \
                  access.\n",
             ),
-            Decision::NotAsked => text(
-                StatusCode::SERVICE_UNAVAILABLE,
+            Decision::NotAsked => unavailable(
                 "Too many unknown tokens were sent, so this one was not reviewed; retry later.\n",
             ),
         })
     }
 
-    async fn respond_allowed(&self, request: &Request<Incoming>) -> Response<Body> {
+    /// An error is the response of a request that is refused, or can't be answered yet.
+    async fn try_respond(
+        &self,
+        request: &Request<Incoming>,
+        peer: Peer,
+    ) -> Result<Response<Body>, Response<Body>> {
+        self.check_access(request, peer).await?;
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            return method_not_allowed("GET, HEAD");
+            return Err(method_not_allowed("GET, HEAD"));
         }
         match request.uri().path() {
-            "/metrics" => self.metrics(request).await.unwrap_or_else(|unavailable| unavailable),
-            "/snapshot.json" => self.snapshot().await.unwrap_or_else(|unavailable| unavailable),
-            LIVEZ => self.livez(),
-            READYZ => self.readyz(),
-            "/" => page(),
-            _ => text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"),
+            METRICS => self.metrics(request).await,
+            SNAPSHOT => self.snapshot().await,
+            LIVEZ => Ok(self.livez()),
+            READYZ => Ok(self.readyz()),
+            PAGE => Ok(page()),
+            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n")),
         }
     }
 
@@ -112,14 +116,16 @@ impl AgentService {
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
         let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
-        let agent = self.agent();
-        let snapshot = Snapshot::new(
-            &self.identity,
-            &sample,
-            rates.as_deref(),
-            assessment.as_deref(),
-            Some(agent),
-        );
+        let tick = self.sampler.latest_tick();
+        let tick = tick.as_deref();
+        let agent = Agent {
+            ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
+            tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
+            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
+            status: self.own_metrics.status(),
+        };
+        let snapshot =
+            snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
         let json = serde_json::to_vec(&snapshot).map_err(|error| {
             tracing::error!(%error, "Cannot write the snapshot");
             text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
@@ -133,41 +139,28 @@ impl AgentService {
         latest.filter(|latest| !is_stale(&latest.score, now))
     }
 
-    fn agent(&self) -> AgentView {
-        let tick = self.sampler.latest_tick();
-        let tick = tick.as_deref();
-        AgentView {
-            ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
-            tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
-            pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
-            status: self.own_metrics.status(),
-        }
-    }
-
     /// A fresh sample. It is counted once, even if several requests share it. An error is the
     /// response to send if there is no sample.
     async fn sample(&self, depth: Detail) -> Result<ScrapeResult, Response<Body>> {
         if self.sampler.latest_tick().is_none() {
-            return Err(waiting_for_first_sample());
+            return Err(unavailable(NO_SAMPLE));
         }
         let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
         let Ok(Ok(refreshed)) = refreshed else {
-            let reason = "The kernel's files were not read in time.\n";
-            return Err(text(StatusCode::SERVICE_UNAVAILABLE, reason));
+            return Err(unavailable("The kernel's files were not read in time.\n"));
         };
         if let Some(took) = refreshed.took {
             self.own_metrics.observe_scrape(&refreshed.sample, took);
         }
         Ok(refreshed)
     }
-}
 
-impl ProbeTarget for AgentService {
+    /// Whether the process has to be restarted.
     fn livez(&self) -> Response<Body> {
         let tick = self.sampler.latest_tick();
         let last = tick.as_ref().map_or(self.identity.started_at, |tick| tick.moment.at);
         if clock::now().at.saturating_duration_since(last) >= TICK_OVERDUE {
-            text(StatusCode::SERVICE_UNAVAILABLE, "the sampling thread is stuck\n")
+            unavailable("the sampling thread is stuck\n")
         } else if tick.is_none() {
             text(StatusCode::OK, "ok: waiting for the first sample\n")
         } else {
@@ -175,12 +168,13 @@ impl ProbeTarget for AgentService {
         }
     }
 
+    /// Whether it has what it needs to respond.
     fn readyz(&self) -> Response<Body> {
         if self.sampler.latest_tick().is_none() {
-            return waiting_for_first_sample();
+            return unavailable(NO_SAMPLE);
         }
         if self.pods.borrow().as_ref().is_some_and(|pods| !pods.is_listed()) {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the list of pods\n");
+            return unavailable("waiting for the list of pods\n");
         }
         text(StatusCode::OK, "ok\n")
     }
@@ -188,38 +182,19 @@ impl ProbeTarget for AgentService {
 
 impl Service for AgentService {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-        match self.check_access(&request, peer).await {
-            Ok(()) => self.respond_allowed(&request).await,
-            Err(refused) => refused,
-        }
+        self.try_respond(&request, peer).await.unwrap_or_else(|refused| refused)
     }
 }
 
-fn waiting_for_first_sample() -> Response<Body> {
-    text(StatusCode::SERVICE_UNAVAILABLE, "waiting for the first sample\n")
+fn unavailable(reason: &'static str) -> Response<Body> {
+    text(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 fn page() -> Response<Body> {
-    let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", PAGE.into());
+    let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", DOCUMENT.into());
     // The page contains its script and style, and requests nothing but the snapshot.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'";
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     response
-}
-
-fn refused(refusal: Refusal) -> Response<Body> {
-    match refusal {
-        Refusal::NotEncrypted => not_encrypted(),
-        Refusal::PageIsLocal => text(
-            StatusCode::FORBIDDEN,
-            "The page is served to this host only. In a cluster, use kubectl port-forward to this \
-             pod, or run the agent with --page=anywhere.\n",
-        ),
-        Refusal::ForeignHost => text(
-            StatusCode::FORBIDDEN,
-            "On loopback, the page is served for localhost and IP addresses only, not for other names.\n",
-        ),
-        Refusal::PageIsOff => text(StatusCode::FORBIDDEN, "The page is off: see --page.\n"),
-    }
 }

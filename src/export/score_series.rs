@@ -3,16 +3,15 @@
 //! no new series of the others.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::iter::once;
 use std::time::{Duration, Instant};
 
-use super::exposition::{CHUNK_BYTES, LINE_BYTES};
-use super::families::Kind;
-use super::series::push_label;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_dir::Resource;
-use crate::relief::Assessment;
-use crate::score::{ContainerScore, NodeScore, WaitSeconds};
+use crate::relief::{Assessment, Relief};
+use crate::score::{ContainerScore, NodeScore};
+use crate::text_format::Number::{Float, Whole};
+use crate::text_format::{FamiliesOf, Family, Lines, Number, families, write_families};
 use crate::waiting::{CpuSource, Ratio};
 
 /// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
@@ -25,234 +24,165 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
     now.saturating_duration_since(score.moment.at) >= STALE
 }
 
-/// Text in pieces of about 64 KiB. With 500 VMs it has 0.5 MB: as a single growing text, it
-/// left that much free memory in the heap.
-pub type Pieces = Vec<Vec<u8>>;
-
 /// Appends the series of the CPU source, which exists before the first score, and of the score.
-pub fn write_score(text: &mut Pieces, source: CpuSource, assessment: Option<&Assessment>) {
-    let help = "Source of CPU wait time as the label source, run-delay or psi; always 1.";
-    gauge(text, "psi_agent_cpu_source_info", help)
-        .write(&[&label("source", source.into_str())], Some(1.0));
+pub fn write_score(chunks: &mut Vec<Vec<u8>>, source: CpuSource, assessment: Option<&Assessment>) {
+    write_families(chunks, SOURCE, once(&source));
     if let Some(assessment) = assessment {
-        let vms = vms(&assessment.score);
-        write_node(text, &assessment.score);
-        write_vms(text, &vms);
-        write_workloads(text, &assessment.score);
-        write_relief(text, assessment, &vms);
+        write_families(chunks, NODE, once(assessment));
+        write_families(chunks, VM, vms(assessment).iter());
+        let containers = assessment.score.containers.iter();
+        let others = containers.filter(|container| !container.is_kubevirt_vm());
+        write_families(chunks, WORKLOAD, others);
     }
 }
 
-fn write_node(text: &mut Pieces, score: &NodeScore) {
-    let ratio = |ratio: Option<Ratio>| ratio.map(Ratio::get);
-    let help = "Contention score of the node, 0 to 1, smoothed over 30 s: the largest contention \
-                ratio of the resources in --score-resources.";
-    gauge(text, "psi_agent_node_score_ratio", help).write(&[], ratio(score.score));
-    let help = "Share of their demand that the node's VMs waited for because of the node, excluding \
-                their own limits, 0 to 1, smoothed over 30 s.";
-    let mut family = gauge(text, "psi_agent_node_contention_ratio", help);
-    for resource in Resource::ALL {
-        family.write(&[&resource_label(resource)], ratio(*score.contention.of(resource)));
-    }
-    let help = "Share of the node's CPU time in use, smoothed over 30 s, and share of its memory \
-                that is unavailable, 0 to 1.";
-    let mut family = gauge(text, "psi_agent_node_utilization_ratio", help);
-    family.write(&[&resource_label(Resource::Cpu)], ratio(score.utilization.cpu));
-    family.write(&[&resource_label(Resource::Memory)], ratio(score.utilization.memory));
-    let help = "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
-                0 to 1, smoothed over 30 s.";
-    gauge(text, "psi_agent_node_steal_ratio", help).write(&[], ratio(score.utilization.steal));
-    if let Some(population) = score.population {
-        let population = label("population", population.into_str());
-        let count = |count: usize| u32::try_from(count).ok().map(f64::from);
-        let help = "Number of VMs, containers or units that are scored, as the label population.";
-        gauge(text, "psi_agent_node_scored", help)
-            .write(&[&population], count(score.containers.len()));
-        let help = "Number of scored VMs, containers or units whose CPU ready or memory contention is \
-                    5 % or more.";
-        gauge(text, "psi_agent_node_contended", help).write(&[&population], count(score.contended));
-    }
-    let help = "Reason why the node has no contention of a resource as the label reason; always 1.";
-    let mut family = gauge(text, "psi_agent_node_unscored_info", help);
-    for resource in Resource::ALL {
-        let reason = score.absence.of(resource).map(|why| label("reason", why.into_str()));
-        let value = reason.as_ref().map(|_| 1.0);
-        family.write(&[&reason.unwrap_or_default(), ",", &resource_label(resource)], value);
-    }
-    let help = "Source and version of the estimator as the label basis; always 1. Scores of \
-                different bases are not comparable.";
-    let basis = label("basis", &score.basis.to_string());
-    gauge(text, "psi_agent_score_info", help).write(&[&basis], Some(1.0));
+static SOURCE: &FamiliesOf<CpuSource> = families! {
+    "psi_agent_cpu_source_info" =
+        |source, lines| lines.write(&[("source", source.into_str())], Whole(1)),
+        "Source of CPU wait time as the label source, run-delay or psi; always 1.";
+};
+
+static NODE: &FamiliesOf<Assessment> = families! {
+    "psi_agent_node_score_ratio" = |it, lines| lines.write(&[], ratio(it.score.score)),
+        "Contention score of the node, 0 to 1, smoothed over 30 s: the largest contention ratio of \
+         the resources in --score-resources.";
+    "psi_agent_node_contention_ratio" = |it, lines| for resource in Resource::ALL {
+            lines.write(&[label(resource)], ratio(*it.score.contention.of(resource)));
+        },
+        "Share of their demand that the node's VMs waited for because of the node, excluding their \
+         own limits, 0 to 1, smoothed over 30 s.";
+    "psi_agent_node_utilization_ratio" = |it, lines| {
+            lines.write(&[label(Resource::Cpu)], ratio(it.score.utilization.cpu));
+            lines.write(&[label(Resource::Memory)], ratio(it.score.utilization.memory));
+        },
+        "Share of the node's CPU time in use, smoothed over 30 s, and share of its memory that is \
+         unavailable, 0 to 1.";
+    "psi_agent_node_steal_ratio" = |it, lines| lines.write(&[], ratio(it.score.utilization.steal)),
+        "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
+         0 to 1, smoothed over 30 s.";
+    "psi_agent_node_scored" = |it, lines| if let Some(population) = it.score.population {
+            let count = Whole(it.score.containers.len() as u64);
+            lines.write(&[("population", population.into_str())], count);
+        },
+        "Number of VMs, containers or units that are scored, as the label population.";
+    "psi_agent_node_contended" = |it, lines| if let Some(population) = it.score.population {
+            let count = Whole(it.score.contended as u64);
+            lines.write(&[("population", population.into_str())], count);
+        },
+        "Number of scored VMs, containers or units whose CPU ready or memory contention is 5 % or \
+         more.";
+    "psi_agent_hidden_containers" = |it, lines| for resource in Resource::ALL {
+            lines.write(&[label(resource)], Whole(*it.score.hidden.of(resource) as u64));
+        },
+        "Scored containers whose waiting is unknown, since their files or threads could not be read.";
+    "psi_agent_node_unscored_info" = |it, lines| for resource in Resource::ALL {
+            if let Some(why) = it.score.absence.of(resource) {
+                lines.write(&[("reason", why.into_str()), label(resource)], Whole(1));
+            }
+        },
+        "Reason why the node has no contention of a resource as the label reason; always 1.";
+    "psi_agent_score_info" =
+        |it, lines| lines.write(&[("basis", &it.score.basis.to_string())], Whole(1)),
+        "Source and version of the estimator as the label basis; always 1. Scores of different \
+         bases are not comparable.";
+    "psi_agent_node_headroom_cpus" = |it, lines| lines.write(&[], it.headroom_cpus.map(Float)),
+        "Busy vCPUs that can be added to the node before the level is medium.";
+};
+
+type VmFamily = Family<fn(&VmSeries<'_>, &mut Lines<'_>)>;
+
+static VM: &[VmFamily] = families! {
+    "psi_agent_vmi_contention_ratio" = |vm, lines| for resource in Resource::ALL {
+            let contention = *vm.member.contention.of(resource);
+            lines.write(&[vm.namespace, vm.name, label(resource)], ratio(contention));
+        },
+        "Share of its demand that the VM waited for because of the node, excluding its own limits, \
+         0 to 1, smoothed over 30 s.";
+    "psi_agent_vmi_wait_ratio" =
+        |vm, lines| lines.write(&[vm.namespace, vm.name], ratio(vm.member.cpu_ready)),
+        "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, 0 to \
+         1, smoothed over 30 s.";
+    "psi_agent_vmi_wait_seconds_total" = |vm, lines| for resource in Resource::ALL {
+            let waited = vm.member.waited.of(resource);
+            for (cause, seconds) in [("node", waited.node_s), ("own_limit", waited.own_limit_s)] {
+                let labels = [vm.namespace, vm.name, ("cause", cause), label(resource)];
+                lines.write(&labels, Float(seconds));
+            }
+        },
+        "Seconds that the VM waited, by resource and by cause: contention on the node, or a limit \
+         of the VM or its pod.";
+    "psi_agent_vmi_cpu_wait_budget_ratio" =
+        |it, lines| lines.write(&[it.namespace, it.name], it.vm.cpu_wait_budget_ratio().map(Float)),
+        "CPU ready that the owner of the VM accepts, by the annotation \
+         psi-agent.io/cpu-wait-budget, 0 to 1.";
+    "psi_agent_vmi_info" = |it, lines| {
+            let (pod, uid) = (("pod", &*it.workload.pod), ("uid", &*it.vm.uid));
+            lines.write(&[it.namespace, it.name, pod, uid], Whole(1));
+        },
+        "Pod and UID of a VM on this node as labels; always 1.";
+    "psi_agent_vmi_relief_cpus" = |vm, lines| if let Some(relief) = vm.relief {
+            lines.write(&[vm.namespace, vm.name], Float(relief.cpus));
+        },
+        "CPUs' worth of waiting that would end if the VM left the node: its own, and that of the \
+         other VMs.";
+    "psi_agent_vmi_score_without_ratio" = |vm, lines| if let Some(relief) = vm.relief {
+            lines.write(&[vm.namespace, vm.name], Float(relief.score_without.get()));
+        },
+        "Contention score that the node would have without the VM, 0 to 1.";
+};
+
+/// Of containers or units, where these are scored, with the labels of cAdvisor that identify them.
+static WORKLOAD: &FamiliesOf<ContainerScore> = families! {
+    "psi_agent_workload_contention_ratio" = |it, lines| for resource in Resource::ALL {
+            let of = |value: fn(&Workload) -> &str| it.workload.as_deref().map_or("", value);
+            let labels = [
+                ("container", of(|workload| &workload.container)),
+                ("id", &it.cgroup.path),
+                ("namespace", of(|workload| &workload.namespace)),
+                ("pod", of(|workload| &workload.pod)),
+                label(resource),
+            ];
+            lines.write(&labels, ratio(*it.contention.of(resource)));
+        },
+        "Share of its demand that the scored container or unit waited for because of the node, \
+         excluding its own limits, 0 to 1, smoothed over 30 s.";
+};
+
+#[derive(Clone, Copy)]
+struct VmSeries<'a> {
+    namespace: (&'static str, &'a str),
+    name: (&'static str, &'a str),
+    member: &'a ContainerScore,
+    workload: &'a Workload,
+    vm: &'a Vm,
+    relief: Option<&'a Relief>,
 }
 
 /// The VMs by namespace and name. Of two pods of one VM, the later one counts.
-fn vms(score: &NodeScore) -> Vec<VmSeries<'_>> {
-    let mut vms = BTreeMap::<_, (&ContainerScore, &Workload, &Vm)>::new();
-    for member in &score.containers {
+fn vms(assessment: &Assessment) -> Vec<VmSeries<'_>> {
+    let mut vms = BTreeMap::new();
+    for member in &assessment.score.containers {
         let workload = member.workload.as_deref().filter(|workload| workload.is_vm());
         let Some((workload, vm)) = workload.and_then(|all| Some((all, all.vm.as_deref()?))) else {
             continue;
         };
-        let found = (member, workload, vm);
-        let kept = vms.entry((&*workload.namespace, &*vm.name)).or_insert(found);
-        if kept.0.cgroup.id < member.cgroup.id {
+        let (namespace, name) = (("namespace", &*workload.namespace), ("name", &*vm.name));
+        let relief = assessment.relief.get(&member.cgroup.id);
+        let found = VmSeries { namespace, name, member, workload, vm, relief };
+        let kept = vms.entry((namespace, name)).or_insert(found);
+        if kept.member.cgroup.id < member.cgroup.id {
             *kept = found;
         }
     }
-    let series = vms.into_iter().map(|((namespace, name), (member, workload, vm))| VmSeries {
-        labels: format!("{},{}", label("namespace", namespace), label("name", name)),
-        member,
-        workload,
-        vm,
-    });
-    series.collect()
+    vms.into_values().collect()
 }
 
-struct VmSeries<'a> {
-    /// Namespace and name.
-    labels: String,
-    member: &'a ContainerScore,
-    workload: &'a Workload,
-    vm: &'a Vm,
+fn label(resource: Resource) -> (&'static str, &'static str) {
+    ("resource", resource.into_str())
 }
 
-fn write_vms(text: &mut Pieces, vms: &[VmSeries<'_>]) {
-    let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
-    let help = "Share of its demand that the VM waited for because of the node, excluding its own \
-                limits, 0 to 1, smoothed over 30 s.";
-    let mut family = gauge(text, "psi_agent_vmi_contention_ratio", help);
-    for VmSeries { labels, member, .. } in vms {
-        for (resource, label) in &resources {
-            family.write(&[labels, ",", label], member.contention.of(*resource).map(Ratio::get));
-        }
-    }
-    let help = "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, \
-                0 to 1, smoothed over 30 s.";
-    let mut family = gauge(text, "psi_agent_vmi_wait_ratio", help);
-    for VmSeries { labels, member, .. } in vms {
-        family.write(&[labels], member.cpu_ready.map(Ratio::get));
-    }
-    let help = "Seconds that the VM waited, by resource and by cause: contention on the node, or a \
-                limit of the VM or its pod.";
-    let mut family = Family::new(text, Kind::Counter, "psi_agent_vmi_wait_seconds_total", help);
-    for VmSeries { labels, member, .. } in vms {
-        for (resource, label) in &resources {
-            let WaitSeconds { node_s, own_limit_s } = *member.waited.of(*resource);
-            family.write(&[labels, ",cause=\"node\",", label], Some(node_s));
-            family.write(&[labels, ",cause=\"own_limit\",", label], Some(own_limit_s));
-        }
-    }
-    let help = "CPU ready that the owner of the VM accepts, by the annotation \
-                psi-agent.io/cpu-wait-budget, 0 to 1.";
-    let mut family = gauge(text, "psi_agent_vmi_cpu_wait_budget_ratio", help);
-    for VmSeries { labels, vm, .. } in vms {
-        family.write(&[labels], vm.cpu_wait_budget_ratio());
-    }
-    let help = "Pod and UID of a VM on this node as labels; always 1.";
-    let mut family = gauge(text, "psi_agent_vmi_info", help);
-    for VmSeries { labels, workload, vm, .. } in vms {
-        let (pod, uid) = (label("pod", &workload.pod), label("uid", &vm.uid));
-        family.write(&[labels, ",", &pod, ",", &uid], Some(1.0));
-    }
-}
-
-/// The contention of containers or units, where these are scored.
-fn write_workloads(text: &mut Pieces, score: &NodeScore) {
-    let help = "Share of its demand that the scored container or unit waited for because of the node, \
-                excluding its own limits, 0 to 1, smoothed over 30 s.";
-    let mut family = gauge(text, "psi_agent_workload_contention_ratio", help);
-    let resources = Resource::ALL.map(|resource| (resource, resource_label(resource)));
-    let containers = score.containers.iter().filter(|container| !container.is_kubevirt_vm());
-    for container in containers {
-        let labels = workload_labels(container);
-        for (resource, label) in &resources {
-            let ratio = container.contention.of(*resource).map(Ratio::get);
-            family.write(&[&labels, ",", label], ratio);
-        }
-    }
-}
-
-/// The labels of cAdvisor that identify a container.
-fn workload_labels(container: &ContainerScore) -> String {
-    let (id, workload) = (&container.cgroup.path, container.workload.as_deref());
-    let of = |value: fn(&Workload) -> &str| workload.map(value).unwrap_or_default();
-    [
-        label("container", of(|workload| &workload.container)),
-        label("id", id),
-        label("namespace", of(|workload| &workload.namespace)),
-        label("pod", of(|workload| &workload.pod)),
-    ]
-    .join(",")
-}
-
-fn write_relief(text: &mut Pieces, assessment: &Assessment, vms: &[VmSeries<'_>]) {
-    let help = "Busy vCPUs that can be added to the node before the level is medium.";
-    gauge(text, "psi_agent_node_headroom_cpus", help).write(&[], assessment.headroom_cpus);
-    let relief = |vm: &VmSeries<'_>| assessment.relief.get(&vm.member.cgroup.id);
-    let help = "CPUs' worth of waiting that would end if the VM left the node: its own, and that of \
-                the other VMs.";
-    let mut family = gauge(text, "psi_agent_vmi_relief_cpus", help);
-    for vm in vms {
-        family.write(&[&vm.labels], relief(vm).map(|relief| relief.cpus));
-    }
-    let help = "Contention score that the node would have without the VM, 0 to 1.";
-    let mut family = gauge(text, "psi_agent_vmi_score_without_ratio", help);
-    for vm in vms {
-        family.write(&[&vm.labels], relief(vm).map(|relief| relief.score_without.get()));
-    }
-}
-
-fn resource_label(resource: Resource) -> String {
-    label("resource", resource.word())
-}
-
-fn label(name: &str, value: &str) -> String {
-    let mut label = String::new();
-    push_label(&mut label, name, value);
-    // Removes the trailing comma.
-    label.pop();
-    label
-}
-
-fn gauge<'a>(text: &'a mut Pieces, name: &'static str, help: &'static str) -> Family<'a> {
-    Family::new(text, Kind::Gauge, name, help)
-}
-
-/// Writer of a family. A family without series has no header.
-struct Family<'a> {
-    text: &'a mut Pieces,
-    kind: Kind,
-    name: &'static str,
-    help: &'static str,
-    needs_header: bool,
-}
-
-impl<'a> Family<'a> {
-    fn new(text: &'a mut Pieces, kind: Kind, name: &'static str, help: &'static str) -> Self {
-        Self { text, kind, name, help, needs_header: true }
-    }
-
-    /// Writes a series with these labels, if its value is a finite number.
-    fn write(&mut self, labels: &[&str], value: Option<f64>) {
-        let Some(value) = value.filter(|value| value.is_finite()) else { return };
-        let Self { name, help, .. } = *self;
-        if self.text.last().is_none_or(|piece| piece.len() >= CHUNK_BYTES) {
-            self.text.push(Vec::with_capacity(CHUNK_BYTES + LINE_BYTES));
-        }
-        let Some(text) = self.text.last_mut() else { return };
-        // Writing to a Vec cannot fail.
-        if std::mem::take(&mut self.needs_header) {
-            let kind = self.kind.word();
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        }
-        text.extend_from_slice(name.as_bytes());
-        if !labels.is_empty() {
-            text.push(b'{');
-            labels.iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
-            text.push(b'}');
-        }
-        let _ = writeln!(text, " {}", (value * 1e6).round() / 1e6);
-    }
+fn ratio(ratio: Option<Ratio>) -> Option<Number> {
+    ratio.map(|ratio| Float(ratio.get()))
 }
 
 #[cfg(test)]
@@ -290,7 +220,7 @@ mod tests {
     }
 
     fn written(source: CpuSource, assessment: Option<&Assessment>) -> String {
-        let mut text = Pieces::new();
+        let mut text = Vec::new();
         write_score(&mut text, source, assessment);
         String::from_utf8(text.concat()).unwrap()
     }

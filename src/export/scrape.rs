@@ -1,11 +1,10 @@
 //! The response to a scrape, in chunks: series of the sample, of the score, then the agent's own.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::IntoIter;
 
 use super::exposition::Exposition;
 use super::families::FamilyGroup;
-use super::score_series::{Pieces, write_score};
+use super::score_series::write_score;
 use super::series::LabelCache;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
@@ -23,45 +22,20 @@ impl Scrapes {
         Self { groups, labels: Mutex::default() }
     }
 
-    /// Begins a response.
+    /// The chunks of a response. Those of cgroups are rendered as they are taken.
     pub fn begin(
         &self,
         sample: Arc<ScrapeSample>,
         assessment: Option<&Assessment>,
         metrics: &OwnMetrics,
-    ) -> Scrape {
+    ) -> impl Iterator<Item = Vec<u8>> + use<> {
         // The cache is valid even after a panic.
         let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = cache.of_cgroups(&sample.cgroups);
         drop(cache);
-        let mut own = Pieces::new();
+        let mut own = Vec::new();
         write_score(&mut own, sample.cpu_source, assessment);
-        let mut text = Vec::new();
-        match metrics.render(&mut text) {
-            Ok(()) => own.push(text),
-            Err(error) => tracing::error!(%error, "Cannot render the agent's own metrics"),
-        }
-        let exposition = Exposition::new(sample, labels, self.groups.clone());
-        Scrape { exposition, own: own.into_iter() }
-    }
-}
-
-/// The part of a response that is not written yet.
-#[derive(Debug)]
-pub struct Scrape {
-    exposition: Exposition,
-    /// The series of the score, then the agent's own.
-    own: IntoIter<Vec<u8>>,
-}
-
-impl Iterator for Scrape {
-    type Item = Vec<u8>;
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let mut text = Vec::new();
-        if !self.exposition.next_chunk(&mut text) {
-            text.extend(self.own.next().unwrap_or_default());
-        }
-        (!text.is_empty()).then_some(text)
+        metrics.write(&mut own);
+        Exposition::new(sample, labels, &self.groups).chain(own)
     }
 }

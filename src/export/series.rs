@@ -6,20 +6,26 @@ use std::sync::Arc;
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::sample::CgroupSample;
+use crate::text_format::push_label;
 
 /// The labels up to the value, such as `{container="…",id="…",…} `. A family's own label is inserted
 /// after `container`, which is its alphabetical position.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct SeriesLabels {
-    text: Box<str>,
+    /// The cgroup and the workload that they were rendered for: a workload can become known after its
+    /// cgroup.
+    cgroup: Arc<Cgroup>,
+    workload: Option<Arc<Workload>>,
+    text: Box<[u8]>,
     container_end: usize,
 }
 
 impl SeriesLabels {
     /// The labels of a cgroup. Without a workload, all but `id` are empty.
-    pub fn of(cgroup: &Cgroup, workload: Option<&Workload>) -> Self {
-        let of = |field: fn(&Workload) -> &str| workload.map_or("", field);
-        let mut text = String::from("{");
+    fn new(member: &CgroupSample) -> Self {
+        let (cgroup, workload) = (Arc::clone(&member.cgroup), member.workload.clone());
+        let of = |field: fn(&Workload) -> &str| workload.as_deref().map_or("", field);
+        let mut text = vec![b'{'];
         push_label(&mut text, "container", of(|workload| &workload.container));
         let container_end = text.len();
         push_label(&mut text, "id", &cgroup.path);
@@ -28,54 +34,8 @@ impl SeriesLabels {
         push_label(&mut text, "namespace", of(|workload| &workload.namespace));
         push_label(&mut text, "pod", of(|workload| &workload.pod));
         text.pop();
-        text.push_str("} ");
-        Self { text: text.into(), container_end }
-    }
-
-    /// The labels with a family's own label, in three parts. Without one, all is in the first part,
-    /// which then is a single copy.
-    pub(crate) fn with_extra<'a>(&'a self, extra: &'a str) -> [&'a str; 3] {
-        if extra.is_empty() {
-            return [&self.text, "", ""];
-        }
-        let (head, tail) = self.text.split_at_checked(self.container_end).unwrap_or_default();
-        [head, extra, tail]
-    }
-}
-
-/// Appends `name="value",` with backslash, quote and newline of the value escaped.
-pub(super) fn push_label(text: &mut String, name: &str, value: &str) {
-    text.push_str(name);
-    text.push_str("=\"");
-    for character in value.chars() {
-        match character {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            other => text.push(other),
-        }
-    }
-    text.push_str("\",");
-}
-
-/// The labels of the last scrape, in the order of their cgroups' paths.
-#[derive(Debug, Default)]
-pub struct LabelCache(Vec<CachedLabels>);
-
-/// Labels with the cgroup and the workload that they were rendered for: a workload can become known
-/// after its cgroup.
-#[derive(Debug)]
-struct CachedLabels {
-    cgroup: Arc<Cgroup>,
-    workload: Option<Arc<Workload>>,
-    labels: Arc<SeriesLabels>,
-}
-
-impl CachedLabels {
-    fn new(member: &CgroupSample) -> Self {
-        let (cgroup, workload) = (Arc::clone(&member.cgroup), member.workload.clone());
-        let labels = Arc::new(SeriesLabels::of(&cgroup, workload.as_deref()));
-        Self { cgroup, workload, labels }
+        text.extend_from_slice(b"} ");
+        Self { cgroup, workload, text: text.into(), container_end }
     }
 
     fn is_for(&self, member: &CgroupSample) -> bool {
@@ -85,23 +45,34 @@ impl CachedLabels {
         };
         self.cgroup.id == member.cgroup.id && same_workload
     }
+
+    /// The labels with a family's own label, in three parts. Without one, all is in the first part,
+    /// which then is a single copy.
+    pub(crate) fn with_extra<'a>(&'a self, extra: &'a [u8]) -> [&'a [u8]; 3] {
+        if extra.is_empty() {
+            return [&self.text, &[], &[]];
+        }
+        let (head, tail) = self.text.split_at_checked(self.container_end).unwrap_or_default();
+        [head, extra, tail]
+    }
 }
+
+/// The labels of the last scrape, in the order of their cgroups' paths.
+#[derive(Debug, Default)]
+pub struct LabelCache(Vec<Arc<SeriesLabels>>);
 
 impl LabelCache {
     /// The labels of a sample's cgroups, in its order. Removes those of other cgroups. Since samples
     /// are sorted by path, one pass over the last scrape finds all; hash lookups take twice as long.
     pub fn of_cgroups(&mut self, cgroups: &[CgroupSample]) -> Vec<Arc<SeriesLabels>> {
         let mut kept = std::mem::take(&mut self.0).into_iter().peekable();
-        self.0.reserve(cgroups.len());
         let labels = cgroups.iter().map(|member| {
             while kept.next_if(|other| other.cgroup.path < member.cgroup.path).is_some() {}
             let same = kept.next_if(|other| other.is_for(member));
-            let rendered = same.unwrap_or_else(|| CachedLabels::new(member));
-            let labels = Arc::clone(&rendered.labels);
-            self.0.push(rendered);
-            labels
+            same.unwrap_or_else(|| Arc::new(SeriesLabels::new(member)))
         });
-        labels.collect()
+        self.0 = labels.collect();
+        self.0.clone()
     }
 }
 
@@ -111,13 +82,18 @@ mod tests {
     use crate::kernel::cgroup_tree::CgroupId;
     use crate::waiting::series::PressureReadings;
 
-    fn cgroup(id: u64, path: &str) -> Cgroup {
-        Cgroup::new(CgroupId(id), path, None)
+    fn member(id: u64, path: &str) -> CgroupSample {
+        CgroupSample {
+            cgroup: Arc::new(Cgroup::new(CgroupId(id), path, None)),
+            workload: None,
+            pressure: PressureReadings::default(),
+            stats: None,
+        }
     }
 
     fn labels_of(path: &str) -> String {
-        let labels = SeriesLabels::of(&cgroup(7, path), None);
-        labels.with_extra("").concat()
+        let labels = SeriesLabels::new(&member(7, path));
+        String::from_utf8(labels.with_extra(b"").concat()).unwrap()
     }
 
     #[test]
@@ -136,13 +112,7 @@ mod tests {
     #[test]
     fn labels_are_kept_for_a_cgroup_but_not_for_a_new_one_at_the_same_path() {
         let members = |known: &[(u64, &str)]| -> Vec<CgroupSample> {
-            let member = |&(id, path): &(u64, &str)| CgroupSample {
-                cgroup: Arc::new(cgroup(id, path)),
-                workload: None,
-                pressure: PressureReadings::default(),
-                stats: None,
-            };
-            known.iter().map(member).collect()
+            known.iter().map(|&(id, path)| member(id, path)).collect()
         };
         let mut cache = LabelCache::default();
         let before = cache.of_cgroups(&members(&[(1, "/"), (2, "/a"), (3, "/b"), (5, "/d")]));
@@ -151,8 +121,8 @@ mod tests {
         let kept: Vec<bool> =
             after.iter().map(|own| before.iter().any(|old| Arc::ptr_eq(old, own))).collect();
         assert_eq!(kept, [true, false, false, false, true]);
-        let anew: Vec<_> =
-            now.iter().map(|member| SeriesLabels::of(&member.cgroup, None)).collect();
-        assert_eq!(after.iter().map(|labels| (**labels).clone()).collect::<Vec<_>>(), anew);
+        for (labels, member) in after.iter().zip(&now) {
+            assert_eq!(labels.text, SeriesLabels::new(member).text);
+        }
     }
 }

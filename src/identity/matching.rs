@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::pod_index::PodIndex;
 use super::workload::Workload;
-use crate::cgroup_path::{Place, PodLevel, PodUid};
+use crate::cgroup_path::{Place, PodLevel};
 
 /// The pod or container of a cgroup.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,28 +44,28 @@ pub fn match_pods<'a>(
     places: impl Iterator<Item = &'a Place> + Clone,
 ) -> (Vec<PodMatch>, Option<Matching>) {
     let Some(pods) = pods else { return (places.map(|_| PodMatch::NoPod).collect(), None) };
-    let static_pods: HashMap<&PodUid, &Arc<Workload>> = places
+    let static_pods: HashMap<&str, &Arc<Workload>> = places
         .clone()
         .filter_map(|place| {
             let Place::Pod(pod) = place else { return None };
-            Some((&pod.uid, pods.static_pod(pod)?))
+            Some((&*pod.uid, pods.static_pod(pod)?))
         })
         .collect();
-    let mut cgroups_without_pod = 0;
-    let found = places.map(|place| {
+    let find = |place: &Place| {
         let Place::Pod(pod) = place else { return PodMatch::NoPod };
         let is_pod = pod.level == PodLevel::Pod;
-        let by_container = || static_pods.get(&pod.uid).filter(|_| is_pod).copied();
-        if let Some(workload) = pods.workload(pod).or_else(by_container) {
-            return PodMatch::Known(Arc::clone(workload));
+        let by_container = || static_pods.get(&*pod.uid).filter(|_| is_pod).copied();
+        match pods.workload(pod).or_else(by_container) {
+            Some(workload) => PodMatch::Known(Arc::clone(workload)),
+            None if is_pod || matches!(pod.level, PodLevel::Container(_)) => PodMatch::NotListed,
+            None => PodMatch::NoPod,
         }
-        if matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)) {
-            cgroups_without_pod += 1;
-            return PodMatch::NotListed;
-        }
-        PodMatch::NoPod
-    });
-    let found = found.collect();
-    let rejected_names = pods.rejected_names();
-    (found, Some(Matching { pods: pods.len(), cgroups_without_pod, rejected_names }))
+    };
+    let found: Vec<PodMatch> = places.map(find).collect();
+    let matching = Matching {
+        pods: pods.count(),
+        cgroups_without_pod: found.iter().filter(|one| **one == PodMatch::NotListed).count(),
+        rejected_names: pods.rejected_names(),
+    };
+    (found, Some(matching))
 }

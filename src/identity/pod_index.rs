@@ -23,9 +23,6 @@ const LONGEST_HASH: usize = 63;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
-    /// Uids of pods by their annotation [`key::CONFIG_HASH`]. Any user can annotate a pod, so a uid
-    /// is always looked up before a hash, and a hash leads only to the pod that has the container.
-    config_hashes: HashMap<Box<str>, Vec<Box<str>>>,
     listed: bool,
     /// Prefix of the agent's own keys.
     prefix: Prefix,
@@ -34,6 +31,9 @@ pub struct PodIndex {
 #[derive(Debug, PartialEq, Eq)]
 struct IndexedPod {
     pod: Arc<Workload>,
+    /// Its annotation [`key::CONFIG_HASH`]. Any user can annotate a pod, so a uid is always looked up
+    /// before a hash, and a hash leads only to the pod that has the container.
+    config_hash: Option<Box<str>>,
     containers: HashMap<Box<str>, Arc<Workload>>,
     /// Names that tenants chose and that are not exported, since they are malformed or too long.
     rejected_names: usize,
@@ -57,29 +57,16 @@ impl PodIndex {
         if self.pods.get(uid).is_none_or(|before| **before != indexed) {
             self.pods.insert(uid.into(), Arc::new(indexed));
         }
-        self.forget_hash(uid);
-        if let Some(hash) = config_hash(&pod.metadata) {
-            self.config_hashes.entry(hash.into()).or_default().push(uid.into());
-        }
     }
 
     pub fn delete(&mut self, pod: &Pod) {
         self.pods.remove(&*pod.metadata.uid);
-        self.forget_hash(&pod.metadata.uid);
-    }
-
-    fn forget_hash(&mut self, uid: &str) {
-        self.config_hashes.retain(|_, pods| {
-            pods.retain(|pod| **pod != *uid);
-            !pods.is_empty()
-        });
     }
 
     pub fn replace(&mut self, pods: &[Pod]) {
         let listed: HashSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
         self.listed = true;
         self.pods.retain(|uid, _| listed.contains(&**uid));
-        self.config_hashes.clear();
         for pod in pods {
             self.apply(pod);
         }
@@ -89,29 +76,26 @@ impl PodIndex {
     /// labels (sandboxes, monitors, cgroups within a container). The cgroup of a static pod is
     /// identified by those of its containers: see [`PodIndex::static_pod`].
     pub fn workload(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
-        let by_uid = self.pods.get(place.uid.as_str());
-        match &place.level {
-            PodLevel::Pod => by_uid.map(|pod| &pod.pod),
-            PodLevel::Container(container) => {
-                let pod = by_uid.or_else(|| self.by_hash(place))?;
-                pod.containers.get(container.id.as_str())
-            }
-            PodLevel::Sandbox(_) | PodLevel::Monitor | PodLevel::Nested(_) | PodLevel::Unknown => {
-                None
-            }
+        let by_uid = self.pods.get(&place.uid);
+        if place.level == PodLevel::Pod {
+            return by_uid.map(|pod| &pod.pod);
         }
+        let PodLevel::Container(container) = &place.level else { return None };
+        by_uid.or_else(|| self.by_hash(place))?.containers.get(&container.id)
     }
 
-    /// The static pod that the cgroup of a container belongs to.
+    /// The static pod that the cgroup of a container belongs to; `None` for other pods.
     pub fn static_pod(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
-        self.by_hash(place).map(|pod| &pod.pod)
+        let is_static = !self.pods.contains_key(&place.uid);
+        is_static.then(|| self.by_hash(place)).flatten().map(|pod| &pod.pod)
     }
 
     fn by_hash(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
         let PodLevel::Container(container) = &place.level else { return None };
-        let uids = self.config_hashes.get(place.uid.as_str())?;
-        let mut pods = uids.iter().filter_map(|uid| self.pods.get(uid));
-        pods.find(|pod| pod.containers.contains_key(container.id.as_str()))
+        self.pods.values().find(|pod| {
+            pod.config_hash.as_ref() == Some(&place.uid)
+                && pod.containers.contains_key(&container.id)
+        })
     }
 
     /// Whether a full list was received. Until then an empty index means that pods are unknown.
@@ -119,7 +103,7 @@ impl PodIndex {
         self.listed
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.pods.len()
     }
 
@@ -127,11 +111,8 @@ impl PodIndex {
     /// pods that another pod has, too.
     pub fn rejected_names(&self) -> usize {
         let names: usize = self.pods.values().map(|pod| pod.rejected_names).sum();
-        names + self.config_hashes.values().map(|pods| pods.len() - 1).sum::<usize>()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
+        let hashes = || self.pods.values().filter_map(|pod| pod.config_hash.as_ref());
+        names + hashes().count() - hashes().collect::<HashSet<_>>().len()
     }
 }
 
@@ -143,10 +124,10 @@ fn config_hash(metadata: &Metadata) -> Option<&str> {
 
 impl IndexedPod {
     fn new(pod: &Pod, prefix: &Prefix) -> Self {
-        let (vm, mut rejected_names) = match vm_of(pod, prefix) {
-            Ok(vm) => (vm.map(Arc::new), 0),
-            Err(NotAName) => (None, 1),
-        };
+        let vm = vm_name(&pod.metadata);
+        let is_name = vm.is_none_or(is_subdomain);
+        let vm = vm.filter(|_| is_name).map(|name| Arc::new(vm_of(pod, name, prefix)));
+        let mut rejected_names = usize::from(!is_name);
         let whole = Workload {
             namespace: pod.metadata.namespace.as_str().into(),
             pod: pod.metadata.name.as_str().into(),
@@ -168,7 +149,8 @@ impl IndexedPod {
             Some((id.into(), Arc::new(workload)))
         });
         let containers = containers.collect();
-        Self { pod: Arc::new(whole), containers, rejected_names }
+        let config_hash = config_hash(&pod.metadata).map(Box::from);
+        Self { pod: Arc::new(whole), config_hash, containers, rejected_names }
     }
 }
 
@@ -189,27 +171,23 @@ fn runtime_name(
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 
-/// The name in the annotation is not a valid name of a VM.
-struct NotAName;
+/// The name of the VM that a pod runs, as its annotation has it.
+fn vm_name(Metadata { labels, annotations, .. }: &Metadata) -> Option<&str> {
+    let is_launcher = labels.get(key::KIND).is_some_and(|kind| kind == LAUNCHER);
+    annotations.get(key::DOMAIN).filter(|_| is_launcher).map(String::as_str)
+}
 
-fn vm_of(pod: &Pod, prefix: &Prefix) -> Result<Option<Vm>, NotAName> {
+fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
     let Metadata { labels, annotations, .. } = &pod.metadata;
-    if labels.get(key::KIND).map(String::as_str) != Some(LAUNCHER) {
-        return Ok(None);
-    }
-    let Some(name) = annotations.get(key::DOMAIN) else { return Ok(None) };
     let budget = annotations.get(&format!("{prefix}{}", key::CPU_WAIT_BUDGET));
-    if !is_subdomain(name) {
-        return Err(NotAName);
-    }
-    Ok(Some(Vm {
-        name: name.as_str().into(),
+    Vm {
+        name: name.into(),
         uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
         arrived_at: arrived_at(pod),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
         cpu_wait_budget: budget.and_then(|text| hundredths(text)),
-    }))
+    }
 }
 
 fn arrived_at(pod: &Pod) -> Option<Timestamp> {

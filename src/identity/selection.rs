@@ -21,27 +21,17 @@ pub struct Selection {
 impl Selection {
     /// Whether a cgroup at this place, with this pod or container, is exported.
     pub fn includes(&self, place: &Place, found: &PodMatch) -> bool {
-        self.includes_place(place)
+        let has_level = match place {
+            Place::Root => self.root,
+            Place::Host => false,
+            Place::Pod(pod) if pod.level == PodLevel::Pod => self.pods,
+            Place::Pod(pod) => self.containers && matches!(pod.level, PodLevel::Container(_)),
+        };
+        (self.everything || has_level)
             && match found {
                 PodMatch::Known(workload) => !self.vms_only || workload.vm.is_some(),
                 PodMatch::NotListed => false,
                 PodMatch::NoPod => true,
             }
-    }
-
-    fn includes_place(&self, place: &Place) -> bool {
-        match place {
-            Place::MountUnit => false,
-            Place::Root => self.everything || self.root,
-            Place::Host => self.everything,
-            Place::Pod(pod) => match pod.level {
-                PodLevel::Pod => self.everything || self.pods,
-                PodLevel::Container(_) => self.everything || self.containers,
-                PodLevel::Sandbox(_)
-                | PodLevel::Monitor
-                | PodLevel::Nested(_)
-                | PodLevel::Unknown => self.everything,
-            },
-        }
     }
 }

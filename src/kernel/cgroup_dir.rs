@@ -7,30 +7,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::dir::{Dir, Type};
+use nix::dir::{Entry, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
+use strum::IntoStaticStr;
+
 use super::counters::{
     Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
     parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
-use super::directory::Directory;
 use super::io_stat::{IoStat, parse_io_stat};
 use super::limits::{
     CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
     parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
 use super::text::ParseError;
+use crate::cgroup_path::Place;
 
-/// The inode of the host's root cgroup.
-const ROOT_INODE: u64 = 1;
+/// The host's root cgroup.
+const ROOT: CgroupId = CgroupId(1);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Resource {
     Cpu,
     Memory,
@@ -39,14 +42,6 @@ pub enum Resource {
 
 impl Resource {
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::Io => "io",
-        }
-    }
 
     pub(crate) fn cgroup_file(self) -> &'static CStr {
         match self {
@@ -59,34 +54,28 @@ impl Resource {
 
 #[derive(Debug)]
 pub struct CgroupRoot {
-    dir: Directory,
-    is_cgroup2: bool,
+    pub path: PathBuf,
+    handle: OwnedFd,
+    /// Whether the file system is cgroup2, by its magic number.
+    pub is_cgroup2: bool,
 }
 
 impl CgroupRoot {
     /// Opens `path`. It may be on any file system: copies of a node's files work too.
     pub fn open(path: &Path) -> Result<Arc<Self>, ReadError> {
-        let dir = Directory::open(path)?;
         let named = |errno: Errno| ReadError::new(path, errno);
-        // O_PATH does not check the permission to list the directory.
+        // O_PATH would not check the permission to list the directory.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        open(path, flags, Mode::empty()).map_err(named)?;
-        let kind = fstatfs(&dir.handle).map_err(named)?.filesystem_type();
-        Ok(Arc::new(Self { dir, is_cgroup2: kind == CGROUP2_SUPER_MAGIC }))
-    }
-
-    /// Whether the file system is cgroup2, by its magic number.
-    pub fn is_cgroup2(&self) -> bool {
-        self.is_cgroup2
+        let handle = open(path, flags, Mode::empty()).map_err(named)?;
+        let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
+        let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
+        Ok(Arc::new(Self { path: path.to_owned(), handle, is_cgroup2 }))
     }
 
     /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.
     pub fn has_cgroup2_files(&self) -> bool {
-        self.is_cgroup2
-            || ["cgroup.controllers", "cpu.pressure"]
-                .map(|file| self.stat(file))
-                .iter()
-                .any(Result::is_ok)
+        let has = |file| self.stat(file).is_ok();
+        self.is_cgroup2 || has("cgroup.controllers") || has("cpu.pressure")
     }
 
     /// Whether cgroup v1 is mounted here or in a direct subdirectory.
@@ -94,8 +83,8 @@ impl CgroupRoot {
         let is_cgroup1 = |path: &Path| {
             statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP_SUPER_MAGIC)
         };
-        let below = std::fs::read_dir(&self.dir.path).into_iter().flatten().flatten();
-        is_cgroup1(&self.dir.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
+        let below = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        is_cgroup1(&self.path) || below.map(|entry| entry.path()).any(|path| is_cgroup1(&path))
     }
 
     /// Whether this is a cgroup below the host's root: only the host's root cgroup has no
@@ -104,16 +93,12 @@ impl CgroupRoot {
         self.stat("cgroup.events").is_ok()
     }
 
-    pub fn path(&self) -> &Path {
-        &self.dir.path
-    }
-
     pub fn full_path(&self, cgroup: &str) -> PathBuf {
-        self.dir.path.join(cgroup.trim_start_matches('/'))
+        self.path.join(cgroup.trim_start_matches('/'))
     }
 
     pub(super) fn stat(&self, path: &str) -> Result<FileStat, Errno> {
-        fstatat(&self.dir.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
+        fstatat(&self.handle, relative(path), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 }
 
@@ -125,11 +110,34 @@ fn relative(path: &str) -> &str {
     }
 }
 
+/// Identity of a cgroup: the inode of its directory. A path can be reused. Inode numbers of
+/// cgroupfs are not: they have 64 bits and only increase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CgroupId(pub u64);
+
+/// Properties of a cgroup that never change.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    pub id: CgroupId,
+    /// Its path from the root of the hierarchy; `/` is the root. All holders of a path share it.
+    pub path: Arc<str>,
+    pub place: Place,
+    /// When it was created, seconds since the epoch.
+    pub made_at_s: Option<u64>,
+}
+
+impl Cgroup {
+    #[must_use]
+    pub fn new(id: CgroupId, path: impl Into<Arc<str>>, made_at_s: Option<u64>) -> Self {
+        let path = path.into();
+        Self { id, place: Place::of_path(&path), path, made_at_s }
+    }
+}
+
 #[derive(Debug)]
 pub struct CgroupDir {
     root: Arc<CgroupRoot>,
-    path: Arc<str>,
-    inode: u64,
+    pub cgroup: Arc<Cgroup>,
     /// `None` where files are opened by path, to save the descriptor.
     handle: Option<OwnedFd>,
 }
@@ -145,7 +153,7 @@ impl CgroupDir {
         let path = path.into();
         let named = |errno: Errno| ReadError::new(&root.full_path(&path), errno);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let opened = match openat(&root.dir.handle, relative(&path), flags, Mode::empty()) {
+        let opened = match openat(&root.handle, relative(&path), flags, Mode::empty()) {
             Ok(handle) => Some(handle),
             Err(Errno::EMFILE | Errno::ENFILE) => None,
             Err(errno) => return Err(named(errno)),
@@ -154,56 +162,43 @@ impl CgroupDir {
             Some(handle) => nix::sys::stat::fstat(handle),
             None => root.stat(&path),
         };
-        let inode = stat.map_err(named)?.st_ino;
-        let handle = opened.filter(|_| keep);
-        Ok(Self { root: Arc::clone(root), path, inode, handle })
-    }
-
-    /// The directory's inode, which identifies the cgroup; a path can be reused.
-    pub fn inode(&self) -> u64 {
-        self.inode
+        let stat = stat.map_err(named)?;
+        // As in cAdvisor, the older of the modification times of the directory and its
+        // `cgroup.events`.
+        let events = root.stat(&format!("{path}/cgroup.events"));
+        let modified = [Some(stat), events.ok()].into_iter().flatten().map(|stat| stat.st_mtime);
+        let made_at_s = modified.filter_map(|time| u64::try_from(time).ok()).min();
+        let cgroup = Arc::new(Cgroup::new(CgroupId(stat.st_ino), path, made_at_s));
+        Ok(Self { root: Arc::clone(root), cgroup, handle: opened.filter(|_| keep) })
     }
 
     /// Whether this is the host's root cgroup, whose pressure files are those of the node.
     pub fn is_root_cgroup(&self) -> bool {
-        self.root.is_cgroup2 && self.inode == ROOT_INODE
+        self.root.is_cgroup2 && self.cgroup.id == ROOT
     }
 
     /// Whether this cgroup still exists at its path.
     pub fn is_alive(&self) -> bool {
-        self.root.stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+        let stat = self.root.stat(&self.cgroup.path);
+        stat.is_ok_and(|stat| CgroupId(stat.st_ino) == self.cgroup.id)
     }
 
-    /// When the cgroup was created, seconds since the epoch: the older of the modification times of
-    /// its directory and its `cgroup.events`, as in cAdvisor.
-    pub fn made_at_s(&self) -> Option<u64> {
-        let modified_at_s = |name: &str| {
-            let path = format!("{}/{name}", self.path);
-            self.root.stat(&path).ok().and_then(|stat| u64::try_from(stat.st_mtime).ok())
-        };
-        modified_at_s("").into_iter().chain(modified_at_s("cgroup.events")).min()
-    }
-
-    pub fn children(&self) -> Result<Vec<(CString, u64)>, ReadError> {
-        self.list().map_err(|errno| self.error(c".", errno.into()))
-    }
-
-    fn list(&self) -> Result<Vec<(CString, u64)>, Errno> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    pub fn children(&self) -> Result<Vec<(CString, CgroupId)>, ReadError> {
         let (base, name) = self.locate(c".");
-        let mut dir = Dir::openat(base, name.as_ref(), flags, Mode::empty())?;
-        let mut children = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry?;
+        let child = |entry: &Entry| {
             let name = entry.file_name();
-            if entry.file_type() == Some(Type::Directory) && name != c"." && name != c".." {
-                children.push((name.to_owned(), entry.ino()));
-            }
-        }
+            let is_child =
+                entry.file_type() == Some(Type::Directory) && name != c"." && name != c"..";
+            is_child.then(|| (name.to_owned(), CgroupId(entry.ino())))
+        };
+        let children = list(base, &name, child);
+        let mut children = children.map_err(|errno| self.error(c".", errno.into()))?;
         // The listed inode equals that of stat() on cgroupfs, but not on every file system.
         if !self.root.is_cgroup2 {
-            for (name, inode) in &mut children {
-                *inode = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?.st_ino;
+            for (name, id) in &mut children {
+                let (base, path) = self.locate(name);
+                let stat = fstatat(base, &*path, AtFlags::AT_SYMLINK_NOFOLLOW);
+                *id = CgroupId(stat.map_err(|errno| self.error(name, errno.into()))?.st_ino);
             }
         }
         Ok(children)
@@ -244,17 +239,16 @@ impl CgroupDir {
         match &self.handle {
             Some(handle) => (handle.as_fd(), name.into()),
             None => {
-                let path = self.path.trim_start_matches('/').as_bytes();
-                let whole = [path, if path.is_empty() { b"" } else { b"/" }, name.to_bytes()];
+                let whole = [relative(&self.cgroup.path).as_bytes(), b"/", name.to_bytes()];
                 // A path listed by the kernel contains no NUL.
                 let whole = CString::new(whole.concat()).unwrap_or_else(|_| c".".to_owned());
-                (self.root.dir.handle.as_fd(), whole.into())
+                (self.root.handle.as_fd(), whole.into())
             }
         }
     }
 
     fn error(&self, file: &CStr, kind: ReadErrorKind) -> ReadError {
-        ReadError::new(&self.root.full_path(&self.path).join(&*file.to_string_lossy()), kind)
+        ReadError::new(&self.root.full_path(&self.cgroup.path).join(&*file.to_string_lossy()), kind)
     }
 }
 
@@ -272,7 +266,6 @@ files! { CgroupDir:
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
     memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
-    memory_high: Limit = c"memory.high", parse_limit;
     memory_max: Limit = c"memory.max", parse_limit;
     memory_peak: u64 = c"memory.peak", parse_number;
     memory_stat: MemoryStat = c"memory.stat", parse_memory_stat;
@@ -298,8 +291,8 @@ mod tests {
             ("cgroup.events", "populated 1\nfrozen 0\n"),
             ("cgroup.procs", "7\n8\n"),
             ("cpu.stat.local", ""),
-            ("memory.high", "max\n"),
             ("memory.max", "4096\n"),
+            ("pids.max", "max\n"),
             ("memory.peak", "-1\n"),
         ] {
             fs::write(path.join(name), text).unwrap();
@@ -307,7 +300,7 @@ mod tests {
         assert_eq!(dir.populated(buffer), Ok(Some(true)));
         assert_eq!(dir.process_count(buffer), Ok(Some(2)));
         assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
-        assert_eq!(dir.memory_high(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.pids_max(buffer), Ok(Some(Limit::Max)));
         assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
         let error = dir.memory_peak(buffer).unwrap_err().to_string();
         assert!(error.ends_with("memory.peak: malformed in line 1: expected a number"), "{error}");

@@ -1,8 +1,7 @@
 //! The current cgroups below one root, by path, each with a handle of its directory. inotify reports
 //! most changes at once; a rescan every minute finds the others.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +9,9 @@ use std::time::{Duration, Instant};
 use inotify::WatchDescriptor;
 use nix::errno::Errno;
 
+pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
-use super::cgroup_watch::{CgroupWatch, Hints};
+use super::cgroup_watch::CgroupWatch;
 use super::read::{ReadError, ReadErrorKind};
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
@@ -21,66 +21,19 @@ const RESCAN_EVERY: Duration = Duration::from_secs(60);
 /// Interval of rescans while some directories cannot be watched.
 const RESCAN_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 
-/// Identity of a cgroup: the inode of its directory. A path can be reused. Inode numbers of
-/// cgroupfs are not: they have 64 bits and only increase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CgroupId(pub u64);
-
-/// Properties of a cgroup that never change.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Cgroup {
-    pub id: CgroupId,
-    /// Its path from the root of the hierarchy; `/` is the root. All holders of a path share it.
-    pub path: Arc<str>,
-    pub place: Place,
-    /// When it was created, seconds since the epoch.
-    pub made_at_s: Option<u64>,
-}
-
-impl Cgroup {
-    #[must_use]
-    pub fn new(id: CgroupId, path: impl Into<Arc<str>>, made_at_s: Option<u64>) -> Self {
-        let path = path.into();
-        Self { id, place: Place::of_path(&path), path, made_at_s }
-    }
-}
-
-/// The cgroups that a tree contains. Mount units are in none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TreeScope {
-    All,
-    /// Cgroups outside of pods, pods, and their containers and sandboxes, with nothing below these.
-    Pods,
-    Root,
-}
-
-impl TreeScope {
-    fn includes(self, place: &Place) -> bool {
-        match place {
-            Place::MountUnit => false,
-            Place::Root | Place::Host => true,
-            Place::Pod(pod) => match pod.level {
-                PodLevel::Pod | PodLevel::Sandbox(_) | PodLevel::Container(_) => true,
-                PodLevel::Nested(_) | PodLevel::Monitor | PodLevel::Unknown => {
-                    self == TreeScope::All
-                }
-            },
-        }
-    }
-
-    fn descends(self, place: &Place) -> bool {
-        match self {
-            TreeScope::All => true,
-            TreeScope::Pods => !matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod),
-            TreeScope::Root => false,
-        }
+/// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
+/// only a whole tree has others than their containers.
+fn is_included(whole: bool, path: &str, place: &Place) -> bool {
+    match place {
+        Place::Root => true,
+        Place::Host => !path.ends_with(".mount"),
+        Place::Pod(pod) => whole || matches!(pod.level, PodLevel::Pod | PodLevel::Container(_)),
     }
 }
 
 #[derive(Debug)]
-pub struct CgroupNode {
-    pub cgroup: Arc<Cgroup>,
-    pub dir: CgroupDir,
+struct Node {
+    dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
     watch: Option<WatchDescriptor>,
@@ -97,9 +50,9 @@ pub struct TreeHealth {
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
-    scope: TreeScope,
+    whole: bool,
     watch: Option<CgroupWatch>,
-    nodes: BTreeMap<Arc<str>, CgroupNode>,
+    nodes: BTreeMap<Arc<str>, Node>,
     rescanned_at: Option<Instant>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
@@ -108,13 +61,15 @@ pub struct CgroupTree {
 }
 
 impl CgroupTree {
-    /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills it.
-    pub fn new(root: Arc<CgroupRoot>, scope: TreeScope, handles: usize) -> Self {
+    /// An empty tree, which keeps at most `handles` directory handles. [`CgroupTree::follow`] fills
+    /// it: with all cgroups if it is `whole`, else without those that are below containers, or
+    /// beside them in pods.
+    pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
         let mut errors = Vec::new();
         let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
         Self {
             root,
-            scope,
+            whole,
             watch,
             nodes: BTreeMap::new(),
             rescanned_at: None,
@@ -131,40 +86,39 @@ impl CgroupTree {
     /// Updates the tree: the directories that inotify reported, or all of it when a rescan is due.
     /// Returns whether it was a rescan.
     pub fn follow(&mut self, now: Instant) -> bool {
-        let hints = match self.watch.as_mut().map(CgroupWatch::take_hints).transpose() {
-            Ok(hints) => hints.unwrap_or_default(),
-            Err(errno) => {
-                self.errors.push(inotify_error(errno));
-                self.rescanned_at = None;
-                Hints::default()
+        let hints = self.watch.as_mut().map_or(Ok(Some(BTreeSet::new())), CgroupWatch::take_hints);
+        self.overflows += u64::from(hints == Ok(None));
+        let changed = hints.unwrap_or_else(|errno| {
+            self.errors.push(inotify_error(errno));
+            None
+        });
+        let every = if self.unwatched() > 0 { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < every;
+        match changed {
+            Some(changed) if self.rescanned_at.is_some_and(is_fresh) => {
+                changed.iter().for_each(|path| self.relist(path));
+                false
             }
-        };
-        self.overflows += u64::from(hints.overflow);
-        let blind = self.unwatched() > 0;
-        let every = if blind { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
-        let fresh = |at: Instant| now.saturating_duration_since(at) < every;
-        let is_due = hints.overflow || !self.rescanned_at.is_some_and(fresh);
-        if is_due {
-            self.rescanned_at = Some(now);
-            self.rescan();
-        } else {
-            hints.changed.iter().for_each(|path| self.relist(path));
+            _ => {
+                self.rescanned_at = Some(now);
+                self.rescan();
+                true
+            }
         }
-        is_due
     }
 
     /// Checks every cgroup, and lists those whose children may have changed.
     fn rescan(&mut self) {
         // Children first: after one is removed, its parent has another number of children.
         for path in self.nodes.keys().rev().cloned().collect::<Vec<_>>() {
-            let inode = self.nodes.get(&path).map(|node| node.dir.inode());
+            let id = self.nodes.get(&path).map(|node| node.dir.cgroup.id);
             match self.root.stat(&path) {
-                Ok(stat) if Some(stat.st_ino) == inode => {
+                Ok(stat) if Some(CgroupId(stat.st_ino)) == id => {
                     // On cgroupfs the link count is the number of children plus 2, so the directory
                     // need not be listed to detect a change. Other file systems do not guarantee it.
                     let links = usize::try_from(stat.st_nlink);
                     let is_same = links == Ok(self.children_of(&path).len() + 2);
-                    if self.root.is_cgroup2() && is_same {
+                    if self.root.is_cgroup2 && is_same {
                         self.watch(&path);
                     } else {
                         self.relist(&path);
@@ -208,46 +162,39 @@ impl CgroupTree {
                 return Vec::new();
             }
         };
-        let listed: BTreeMap<Arc<str>, u64> = self.child_paths(path, &children).collect();
+        let mut listed = BTreeMap::new();
+        for (name, id) in children {
+            match name.to_str() {
+                Ok(name) => _ = listed.insert(join(path, name), id),
+                // It cannot be the value of a label.
+                Err(_) => {
+                    let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
+                    self.errors
+                        .push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
+                }
+            }
+        }
         for child in self.children_of(path) {
-            let inode = self.nodes.get(&child).map(|node| node.dir.inode());
-            if inode != listed.get(&child).copied() {
+            let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
+            if id != listed.get(&child).copied() {
                 self.remove(&child);
             }
         }
         listed.into_keys().collect()
     }
 
-    /// Paths and inodes of the children of `path`. A name that is not UTF-8 cannot be a label value: it
-    /// is skipped and reported.
-    fn child_paths(
-        &mut self,
-        path: &str,
-        children: &[(CString, u64)],
-    ) -> impl Iterator<Item = (Arc<str>, u64)> {
-        children.iter().filter_map(move |(name, inode)| {
-            if let Ok(name) = name.to_str() {
-                return Some((join(path, name), *inode));
-            }
-            let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
-            self.errors.push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
-            None
-        })
-    }
-
     /// Adds a cgroup, unless it is in the tree or does not belong there. Returns whether it was added.
     fn add(&mut self, path: Arc<str>) -> bool {
         let place = Place::of_path(&path);
-        if !self.scope.includes(&place) || self.nodes.contains_key(&path) {
+        if !is_included(self.whole, &path, &place) || self.nodes.contains_key(&path) {
             return false;
         }
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                let descends = self.scope.descends(&place);
-                let id = CgroupId(dir.inode());
-                let cgroup = Arc::new(Cgroup::new(id, Arc::clone(&path), dir.made_at_s()));
-                self.nodes.insert(path, CgroupNode { cgroup, dir, descends, watch: None });
+                let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
+                let descends = self.whole || !is_container;
+                self.nodes.insert(path, Node { dir, descends, watch: None });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
@@ -262,7 +209,7 @@ impl CgroupTree {
         if !node.descends || node.watch.is_some() {
             return;
         }
-        match watch.add(&self.root.full_path(path), Arc::clone(&node.cgroup.path)) {
+        match watch.add(&self.root.full_path(path), Arc::clone(&node.dir.cgroup.path)) {
             Ok(descriptor) => node.watch = Some(descriptor),
             // It was removed.
             Err(Errno::ENOENT | Errno::ENODEV) => {}
@@ -294,16 +241,17 @@ impl CgroupTree {
         paths
     }
 
-    pub fn nodes(&self) -> impl Iterator<Item = &CgroupNode> + Clone {
-        self.nodes.values()
+    pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> + Clone {
+        self.nodes.values().map(|node| &node.dir)
     }
 
-    pub fn len(&self) -> usize {
+    /// The root cgroup; `None` before the tree is followed.
+    pub fn root_dir(&self) -> Option<&CgroupDir> {
+        self.nodes.get("/").map(|node| &node.dir)
+    }
+
+    pub fn count(&self) -> usize {
         self.nodes.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     fn unwatched(&self) -> usize {
@@ -312,7 +260,7 @@ impl CgroupTree {
 
     pub fn health(&self) -> TreeHealth {
         TreeHealth {
-            watches: self.watch.as_ref().map_or(0, CgroupWatch::count),
+            watches: self.nodes.values().filter(|node| node.watch.is_some()).count(),
             unwatched: self.unwatched(),
             overflows: self.overflows,
         }
@@ -337,4 +285,28 @@ fn inotify_error(errno: Errno) -> ReadError {
 fn join(path: &str, name: &str) -> Arc<str> {
     let base = path.trim_end_matches('/');
     format!("{base}/{name}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_no_mount_units_and_of_pods_only_containers_unless_it_is_whole() {
+        let cid = "0".repeat(64);
+        let pod = "/kubepods/pod1234abcd";
+        for (path, expected) in [
+            ("/", [true, true]),
+            ("/system.slice/ssh.service", [true, true]),
+            ("/system.slice/run-rootfs.mount", [false, false]),
+            (pod, [true, true]),
+            (&format!("{pod}/{cid}"), [true, true]),
+            (&format!("{pod}/{cid}/nested"), [false, true]),
+            (&format!("{pod}/crio-conmon-{cid}"), [false, true]),
+        ] {
+            let place = Place::of_path(path);
+            let found = [false, true].map(|whole| is_included(whole, path, &place));
+            assert_eq!(found, expected, "{path}");
+        }
+    }
 }

@@ -9,13 +9,6 @@ use std::sync::Arc;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use nix::errno::Errno;
 
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Hints {
-    pub changed: BTreeSet<Arc<str>>,
-    /// The event queue overflowed: any cgroup may have changed.
-    pub overflow: bool,
-}
-
 #[derive(Debug)]
 pub struct CgroupWatch {
     inotify: Inotify,
@@ -53,26 +46,24 @@ impl CgroupWatch {
         let _ = self.inotify.watches().remove(watch);
     }
 
-    pub fn count(&self) -> usize {
-        self.paths.len()
-    }
-
-    pub fn take_hints(&mut self) -> Result<Hints, Errno> {
-        let mut hints = Hints::default();
+    /// The cgroups whose children may have changed; `None` after an overflow of the queue of events:
+    /// any may have changed.
+    pub fn take_hints(&mut self) -> Result<Option<BTreeSet<Arc<str>>>, Errno> {
+        let (mut changed, mut overflow) = (BTreeSet::new(), false);
         loop {
             let events = match self.inotify.read_events(&mut self.buffer).map_err(errno) {
                 Ok(events) => events,
-                Err(Errno::EAGAIN) => return Ok(hints),
+                Err(Errno::EAGAIN) => return Ok((!overflow).then_some(changed)),
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno),
             };
             for event in events {
                 if event.mask.contains(EventMask::Q_OVERFLOW) {
-                    hints.overflow = true;
+                    overflow = true;
                 } else if event.mask.contains(EventMask::ISDIR)
                     && let Some(path) = self.paths.get(&event.wd)
                 {
-                    hints.changed.insert(path.clone());
+                    changed.insert(path.clone());
                 }
             }
         }

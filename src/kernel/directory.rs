@@ -4,11 +4,11 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nix::dir::{Dir, Entry};
+use nix::dir::Entry;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::read::{ReadBuffer, ReadError, ReadErrorKind};
+use super::read::{ReadBuffer, ReadError, ReadErrorKind, list};
 use super::text::ParseError;
 
 #[derive(Debug)]
@@ -63,11 +63,7 @@ impl Directory {
         name: &CStr,
         part: impl Fn(&Entry) -> Option<T>,
     ) -> Result<Vec<T>, ReadError> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let parts = Dir::openat(&self.handle, name, flags, Mode::empty()).and_then(|mut dir| {
-            dir.iter().filter_map(|entry| entry.map(|entry| part(&entry)).transpose()).collect()
-        });
-        parts.map_err(|errno| self.error(name, errno.into()))
+        list(&self.handle, name, part).map_err(|errno| self.error(name, errno.into()))
     }
 
     fn error(&self, name: &CStr, kind: ReadErrorKind) -> ReadError {

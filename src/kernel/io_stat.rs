@@ -1,7 +1,7 @@
 //! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels end the row of a device
 //! without numbers by a space, so that the next row is in the same line.
 
-use super::text::{parse_u32, parse_u64, split_once, words};
+use super::text::{fields, parse_u32, parse_u64, split_once, words};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
@@ -53,25 +53,20 @@ pub fn parse_io_stat(text: &[u8]) -> IoStat {
 /// Counters of a row; the inner `None` is a device that the cgroup never used: some kernels write its
 /// number alone.
 fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
-    let (device, fields) = row.split_first()?;
+    let (device, rest) = row.split_first()?;
     let device = parse_device(device)?;
-    if fields.is_empty() {
+    if rest.is_empty() {
         return Some(None);
     }
-    let (mut rbytes, mut wbytes, mut rios, mut wios) = (None, None, None, None);
-    for field in fields {
-        let (key, value) = split_once(field, b'=')?;
-        let slot = match key {
-            b"rbytes" => &mut rbytes,
-            b"wbytes" => &mut wbytes,
-            b"rios" => &mut rios,
-            b"wios" => &mut wios,
-            _ => continue,
-        };
-        *slot = Some(parse_u64(value)?);
-    }
-    let (read_bytes, written_bytes, reads, writes) = (rbytes?, wbytes?, rios?, wios?);
-    Some(Some(IoCounters { device, read_bytes, written_bytes, reads, writes }))
+    let keys: [&[u8]; 4] = [b"rbytes", b"wbytes", b"rios", b"wios"];
+    let [read_bytes, written_bytes, reads, writes] = fields(rest.iter().copied(), keys, parse_u64)?;
+    Some(Some(IoCounters {
+        device,
+        read_bytes: read_bytes?,
+        written_bytes: written_bytes?,
+        reads: reads?,
+        writes: writes?,
+    }))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
 //! similar files, `pids.max`, `io.max`. `max` is a variant of its own, not a number.
 
-use std::ops::Range;
-
 use super::io_stat::{Device, parse_device};
-use super::text::{ParseError, lines, parse_u32, parse_u64, single_line, split_once};
+use super::text::{ParseError, fields, lines, parse_u32, parse_u64, single_line, split_once};
 
 /// A limit in the file's own unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,43 +37,35 @@ impl CpuMax {
     }
 }
 
-/// A set of CPUs by number: sorted ranges with gaps between them.
+/// A set of CPUs by number: a bit for each, 64 in an element.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuSet(Vec<Range<u32>>);
+pub struct CpuSet(Vec<u64>);
+
+/// More CPUs than any kernel has, which bounds the size of a set.
+const MAX_CPUS: u32 = 1 << 16;
 
 impl CpuSet {
-    pub fn len(&self) -> u32 {
-        self.0.iter().map(|range| range.end - range.start).sum()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|bits| bits.count_ones()).sum()
     }
 
     /// Number of CPUs in both.
     pub fn common(&self, other: &Self) -> u32 {
-        let with_each = self.0.iter().map(|range| {
-            let first = other.0.partition_point(|other| other.end <= range.start);
-            let overlaps = other.0.iter().skip(first).take_while(|other| other.start < range.end);
-            let cpus = overlaps.map(|o| o.end.min(range.end) - o.start.max(range.start));
-            cpus.sum::<u32>()
-        });
-        with_each.sum()
+        self.0.iter().zip(&other.0).map(|(bits, others)| (bits & others).count_ones()).sum()
     }
 }
 
-impl FromIterator<Range<u32>> for CpuSet {
-    fn from_iter<T: IntoIterator<Item = Range<u32>>>(ranges: T) -> Self {
-        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
-        ranges.sort_by_key(|range| range.start);
-        ranges.dedup_by(|range, before| {
-            let joins = range.start <= before.end;
-            if joins {
-                before.end = before.end.max(range.end);
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<T: IntoIterator<Item = u32>>(cpus: T) -> Self {
+        let mut bits = Vec::new();
+        for cpu in cpus {
+            let at = (cpu / 64) as usize;
+            bits.resize(bits.len().max(at + 1), 0);
+            if let Some(element) = bits.get_mut(at) {
+                *element |= 1 << (cpu % 64);
             }
-            joins
-        });
-        Self(ranges)
+        }
+        Self(bits)
     }
 }
 
@@ -122,10 +112,11 @@ pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
     let range = |range| {
         let (first, last) = split_once(range, b'-').unwrap_or((range, range));
-        let cpus = parse_u32(first)?..parse_u32(last)?.checked_add(1)?;
-        (!cpus.is_empty()).then_some(cpus)
+        let cpus = parse_u32(first)?..=parse_u32(last)?;
+        (!cpus.is_empty() && *cpus.end() < MAX_CPUS).then_some(cpus)
     };
-    ranges.map(range).collect::<Option<_>>().ok_or(expected)
+    let ranges: Option<Vec<_>> = ranges.map(range).collect();
+    Ok(ranges.ok_or(expected)?.into_iter().flatten().collect())
 }
 
 /// Parses `io.max`, which has a row for each limited device:
@@ -142,25 +133,9 @@ pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, ParseError> {
 fn io_max_row(row: &[u8]) -> Option<IoMax> {
     let mut words = row.split(|&byte| byte == b' ');
     let device = parse_device(words.next()?)?;
-    let mut max = IoMax {
-        device,
-        read_bytes: Limit::Max,
-        written_bytes: Limit::Max,
-        reads: Limit::Max,
-        writes: Limit::Max,
-    };
-    for word in words {
-        let (key, value) = split_once(word, b'=')?;
-        let value = limit(value)?;
-        match key {
-            b"rbps" => max.read_bytes = value,
-            b"wbps" => max.written_bytes = value,
-            b"riops" => max.reads = value,
-            b"wiops" => max.writes = value,
-            _ => {}
-        }
-    }
-    Some(max)
+    let limits = fields(words, [b"rbps", b"wbps", b"riops", b"wiops"], limit)?;
+    let [read_bytes, written_bytes, reads, writes] = limits.map(|at| at.unwrap_or(Limit::Max));
+    Some(IoMax { device, read_bytes, written_bytes, reads, writes })
 }
 
 #[cfg(test)]
@@ -193,11 +168,22 @@ mod tests {
     #[test]
     fn a_list_of_cpus_is_a_set() {
         let set = |text: &[u8]| parse_cpu_set(text).unwrap();
-        assert_eq!([set(b"0-3,8,10-11\n").len(), set(b"5\n").len(), set(b"\n").len()], [7, 1, 0]);
-        assert_eq!(set(b"0-1279\n").len(), 1280);
-        assert_eq!(set(b"0-4294967294\n").len(), u32::MAX);
+        assert_eq!(
+            [set(b"0-3,8,10-11\n").count(), set(b"5\n").count(), set(b"\n").count()],
+            [7, 1, 0]
+        );
+        assert_eq!(set(b"0-1279\n").count(), 1280);
+        assert_eq!(set(b"0-65535\n").count(), 65_536);
         assert_eq!(set(b"0-3,64,1279\n").common(&set(b"2,3,4,60-70,1270-1280\n")), 4);
-        for wrong in [&b""[..], b"0-3", b"3-0\n", b"a\n", b"0-18446744073709551615\n", b"1-2-3\n"] {
+        for wrong in [
+            &b""[..],
+            b"0-3",
+            b"3-0\n",
+            b"a\n",
+            b"0-65536\n",
+            b"0-18446744073709551615\n",
+            b"1-2-3\n",
+        ] {
             assert!(parse_cpu_set(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -233,10 +219,10 @@ mod tests {
                 (parse_cpu_set(format!("{}\n", text.join(",")).as_bytes()).unwrap(), numbers)
             };
             let ((set, numbers), (other, other_numbers)) = (set_of(&first), set_of(&second));
-            prop_assert_eq!(set.len() as usize, numbers.len());
+            prop_assert_eq!(set.count() as usize, numbers.len());
             prop_assert_eq!(set.common(&other) as usize, numbers.intersection(&other_numbers).count());
             prop_assert_eq!(set == other, numbers == other_numbers);
-            prop_assert_eq!(numbers.iter().map(|cpu| *cpu..cpu + 1).collect::<CpuSet>(), set);
+            prop_assert_eq!(numbers.into_iter().collect::<CpuSet>(), set);
         }
     }
 }

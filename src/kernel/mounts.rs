@@ -1,5 +1,6 @@
 //! Finds the mount of cgroup v2: alone, beside cgroup v1, or the host's mount inside a pod.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use procfs::process::MountInfo;
@@ -7,45 +8,28 @@ use procfs::process::MountInfo;
 use super::directory::Directory;
 use super::read::{ReadBuffer, ReadError};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cgroup2Mount {
-    pub mount_point: PathBuf,
-    /// The cgroup at its top, relative to this process's cgroup namespace: `/` for the namespace's
-    /// own root, `/../../../..` for the host's mount seen from a pod, else a part of the tree.
-    pub top: String,
-    pub hybrid: bool,
-}
-
-impl Cgroup2Mount {
-    /// Levels of the top above the root of this process's namespace; `None` for a part of the tree.
-    fn levels_above(&self) -> Option<usize> {
-        let mut parts = self.top.split('/').filter(|part| !part.is_empty());
-        parts.try_fold(0, |levels, part| (part == "..").then_some(levels + 1))
-    }
-}
-
 /// Lists the cgroup2 mounts, with the one that shows the largest part of the tree first. A listed
 /// mount can be hidden by another one over it.
-pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<Cgroup2Mount>, ReadError> {
+pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let mounts = |text: &[u8]| Ok(cgroup2_of(text));
     Directory::open(proc_root)?.read(c"self/mountinfo", &mut ReadBuffer::default(), mounts)
 }
 
 /// Lists the cgroup2 mounts in the text of a mountinfo file. Lines that do not parse are skipped.
-pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<Cgroup2Mount> {
+pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<PathBuf> {
     let lines = mountinfo.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
-    let mut hybrid = false;
-    let mut mounts: Vec<Cgroup2Mount> = Vec::new();
-    for mount in lines.filter_map(|line| MountInfo::from_line(line).ok()) {
-        hybrid |= mount.fs_type == "cgroup";
-        if mount.fs_type == "cgroup2" {
-            let mount_point = unescape(&mount.mount_point.to_string_lossy()).into();
-            mounts.push(Cgroup2Mount { mount_point, top: mount.root, hybrid: false });
-        }
-    }
-    mounts.sort_by_key(|mount| std::cmp::Reverse(mount.levels_above()));
-    mounts.iter_mut().for_each(|mount| mount.hybrid = hybrid);
-    mounts
+    let mounts = lines.filter_map(|line| MountInfo::from_line(line).ok());
+    let mut mounts: Vec<_> = mounts.filter(|mount| mount.fs_type == "cgroup2").collect();
+    mounts.sort_by_key(|mount| Reverse(levels_above(&mount.root)));
+    let path = |mount: MountInfo| unescape(&mount.mount_point.to_string_lossy()).into();
+    mounts.into_iter().map(path).collect()
+}
+
+/// Levels of a mount's top above the root of this process's cgroup namespace: `/` is that root itself,
+/// `/../../../..` is the host's mount as a pod sees it. `None` for a part of the tree.
+fn levels_above(top: &str) -> Option<usize> {
+    let mut parts = top.split('/').filter(|part| !part.is_empty());
+    parts.try_fold(0, |levels, part| (part == "..").then_some(levels + 1))
 }
 
 /// mountinfo escapes space, tab, newline and backslash as a backslash and three octal digits.
@@ -59,11 +43,9 @@ fn unescape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn check(mountinfo: &str, expected: Option<(&str, bool)>) {
+    fn check(mountinfo: &str, expected: Option<&str>) {
         let mounts = cgroup2_of(mountinfo.as_bytes());
-        let first = mounts.first();
-        let first = first.map(|mount| (mount.mount_point.to_str().unwrap(), mount.hybrid));
-        assert_eq!(first, expected, "{mountinfo}");
+        assert_eq!(mounts.first().map(|mount| mount.to_str().unwrap()), expected, "{mountinfo}");
     }
 
     #[test]
@@ -73,15 +55,15 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_v1_beside_it_is_detected() {
+    fn cgroup_v1_beside_it_is_skipped() {
         check(
             "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate",
-            Some(("/sys/fs/cgroup", false)),
+            Some("/sys/fs/cgroup"),
         );
         check(
             "31 25 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
              41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
-            Some(("/sys/fs/cgroup/unified", true)),
+            Some("/sys/fs/cgroup/unified"),
         );
     }
 
@@ -90,12 +72,12 @@ mod tests {
         check(
             "50 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup2 ro\n\
              51 40 0:26 /../../../.. /host\\040cgroup ro - cgroup2 cgroup ro",
-            Some(("/host cgroup", false)),
+            Some("/host cgroup"),
         );
         check(
             "50 40 0:26 /kubepods/pod1 /mnt/part ro - cgroup2 cgroup2 ro\n\
              51 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup ro",
-            Some(("/sys/fs/cgroup", false)),
+            Some("/sys/fs/cgroup"),
         );
     }
 
@@ -105,6 +87,6 @@ mod tests {
               30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let mounts = cgroup2_of(mountinfo);
         assert_eq!(mounts.len(), 1);
-        assert_eq!(mounts[0].mount_point.to_str(), Some("/sys/fs/cgroup"));
+        assert_eq!(mounts[0].to_str(), Some("/sys/fs/cgroup"));
     }
 }

@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::ProcResult;
 use procfs::process::{LimitValue, Process};
 
-use super::cgroup_dir::CgroupRoot;
+use super::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProcess {
@@ -60,9 +60,10 @@ pub fn raise_open_file_limit() -> nix::Result<usize> {
     Ok(usize::try_from(hard.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX))
 }
 
-/// Inode of the cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
+/// The cgroup at the top of `/sys/fs/cgroup`. In a container with a cgroup namespace it is the
 /// container's own cgroup, whose name the namespace hides; on the host the root cgroup.
-pub fn own_cgroup_inode() -> Option<u64> {
+pub fn own_cgroup() -> Option<CgroupId> {
     let root = CgroupRoot::open(Path::new("/sys/fs/cgroup")).ok()?;
-    root.is_cgroup2().then(|| root.stat("/").ok().map(|stat| stat.st_ino)).flatten()
+    let top = CgroupDir::open(&root, "/", false).ok()?;
+    root.is_cgroup2.then_some(top.cgroup.id)
 }

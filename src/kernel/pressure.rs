@@ -1,8 +1,8 @@
 //! Parser of pressure files (`/proc/pressure/*` and a cgroup's `*.pressure`). Lines are recognized by
-//! keyword: `cpu` had no `full` before Linux 5.13, and `irq` has only `full`. The averages are checked
-//! for their format and dropped, since rates are computed from totals.
+//! keyword: `cpu` had no `full` before Linux 5.13, and `irq` has only `full`. Of their fields, only the
+//! total is parsed, since rates are computed from totals.
 
-use super::text::{ParseError, lines, parse_u64, split_once};
+use super::text::{ParseError, lines, parse_u64, split_once, words};
 
 /// Totals of one pressure file, in microseconds since boot, or since the cgroup was created. `None`
 /// is a line that the kernel does not write.
@@ -14,15 +14,16 @@ pub struct Pressure {
     pub full_us: Option<u64>,
 }
 
-/// Parses a pressure file. Lines with unknown keywords and fields after `total` are ignored: later
-/// kernels may add them.
+/// Parses a pressure file. Lines with unknown keywords and fields other than `total` are ignored:
+/// later kernels may add some.
 pub fn parse_pressure(text: &[u8]) -> Result<Pressure, ParseError> {
     let mut pressure = Pressure::default();
     for (line, content) in lines(text)? {
         let malformed = |expected| ParseError { line, expected };
         let (keyword, fields) =
             split_once(content, b' ').ok_or(malformed("a keyword and its fields"))?;
-        let total_us = parse_fields(fields).map_err(malformed)?;
+        let total = words(fields).find_map(|field| field.strip_prefix(b"total="));
+        let total_us = total.and_then(parse_u64).ok_or(malformed("total in microseconds"))?;
         let slot = match keyword {
             b"some" => &mut pressure.some_us,
             b"full" => &mut pressure.full_us,
@@ -36,31 +37,6 @@ pub fn parse_pressure(text: &[u8]) -> Result<Pressure, ParseError> {
         return Err(ParseError::of_file("a line `some` or `full`"));
     }
     Ok(pressure)
-}
-
-/// Parses `avg10=0.00 avg60=0.00 avg300=0.00 total=0`, with or without further fields.
-fn parse_fields(fields: &[u8]) -> Result<u64, &'static str> {
-    let mut fields = fields.split(|&byte| byte == b' ');
-    for key in [&b"avg10="[..], b"avg60=", b"avg300="] {
-        let value = fields.next().and_then(|field| field.strip_prefix(key));
-        if !value.is_some_and(is_percentage) {
-            return Err("avg10, avg60 and avg300 with two decimals");
-        }
-    }
-    let total = fields.next().and_then(|field| field.strip_prefix(b"total="));
-    let total_us = total.and_then(parse_u64).ok_or("total in microseconds")?;
-    if fields.all(|field| split_once(field, b'=').is_some_and(|(key, _)| !key.is_empty())) {
-        Ok(total_us)
-    } else {
-        Err("key=value after total")
-    }
-}
-
-/// Digits, a dot, two digits.
-fn is_percentage(text: &[u8]) -> bool {
-    split_once(text, b'.').is_some_and(|(whole, cents)| {
-        parse_u64(whole).is_some() && cents.len() == 2 && parse_u64(cents).is_some()
-    })
 }
 
 #[cfg(test)]
@@ -108,16 +84,12 @@ mod tests {
         check_refused("some\n", "malformed in line 1: expected a keyword and its fields");
         check_refused(&format!("{SOME}{SOME}"), "malformed in line 2: expected each keyword once");
         check_refused(
-            "some avg10=0.0 avg60=0.00 avg300=0.00 total=5\n",
-            "malformed in line 1: expected avg10, avg60 and avg300 with two decimals",
-        );
-        check_refused(
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=-5\n",
             "malformed in line 1: expected total in microseconds",
         );
         check_refused(
-            "some avg10=0.00 avg60=0.00 avg300=0.00 total=5 x\n",
-            "malformed in line 1: expected key=value after total",
+            "some avg10=0.00 avg60=0.00 avg300=0.00\n",
+            "malformed in line 1: expected total in microseconds",
         );
     }
 

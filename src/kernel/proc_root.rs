@@ -1,26 +1,30 @@
 //! The node's files in a mounted `/proc`, and its processes.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
 
-use procfs::DiskStat;
-
 use super::cgroup_dir::Resource;
 use super::directory::Directory;
+use super::io_stat::Device;
 use super::node_text::{
-    CpuTimes, Devices, DiskCounters, NodeMemory, Reclaim, parse_diskstats, parse_meminfo,
-    parse_proc_stat, parse_schedstat, parse_swaps, parse_vmstat,
+    CpuTimes, Disk, NodeMemory, Reclaim, parse_diskstats, parse_meminfo, parse_proc_stat,
+    parse_schedstat, parse_swaps, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
-use super::process_dir::{ProcessDir, TaskId};
+use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
+use super::resource::PerResource;
 use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
-/// A mounted `/proc`, or a directory with copies of its files. A value is `None`, or a map empty,
+/// A mounted `/proc`, or a directory with copies of its files. A value is `None`
 /// where the file is absent; any other failure is an error.
 #[derive(Debug)]
 pub struct ProcRoot(Directory);
+
+const NODE_PRESSURE: PerResource<&CStr> =
+    PerResource { cpu: c"pressure/cpu", memory: c"pressure/memory", io: c"pressure/io" };
 
 impl ProcRoot {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
@@ -34,29 +38,7 @@ impl ProcRoot {
         resource: Resource,
         buffer: &mut ReadBuffer,
     ) -> Result<Pressure, ReadError> {
-        let name = match resource {
-            Resource::Cpu => c"pressure/cpu",
-            Resource::Memory => c"pressure/memory",
-            Resource::Io => c"pressure/io",
-        };
-        self.0.read(name, buffer, parse_pressure)
-    }
-
-    pub fn device_names(&self, buffer: &mut ReadBuffer) -> Result<Devices<String>, ReadError> {
-        self.diskstats(buffer, |stat| stat.name)
-    }
-
-    pub fn disks(&self, buffer: &mut ReadBuffer) -> Result<Devices<DiskCounters>, ReadError> {
-        self.diskstats(buffer, DiskCounters::from)
-    }
-
-    fn diskstats<T>(
-        &self,
-        buffer: &mut ReadBuffer,
-        value: fn(DiskStat) -> T,
-    ) -> Result<Devices<T>, ReadError> {
-        let devices = self.read(c"diskstats", buffer, |text| Ok(parse_diskstats(text, value)))?;
-        Ok(devices.unwrap_or_default())
+        self.0.read(NODE_PRESSURE.of(resource), buffer, parse_pressure)
     }
 
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
@@ -83,8 +65,8 @@ impl ProcRoot {
         counts.unwrap_or(!is_live)
     }
 
-    pub fn process(&self, id: u32) -> Result<ProcessDir, ReadError> {
-        self.0.open_below(&id.to_string()).map(ProcessDir)
+    pub fn process(&self, id: u32) -> Result<TaskDir, ReadError> {
+        self.0.open_below(&id.to_string()).map(TaskDir)
     }
 
     /// The kernel's release, such as `6.12.0`.
@@ -112,6 +94,7 @@ impl ProcRoot {
 
 files! { ProcRoot:
     cpu_times: CpuTimes = c"stat", parse_proc_stat;
+    disks: BTreeMap<Device, Disk> = c"diskstats", |text| Ok(parse_diskstats(text));
     /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
     irq_pressure: Pressure = c"pressure/irq", parse_pressure;
     memory: NodeMemory = c"meminfo", parse_meminfo;

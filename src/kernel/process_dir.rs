@@ -30,34 +30,32 @@ impl TaskId {
     }
 }
 
+/// A process or a thread: both have these files.
 #[derive(Debug)]
-pub struct ProcessDir(pub(super) Directory);
+pub struct TaskDir(pub(super) Directory);
 
-#[derive(Debug)]
-pub struct ThreadDir(Directory);
-
-impl ProcessDir {
+impl TaskDir {
     /// Path of its cgroup (v2), as shown in the agent's own cgroup namespace; `None` without cgroup
     /// v2.
     pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
         self.0.read(c"cgroup", buffer, parse_cgroup_path)
     }
 
+    /// The threads of a process.
     pub fn threads(&self) -> Result<Vec<TaskId>, ReadError> {
         self.0.list(c"task", TaskId::of)
     }
 
-    pub fn thread(&self, id: u32) -> Result<ThreadDir, ReadError> {
-        self.0.open_below(&format!("task/{id}")).map(ThreadDir)
+    pub fn thread(&self, id: u32) -> Result<Self, ReadError> {
+        self.0.open_below(&format!("task/{id}")).map(Self)
     }
-}
 
-impl ThreadDir {
     /// Whether it is a vCPU thread, by its name.
     pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
         self.0.read_once(c"comm", buffer, |text| Ok(is_vcpu(text)))
     }
 
+    /// Times of this thread alone.
     pub fn times(&self, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
         self.0.read_once(c"schedstat", buffer, parse_task_schedstat)
     }

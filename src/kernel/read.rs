@@ -4,9 +4,11 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use nix::dir::{Dir, Entry};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use strum::{IntoStaticStr, VariantNames};
 
 use super::text::ParseError;
 
@@ -54,8 +56,10 @@ macro_rules! files {
 }
 pub(super) use files;
 
-/// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a file could not be read. It is derived from errno: `std::io::ErrorKind` has no ENODEV. Its
+/// name is the value of the label `kind` in metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum ReadErrorKind {
     /// ENOENT, ENODEV or ESRCH: the file, its cgroup or its process no longer exists.
     #[error("not found ({0})")]
@@ -69,22 +73,6 @@ pub enum ReadErrorKind {
     Malformed(#[from] ParseError),
     #[error("{0}")]
     Failed(Errno),
-}
-
-impl ReadErrorKind {
-    /// Value of the label `kind` in metrics, one of [`ReadErrorKind::WORDS`].
-    pub fn word(self) -> &'static str {
-        match self {
-            ReadErrorKind::Vanished(_) => "vanished",
-            ReadErrorKind::Unsupported(_) => "unsupported",
-            ReadErrorKind::Refused(_) => "refused",
-            ReadErrorKind::Malformed(_) => "malformed",
-            ReadErrorKind::Failed(_) => "failed",
-        }
-    }
-
-    pub const WORDS: [&'static str; 5] =
-        ["vanished", "unsupported", "refused", "malformed", "failed"];
 }
 
 impl From<Errno> for ReadErrorKind {
@@ -149,6 +137,17 @@ impl ReadBuffer {
     }
 }
 
+/// Lists a directory, and keeps a part of some of its entries.
+pub(super) fn list<T>(
+    above: impl AsFd,
+    name: &CStr,
+    part: impl Fn(&Entry) -> Option<T>,
+) -> Result<Vec<T>, Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut dir = Dir::openat(above, name, flags, Mode::empty())?;
+    dir.iter().filter_map(|entry| entry.map(|entry| part(&entry)).transpose()).collect()
+}
+
 fn open_file(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, ReadErrorKind> {
     Ok(openat(dir, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
 }
@@ -168,7 +167,7 @@ mod tests {
             (Errno::EPERM, "refused"),
             (Errno::EIO, "failed"),
         ] {
-            assert_eq!(ReadErrorKind::from(errno).word(), word, "{errno}");
+            assert_eq!(ReadErrorKind::from(errno).into_str(), word, "{errno}");
         }
     }
 

@@ -1,10 +1,8 @@
 //! One value for each of the three resources of PSI.
 
-use serde::{Deserialize, Serialize};
-
 use super::cgroup_dir::Resource;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {
     pub cpu: T,
     pub memory: T,

@@ -71,6 +71,23 @@ pub(crate) fn numbers<'a, const N: usize>(
     Some(numbers)
 }
 
+/// The values of these keys in words `key=value`; `None` for a key that is not there. Other keys are
+/// ignored.
+pub(crate) fn fields<'a, T: Copy, const N: usize>(
+    words: impl Iterator<Item = &'a [u8]>,
+    keys: [&[u8]; N],
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Option<[Option<T>; N]> {
+    let mut values = [None; N];
+    for word in words {
+        let (key, value) = split_once(word, b'=')?;
+        if let Some((_, slot)) = keys.iter().zip(&mut values).find(|(name, _)| **name == key) {
+            *slot = Some(parse(value)?);
+        }
+    }
+    Some(values)
+}
+
 /// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
@@ -90,8 +107,8 @@ pub(crate) fn parse_u32(digits: &[u8]) -> Option<u32> {
     parse_u64(digits).and_then(|value| u32::try_from(value).ok())
 }
 
-/// Parses a flat keyed file, which has lines `key value`, and stores the values of these keys.
-/// Other keys are ignored. An empty file is valid: `cpu.stat.local` is empty where the cpu
+/// Parses a flat keyed file, which has lines `key value`, and stores the values of these keys, those
+/// in kB as bytes. Other keys are ignored. An empty file is valid: `cpu.stat.local` is empty where the cpu
 /// controller is off.
 pub(crate) fn parse_keyed(
     text: &[u8],
@@ -100,12 +117,22 @@ pub(crate) fn parse_keyed(
     for (line, content) in lines(text)? {
         let expected = ParseError { line, expected: "a key and a number" };
         let (key, value) = split_once(content, b' ').ok_or(expected)?;
-        let value = parse_u64(value).filter(|_| !key.is_empty()).ok_or(expected)?;
+        let value = parse_u64(value).or_else(|| parse_padded(value));
+        let value = value.filter(|_| !key.is_empty()).ok_or(expected)?;
         if let Some((_, field)) = fields.iter_mut().find(|(name, _)| name.as_bytes() == key) {
             **field = Some(value);
         }
     }
     Ok(())
+}
+
+/// A number after spaces, as in `/proc/meminfo`, where most are kB.
+fn parse_padded(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii_start();
+    match value.strip_suffix(b" kB") {
+        Some(kilobytes) => parse_u64(kilobytes)?.checked_mul(1024),
+        None => parse_u64(value),
+    }
 }
 
 /// A struct for a flat keyed file, and its parser: a field for each key that is kept. It is `None`

@@ -1,36 +1,30 @@
 //! The bridge's own metrics, and log messages about errors.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::iter::once;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use prometheus::{
-    Encoder, GaugeVec, IntCounter, IntCounterVec, Opts, Registry, Result, TextEncoder,
-};
+use strum::{IntoStaticStr, VariantArray};
 
-use super::access::Certificates;
-use super::group::Group;
-use super::process::ProcessMetrics;
-use crate::error_log::FailureLog;
+use super::certificates::{self, CERTIFICATES, certificate_reads};
+use super::process::write_process;
+use super::results::Results;
+use crate::text_format::Number::Whole;
+use crate::text_format::{FamiliesOf, families, write_families};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The protocol of a request; a value of the label `form`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Form {
     Query,
     Watcher,
     Prioritize,
 }
 
-impl Form {
-    pub const ALL: [Self; 3] = [Self::Query, Self::Watcher, Self::Prioritize];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Query => "query",
-            Self::Watcher => "watcher",
-            Self::Prioritize => "prioritize",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A value of the label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
     Answered,
     Refused,
@@ -38,96 +32,73 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
-    pub const ALL: [Self; 3] = [Self::Answered, Self::Refused, Self::Unknown];
+#[derive(Debug, Default)]
+pub struct BridgeMetrics(Mutex<State>);
 
-    fn word(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-        }
-    }
+#[derive(Debug, Default)]
+struct State {
+    /// Nodes by the state of their value.
+    nodes: BTreeMap<&'static str, usize>,
+    requests: BTreeMap<(Form, Outcome), u64>,
+    watch: Results,
+    lacks_scores: bool,
+    certificates: Results,
 }
 
-#[derive(Debug)]
-pub struct BridgeMetrics {
-    registry: Registry,
-    nodes: GaugeVec,
-    requests: IntCounterVec,
-    watch_errors: IntCounter,
-    watch_log: FailureLog,
-    score_log: FailureLog,
-    pub certificates: Certificates,
-    process: ProcessMetrics,
-}
+static BRIDGE: &FamiliesOf<State> = families! {
+    "psi_agent_bridge_nodes" = |it, lines| for (standing, count) in &it.nodes {
+            lines.write(&[("standing", standing)], Whole(*count as u64));
+        },
+        "Selected Nodes, by the state of their value.";
+    "psi_agent_bridge_requests_total" = |it, lines| for form in Form::VARIANTS {
+            for outcome in Outcome::VARIANTS {
+                let count = it.requests.get(&(*form, *outcome)).copied().unwrap_or_default();
+                let labels = [("form", form.into_str()), ("result", outcome.into_str())];
+                lines.write(&labels, Whole(count));
+            }
+        },
+        "Requests, by form and result.";
+    "psi_agent_bridge_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.watch.total())),
+        "Failures to list or watch Nodes.";
+};
 
 impl BridgeMetrics {
-    /// The metrics, with these values of the label `standing`. Those of TLS certificates are
-    /// exported only where TLS is in use.
-    pub fn new(standings: &[&'static str], uses_tls: bool) -> Result<Self> {
-        let registry = Registry::new();
-        let group = Group::new(&registry, true);
-        let help = "Selected Nodes, by the state of their value.";
-        let nodes = group.gauges("psi_agent_bridge_nodes", help, &["standing"])?;
-        for standing in standings {
-            nodes.with_label_values(&[standing]);
-        }
-        let requests =
-            Opts::new("psi_agent_bridge_requests_total", "Requests, by form and result.");
-        let requests = group.add(IntCounterVec::new(requests, &["form", "result"]))?;
-        for form in Form::ALL {
-            for outcome in Outcome::ALL {
-                requests.with_label_values(&[form.word(), outcome.word()]);
-            }
-        }
-        Ok(Self {
-            nodes,
-            requests,
-            watch_errors: group.counter(
-                "psi_agent_bridge_watch_errors_total",
-                "Failures to list or watch Nodes.",
-            )?,
-            watch_log: FailureLog::default(),
-            score_log: FailureLog::default(),
-            certificates: Certificates::new(Group::new(&registry, uses_tls))?,
-            process: ProcessMetrics::new(group)?,
-            registry,
-        })
+    /// The state, which is valid even after a panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "a cluster has fewer than 2^52 Nodes")]
-    pub fn set_nodes(&self, standing: &str, count: usize) {
-        self.nodes.with_label_values(&[standing]).set(count as f64);
+    /// Adds the metrics of TLS certificates where TLS is in use.
+    pub fn set_tls(&self, uses_tls: bool) {
+        self.state().certificates = certificate_reads(uses_tls);
     }
 
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
     /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
-        self.requests.with_label_values(&[form.word(), outcome.word()]).inc();
-        match (form, outcome) {
-            // load-watcher's document can have no Nodes, so its client gets no error.
-            (Form::Watcher, _) | (_, Outcome::Refused) => {}
-            (Form::Query | Form::Prioritize, Outcome::Unknown) => {
-                if self.score_log.failed(outcome.word()) {
-                    tracing::warn!(
-                        "No Node has a known score, so requests get no scores: agents have \
-                         published no fresh value, or for less than half of --window; see \
-                         `psi-agent nodes`"
-                    );
-                }
-            }
-            (Form::Query | Form::Prioritize, Outcome::Answered) => {
-                if self.score_log.succeeded() {
-                    tracing::info!("Scores of Nodes are known again");
-                }
-            }
+        let mut state = self.state();
+        *state.requests.entry((form, outcome)).or_default() += 1;
+        // load-watcher's document can have no Nodes, so its client gets no error.
+        if form == Form::Watcher || outcome == Outcome::Refused {
+            return;
+        }
+        let lacks_scores = outcome == Outcome::Unknown;
+        if std::mem::replace(&mut state.lacks_scores, lacks_scores) == lacks_scores {
+            return;
+        }
+        if lacks_scores {
+            tracing::warn!(
+                "No Node has a known score, so requests get no scores: agents have published no \
+                 fresh value, or for less than half of --window; see `psi-agent nodes`"
+            );
+        } else {
+            tracing::info!("Scores of Nodes are known again");
         }
     }
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
-        if self.watch_log.succeeded() {
+        if self.state().watch.succeeded() {
             tracing::info!("Receiving Nodes again");
         }
     }
@@ -135,17 +106,23 @@ impl BridgeMetrics {
     /// Records that the Nodes could not be listed or watched. Logs the error once until
     /// [`BridgeMetrics::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
-        self.watch_errors.inc();
-        if self.watch_log.failed("failed") {
+        if self.state().watch.failed("failed") {
             tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
         }
     }
 
-    /// The metrics in the text format.
-    pub fn render(&self) -> Result<Vec<u8>> {
-        self.process.update();
-        let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        Ok(text)
+    /// Records that the certificate was read again. `Ok(true)` means that it is new.
+    pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
+        certificates::record(&mut self.state().certificates, outcome);
+    }
+
+    /// The metrics in the text format, with the number of Nodes for each state of their value.
+    pub fn render(&self, nodes: BTreeMap<&'static str, usize>) -> Vec<u8> {
+        let (mut chunks, mut state) = (Vec::new(), self.state());
+        state.nodes = nodes;
+        write_process(&mut chunks);
+        write_families(&mut chunks, BRIDGE, once(&*state));
+        write_families(&mut chunks, CERTIFICATES, once(&state.certificates));
+        chunks.concat()
     }
 }

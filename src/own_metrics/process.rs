@@ -1,80 +1,48 @@
 //! The metrics of the process, which agent and bridge have: `process_*`, `psi_agent_build_info` and
 //! dropped lines of the log.
 
+use std::iter::once;
 use std::sync::OnceLock;
 
-use prometheus::{Counter, Gauge, IntCounter, IntGauge, Opts, Result};
+use tracing_appender::non_blocking::ErrorCounter;
 
-use super::group::Group;
 use crate::kernel::own_process::OwnProcess;
+use crate::text_format::Number::{Float, Whole};
+use crate::text_format::{FamiliesOf, families, write_families};
 
-/// `None` leaves the gauge as it is.
-type Value = fn(&OwnProcess) -> Option<f64>;
+/// Counts the lines that the log of this process drops. A process has at most one log.
+pub(crate) static DROPPED_LINES: OnceLock<ErrorCounter> = OnceLock::new();
 
-#[allow(clippy::cast_precision_loss, reason = "sizes of one process stay below 2^52")]
-const GAUGES: [(&str, &str, Value); 5] = [
-    ("process_open_fds", "Number of open file descriptors.", |own| Some(own.open_fds as f64)),
-    ("process_max_fds", "Maximum number of open file descriptors.", |own| {
-        own.max_fds.map(|max| max as f64)
-    }),
-    ("process_resident_memory_bytes", "Resident memory size in bytes.", |own| {
-        Some(own.resident_bytes as f64)
-    }),
-    ("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| {
-        Some(own.virtual_bytes as f64)
-    }),
-    (
-        "process_start_time_seconds",
-        "Start time of the process since unix epoch in seconds.",
-        |own| Some(own.start_time_s),
-    ),
-];
+static PROCESS: &FamiliesOf<OwnProcess> = families! {
+    "process_cpu_seconds_total" = |own, lines| lines.write(&[], Float(own.cpu_seconds)),
+        "Total user and system CPU time spent in seconds.";
+    "process_open_fds" = |own, lines| lines.write(&[], Whole(own.open_fds)),
+        "Number of open file descriptors.";
+    "process_max_fds" = |own, lines| lines.write(&[], own.max_fds.map(Whole)),
+        "Maximum number of open file descriptors.";
+    "process_resident_memory_bytes" = |own, lines| lines.write(&[], Whole(own.resident_bytes)),
+        "Resident memory size in bytes.";
+    "process_virtual_memory_bytes" = |own, lines| lines.write(&[], Whole(own.virtual_bytes)),
+        "Virtual memory size in bytes.";
+    "process_start_time_seconds" = |own, lines| lines.write(&[], Float(own.start_time_s)),
+        "Start time of the process since unix epoch in seconds.";
+};
 
-/// Returns the number of lines that the log of this process has dropped. A process has at most one
-/// log.
-static DROPPED_LINES: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
+static PROGRAM: &FamiliesOf<()> = families! {
+    "psi_agent_build_info" =
+        |(), lines| lines.write(&[("version", env!("CARGO_PKG_VERSION"))], Whole(1)),
+        "Version of the agent in the label version; always 1.";
+    "psi_agent_log_lines_dropped_total" = |(), lines| {
+            let dropped = DROPPED_LINES.get().map_or(0, ErrorCounter::dropped_lines);
+            lines.write(&[], Whole(dropped as u64));
+        },
+        "Lines of the log that were dropped because stderr was blocked.";
+};
 
-/// Counts the lines that the log drops from now on.
-pub(crate) fn count_dropped_lines(dropped: impl Fn() -> usize + Send + Sync + 'static) {
-    DROPPED_LINES.get_or_init(|| Box::new(dropped));
-}
-
-#[derive(Debug)]
-pub(super) struct ProcessMetrics {
-    cpu_seconds: Counter,
-    dropped_lines: IntCounter,
-    gauges: Vec<(Gauge, Value)>,
-}
-
-impl ProcessMetrics {
-    pub(super) fn new(group: Group<'_>) -> Result<Self> {
-        let help = "Version of the agent in the label version; always 1.";
-        let build = Opts::new("psi_agent_build_info", help)
-            .const_label("version", env!("CARGO_PKG_VERSION"));
-        group.add(IntGauge::with_opts(build))?.set(1);
-        let help = "Total user and system CPU time spent in seconds.";
-        let gauges = GAUGES
-            .iter()
-            .map(|&(name, help, value)| Ok((group.add(Gauge::new(name, help))?, value)));
-        Ok(Self {
-            cpu_seconds: group.add(Counter::new("process_cpu_seconds_total", help))?,
-            dropped_lines: group.counter(
-                "psi_agent_log_lines_dropped_total",
-                "Lines of the log that were dropped because stderr was blocked.",
-            )?,
-            gauges: gauges.collect::<Result<_>>()?,
-        })
+/// Appends the metrics. Those of the process are absent if its files can't be read.
+pub(super) fn write_process(chunks: &mut Vec<Vec<u8>>) {
+    if let Ok(process) = OwnProcess::read() {
+        write_families(chunks, PROCESS, once(&process));
     }
-
-    /// Updates the metrics. They stay as they are if the files of the process can't be read.
-    pub(super) fn update(&self) {
-        let dropped = DROPPED_LINES.get().map_or(0, |dropped| dropped());
-        let dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
-        self.dropped_lines.inc_by(dropped.saturating_sub(self.dropped_lines.get()));
-        let Ok(process) = OwnProcess::read() else { return };
-        self.cpu_seconds.inc_by((process.cpu_seconds - self.cpu_seconds.get()).max(0.0));
-        for (gauge, value) in &self.gauges {
-            value(&process).into_iter().for_each(|value| gauge.set(value));
-        }
-    }
+    write_families(chunks, PROGRAM, once(&()));
 }

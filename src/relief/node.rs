@@ -227,7 +227,7 @@ impl Node {
 
     /// The cpuset of a demand; `None` if it is the whole node.
     pub(super) fn cpuset<'a>(&self, demand: &'a Demand) -> Option<&'a CpuSet> {
-        demand.cpuset.as_deref().filter(|set| !set.is_empty() && set.len() < self.cpus)
+        demand.cpuset.as_deref().filter(|set| (1..self.cpus).contains(&set.count()))
     }
 
     /// All cpusets, each once, the smallest first and the whole node last.
@@ -251,14 +251,14 @@ impl Node {
     }
 
     pub(super) fn size(&self, cpuset: Option<&CpuSet>) -> u32 {
-        cpuset.map_or(self.cpus, CpuSet::len)
+        cpuset.map_or(self.cpus, CpuSet::count)
     }
 
     /// Share of a cpuset's CPUs that are also in another, 0 to 1.
     pub(super) fn part_in(&self, cpuset: Option<&CpuSet>, other: Option<&CpuSet>) -> f64 {
         let common = match (cpuset, other) {
             (_, None) => return 1.0,
-            (None, Some(other)) => other.len(),
+            (None, Some(other)) => other.count(),
             (Some(cpuset), Some(other)) => cpuset.common(other),
         };
         f64::from(common) / f64::from(self.size(cpuset).max(1))
@@ -284,7 +284,7 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn set(cpus: std::ops::Range<u32>) -> Option<Arc<CpuSet>> {
-        Some(Arc::new([cpus].into_iter().collect()))
+        Some(Arc::new(cpus.collect()))
     }
 
     pub(in super::super) fn near(value: f64, expected: f64) -> bool {

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use serde::Serialize;
 use strum::IntoStaticStr;
 
 use crate::kernel::cgroup_dir::Resource;
 
 /// Why a resource has no contention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Absence {
     /// The kernel reports no pressure of it.

@@ -47,64 +47,49 @@ impl Authenticator {
         Some(Self { reviewer, hash_key, state: Mutex::default(), report: Box::new(report) })
     }
 
-    /// Whether a token that this address sends gives access to this path.
+    /// Whether a token that this address sends gives access to this path. Begins or joins its review,
+    /// unless a decision needs none. The review continues when its client disconnects.
     pub async fn decide(
         self: &Arc<Self>,
         path: &'static str,
         token: &str,
         address: IpAddr,
     ) -> Decision {
-        match self.begin(path, token, address) {
-            Ok(review) => review.await,
-            Err(decision) => decision,
-        }
+        let key = (self.hash(token), path);
+        let review = {
+            let mut state = self.state();
+            if let Some(review) = state.under_way.get(&key) {
+                review.clone()
+            } else if let Some(decision) = state.cache.look_up(&key, address, clock::now().at) {
+                if decision == Decision::NotAsked {
+                    (self.report)(Ok(decision));
+                }
+                return decision;
+            } else {
+                let review = Arc::clone(self).review(key, token.to_owned(), address);
+                let review = review.boxed().shared();
+                state.under_way.insert(key, review.clone());
+                tokio::spawn(review.clone());
+                review
+            }
+        };
+        review.await
     }
 
-    /// Begins or joins the review of a token; an error is a decision that needs no review. The
-    /// review continues when its client disconnects.
-    fn begin(
-        self: &Arc<Self>,
-        path: &'static str,
-        token: &str,
-        address: IpAddr,
-    ) -> Result<Shared<BoxFuture<'static, Decision>>, Decision> {
-        let key = TokenKey { hash: self.hash(token), path };
+    async fn review(self: Arc<Self>, key: TokenKey, token: String, address: IpAddr) -> Decision {
+        let review =
+            tokio::time::timeout(REVIEW_TIMEOUT, self.reviewer.review(&token, key.1)).await;
+        let outcome = match review.unwrap_or_else(|_| Err(CallError::timed_out(REVIEW_TIMEOUT))) {
+            Ok(Review::Allowed) => Ok(Decision::Allowed),
+            Ok(Review::Forbidden) => Ok(Decision::Forbidden),
+            Ok(Review::Unauthenticated) => Ok(Decision::Unauthenticated),
+            Err(error) => Err(error),
+        };
+        (self.report)(outcome.as_ref().copied());
+        let decision = outcome.unwrap_or(Decision::Unanswered);
         let mut state = self.state();
-        if let Some(review) = state.under_way.get(&key) {
-            return Ok(review.clone());
-        }
-        if let Some(decision) = state.cache.look_up(&key, address, clock::now().at) {
-            if decision == Decision::NotAsked {
-                (self.report)(Ok(decision));
-            }
-            return Err(decision);
-        }
-        let (this, token) = (Arc::clone(self), token.to_owned());
-        let review = async move {
-            let decision = this.review(path, &token).await;
-            let mut state = this.state();
-            state.cache.store(key, address, decision, clock::now().at);
-            state.under_way.remove(&key);
-            decision
-        };
-        let review = review.boxed().shared();
-        state.under_way.insert(key, review.clone());
-        tokio::spawn(review.clone());
-        Ok(review)
-    }
-
-    async fn review(&self, path: &'static str, token: &str) -> Decision {
-        let review = tokio::time::timeout(REVIEW_TIMEOUT, self.reviewer.review(token, path)).await;
-        let decision = match review.unwrap_or(Err(CallError::TimedOut(REVIEW_TIMEOUT))) {
-            Ok(Review::Allowed) => Decision::Allowed,
-            Ok(Review::Forbidden) => Decision::Forbidden,
-            Ok(Review::Unauthenticated) => Decision::Unauthenticated,
-            Err(error) => {
-                (self.report)(Err(&error));
-                return Decision::Unanswered;
-            }
-        };
-        (self.report)(Ok(decision));
+        state.cache.store(key, address, decision, clock::now().at);
+        state.under_way.remove(&key);
         decision
     }
 

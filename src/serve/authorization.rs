@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use http::StatusCode;
 use strum::IntoStaticStr;
 
 /// Clients that may open the page and its snapshot.
@@ -19,22 +20,15 @@ pub enum Page {
 pub const METRICS: &str = "/metrics";
 pub const PAGE: &str = "/";
 pub const SNAPSHOT: &str = "/snapshot.json";
+pub const LIVEZ: &str = "/livez";
+pub const READYZ: &str = "/readyz";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address. An IPv4-mapped IPv6 address is converted to IPv4.
     pub address: IpAddr,
     pub is_encrypted: bool,
-}
-
-impl Peer {
-    pub fn new(address: IpAddr, is_encrypted: bool) -> Self {
-        Self { address: address.to_canonical(), is_encrypted }
-    }
-
-    fn is_local(self) -> bool {
-        self.address.is_loopback()
-    }
+    /// Whether it is connected to the address for probes.
+    pub only_probes: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,52 +38,58 @@ pub struct AccessRules {
     pub page: Page,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requirement {
-    Nothing,
-    /// A token whose account may get this path, as a ClusterRole lists it under `nonResourceURLs`.
-    Token(&'static str),
-    /// The request is refused, with or without a token.
-    Refused(Refusal),
-}
+/// The response to a request that is refused before its token is checked.
+pub type Refusal = (StatusCode, &'static str);
 
-/// Why a request is refused before its token is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    NotEncrypted,
-    PageIsLocal,
-    PageIsOff,
-    /// A request for the page on loopback under another name than localhost: any website can let a
-    /// name of its own resolve to a loopback address.
-    ForeignHost,
-}
+const NOT_ENCRYPTED: Refusal =
+    (StatusCode::BAD_REQUEST, "This is an HTTPS server: use https://.\n");
+const NO_PROBE: Refusal = (StatusCode::NOT_FOUND, "Not found. Try /livez or /readyz.\n");
+const PAGE_IS_OFF: Refusal = (StatusCode::FORBIDDEN, "The page is off: see --page.\n");
+const PAGE_IS_LOCAL: Refusal = (
+    StatusCode::FORBIDDEN,
+    "The page is served to this host only. In a cluster, use kubectl port-forward to this pod, or \
+     run the agent with --page=anywhere.\n",
+);
+/// For the page on loopback under another name than localhost: any website can let a name of its own
+/// resolve to a loopback address.
+const FOREIGN_HOST: Refusal = (
+    StatusCode::FORBIDDEN,
+    "On loopback, the page is served for localhost and IP addresses only, not for other names.\n",
+);
 
 impl AccessRules {
-    /// What a request of this peer for this path needs. `host` is its header `Host`.
-    pub fn requirement(&self, peer: Peer, path: &str, host: Option<&str>) -> Requirement {
+    /// What a request of this peer for this path needs: nothing, or a token whose account may get the
+    /// path, as a ClusterRole lists it under `nonResourceURLs`. `host` is its header `Host`.
+    pub fn requirement(
+        &self,
+        peer: Peer,
+        path: &str,
+        host: Option<&str>,
+    ) -> Result<Option<&'static str>, Refusal> {
+        if peer.only_probes {
+            let is_probe = [LIVEZ, READYZ].contains(&path);
+            return if is_probe { Ok(None) } else { Err(NO_PROBE) };
+        }
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
         // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
         // The metrics need it: a client that sends its token unencrypted here would do so
         // elsewhere, too.
-        let plain_allowed = peer.is_local() && path != Some(METRICS);
+        let is_local = peer.address.to_canonical().is_loopback();
+        let plain_allowed = is_local && path != Some(METRICS);
         if self.tls && !peer.is_encrypted && !plain_allowed {
-            return Requirement::Refused(Refusal::NotEncrypted);
+            return Err(NOT_ENCRYPTED);
         }
         match (path, self.page) {
-            (None, _) => Requirement::Nothing,
-            (Some(METRICS), _) => self.token(METRICS),
-            (Some(_), Page::Off) => Requirement::Refused(Refusal::PageIsOff),
-            (Some(_), _) if peer.is_local() => match host {
-                Some(host) if !is_own_name(host) => Requirement::Refused(Refusal::ForeignHost),
-                _ => Requirement::Nothing,
+            (None, _) => Ok(None),
+            (Some(METRICS), _) => Ok(self.tokens.then_some(METRICS)),
+            (Some(_), Page::Off) => Err(PAGE_IS_OFF),
+            (Some(_), _) if is_local => match host {
+                Some(host) if !is_own_name(host) => Err(FOREIGN_HOST),
+                _ => Ok(None),
             },
-            (Some(_), Page::Loopback) => Requirement::Refused(Refusal::PageIsLocal),
-            (Some(path), Page::Anywhere) => self.token(path),
+            (Some(_), Page::Loopback) => Err(PAGE_IS_LOCAL),
+            (Some(path), Page::Anywhere) => Ok(self.tokens.then_some(path)),
         }
-    }
-
-    fn token(&self, path: &'static str) -> Requirement {
-        if self.tokens { Requirement::Token(path) } else { Requirement::Nothing }
     }
 }
 
@@ -117,15 +117,17 @@ pub fn bearer_token(header: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const FREE: Requirement = Requirement::Nothing;
+    type Requirement = Result<Option<&'static str>, Refusal>;
+
+    const FREE: Requirement = Ok(None);
     const PATHS: [&str; 5] = ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"];
 
     fn peer(address: &str, is_encrypted: bool) -> Peer {
-        Peer::new(address.parse().unwrap(), is_encrypted)
+        Peer { address: address.parse().unwrap(), is_encrypted, only_probes: false }
     }
 
     fn refused(refusal: Refusal) -> Requirement {
-        Requirement::Refused(refusal)
+        Err(refusal)
     }
 
     /// What each of [`PATHS`] needs.
@@ -137,11 +139,12 @@ mod tests {
 
     #[test]
     fn loopback_addresses_are_recognised_in_all_forms() {
+        let page = |address| AccessRules::default().requirement(peer(address, false), PAGE, None);
         for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
-            assert!(peer(local, false).is_local(), "{local}");
+            assert_eq!(page(local), FREE, "{local}");
         }
         for foreign in ["10.0.0.7", "::ffff:10.0.0.7", "fe80::1", "::", "0.0.0.0", "::7f00:1"] {
-            assert!(!peer(foreign, false).is_local(), "{foreign}");
+            assert_eq!(page(foreign), refused(PAGE_IS_LOCAL), "{foreign}");
         }
     }
 
@@ -149,11 +152,11 @@ mod tests {
     fn without_tls_and_tokens_only_the_page_is_restricted() {
         let rules = AccessRules::default();
         assert_eq!(needed(rules, "127.0.0.1", false), [FREE; 5]);
-        let local = refused(Refusal::PageIsLocal);
+        let local = refused(PAGE_IS_LOCAL);
         assert_eq!(needed(rules, "10.0.0.7", false), [local, local, FREE, FREE, FREE]);
         let anywhere = AccessRules { page: Page::Anywhere, ..rules };
         assert_eq!(needed(anywhere, "10.0.0.7", false), [FREE; 5]);
-        let off = refused(Refusal::PageIsOff);
+        let off = refused(PAGE_IS_OFF);
         let nowhere = AccessRules { page: Page::Off, ..rules };
         assert_eq!(needed(nowhere, "::1", false), [off, off, FREE, FREE, FREE]);
     }
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn with_tls_plain_http_serves_loopback_and_never_the_metrics() {
         let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let plain = refused(Refusal::NotEncrypted);
+        let plain = refused(NOT_ENCRYPTED);
         assert_eq!(needed(rules, "10.0.0.7", false), [plain; 5]);
         assert_eq!(needed(rules, "::1", false), [FREE, FREE, plain, FREE, FREE]);
     }
@@ -169,10 +172,10 @@ mod tests {
     #[test]
     fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
         let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(Requirement::Token);
+        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(|path| Ok(Some(path)));
         assert_eq!(needed(rules, "10.0.0.7", true), [page, snapshot, metrics, FREE, FREE]);
         assert_eq!(needed(rules, "127.0.0.1", true), [FREE, FREE, metrics, FREE, FREE]);
-        let local = refused(Refusal::PageIsLocal);
+        let local = refused(PAGE_IS_LOCAL);
         let closed = AccessRules { page: Page::Loopback, ..rules };
         assert_eq!(needed(closed, "10.0.0.7", true), [local, local, metrics, FREE, FREE]);
     }
@@ -189,11 +192,21 @@ mod tests {
             ["evil.example", "evil.example:9942", "localhost.evil.example", "", ":", "127.0.0.1.x"]
         {
             for path in ["/", "/snapshot.json"] {
-                assert_eq!(needed(path, Some(foreign)), refused(Refusal::ForeignHost), "{foreign}");
+                assert_eq!(needed(path, Some(foreign)), refused(FOREIGN_HOST), "{foreign}");
             }
             assert_eq!(needed("/metrics", Some(foreign)), FREE, "Prometheus may use any name");
         }
         assert_eq!(needed("/", None), FREE, "no browser");
+    }
+
+    #[test]
+    fn the_address_for_probes_serves_nothing_else() {
+        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
+        let peer = Peer { only_probes: true, ..peer("10.0.0.7", false) };
+        let none = refused(NO_PROBE);
+        let needed = PATHS.map(|path| rules.requirement(peer, path, None));
+        assert_eq!(needed, [none, none, none, FREE, none]);
+        assert_eq!(rules.requirement(peer, "/readyz", None), FREE);
     }
 
     #[test]

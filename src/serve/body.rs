@@ -1,8 +1,8 @@
 //! Response bodies: in one piece, or produced chunk by chunk as the client reads.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY,
@@ -12,6 +12,8 @@ use hyper::{Response, StatusCode};
 
 use super::compression::compressed;
 
+pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     whole(status, "text/plain; charset=utf-8", body.into())
 }
@@ -19,13 +21,13 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
 pub(crate) fn whole(
     status: StatusCode,
     content_type: &'static str,
-    mut body: Bytes,
+    mut rest: Bytes,
 ) -> Response<Body> {
-    let length = body.len();
+    let length = rest.len();
     let pieces = std::iter::from_fn(move || {
-        (!body.is_empty()).then(|| Ok(body.split_to(body.len().min(PIECE))))
+        (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))))
     });
-    let mut response = Response::new(Body::new(pieces));
+    let mut response = Response::new(body(pieces));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -40,12 +42,11 @@ pub(crate) fn chunked(
     chunks: impl Iterator<Item = Vec<u8>> + Send + 'static,
     gzip: bool,
 ) -> Response<Body> {
-    let body = if gzip {
-        Body::new(compressed(chunks).map(|bytes| bytes.map(Bytes::from)))
+    let mut response = Response::new(if gzip {
+        body(compressed(chunks).map(|bytes| bytes.map(Bytes::from)))
     } else {
-        Body::new(chunks.map(|text| Ok(text.into())))
-    };
-    let mut response = Response::new(body);
+        body(chunks.map(|text| Ok(text.into())))
+    });
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -69,41 +70,19 @@ pub(crate) fn method_not_allowed(allowed: &'static str) -> Response<Body> {
     response
 }
 
-/// A 400 for plain HTTP where the rules need TLS.
-pub(crate) fn not_encrypted() -> Response<Body> {
-    text(StatusCode::BAD_REQUEST, "This is an HTTPS server: use https://.\n")
-}
-
 /// Bytes of a body that are passed to hyper at once. hyper takes the next ones when these are
 /// written, so a body exists until its client has read nearly all of it.
 const PIECE: usize = 16 * 1024;
 
-pub struct Body {
-    /// The part that hyper has not taken yet.
-    rest: Box<dyn Iterator<Item = std::io::Result<Bytes>> + Send>,
-    /// Dropped with the body: when it is written, or its connection has failed.
-    held: Option<Box<dyn Send>>,
+fn body(pieces: impl Iterator<Item = std::io::Result<Bytes>> + Send + 'static) -> Body {
+    StreamBody::new(stream::iter(pieces.map(|piece| piece.map(Frame::data)))).boxed_unsync()
 }
 
-impl Body {
-    fn new(rest: impl Iterator<Item = std::io::Result<Bytes>> + Send + 'static) -> Self {
-        Self { rest: Box::new(rest), held: None }
-    }
-
-    /// Keeps a value until the body is written.
-    pub(crate) fn hold(&mut self, value: impl Send + 'static) {
-        self.held = Some(Box::new(value));
-    }
-}
-
-impl hyper::body::Body for Body {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        Poll::Ready(self.rest.next().map(|bytes| bytes.map(Frame::data)))
-    }
+/// Keeps a value until the body is written, or its connection has failed.
+pub(crate) fn holding(response: Response<Body>, value: impl Send + 'static) -> Response<Body> {
+    let frame = move |frame| {
+        let _held = &value;
+        frame
+    };
+    response.map(|body| body.map_frame(frame).boxed_unsync())
 }

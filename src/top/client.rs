@@ -4,43 +4,14 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use http::StatusCode;
+use anyhow::bail;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::client::top::View;
-use crate::client::top::snapshot::{Connection, SnapshotError};
+use crate::client::snapshot::Snapshot;
+use crate::client::top::connection::{Connection, SnapshotError};
 
 /// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why there is no snapshot.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ClientError {
-    /// The connection was refused.
-    #[error("no agent at {address}")]
-    NoAgent { address: SocketAddr },
-    /// The agent of this host has its page switched off.
-    #[error("the agent at {address} denies access")]
-    Off { address: SocketAddr },
-    #[error(
-        "cannot connect to {address}: {source}: set --listen-address to that of a running agent"
-    )]
-    Unreachable { address: SocketAddr, source: io::Error },
-    #[error("{address} did not respond within {} s: check that an agent runs there, or set --listen-address", TIMEOUT.as_secs())]
-    Silent { address: SocketAddr },
-    #[error("{address} returned {status}: retry, or see the agent's log")]
-    Failed { address: SocketAddr, status: StatusCode },
-    #[error(
-        "the agent at {address} denies other hosts access to its snapshot: run top on that host, or \
-         `kubectl psi top` with the node's name"
-    )]
-    Denied { address: SocketAddr },
-    #[error(
-        "the server at {address} is not a psi-agent ({why}): set --listen-address to that of the \
-         agent, or to an unused address"
-    )]
-    Foreign { address: SocketAddr, why: String },
-}
 
 /// The address to connect to for a listening address. A wildcard address becomes IPv4 loopback, which
 /// works for `[::]` too, also on hosts without IPv6.
@@ -50,27 +21,49 @@ pub(super) fn reachable(listens_at: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listens_at.port())
 }
 
-/// The snapshot of the agent at this address.
-pub(super) async fn fetch(address: SocketAddr) -> Result<View, ClientError> {
+/// The snapshot of the agent at this address, or why no agent serves one to this host: the kernel can be
+/// read instead.
+pub(super) async fn fetch(address: SocketAddr) -> anyhow::Result<Result<Snapshot, String>> {
+    let Ok(fetched) = tokio::time::timeout(TIMEOUT, request(address)).await else {
+        bail!(
+            "{address} did not respond within {} s: check that an agent runs there, or set \
+             --listen-address",
+            TIMEOUT.as_secs()
+        );
+    };
+    fetched
+}
+
+async fn request(address: SocketAddr) -> anyhow::Result<Result<Snapshot, String>> {
     let is_own = is_own(address);
-    let fetched = tokio::time::timeout(TIMEOUT, async {
-        let stream = match connect(address, is_own).await {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                return Err(ClientError::NoAgent { address });
-            }
-            Err(source) => return Err(ClientError::Unreachable { address, source }),
-        };
-        let snapshot =
-            async { Connection::new(stream, address.to_string()).await?.snapshot().await };
-        snapshot.await.map_err(|error| match error {
-            SnapshotError::Denied if is_own => ClientError::Off { address },
-            SnapshotError::Denied => ClientError::Denied { address },
-            SnapshotError::Failed(status) => ClientError::Failed { address, status },
-            SnapshotError::Foreign(why) => ClientError::Foreign { address, why },
-        })
-    });
-    fetched.await.unwrap_or(Err(ClientError::Silent { address }))
+    let stream = match connect(address, is_own).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Ok(Err(format!("no agent at {address}")));
+        }
+        Err(error) => bail!(
+            "cannot connect to {address}: {error}: set --listen-address to that of a running agent"
+        ),
+    };
+    let snapshot = async { Connection::new(stream, address.to_string()).await?.snapshot().await };
+    match snapshot.await {
+        Ok(snapshot) => Ok(Ok(snapshot)),
+        // Its page is switched off.
+        Err(SnapshotError::Denied) if is_own => {
+            Ok(Err(format!("the agent at {address} denies access")))
+        }
+        Err(SnapshotError::Denied) => bail!(
+            "the agent at {address} denies other hosts access to its snapshot: run top on that host, \
+             or `kubectl psi top` with the node's name"
+        ),
+        Err(SnapshotError::Failed(status)) => {
+            bail!("{address} returned {status}: retry, or see the agent's log")
+        }
+        Err(SnapshotError::Foreign(why)) => bail!(
+            "the server at {address} is not a psi-agent ({why}): set --listen-address to that of the \
+             agent, or to an unused address"
+        ),
+    }
 }
 
 /// Whether it is an address of this host.

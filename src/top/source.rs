@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::client::{ClientError, fetch, reachable};
-use crate::client::top::{FETCH_INTERVAL, Source, View};
+use super::client::{fetch, reachable};
+use crate::client::snapshot::Snapshot;
+use crate::client::top::{FETCH_INTERVAL, Source};
 use crate::config::{PodSource, TopConfig};
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
@@ -15,7 +16,7 @@ use crate::pod_source::{connect, follow};
 use crate::relief::Assessor;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler};
-use crate::snapshot::{NodeIdentity, Snapshot};
+use crate::snapshot::{NodeIdentity, snapshot};
 
 /// Time limit of the API server's list of pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,16 +31,14 @@ pub(super) struct AgentOrKernel<'a> {
 
 impl Source for AgentOrKernel<'_> {
     /// Returns at once from an agent, and at the next tick from own readings.
-    async fn next(&mut self) -> anyhow::Result<(String, View)> {
-        let reason = match fetch(self.agent).await {
-            Ok(view) => {
+    async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
+        match fetch(self.agent).await? {
+            Ok(snapshot) => {
                 self.own = None;
-                return Ok((format!("agent {} at {}", view.version, self.agent), view));
+                Ok((format!("agent {} at {}", snapshot.version, self.agent), snapshot))
             }
-            Err(reason @ (ClientError::NoAgent { .. } | ClientError::Off { .. })) => reason,
-            Err(error) => return Err(error.into()),
-        };
-        Ok((format!("read from the kernel: {reason}"), self.read().await?))
+            Err(reason) => Ok((format!("read from the kernel: {reason}"), self.read().await?)),
+        }
     }
 
     async fn pause(&self) {
@@ -56,14 +55,14 @@ impl<'a> AgentOrKernel<'a> {
         Self { config, agent, read_every, own: None }
     }
 
-    async fn read(&mut self) -> anyhow::Result<View> {
+    async fn read(&mut self) -> anyhow::Result<Snapshot> {
         let mut own = match self.own.take() {
             Some(own) => own,
             None => OwnReading::start(self.config, self.read_every).await?,
         };
-        let view = own.next().await?;
+        let snapshot = own.next().await?;
         self.own = Some(own);
-        Ok(view)
+        Ok(snapshot)
     }
 }
 
@@ -78,7 +77,7 @@ impl OwnReading {
     async fn start(config: &TopConfig, read_every: Duration) -> anyhow::Result<Self> {
         let TopConfig { source, score, .. } = config;
         let (host, pod_source) = (Host::open(source)?, source.pods());
-        let metrics = Arc::new(OwnMetrics::new(&[]).context("cannot register metrics")?);
+        let metrics = Arc::new(OwnMetrics::default());
         let node = connect(&pod_source).await?;
         let mut pods = follow(source, node, &metrics)?;
         await_list(&pod_source, &mut pods).await?;
@@ -89,16 +88,12 @@ impl OwnReading {
         Ok(Self { identity, sampler, assessor })
     }
 
-    async fn next(&mut self) -> anyhow::Result<View> {
+    async fn next(&mut self) -> anyhow::Result<Snapshot> {
         let tick = self.sampler.next_tick().await?;
         let assessment = tick.window.map(|_| self.assessor.advance(&tick));
         let latest = self.sampler.scrape(Detail::Everything).await?;
-        // Serialized and parsed, so that both sources share one path.
         let rates = latest.rates.as_deref();
-        let snapshot =
-            Snapshot::new(&self.identity, &latest.sample, rates, assessment.as_ref(), None);
-        let json = serde_json::to_vec(&snapshot).context("cannot write the snapshot")?;
-        View::parse(&json).context("cannot read the snapshot")
+        Ok(snapshot(&self.identity, &latest.sample, rates, assessment.as_ref(), None))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::series::Reading;
 use crate::clock::Clock;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
-use crate::kernel::cgroup_tree::{Cgroup, CgroupNode};
+use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
@@ -85,13 +85,13 @@ impl Files {
     /// or means that PSI is off for this cgroup.
     pub(crate) fn pressure(
         &mut self,
-        node: &CgroupNode,
+        dir: &CgroupDir,
         resource: Resource,
     ) -> Option<Option<Pressure>> {
-        match node.dir.pressure(resource, &mut self.buffer) {
+        match dir.pressure(resource, &mut self.buffer) {
             Ok(pressure) => return Some(Some(pressure)),
             // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
-            Err(error) if error.is_vanished() => return self.is_alive(node).then_some(None),
+            Err(error) if error.is_vanished() => return self.is_alive(dir).then_some(None),
             Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => {}
             Err(error) => self.errors.push(error),
         }
@@ -99,17 +99,17 @@ impl Files {
     }
 
     /// Whether a cgroup still exists. If not, it is added to `gone`.
-    pub(crate) fn is_alive(&mut self, node: &CgroupNode) -> bool {
-        let is_alive = node.dir.is_alive();
+    pub(crate) fn is_alive(&mut self, dir: &CgroupDir) -> bool {
+        let is_alive = dir.is_alive();
         if !is_alive {
-            self.gone.push(Arc::clone(&node.cgroup));
+            self.gone.push(Arc::clone(&dir.cgroup));
         }
         is_alive
     }
 
     /// Whether a file was missing since the last call because this cgroup was removed.
-    pub(crate) fn found_gone(&mut self, node: &CgroupNode) -> bool {
-        std::mem::take(&mut self.missing) && !self.is_alive(node)
+    pub(crate) fn found_gone(&mut self, dir: &CgroupDir) -> bool {
+        std::mem::take(&mut self.missing) && !self.is_alive(dir)
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::clock::now;
     use crate::kernel::cgroup_dir::CgroupRoot;
-    use crate::kernel::cgroup_tree::{CgroupTree, TreeScope};
+    use crate::kernel::cgroup_tree::CgroupTree;
     use std::fs;
 
     #[test]
@@ -126,16 +126,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-gone-{}", std::process::id()));
         fs::create_dir_all(path.join("pod")).unwrap();
         let root = CgroupRoot::open(&path).unwrap();
-        let mut tree = CgroupTree::new(root, TreeScope::All, 9);
+        let mut tree = CgroupTree::new(root, true, 9);
         tree.follow(now().at);
-        let node = tree.nodes().last().unwrap();
+        let dir = tree.dirs().last().unwrap();
         let mut files = Files::default();
-        assert_eq!(files.io_stat(&node.dir), Some(None));
-        assert!(!files.found_gone(node));
+        assert_eq!(files.io_stat(dir), Some(None));
+        assert!(!files.found_gone(dir));
         fs::remove_dir_all(&path).unwrap();
-        assert!(!files.found_gone(node), "no file was missing since");
-        assert_eq!(files.io_stat(&node.dir), Some(None));
-        assert!(files.found_gone(node));
+        assert!(!files.found_gone(dir), "no file was missing since");
+        assert_eq!(files.io_stat(dir), Some(None));
+        assert!(files.found_gone(dir));
         assert!(files.errors.is_empty());
     }
 }

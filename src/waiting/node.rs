@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::disk_rates::DiskRates;
 use super::series::{Ratio, Window};
 use crate::kernel::io_stat::Device;
-use crate::kernel::node_text::{CpuTimes, DiskCounters, NodeMemory, Reclaim};
+use crate::kernel::node_text::{CpuTimes, Disk, NodeMemory, Reclaim};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
@@ -23,7 +23,7 @@ pub struct NodeReadings {
     pub run_delay_ns: Window<u64>,
     pub reclaim: Window<Reclaim>,
     pub memory: Option<NodeMemory>,
-    pub disks: Window<BTreeMap<Device, DiskCounters>>,
+    pub disks: Window<BTreeMap<Device, Disk>>,
     /// Operations of each disk between the readings; `None` if they are unknown.
     pub disk_rates: Option<BTreeMap<Device, DiskRates>>,
     /// Times that a memory limit of kubepods or a QoS class caused reclaim, which counts as reclaim

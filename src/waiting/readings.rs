@@ -78,7 +78,7 @@ impl CpuLimits {
 
     /// Of this number of CPUs of the node, those on which the container may run.
     pub(super) fn allowed_cpus(&self, node: f64) -> f64 {
-        let own = self.cpus.as_ref().map(|set| f64::from(set.len())).filter(|own| *own > 0.0);
+        let own = self.cpus.as_ref().map(|set| f64::from(set.count())).filter(|own| *own > 0.0);
         own.unwrap_or(node).min(node).max(1.0)
     }
 }

@@ -4,8 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Serialize, Serializer};
-
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
@@ -28,13 +26,6 @@ impl Ratio {
 
     pub fn get(self) -> f64 {
         self.0
-    }
-}
-
-impl Serialize for Ratio {
-    /// To four decimals: more would be noise.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64((self.0 * 10_000.0).round() / 10_000.0)
     }
 }
 
@@ -130,7 +121,7 @@ pub fn increase(before: u64, after: u64) -> Option<f64> {
 }
 
 /// Shares of a window in which tasks waited for one resource (PSI).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PressureShares {
     /// At least one task waited.
     pub some: Option<Ratio>,

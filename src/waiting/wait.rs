@@ -1,7 +1,5 @@
 //! The waiting of one container in one window, for one resource.
 
-use serde::Serialize;
-
 use super::series::Ratio;
 
 /// A container that waits for less than this, in CPUs or as a share of the window, counts as not
@@ -12,7 +10,7 @@ pub(super) const NEGLIGIBLE: f64 = 0.01;
 const LEAST_CPUS: f64 = 0.25;
 
 /// Waiting of a container for one resource, as shares of the window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wait {
     /// All waiting. For CPU by run delay: of the average busy vCPU; else pressure `some`.
     pub raw: Ratio,
@@ -28,7 +26,6 @@ pub struct Wait {
     /// `io.max`.
     pub demand: f64,
     /// CPUs' worth of waiting because of the node: 1 for a task that waits all the time.
-    #[serde(skip)]
     pub cpus: f64,
 }
 

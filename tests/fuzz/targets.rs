@@ -46,7 +46,7 @@ static TARGETS: [(&str, Parse); 38] = targets! {
     cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
-    diskstats: |bytes| parse_diskstats(bytes, |stat| stat),
+    diskstats: parse_diskstats,
     extender_arguments: network::extender_arguments,
     host: network::host,
     http_request: network::http_request,

@@ -5,20 +5,27 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
+use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request};
 use kube::client::Body;
 use kube::core::request;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use strum::{IntoStaticStr, VariantNames};
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Size limit of a response with one object, in bytes: etcd stores at most 1.5 MiB per object.
 pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
 
+/// Size limit of a response with a page of objects, in bytes.
+const LONGEST_PAGE: usize = 24 * 1024 * 1024;
+
 /// Characters of a response that an error message quotes.
 const QUOTED: usize = 300;
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Each kind is the value of a metric label.
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames, thiserror::Error)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CallError {
     /// 403: RBAC or an admission policy forbids it.
     #[error("the API server forbids it: {0}")]
@@ -38,37 +45,15 @@ pub enum CallError {
     Refused { code: u16, message: String },
     #[error("the API server failed with {code}: {message}")]
     Failed { code: u16, message: String, retry_after: Option<Duration> },
-    /// No connection, or a response that does not parse.
+    /// No connection, no response in time, or one that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    #[error("the API server did not respond within {} s", .0.as_secs())]
-    TimedOut(Duration),
 }
 
 impl CallError {
-    pub const WORDS: [&'static str; 8] = [
-        "forbidden",
-        "unauthorized",
-        "not_found",
-        "conflict",
-        "throttled",
-        "refused",
-        "failed",
-        "unreachable",
-    ];
-
-    /// The kind of error, as the value of a metric label.
-    pub fn word(&self) -> &'static str {
-        match self {
-            CallError::Forbidden(_) => "forbidden",
-            CallError::Unauthorized(_) => "unauthorized",
-            CallError::NotFound => "not_found",
-            CallError::Conflict => "conflict",
-            CallError::Throttled(_) => "throttled",
-            CallError::Refused { .. } => "refused",
-            CallError::Failed { .. } => "failed",
-            CallError::Unreachable(_) | CallError::TimedOut(_) => "unreachable",
-        }
+    /// No response within a time limit.
+    pub fn timed_out(limit: Duration) -> Self {
+        Self::Unreachable(format!("it did not respond within {} s", limit.as_secs()))
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -103,10 +88,43 @@ pub(super) async fn call<T: DeserializeOwned>(
         }
         Err(refusal(status.as_u16(), retry_after, &body))
     };
-    tokio::time::timeout(TIME_LIMIT, answer).await.unwrap_or(Err(CallError::TimedOut(TIME_LIMIT)))
+    tokio::time::timeout(TIME_LIMIT, answer)
+        .await
+        .unwrap_or_else(|_| Err(CallError::timed_out(TIME_LIMIT)))
 }
 
-fn unreachable(error: impl std::fmt::Display) -> CallError {
+/// Lists all objects of a path, in pages of `params`. Each is converted as its page arrives.
+pub(super) async fn list<T: Clone + DeserializeOwned, U>(
+    client: &Client,
+    path: &str,
+    mut params: ListParams,
+    mut convert: impl FnMut(T) -> U,
+) -> Result<Vec<U>, CallError> {
+    let mut converted = Vec::new();
+    loop {
+        let request = Request::new(path).list(&params);
+        let page: ObjectList<T> = call(client, request, LONGEST_PAGE).await?;
+        converted.extend(page.items.into_iter().map(&mut convert));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(converted);
+        }
+    }
+}
+
+/// Sends a merge patch.
+pub(super) async fn patch(
+    client: &Client,
+    path: &str,
+    name: &str,
+    patch: &Value,
+    params: &PatchParams,
+) -> Result<(), CallError> {
+    let request = Request::new(path).patch(name, params, &Patch::Merge(patch));
+    call::<IgnoredAny>(client, request, LONGEST_OBJECT).await.map(drop)
+}
+
+pub(super) fn unreachable(error: impl std::fmt::Display) -> CallError {
     CallError::Unreachable(error.to_string())
 }
 
@@ -146,11 +164,11 @@ mod tests {
         let soon = Some(Duration::from_secs(7));
         assert_eq!(refusal(429, soon, b"Too many requests\n").retry_after(), soon);
         let failed = refusal(503, None, b"<html>");
-        assert_eq!((failed.word(), failed.retry_after()), ("failed", None));
+        assert_eq!((failed.into_str(), failed.retry_after()), ("failed", None));
         let long = "x".repeat(10_000);
         assert!(refusal(422, None, long.as_bytes()).to_string().len() < 400);
         for code in 400..600 {
-            assert!(CallError::WORDS.contains(&refusal(code, None, b"").word()));
+            assert!(CallError::VARIANTS.contains(&refusal(code, None, b"").into_str()));
         }
     }
 }

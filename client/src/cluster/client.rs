@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
@@ -18,40 +19,16 @@ pub struct Cluster {
     pub node_name: String,
 }
 
-/// Why no client can be created. An unreachable API server is not among the reasons: creating a
-/// client sends no request.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    #[error("cannot use the kubeconfig {path}: {reason}")]
-    Kubeconfig { path: String, reason: String },
-    #[error(
-        "cannot use the service account: {0}: set --kubeconfig, or let the pod mount its token"
-    )]
-    ServiceAccount(String),
-    /// There is neither a kubeconfig in one of kubectl's locations nor a service account.
-    #[error("no cluster: cannot use the default kubeconfig ({0}): set --kubeconfig or KUBECONFIG")]
-    NoCluster(String),
-    /// The configuration is unusable, for example because of a malformed certificate.
-    #[error("cannot make a client for the API server: {0}")]
-    Client(#[source] kube::Error),
-    #[error("cannot start the event loop: {0}")]
-    EventLoop(std::io::Error),
-}
-
 /// A client of the API server. Clones share its connections: create one per process.
 #[derive(Clone)]
 pub struct ApiClient {
-    pub(super) client: Client,
+    /// For calls that this type does not have.
+    pub client: Client,
 }
 
 impl ApiClient {
     pub fn new(client: Client) -> Self {
         Self { client }
-    }
-
-    /// The client of the kube crate, for calls that this type does not have.
-    pub fn client(&self) -> Client {
-        self.client.clone()
     }
 
     /// Creates a client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
@@ -60,15 +37,19 @@ impl ApiClient {
     pub async fn connect_as_kubectl(
         kubeconfig: Option<&PathBuf>,
         context: Option<String>,
-    ) -> Result<Self, ClusterError> {
+    ) -> anyhow::Result<Self> {
         let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
         let config = match kubeconfig {
             Some(path) => from_kubeconfig(path, &options).await?,
             None => match Config::from_kubeconfig(&options).await {
                 Ok(config) => config,
-                Err(error) => {
-                    Config::incluster().map_err(|_| ClusterError::NoCluster(reason(&error)))?
-                }
+                Err(error) => Config::incluster().map_err(|_| {
+                    let reason = reason(&error);
+                    anyhow!(
+                        "no cluster: cannot use the default kubeconfig ({reason}): set --kubeconfig \
+                         or KUBECONFIG"
+                    )
+                })?,
             },
         };
         client(config).map(Self::new)
@@ -83,10 +64,14 @@ pub struct OwnNode {
 
 impl OwnNode {
     /// Creates the agent's client. Sends no request.
-    pub async fn connect(cluster: &Cluster) -> Result<Self, ClusterError> {
+    pub async fn connect(cluster: &Cluster) -> anyhow::Result<Self> {
         let mut config = match &cluster.kubeconfig {
-            None => Config::incluster()
-                .map_err(|error| ClusterError::ServiceAccount(error.to_string()))?,
+            None => Config::incluster().map_err(|error| {
+                anyhow!(
+                    "cannot use the service account: {error}: set --kubeconfig, or let the pod mount \
+                     its token"
+                )
+            })?,
             Some(path) => from_kubeconfig(path, &KubeConfigOptions::default()).await?,
         };
         // The agent has its own rules for retries: see publish/plan.rs.
@@ -95,10 +80,10 @@ impl OwnNode {
     }
 }
 
-fn client(mut config: Config) -> Result<Client, ClusterError> {
+fn client(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(ClusterError::Client)
+    Client::try_from(config).context("cannot make a client for the API server")
 }
 
 /// The first line of an error: the parser's errors quote the file in further lines.
@@ -109,10 +94,9 @@ fn reason(error: &KubeconfigError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-async fn from_kubeconfig(path: &Path, options: &KubeConfigOptions) -> Result<Config, ClusterError> {
-    let failed = |error: KubeconfigError| ClusterError::Kubeconfig {
-        path: path.display().to_string(),
-        reason: reason(&error),
+async fn from_kubeconfig(path: &Path, options: &KubeConfigOptions) -> anyhow::Result<Config> {
+    let failed = |error: KubeconfigError| {
+        anyhow!("cannot use the kubeconfig {}: {}", path.display(), reason(&error))
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
     Config::from_custom_kubeconfig(kubeconfig, options).await.map_err(failed)
@@ -120,11 +104,9 @@ async fn from_kubeconfig(path: &Path, options: &KubeConfigOptions) -> Result<Con
 
 /// Runs `work` on an event loop on the calling thread. Returns without waiting for threads that are
 /// blocked in a name lookup or in reading a kernel file.
-pub fn block_on<T, E: From<ClusterError>>(
-    work: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let event_loop = event_loop.map_err(ClusterError::EventLoop)?;
+    let event_loop = event_loop.context("cannot start the event loop")?;
     let outcome = event_loop.block_on(work);
     event_loop.shutdown_background();
     outcome

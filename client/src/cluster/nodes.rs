@@ -2,23 +2,23 @@
 //! kept: images and status are twenty times as large.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
+use anyhow::anyhow;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{
-    Api, GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, Request,
-};
-use kube::runtime::watcher;
+use kube::api::{Api, GetParams, ListParams, ObjectList, PartialObjectMeta, PatchParams, Request};
+use kube::runtime::watcher::{Config, Error, Event};
+use kube::runtime::{WatchStreamExt, watcher};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::call::{CallError, LONGEST_OBJECT, call};
+use super::call::{self, CallError, LONGEST_OBJECT, call, list};
 use super::client::{ApiClient, OwnNode};
-use super::labels::ListedPod;
-use super::watch::{WatchEvent, watch};
+use super::watch::WatchEvent;
 use crate::contract::Prefix;
+use crate::pod::Pod;
 
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
@@ -31,8 +31,6 @@ const PAGE: u32 = 50;
 
 /// Nodes per response with metadata alone.
 const METADATA_PAGE: u32 = 100;
-
-const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// The part of a Node that the agent reads and writes.
 #[derive(Debug, Clone, Deserialize)]
@@ -55,17 +53,6 @@ pub struct NodeMetadata {
 #[serde(default)]
 struct NodeSpec {
     taints: Vec<Value>,
-}
-
-/// A write that admission policies should deny the agent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignWrite {
-    #[error("this account may change any key of a Node, so a stolen token could drain any Node")]
-    Key,
-    #[error(
-        "this account may change other Nodes, such as {0}, so a stolen token could falsify any score"
-    )]
-    Node(String),
 }
 
 impl NodeKeys {
@@ -123,17 +110,8 @@ fn key_of(taint: &Value) -> &str {
 impl ApiClient {
     /// All Nodes, with those annotations and labels that belong to the prefix.
     pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
-        let mut nodes = Vec::new();
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let request = Request::new(NODES).list(&params);
-            let page: ObjectList<NodeKeys> = call(&self.client, request, LONGEST_PAGE).await?;
-            nodes.extend(page.items.into_iter().map(|node| node.without_foreign_metadata(prefix)));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
-                return Ok(nodes);
-            }
-        }
+        let own_keys = |node: NodeKeys| node.without_foreign_metadata(prefix);
+        list(&self.client, NODES, ListParams::default().limit(PAGE), own_keys).await
     }
 
     /// Watches the annotations with this prefix on the Nodes that match a label selector. Completes
@@ -143,23 +121,40 @@ impl ApiClient {
         prefix: &Prefix,
         selector: &str,
         mut on_event: impl FnMut(WatchEvent<NodeAnnotations>),
-    ) -> NotASelector {
+    ) -> anyhow::Error {
         // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
-        let config = watcher::Config::default().labels(selector).page_size(METADATA_PAGE);
+        let config = Config::default().labels(selector).page_size(METADATA_PAGE);
         let own = |mut node: PartialObjectMeta<Node>| {
             let mut annotations = node.metadata.annotations.take().unwrap_or_default();
             annotations.retain(|key, _| prefix.owns(key));
             (node.name_any(), annotations)
         };
-        let mut events = std::pin::pin!(watch(watcher(api, config), own));
+        let mut events = pin!(watcher(api, config).default_backoff());
+        // Each Node is reduced as it arrives, so that a list of thousands is in memory in this form only.
+        let mut listed = Vec::new();
         while let Some(event) = events.next().await {
-            if let WatchEvent::Failed(error) = &event
-                && let Some(message) = refused_selector(error)
-            {
-                return NotASelector { selector: selector.to_owned(), message };
-            }
-            on_event(event);
+            on_event(match event {
+                Ok(Event::Init) => {
+                    listed.clear();
+                    continue;
+                }
+                Ok(Event::InitApply(node)) => {
+                    listed.push(own(node));
+                    continue;
+                }
+                Ok(Event::InitDone) => WatchEvent::Listed(std::mem::take(&mut listed)),
+                Ok(Event::Apply(node)) => WatchEvent::Changed(own(node)),
+                Ok(Event::Delete(node)) => WatchEvent::Deleted(own(node)),
+                // A retry does not change that.
+                Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 400 => {
+                    let message = &status.message;
+                    return anyhow!(
+                        "the API server rejects the --node-selector {selector:?}: {message}"
+                    );
+                }
+                Err(error) => WatchEvent::Failed(error),
+            });
         }
         // The events never end.
         std::future::pending().await
@@ -173,16 +168,19 @@ impl OwnNode {
     }
 
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {
-        self.send(&self.name, patch, &PatchParams::default()).await
+        call::patch(&self.api.client, NODES, &self.name, patch, &PatchParams::default()).await
     }
 
     /// Tests by dry runs whether this account may write anything but the agent's keys on its own
-    /// Node. Returns such a write; `None` if there is none. Other Nodes are found by their pods: if
-    /// no pod runs on another Node, only the own Node is tested.
-    pub async fn foreign_write(&self) -> Result<Option<ForeignWrite>, CallError> {
+    /// Node. Returns a sentence about such a write, which admission policies should deny; `None` if there
+    /// is none. Other Nodes are found by their pods: if no pod runs on another Node, only the own Node is
+    /// tested.
+    pub async fn foreign_write(&self) -> Result<Option<String>, CallError> {
         let foreign_key = json!({"metadata": {"annotations": {FOREIGN_KEY: ""}}});
         if self.allows(&self.name, &foreign_key).await? {
-            return Ok(Some(ForeignWrite::Key));
+            let any_key = "this account may change any key of a Node, so a stolen token could drain \
+                           any Node";
+            return Ok(Some(any_key.into()));
         }
         // If --node-name is wrong, the Node found below may be the one that the token is bound to.
         if !self.allows(&self.name, &json!({})).await? {
@@ -190,7 +188,11 @@ impl OwnNode {
         }
         let Some(other) = self.another_node().await? else { return Ok(None) };
         match self.allows(&other, &json!({})).await {
-            Ok(is_allowed) => Ok(is_allowed.then_some(ForeignWrite::Node(other))),
+            Ok(true) => Ok(Some(format!(
+                "this account may change other Nodes, such as {other}, so a stolen token could \
+                 falsify any score"
+            ))),
+            Ok(false) => Ok(None),
             // The Node was deleted after its pod was listed.
             Err(CallError::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -202,42 +204,22 @@ impl OwnNode {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
         let params = ListParams::default().fields(&elsewhere).limit(1);
         let request = Request::new(PODS).list(&params);
-        let pods: ObjectList<ListedPod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
+        let pods: ObjectList<Pod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
         Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
     }
 
     /// Whether this account may apply a patch to a Node, by a dry run.
     async fn allows(&self, node: &str, patch: &Value) -> Result<bool, CallError> {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        match self.send(node, patch, &dry_run).await {
+        match call::patch(&self.api.client, NODES, node, patch, &dry_run).await {
             Ok(()) => Ok(true),
             Err(CallError::Forbidden(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
-
-    async fn send(&self, node: &str, patch: &Value, params: &PatchParams) -> Result<(), CallError> {
-        let request = Request::new(NODES).patch(node, params, &Patch::Merge(patch));
-        call::<IgnoredAny>(&self.api.client, request, LONGEST_OBJECT).await.map(drop)
-    }
 }
 
 pub type NodeAnnotations = (String, BTreeMap<String, String>);
-
-#[derive(Debug, thiserror::Error)]
-#[error("the API server rejects the --node-selector {selector:?}: {message}")]
-pub struct NotASelector {
-    selector: String,
-    message: String,
-}
-
-/// The message of a list request that failed with 400, which a retry does not change.
-fn refused_selector(error: &watcher::Error) -> Option<String> {
-    if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error {
-        return (status.code == 400).then(|| status.message.clone());
-    }
-    None
-}
 
 #[cfg(test)]
 mod tests {

@@ -39,13 +39,6 @@ struct WithMetadata {
     metadata: Metadata,
 }
 
-fn decode(json: &[u8]) -> Result<Pod, UndecodablePod> {
-    serde_json::from_slice(json).map_err(|source| {
-        let WithMetadata { metadata } = serde_json::from_slice(json).unwrap_or_default();
-        UndecodablePod { namespace: metadata.namespace, name: metadata.name, source }
-    })
-}
-
 impl OwnNode {
     /// Watches the Node's pods, except those that have ended. The stream never ends by itself. Pods
     /// that cannot be decoded are passed to `on_skipped`.
@@ -166,7 +159,12 @@ impl<S: FnMut(UndecodablePod)> PodWatch<S> {
     }
 
     fn decode(&mut self, json: &[u8]) -> Option<Pod> {
-        decode(json).map_err(&mut self.on_skipped).ok()
+        let decoded = serde_json::from_slice(json).map_err(|source| {
+            let WithMetadata { metadata } = serde_json::from_slice(json).unwrap_or_default();
+            let Metadata { namespace, name, .. } = metadata;
+            (self.on_skipped)(UndecodablePod { namespace, name, source });
+        });
+        decoded.ok()
     }
 }
 

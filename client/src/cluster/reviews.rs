@@ -1,16 +1,17 @@
 //! Reviews of a client's bearer token: authentication (TokenReview) and authorization of a path
 //! (SubjectAccessReview). Needs the rights of `system:auth-delegator`.
 
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::Resource;
 use kube::api::{PostParams, Request};
-use serde::Deserialize;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
-use super::call::{CallError, LONGEST_OBJECT, call};
+use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
 use super::client::ApiClient;
-
-const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
@@ -20,65 +21,39 @@ pub enum Review {
     Unauthenticated,
 }
 
-#[derive(Deserialize)]
-struct ReviewResponse<S> {
-    status: S,
-}
-
-#[derive(Deserialize)]
-struct TokenStatus {
-    #[serde(default)]
-    authenticated: bool,
-    #[serde(default)]
-    user: User,
-}
-
-/// The user that the TokenReview returns. It is passed to the SubjectAccessReview unchanged.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct User {
-    username: String,
-    uid: Option<Value>,
-    groups: Option<Value>,
-    extra: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct AccessStatus {
-    #[serde(default)]
-    allowed: bool,
-    #[serde(default)]
-    denied: bool,
-}
-
 impl ApiClient {
     /// Whether the user of `token` may `get` the non-resource `path`. An error means no access.
     pub async fn review(&self, token: &str, path: &str) -> Result<Review, CallError> {
-        let review = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-            "spec": {"token": token},
-        });
-        let TokenStatus { authenticated, user } = self.create(TOKEN_REVIEWS, &review).await?;
-        if !authenticated || user.username.is_empty() {
+        let spec = TokenReviewSpec { token: Some(token.into()), ..TokenReviewSpec::default() };
+        let review = self.create(&TokenReview { spec, ..TokenReview::default() }).await?;
+        let status = review.status.unwrap_or_default();
+        let user = status.user.unwrap_or_default();
+        let has_name = user.username.as_ref().is_some_and(|name| !name.is_empty());
+        if status.authenticated != Some(true) || !has_name {
             return Ok(Review::Unauthenticated);
         }
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
-                "user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra,
-                "nonResourceAttributes": {"path": path, "verb": "get"},
-            },
-        });
-        let AccessStatus { allowed, denied } = self.create(ACCESS_REVIEWS, &review).await?;
-        Ok(if allowed && !denied { Review::Allowed } else { Review::Forbidden })
+        let attributes =
+            NonResourceAttributes { path: Some(path.into()), verb: Some("get".into()) };
+        let spec = SubjectAccessReviewSpec {
+            user: user.username,
+            uid: user.uid,
+            groups: user.groups,
+            extra: user.extra,
+            non_resource_attributes: Some(attributes),
+            resource_attributes: None,
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let status = self.create(&review).await?.status.unwrap_or_default();
+        let is_allowed = status.allowed && status.denied != Some(true);
+        Ok(if is_allowed { Review::Allowed } else { Review::Forbidden })
     }
 
-    async fn create<S: DeserializeOwned>(
-        &self,
-        path: &str,
-        review: &Value,
-    ) -> Result<S, CallError> {
-        let request = Request::new(path).create(&PostParams::default(), review.to_string().into());
-        Ok(call::<ReviewResponse<S>>(&self.client, request, LONGEST_OBJECT).await?.status)
+    async fn create<K>(&self, review: &K) -> Result<K, CallError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+    {
+        let body = serde_json::to_vec(review).map_err(unreachable)?;
+        let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), body);
+        call(&self.client, request, LONGEST_OBJECT).await
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crossterm::cursor::{Hide, MoveTo, Show};
-use crossterm::event::{Event, EventStream, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::style::Print;
 use crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
@@ -41,11 +41,13 @@ impl Screen {
                     }
                 }
                 event = events.next() => match event {
-                    Some(Ok(event)) if quits(&event) => return Ok(()),
                     Some(Ok(Event::Resize(..))) => {
                         queue!(self.out, Clear(ClearType::All))?;
                     }
                     Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                        if quits(key) {
+                            return Ok(());
+                        }
                         self.choice = chosen(self.choice, key.code);
                     }
                     Some(Ok(_)) => {}
@@ -90,10 +92,8 @@ fn chosen(before: Choice, key: KeyCode) -> Choice {
     Choice { sort, help: letter == Some('?') && !before.help }
 }
 
-fn quits(event: &Event) -> bool {
-    let Event::Key(key) = event else { return false };
+fn quits(key: KeyEvent) -> bool {
     let interrupts =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    let quits = matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc) || interrupts;
-    quits && key.kind == KeyEventKind::Press
+    matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc) || interrupts
 }

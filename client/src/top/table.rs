@@ -2,10 +2,11 @@
 //! name can move the cursor.
 
 use std::fmt::Write;
+use std::num::NonZeroU16;
 
 use jiff::Timestamp;
 
-use super::view::{ByResource, Cgroup, View};
+use crate::snapshot::{Cgroup, Pressure, Snapshot, Waiting};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
@@ -18,10 +19,10 @@ impl Size {
     pub(super) const PIPE: Self = Self { columns: 120, rows: usize::MAX };
 
     /// [`Size::PIPE`] with as many columns as the environment variable `COLUMNS` sets, if that is a
-    /// number above 0.
+    /// number above 0. Formatting panics at a width above 65,535.
     pub(super) fn of_pipe(variable: Option<&str>) -> Self {
-        let columns =
-            variable.and_then(|columns| columns.parse().ok()).filter(|&wanted| wanted > 0);
+        let columns: Option<NonZeroU16> = variable.and_then(|columns| columns.parse().ok());
+        let columns = columns.map(|columns| columns.get().into());
         Self { columns: columns.unwrap_or(Self::PIPE.columns), ..Self::PIPE }
     }
 }
@@ -47,8 +48,8 @@ pub(super) enum Sort {
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) source: String,
-    pub(super) view: View,
-    /// Why there is no newer view.
+    pub(super) snapshot: Snapshot,
+    /// Why there is no newer snapshot.
     pub(super) error: Option<String>,
 }
 
@@ -77,10 +78,6 @@ const GAP: usize = 2;
 /// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
 
-/// Longer names are cut even if the output is not a terminal: formatting panics at a width above
-/// 65,535.
-const MAX_NAME: usize = 10_000;
-
 /// Rows of a terminal from which the keys are shown.
 const ROWS_WITH_KEYS: usize = 16;
 
@@ -94,18 +91,18 @@ const HELP: &str = "CONTENTION: share of its demand that the VM, container or un
 
 /// The lines of a frame, at most as many and as long as fit.
 pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
-    let view = &frame.view;
-    let (contention, pressure) = (view.node.contention, view.node.pressure.map(|one| one.some));
+    let snapshot = &frame.snapshot;
+    let pressure = snapshot.node.pressure.values().map(|one| one.some);
     let mut lines = Vec::new();
     for fields in [
         head(frame),
-        node_fields(view),
-        each("contention:", contention),
+        node_fields(snapshot),
+        each("contention:", snapshot.node.contention.values()),
         each("pressure, some:", pressure),
     ] {
         lines.extend(wrap(fields, "  ", size.columns));
     }
-    for problem in view.problems().chain(frame.error.clone()) {
+    for problem in snapshot.problems().chain(frame.error.clone()) {
         lines.extend(wrap(words(&problem), " ", size.columns));
     }
     lines.push(String::new());
@@ -115,7 +112,7 @@ pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     }
     let mut below = Vec::new();
     if size.rows >= ROWS_WITH_USERS {
-        below.push(users(view, size.columns));
+        below.push(users(snapshot, size.columns));
     }
     if size.rows != Size::PIPE.rows && size.rows >= ROWS_WITH_KEYS {
         below.push(vec![KEYS.into()]);
@@ -123,7 +120,7 @@ pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     below.retain(|part| !part.is_empty());
     // The table's header, and an empty line before each part below the table.
     let taken = lines.len() + 1 + below.iter().map(|part| part.len() + 1).sum::<usize>();
-    lines.extend(table(view, choice.sort, size.columns, size.rows.saturating_sub(taken)));
+    lines.extend(table(snapshot, choice.sort, size.columns, size.rows.saturating_sub(taken)));
     for part in below {
         lines.push(String::new());
         lines.extend(part);
@@ -137,19 +134,20 @@ fn fit(mut lines: Vec<String>, size: Size) -> Vec<String> {
 }
 
 fn head(frame: &Frame) -> Vec<String> {
-    let at = i64::try_from(frame.view.observed_at_ms).ok();
+    let at = i64::try_from(frame.snapshot.observed_at_ms).ok();
     let at = at.and_then(|at| Timestamp::from_millisecond(at).ok());
     let at = at.map_or("-".into(), |at| at.strftime("%H:%M:%S UTC").to_string());
     vec![at, plain(&frame.source)]
 }
 
-fn node_fields(view: &View) -> Vec<String> {
-    let node = &view.node;
-    let name = view.node_name.as_deref().unwrap_or("node");
-    let candidate = view.agent.as_ref().and_then(|agent| agent.publish.candidate.as_ref());
+fn node_fields(snapshot: &Snapshot) -> Vec<String> {
+    let node = &snapshot.node;
+    let name = snapshot.node_name.as_deref().unwrap_or("node");
+    let candidate =
+        snapshot.agent.as_ref().and_then(|agent| agent.status.publish.candidate.as_ref());
     let candidate = candidate.map(|vm| plain(&format!("move first {}/{}", vm.namespace, vm.name)));
     let fields = [
-        plain(format!("{name}: {}", view.score()).trim_end()),
+        plain(format!("{name}: {}", snapshot.score()).trim_end()),
         plain(&format!(
             "{} contended {}",
             node.population.as_deref().unwrap_or("workloads"),
@@ -163,14 +161,14 @@ fn node_fields(view: &View) -> Vec<String> {
 }
 
 /// A share for each resource.
-fn each(what: &str, shares: ByResource<Option<f64>>) -> Vec<String> {
-    let ByResource { cpu, memory, io } = shares.map(percent);
+fn each(what: &str, shares: [Option<f64>; 3]) -> Vec<String> {
+    let [cpu, memory, io] = shares.map(percent);
     vec![format!("{what} CPU {cpu}"), format!("memory {memory}"), format!("I/O {io}")]
 }
 
 /// The header and at most `most` rows, the last of which may be the number of omitted rows.
-fn table(view: &View, sort: Sort, columns: usize, most: usize) -> Vec<String> {
-    let (kind, cgroups) = population(view, sort);
+fn table(snapshot: &Snapshot, sort: Sort, columns: usize, most: usize) -> Vec<String> {
+    let (kind, cgroups) = population(snapshot, sort);
     if cgroups.is_empty() {
         return vec!["No cgroups to show: see --scope.".into()];
     }
@@ -184,9 +182,9 @@ fn table(view: &View, sort: Sort, columns: usize, most: usize) -> Vec<String> {
 }
 
 /// The cgroups with the largest CPU use beyond their requests (noisy neighbours).
-fn users(view: &View, columns: usize) -> Vec<String> {
+fn users(snapshot: &Snapshot, columns: usize) -> Vec<String> {
     let uses = |cgroup: &&Cgroup| cgroup.is_user && cgroup.usage() >= Some(USES);
-    let mut users: Vec<&Cgroup> = view.cgroups.iter().filter(uses).collect();
+    let mut users: Vec<&Cgroup> = snapshot.cgroups.iter().filter(uses).collect();
     sort_by_values(&mut users, |user| [user.excess(), user.usage()]);
     if users.is_empty() {
         return Vec::new();
@@ -222,10 +220,10 @@ const POPULATIONS: [Population; 3] = [
 
 /// The members of the scored population, sorted. Where that is unknown or has no members, those of the
 /// first that has some, or all cgroups.
-fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
-    let scored = view.node.population.as_deref();
+fn population(snapshot: &Snapshot, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
+    let scored = snapshot.node.population.as_deref();
     let members = |is_member: fn(&Cgroup) -> bool| {
-        view.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>()
+        snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>()
     };
     let first = POPULATIONS.into_iter().filter(|(name, ..)| Some(*name) == scored);
     let (kind, mut cgroups) = first
@@ -234,13 +232,13 @@ fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
         .find(|(_, members)| !members.is_empty())
         .unwrap_or_else(|| ("CGROUP", members(|cgroup| cgroup.level != "root")));
     sort_by_values(&mut cgroups, |cgroup| {
-        let ByResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
-        let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
+        let pressure = cgroup.pressure.values().map(|one| one.some);
+        let most = pressure.into_iter().flatten().reduce(f64::max);
         let over_budget = cgroup.is_over_budget().then_some(1.0);
         match sort {
             Sort::Contention => [over_budget, cgroup.contention(), most],
             Sort::Cpus => [cgroup.usage(), cgroup.contention(), None],
-            Sort::Memory => [memory, cgroup.contention(), None],
+            Sort::Memory => [cgroup.pressure.memory.some, cgroup.contention(), None],
         }
     });
     (kind, cgroups)
@@ -249,16 +247,18 @@ fn population(view: &View, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
 fn cells(cgroup: &Cgroup) -> [String; 8] {
     let pressure = cgroup.pressure;
     let waiting = cgroup.scored.map(|scored| scored.waiting).unwrap_or_default();
-    let raw = waiting.map(|waiting| waiting.map(|waiting| waiting.raw));
+    let raw = |waiting: Option<Waiting>, pressure: Pressure| {
+        percent(waiting.map(|waiting| waiting.raw).or(pressure.some))
+    };
     [
         percent(cgroup.contention()),
-        percent(raw.cpu.or(pressure.cpu.some)),
+        raw(waiting.cpu, pressure.cpu),
         percent(waiting.cpu.map(|cpu| cpu.own_limit)),
-        percent(waiting.cpu.map(|cpu| cpu.node)),
+        percent(waiting.cpu.and_then(|cpu| cpu.node)),
         cpus(cgroup.usage()),
         cpus(cgroup.scored.and_then(|scored| Some(scored.relief?.cpus))),
-        percent(raw.memory.or(pressure.memory.some)),
-        percent(raw.io.or(pressure.io.some)),
+        raw(waiting.memory, pressure.memory),
+        raw(waiting.io, pressure.io),
     ]
 }
 
@@ -278,7 +278,7 @@ fn lay_out<const N: usize>(
         }
         widths.push(width);
     }
-    let name_width = longest.min(left).min(MAX_NAME);
+    let name_width = longest.min(left);
     let line = |name: &str, cells: &[String]| {
         let mut line = format!("{:name_width$}", shorten(name, name_width));
         for (cell, &width) in cells.iter().zip(&widths) {

@@ -1,140 +1,10 @@
-//! The part of `/snapshot.json` that the table shows. Pure. Agents of other versions may have fewer
-//! or more fields: missing ones are `None`.
+//! Values that the table shows, computed from a snapshot. Pure.
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
+use crate::snapshot::{Agent, ByResource, Cgroup, DatedError, Snapshot};
 
-/// One value for each resource.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct ByResource<T> {
-    pub(super) cpu: T,
-    pub(super) memory: T,
-    pub(super) io: T,
-}
-
-impl<T> ByResource<T> {
-    pub(super) fn map<U>(self, mut change: impl FnMut(T) -> U) -> ByResource<U> {
-        ByResource { cpu: change(self.cpu), memory: change(self.memory), io: change(self.io) }
-    }
-}
-
-/// A snapshot.
-#[derive(Debug, Clone, Deserialize)]
-pub struct View {
-    pub version: String,
-    pub(super) node_name: Option<String>,
-    pub(super) observed_at_ms: u64,
-    pub(super) warm_up_left_s: Option<f64>,
-    pub(super) node: Node,
-    pub(super) agent: Option<Agent>,
-    pub(super) cgroups: Vec<Cgroup>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Agent {
-    pub(super) pods_listed: Option<bool>,
-    pub(super) pods_error: Option<Problem>,
-    pub(super) publish: Publish,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Publish {
-    pub(super) candidate: Option<Candidate>,
-    pub(super) error: Option<Problem>,
-    pub(super) level: Option<String>,
-}
-
-/// The VM whose move helps the node most.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Candidate {
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Problem {
-    pub(super) message: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Node {
-    pub(super) score: Option<f64>,
-    /// Why there is no score, and what to do.
-    pub(super) no_score: Option<String>,
-    pub(super) contention: ByResource<Option<f64>>,
-    /// What is scored: `VMs`, `containers` or `units`.
-    pub(super) population: Option<String>,
-    #[serde(default)]
-    pub(super) contended: u64,
-    #[serde(default)]
-    pub(super) pressure: ByResource<Pressure>,
-    pub(super) utilization: Option<f64>,
-    pub(super) steal: Option<f64>,
-    pub(super) headroom_cpus: Option<f64>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Cgroup {
-    pub(super) id: String,
-    pub(super) level: String,
-    #[serde(flatten)]
-    pub(super) names: Names,
-    #[serde(default)]
-    pub(super) is_user: bool,
-    pub(super) is_vm: bool,
-    pub(super) cpu_wait_budget: Option<f64>,
-    pub(super) awaits_handover: Option<bool>,
-    pub(super) pressure: ByResource<Pressure>,
-    pub(super) scored: Option<ContainerScore>,
-    pub(super) cpu_seconds: Option<f64>,
-    pub(super) cpu_request: Option<f64>,
-    /// CPUs used since the snapshot before; computed here, not part of the snapshot.
-    #[serde(skip)]
-    pub(super) used: Option<f64>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Names {
-    namespace: Option<String>,
-    pod: Option<String>,
-    container: Option<String>,
-    vm: Option<String>,
-    unit: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct Pressure {
-    pub(super) some: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct ContainerScore {
-    pub(super) usage: Option<f64>,
-    pub(super) contention: ByResource<Option<f64>>,
-    pub(super) cpu_ready: Option<f64>,
-    pub(super) waiting: ByResource<Option<Waiting>>,
-    pub(super) relief: Option<Relief>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct Relief {
-    pub(super) cpus: f64,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct Waiting {
-    pub(super) raw: f64,
-    pub(super) own_limit: f64,
-    #[serde(default)]
-    pub(super) node: f64,
-}
-
-impl View {
-    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json)
-    }
-
+impl Snapshot {
     /// Computes the CPU use of each cgroup since `before`. A tick contains the use of scored
     /// containers only.
     pub(super) fn compute_cpu_use(&mut self, before: &Self) {
@@ -164,7 +34,7 @@ impl View {
     /// The score with its level, or why there is none.
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();
-        let level = agent.and_then(|agent| agent.publish.level.as_deref());
+        let level = agent.and_then(|agent| agent.status.publish.level.as_deref());
         match (self.node.score, self.warm_up_left_s) {
             (Some(score), _) => {
                 format!("score {:.0} {}", score * 100.0, level.unwrap_or_default())
@@ -178,13 +48,13 @@ impl View {
 impl Agent {
     /// The agent's problems, one sentence each, in the words of the page.
     fn problems(&self) -> Vec<String> {
-        let say = |what: &str, problem: &Option<Problem>| {
+        let say = |what: &str, problem: &Option<DatedError>| {
             problem.as_ref().map(|problem| format!("{what}: {}", problem.message))
         };
         let unlisted = "The pods of this node are not listed yet, so they have no series.";
         [
-            say("The score cannot be published", &self.publish.error),
-            say("The pods cannot be listed", &self.pods_error),
+            say("The score cannot be published", &self.status.publish.error),
+            say("The pods cannot be listed", &self.status.pods_error),
             (self.pods_listed == Some(false)).then(|| unlisted.to_owned()),
         ]
         .into_iter()
@@ -223,7 +93,7 @@ impl Cgroup {
             (_, true) => " (over budget)",
             (_, false) => "",
         };
-        let Names { namespace, pod, container, vm, unit } = &self.names;
+        let Self { namespace, pod, container, vm, unit, .. } = self;
         let container = container.as_deref().unwrap_or_default();
         match (namespace, vm, pod) {
             (Some(namespace), Some(vm), _) if self.is_vm => format!("{namespace}/{vm}{state}"),
@@ -239,17 +109,17 @@ impl Cgroup {
 mod tests {
     use super::*;
 
-    fn view(at_ms: u64, cgroups: &[(&str, Option<f64>)]) -> View {
+    fn view(at_ms: u64, cgroups: &[(&str, Option<f64>)]) -> Snapshot {
         let cgroups = cgroups.iter().map(|(id, cpu_seconds)| {
             serde_json::json!({"id": id, "level": "host", "is_vm": false, "cpu_seconds": cpu_seconds,
                 "pressure": {"cpu": {}, "memory": {}, "io": {}}})
         });
         let json = serde_json::json!({"version": "9", "observed_at_ms": at_ms,
             "node": {"contention": {}, "contended": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
-        View::parse(json.to_string().as_bytes()).unwrap()
+        serde_json::from_value(json).unwrap()
     }
 
-    fn used(view: &View) -> Vec<Option<f64>> {
+    fn used(view: &Snapshot) -> Vec<Option<f64>> {
         view.cgroups.iter().map(|cgroup| cgroup.used).collect()
     }
 
@@ -269,7 +139,7 @@ mod tests {
     #[test]
     fn json_without_the_fields_of_a_snapshot_is_refused() {
         for text in ["", "null", "[]", "{}", "<html>", r#"{"version": 1}"#] {
-            assert!(View::parse(text.as_bytes()).is_err(), "{text}");
+            assert!(serde_json::from_str::<Snapshot>(text).is_err(), "{text}");
         }
     }
 }

@@ -121,7 +121,7 @@ fn no_annotation_lets_a_pod_take_the_place_of_another_or_lose_its_own() {
             assert_eq!(&*find(&index, own).unwrap().pod, "thief");
             order.iter().for_each(|value| index.apply(&pod(value)));
         }
-        assert_eq!(index.len(), 2);
+        assert_eq!(index.count(), 2);
     }
 }
 
@@ -201,7 +201,7 @@ fn a_new_list_removes_missing_pods_and_keeps_unchanged_allocations() {
     index.apply(&pod(&second));
     let before = in_pod(&index, "").unwrap();
     index.replace(&[pod(&first)]);
-    assert_eq!(index.len(), 1);
+    assert_eq!(index.count(), 1);
     assert!(Arc::ptr_eq(&before, &in_pod(&index, "").unwrap()));
 
     let mut restarted = first.clone();
@@ -210,7 +210,7 @@ fn a_new_list_removes_missing_pods_and_keeps_unchanged_allocations() {
     index.replace(&[pod(&restarted)]);
     assert_eq!(in_pod(&index, "/cri-containerd-<compute>.scope"), None);
     index.delete(&pod(&restarted));
-    assert!(index.is_empty());
+    assert_eq!(index.count(), 0);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn two_vms_that_want_the_whole_node_are_each_others_relief() {
 #[test]
 fn without_a_calm_vm_one_that_waits_is_a_larger_part_of_the_demand() {
     let on = |cpu: u32, vm: Measurement| {
-        let cpus = Some(Arc::new([cpu..cpu + 1].into_iter().collect()));
+        let cpus = Some(Arc::new([cpu].into_iter().collect()));
         Measurement { limits: Some(CpuLimits { cpus, ..CpuLimits::default() }), ..vm }
     };
     let calm = |number| on(1, vm(number, 0.33, 0.0));

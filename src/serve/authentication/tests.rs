@@ -67,8 +67,8 @@ impl Scene {
         let reviewer = ApiClient::new(Client::new(service, "default"));
         let authenticator = Authenticator::new(reviewer, move |outcome| {
             report.lock().unwrap().push(match outcome {
-                Ok(decision) => decision.word(),
-                Err(error) => error.word(),
+                Ok(decision) => decision.into_str(),
+                Err(error) => error.into_str(),
             });
         });
         Self { authenticator: Arc::new(authenticator.unwrap()), calls, reported }

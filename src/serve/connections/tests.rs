@@ -28,9 +28,11 @@ impl Client<DuplexStream> {
         let (client, server) = duplex(1024);
         let graceful = GracefulShutdown::new();
         let (service, activity) = (Zeros(length).into(), Activity::new());
-        let http = Http { service, activity, watcher: graceful.watcher() };
+        let address = Ipv4Addr::LOCALHOST.into();
+        let peer = Peer { address, is_encrypted: false, only_probes: false };
+        let connection = Connection { peer, service, activity, watcher: graceful.watcher() };
         tokio::spawn(async move {
-            http.serve(server, Peer::new(Ipv4Addr::LOCALHOST.into(), false)).await;
+            connection.serve(server).await;
             drop(graceful);
         });
         Self(client)
@@ -87,9 +89,9 @@ async fn a_body_that_makes_progress_is_not_cut() {
 
 /// A server on loopback, and what stops it.
 async fn serve(length: usize) -> (SocketAddr, oneshot::Sender<()>, impl Future) {
-    let server = Server::listen("127.0.0.1:0".parse().unwrap(), None).await.unwrap();
+    let server = Server::listen("127.0.0.1:0".parse().unwrap(), None, None).await.unwrap();
     let (stop, stopped) = oneshot::channel();
-    let address = server.address;
+    let address = server.listener.local_addr().unwrap();
     let stopped = async move { stopped.await.unwrap() };
     (address, stop, tokio::spawn(server.serve(Zeros(length).into(), stopped)))
 }

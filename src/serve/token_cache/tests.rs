@@ -9,7 +9,7 @@ const PROMETHEUS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 fn key(number: usize) -> TokenKey {
     let mut hash = [0; 32];
     hash[..8].copy_from_slice(&number.to_le_bytes());
-    TokenKey { hash, path: METRICS }
+    (hash, METRICS)
 }
 
 /// The address of an unknown client.
@@ -65,7 +65,7 @@ fn a_decision_is_about_one_token_and_one_path() {
     let mut cache = TokenCache::default();
     send(&mut cache, 1, PROMETHEUS, Decision::Allowed, now);
     assert_eq!(cache.look_up(&key(2), PROMETHEUS, now), None);
-    let page = TokenKey { path: PAGE, ..key(1) };
+    let page = (key(1).0, PAGE);
     assert_eq!(cache.look_up(&page, PROMETHEUS, now), None);
 }
 

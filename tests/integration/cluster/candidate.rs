@@ -198,7 +198,7 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
     for _ in 0..36 {
         let assessment = assessment(&mut node, 0.5, 2.0, 1.0);
         let report = |report: &Report<'_>| match report {
-            Report::Marked(Err(error)) => errors.push(error.word()),
+            Report::Marked(Err(error)) => errors.push(error.into_str()),
             Report::Written(..) => written += 1,
             Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
             Report::Adopted(_)

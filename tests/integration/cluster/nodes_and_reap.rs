@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use psi_agent::client::cluster::call::CallError;
-use psi_agent::client::cluster::{ApiClient, ClusterError, OwnNode, block_on};
+use psi_agent::client::cluster::{ApiClient, OwnNode, block_on};
 use psi_agent::client::flags::ReapFlags;
 use psi_agent::client::reap::reap;
 use psi_agent::contract::Prefix;
@@ -162,7 +162,7 @@ fn reap_uses_all_of_its_rights() {
         scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
         let patched = own.patch(&calm.clearing_patch(&prefix)).await;
         assert_eq!(patched, Err(CallError::Conflict));
-        Ok::<_, ClusterError>(own.get().await.unwrap())
+        anyhow::Ok(own.get().await.unwrap())
     });
     let newer = newer.unwrap();
     assert_eq!(newer.metadata.annotations["other.io/more"], "yes");

@@ -97,7 +97,7 @@ impl Scene {
                         assert!(patch.is_some());
                         "would write"
                     }
-                    Report::Failed(error) | Report::Marked(Err(error)) => error.word(),
+                    Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
                     Report::Marked(Ok(_)) => "marked",
                     // At each tick.
                     Report::Level(_) | Report::Candidate(_) => return,

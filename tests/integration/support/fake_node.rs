@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use psi_agent::clock::{self, Clock, Moment};
-use psi_agent::collector::{Collector, Handles, Sources};
+use psi_agent::collector::{Collector, Sources};
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
@@ -120,8 +120,8 @@ impl FakeNode {
             selection: Some(selection),
             groups: Groups::default(),
             cpu_source,
-            counts_run_delay: true,
-            handles: Handles { cgroups: 100, processes },
+            cgroup_handles: 100,
+            task_handles: processes,
         }
     }
 

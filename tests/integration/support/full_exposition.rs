@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 use psi_agent::bridge::table::STANDINGS;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
+use psi_agent::identity::matching::Matching;
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::own_metrics::OwnMetrics;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
-use psi_agent::own_metrics::{Feature, OwnMetrics};
 use psi_agent::relief::{Assessment, Relief};
 use psi_agent::sample::Tick;
 use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
 use psi_agent::waiting::series::PressureShares;
 use psi_agent::waiting::{CpuSource, Measurement, Ratio};
+use strum::VariantArray;
 
 use super::recorded_case::start_on_case;
 
@@ -28,26 +30,27 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         write_score(&mut score, CpuSource::Psi, Some(&assessment));
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
-        let metrics = OwnMetrics::new(&[
-            Feature::Pods,
-            Feature::Publishing,
-            Feature::Candidate,
-            Feature::TokenReviews,
-            Feature::Tls,
-        ])
-        .unwrap();
-        Decision::ALL.into_iter().for_each(|decision| metrics.reviews.decided(decision));
-        metrics.observe_score(&assessment.score);
+        let metrics = OwnMetrics::default();
+        metrics.set_tls(true);
+        metrics.set_publishing("on", Duration::ZERO, true);
+        let mut tick = Tick::of_vms(moment(), Duration::ZERO, 4, Vec::new());
+        tick.report.matching = Some(Matching::default());
+        metrics.observe_tick(&tick);
+        Decision::VARIANTS.iter().for_each(|&decision| metrics.token_reviewed(Ok(decision)));
         let mut features = Vec::new();
-        metrics.render(&mut features).unwrap();
-        let bridge = BridgeMetrics::new(&STANDINGS, false).unwrap();
-        let score = String::from_utf8(score.concat()).unwrap();
-        [score + &served[own..], utf8(features), utf8(bridge.render().unwrap())]
+        metrics.write(&mut features);
+        let bridge =
+            BridgeMetrics::default().render(STANDINGS.map(|standing| (standing, 0)).into());
+        [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge)]
     })
 }
 
 fn utf8(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
+}
+
+fn moment() -> Moment {
+    Moment { at: Instant::now(), unix_ms: 0 }
 }
 
 /// A score and predictions of a VM and of a unit. Of the resources, only I/O is absent.
@@ -65,8 +68,7 @@ fn full_assessment() -> Assessment {
     let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
     let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
     let unit = Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
-    let moment = Moment { at: Instant::now(), unix_ms: 0 };
-    let mut tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vec![vm, unit]);
+    let mut tick = Tick::of_vms(moment(), Duration::from_secs(5), 4, vec![vm, unit]);
     let half = Ratio::of(0.5, 1.0);
     (tick.node.memory_utilization, tick.node.pressure.io) = (half, PressureShares::default());
     tick.node.reports.io = false;

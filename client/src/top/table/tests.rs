@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Choice, Frame, Size, Sort, View};
+use super::{Choice, Frame, Size, Sort};
 
 fn lines(frame: &Frame, size: Size) -> Vec<String> {
     super::lines(frame, Choice::default(), size)
@@ -31,10 +31,11 @@ fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
         "population": "VMs", "contended": 1, "utilization": 0.81, "steal": null, "headroom_cpus": 1.25});
-    let view = json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
+    let snapshot =
+        json!({"version": "9.9", "observed_at_ms": 1_000, "node": node, "cgroups": cgroups});
     Frame {
         source: "agent 9.9 at 127.0.0.1:1".into(),
-        view: View::parse(view.to_string().as_bytes()).unwrap(),
+        snapshot: serde_json::from_value(snapshot).unwrap(),
         error: None,
     }
 }
@@ -75,7 +76,7 @@ fn a_vm_over_its_budget_comes_first_and_the_vm_to_move_is_named() {
     (within["cpu_wait_budget"], within["scored"]["cpu_ready"]) = (json!(0.5), json!(0.06));
     let mut seen = frame(&[vm("starved", 0.9), patient, within]);
     let agent = json!({"publish": {"candidate": {"namespace": "shop", "name": "db"}}});
-    seen.view.agent = serde_json::from_value(agent).unwrap();
+    seen.snapshot.agent = serde_json::from_value(agent).unwrap();
     let lines = lines(&seen, Size::PIPE);
     assert!(lines[1].ends_with("  move first shop/db"), "{lines:#?}");
     let names: Vec<&str> = lines[6..].iter().map(|line| line.split("  ").next().unwrap()).collect();
@@ -100,7 +101,9 @@ fn the_largest_cpu_users_are_shown_on_a_large_terminal() {
         user("idle", None),
         cgroup("/kubepods", &json!({"level": "host", "is_user": false})),
     ]);
-    for (cgroup, used) in seen.view.cgroups.iter_mut().skip(1).zip([0.125, 2.0, 3.0, 0.001, 9.0]) {
+    for (cgroup, used) in
+        seen.snapshot.cgroups.iter_mut().skip(1).zip([0.125, 2.0, 3.0, 0.001, 9.0])
+    {
         cgroup.used = Some(used);
     }
     let expected = [
@@ -143,7 +146,7 @@ fn scored_units_are_shown_by_their_names() {
     };
     let names = |population: &str, cgroups: &[Value]| {
         let mut seen = frame(cgroups);
-        seen.view.node.population = Some(population.into());
+        seen.snapshot.node.population = Some(population.into());
         let lines = lines(&seen, Size::PIPE);
         assert!(lines[1].contains(&format!("  {population} contended 1  ")), "{lines:#?}");
         let names = lines[5..].iter().map(|line| line.split(' ').next().unwrap().to_owned());
@@ -162,7 +165,7 @@ fn scored_units_are_shown_by_their_names() {
 #[test]
 fn the_reason_of_a_missing_score_is_shown() {
     let mut seen = frame(&[vm("a", 0.1)]);
-    seen.view.node.no_score = Some("CPU contention is unknown, since it is: wait".into());
+    seen.snapshot.node.no_score = Some("CPU contention is unknown, since it is: wait".into());
     let shown = &lines(&seen, Size { rows: 20, ..WIDE })[4];
     assert_eq!(shown, "No score: CPU contention is unknown, since it is: wait.");
 }
@@ -172,7 +175,7 @@ fn problems_of_the_agent_are_shown() {
     let mut seen = frame(&[vm("a", 0.1)]);
     let agent = json!({"pods_listed": false, "pods_error": null,
         "publish": {"error": {"message": "no such node", "at_ms": 1}}});
-    seen.view.agent = serde_json::from_value(agent).unwrap();
+    seen.snapshot.agent = serde_json::from_value(agent).unwrap();
     let expected = [
         "The score cannot be published: no such node",
         "The pods of this node are not listed yet, so they have no series.",
@@ -241,7 +244,7 @@ fn control_characters_in_names_are_escaped() {
 #[test]
 fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
     let mut seen = frame(&[vm("a", 1e300)]);
-    seen.view.node.score = None;
+    seen.snapshot.node.score = None;
     let lines = lines(&seen, WIDE);
     assert!(lines[1].starts_with("node: score -  VMs contended 1"), "{lines:#?}");
     let row: Vec<&str> = lines[6].split_whitespace().collect();
@@ -288,15 +291,15 @@ fn keys_sort_the_rows_and_show_the_meaning_of_the_columns() {
 #[test]
 fn the_nodes_name_comes_with_its_level_or_the_time_until_the_first_score() {
     let mut seen = frame(&[]);
-    seen.view.node_name = Some("worker-1".into());
+    seen.snapshot.node_name = Some("worker-1".into());
     let agent = json!({"pods_listed": null, "pods_error": null,
         "publish": {"error": null, "level": "medium"}});
-    seen.view.agent = serde_json::from_value(agent).unwrap();
+    seen.snapshot.agent = serde_json::from_value(agent).unwrap();
     assert!(lines(&seen, WIDE)[1].starts_with("worker-1: score 12 medium  VMs"));
-    seen.view.node.score = None;
-    seen.view.warm_up_left_s = Some(17.6);
+    seen.snapshot.node.score = None;
+    seen.snapshot.warm_up_left_s = Some(17.6);
     assert!(lines(&seen, WIDE)[1].starts_with("worker-1: warming up, 18 s left  VMs"));
-    seen.view.agent = None;
-    seen.view.warm_up_left_s = None;
+    seen.snapshot.agent = None;
+    seen.snapshot.warm_up_left_s = None;
     assert!(lines(&seen, WIDE)[1].starts_with("worker-1: score -  VMs"));
 }

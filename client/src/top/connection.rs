@@ -8,7 +8,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::view::View;
+use crate::snapshot::Snapshot;
 
 /// Size limit of a response, in bytes. The snapshot of 10,000 cgroups has a tenth of this size.
 const MAX_BYTES: usize = 64 << 20;
@@ -51,7 +51,7 @@ impl Connection {
         Ok(Self { requests, host: host.into() })
     }
 
-    pub async fn snapshot(&mut self) -> Result<View, SnapshotError> {
+    pub async fn snapshot(&mut self) -> Result<Snapshot, SnapshotError> {
         self.requests.ready().await.map_err(SnapshotError::foreign)?;
         let request = http::Request::get("/snapshot.json")
             .header(HOST, &self.host)
@@ -69,6 +69,6 @@ impl Connection {
         }
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
         let body = body.map_err(SnapshotError::foreign)?.to_bytes();
-        View::parse(&body).map_err(SnapshotError::foreign)
+        serde_json::from_slice(&body).map_err(SnapshotError::foreign)
     }
 }

@@ -1,0 +1,39 @@
+//! Metrics and log messages of TLS certificates, which agent and bridge have.
+
+use std::fmt::Display;
+
+use super::results::Results;
+use crate::text_format::{FamiliesOf, families};
+
+const LOADED: &str = "loaded";
+const REFUSED: &str = "refused";
+
+pub(super) static CERTIFICATES: &FamiliesOf<Results> = families! {
+    "psi_agent_certificate_reads_total" = Results::write,
+        "New TLS certificates, by whether they could be served.";
+};
+
+/// No result has a series where TLS is not in use.
+pub(super) fn certificate_reads(uses_tls: bool) -> Results {
+    if uses_tls { Results::from_start(&[LOADED, REFUSED]) } else { Results::default() }
+}
+
+/// Records that the certificate was read again. `Ok(true)` means that it is new.
+pub(super) fn record(reads: &mut Results, outcome: Result<bool, impl Display>) {
+    match outcome {
+        Ok(is_new) => {
+            if is_new {
+                reads.count(LOADED);
+                tracing::info!("Serving a new certificate");
+            }
+            if reads.succeeded() && !is_new {
+                tracing::info!("The certificate's files match the served certificate again");
+            }
+        }
+        Err(error) => {
+            if reads.failed(REFUSED) {
+                tracing::warn!(%error, "Cannot serve the new certificate; the old one is kept");
+            }
+        }
+    }
+}
