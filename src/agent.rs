@@ -11,6 +11,7 @@ use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{Auth, RunConfig};
 use crate::export::http::AgentService;
 use crate::export::scrape::Scrapes;
+use crate::host::finding::Finding;
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
 use crate::pod_source;
@@ -19,7 +20,6 @@ use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::connections::{Server, stop_signal};
 use crate::serve::tls::Tls;
-use crate::waiting::CpuSource;
 use ticks::Ticks;
 
 mod publishing;
@@ -52,8 +52,7 @@ async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
 async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>, Ticks)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
-    let found = describe_cgroups(&host);
-    let cpu_source = describe_cpu_source(&host);
+    let [cgroups, cpu_wait] = [host.cgroups(), host.cpu_wait(source)].map(described);
     let metrics = Arc::new(OwnMetrics::default());
     metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
@@ -79,7 +78,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
         assessments: assessed,
         adopted,
         metrics: Arc::clone(&metrics),
-        start_message: format!("Reading {found}, CPU wait by {cpu_source}; serving {}", server.url),
+        start_message: format!("Reading {cgroups}; CPU wait by {cpu_wait}; serving {}", server.url),
     };
     let service = AgentService {
         identity: node_identity(&source.pods(), score),
@@ -106,35 +105,13 @@ fn authenticator(
     Ok(Arc::new(authenticator))
 }
 
-/// The source of CPU wait time. A kernel that counts no run delay is an error where that was chosen.
-fn describe_cpu_source(host: &Host) -> String {
-    let source = host.cpu_source;
-    if host.counts_run_delay {
-        return source.into_str().to_owned();
-    }
-    if source == CpuSource::RunDelay {
-        tracing::error!(
-            "This kernel counts no run delay, so there is no CPU score: boot it with delayacct, or set \
-             --cpu-source=psi; see `psi-agent check`"
-        );
-    }
-    format!("{} (this kernel counts no run delay)", source.into_str())
-}
-
-/// The cgroups that are read. A node without cgroup v2 is a warning.
-fn describe_cgroups(host: &Host) -> String {
-    let path = host.root.path.display();
-    if host.node_alone {
-        // An agent that exited here would be restarted forever.
-        tracing::warn!(
-            "{path} is not cgroup v2, so the node's pods can't be read, and no score is published: \
-             boot the node with systemd.unified_cgroup_hierarchy=1; see `psi-agent check`"
-        );
-        return format!("the node alone ({path} is not cgroup v2)");
-    }
-    if host.root.is_cgroup2 {
-        format!("{path} (cgroup v2)")
-    } else {
-        format!("{path} (not a cgroup2 mount: its files are read as a copy)")
-    }
+/// The text of a finding. A fatal problem is only logged: an agent that exited would be restarted
+/// forever.
+fn described(finding: Finding) -> String {
+    finding.unwrap_or_else(|problem| {
+        if problem.is_fatal {
+            tracing::error!("{problem}; see `psi-agent check`");
+        }
+        problem.text
+    })
 }

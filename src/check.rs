@@ -11,8 +11,9 @@ use crate::cgroup_path::{Place, PodLevel};
 use crate::client::output::print;
 use crate::clock;
 use crate::collector::MIN_PRESSURE_INTERVAL;
-use crate::config::{CheckConfig, CpuSourceFlag};
+use crate::config::CheckConfig;
 use crate::host::Host;
+use crate::host::finding::{Finding, Problem, fail, warn};
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
@@ -20,10 +21,8 @@ use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::score::Scorer;
 use crate::waiting::{CpuSource, Population};
 use cluster::api_server;
-use finding::{Finding, fail, lines, warn};
 
 mod cluster;
-mod finding;
 
 /// The resources in the score unless the agent is configured otherwise.
 const COUNTED: [Resource; 2] = [Resource::Cpu, Resource::Memory];
@@ -37,6 +36,18 @@ pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitC
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The lines of a finding about one requirement.
+fn lines((about, finding): &(&str, Finding)) -> String {
+    let line = |verdict, text| format!("{verdict:<5} {about:<10} {text}\n");
+    match finding {
+        Ok(text) => line("ok", text),
+        Err(Problem { is_fatal, text, remedy }) => {
+            let verdict = if *is_fatal { "FAIL" } else { "warn" };
+            format!("{}{:<16} -> {remedy}\n", line(verdict, text), "")
+        }
+    }
+}
+
 fn is_fatal(finding: &Finding) -> bool {
     finding.as_ref().is_err_and(|problem| problem.is_fatal)
 }
@@ -44,11 +55,7 @@ fn is_fatal(finding: &Finding) -> bool {
 fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     let host = match Host::open(&config.source) {
         Ok(host) => host,
-        Err(error) => {
-            let error = error.to_string();
-            let (text, remedy) = error.rsplit_once(": ").unwrap_or((&error, ""));
-            return vec![("host", fail(text, remedy))];
-        }
+        Err(problem) => return vec![("host", Err(problem))],
     };
     let buffer = &mut ReadBuffer::default();
     let mut pressure = node_pressure(&host, buffer);
@@ -59,7 +66,7 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     }
     let mut findings = vec![
         ("kernel", kernel(&host.proc, buffer)),
-        ("cgroup v2", cgroup_root(&host)),
+        ("cgroup v2", host.cgroups()),
         ("pressure", pressure),
     ];
     if !host.node_alone {
@@ -88,30 +95,6 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
     }
 }
 
-fn cgroup_root(host: &Host) -> Finding {
-    let path = host.root.path.display();
-    if host.node_alone {
-        return fail(
-            format!("{path} is not cgroup v2: the agent would run without a score"),
-            "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the host's \
-             /sys/fs/cgroup and set --cgroup-root to it",
-        );
-    }
-    if !host.root.is_cgroup2 {
-        return warn(
-            format!("{path} is not a cgroup2 mount; its files are read as a copy"),
-            "omit --cgroup-root to read the cgroups of this host",
-        );
-    }
-    if host.root.is_namespaced() {
-        return warn(
-            format!("{path} shows only part of the host's cgroups"),
-            "in a container, mount the host's /sys/fs/cgroup and set --cgroup-root to it",
-        );
-    }
-    Ok(path.to_string())
-}
-
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
 /// reading fails.
 fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
@@ -131,8 +114,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
-            let parameter = host.proc.boot_parameter("psi", buffer);
-            let parameter = parameter.map_or("no psi=".into(), |value| format!("psi={value}"));
+            let parameter = host.proc.psi_parameter(buffer).unwrap_or("no psi=".into());
             fail(
                 format!("off in this kernel ({error}; its command line has {parameter})"),
                 "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
@@ -165,39 +147,33 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
 }
 
 fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
-    let mut off = Vec::new();
-    let mut wrong = Vec::new();
-    for dir in tree.dirs() {
-        match dir.pressure(Resource::Cpu, buffer) {
-            Ok(_) => {}
-            Err(error) if !error.is_vanished() => wrong.push(error),
-            Err(_) if dir.is_alive() => off.push(&*dir.cgroup.path),
-            Err(_) => {}
-        }
-    }
-    if let Some(error) = wrong.first() {
+    let error = |dir| Some((dir, CgroupDir::pressure(dir, Resource::Cpu, buffer).err()?));
+    let mut errors: Vec<(&CgroupDir, ReadError)> = tree.dirs().filter_map(error).collect();
+    // The files of a cgroup that is alive vanish when PSI is off for it.
+    errors.retain(|(dir, error)| !error.is_vanished() || dir.is_alive());
+    let Some((dir, error)) = errors.first() else { return Ok("on for every cgroup".to_owned()) };
+    let is_off = error.is_vanished();
+    let alike = errors.iter().filter(|(_, error)| error.is_vanished() == is_off).count();
+    let count = tree.count();
+    if !is_off {
         return warn(
-            format!("{} of {} are not readable, first: {error}", wrong.len(), tree.count()),
+            format!("{alike} of {count} are not readable, first: {error}"),
             "run as a user with read access to the cgroups",
         );
     }
-    match off.first() {
-        None => Ok("on for every cgroup".to_owned()),
-        Some(first) => {
-            let file = tree.root().full_path(first).join("cgroup.pressure");
-            warn(
-                format!("off for {} of {} cgroups, such as {first}", off.len(), tree.count()),
-                format!("echo 1 > {}", file.display()),
-            )
-        }
-    }
+    let first = &dir.cgroup.path;
+    let file = tree.root().full_path(first).join("cgroup.pressure");
+    warn(
+        format!("off for {alike} of {count} cgroups, such as {first}"),
+        format!("echo 1 > {}", file.display()),
+    )
 }
 
 fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
     let read = CgroupDir::open(root, "/", false).and_then(|dir| dir.controllers(buffer));
     let on = read.ok().flatten().unwrap_or_default();
-    let all = [("cpu", on.cpu), ("memory", on.memory), ("io", on.io), ("pids", on.pids)];
-    let off: Vec<&str> = all.into_iter().filter_map(|(name, on)| (!on).then_some(name)).collect();
+    let mut off = vec!["cpu", "memory", "io", "pids"];
+    off.retain(|name| !on.split_whitespace().any(|word| word == *name));
     if off.is_empty() {
         Ok("cpu, memory, io and pids are on v2".to_owned())
     } else {
@@ -222,7 +198,7 @@ fn pods(tree: &CgroupTree) -> String {
 /// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
 /// files that are not readable.
 fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
-    let (source, counts_run_delay) = (host.cpu_source, host.counts_run_delay);
+    let mut source = host.cpu_wait(&config.source);
     let mut collector = host.into_collector(&config.source, None);
     collector.tick(None);
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
@@ -231,8 +207,16 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
     let population = score.population.map_or("containers", Population::plural);
     let members = format!("{} {population}", score.containers.len());
     let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
-    let hidden = (hidden > 0).then(|| format!("{hidden} of {members}"));
-    let source = cpu_source(config, source, counts_run_delay, hidden);
+    if hidden > 0 && source.is_ok() {
+        source = fail(
+            format!(
+                "run delay is not readable, so there is no CPU score: --proc-root does not show all \
+                 threads of {hidden} of {members}"
+            ),
+            "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
+             or choose --cpu-source=psi",
+        );
+    }
     let scored = match score.missing(&COUNTED) {
         None => Ok(members),
         Some(missing) => warn(format!("{members}; no score: {missing}"), missing.remedy()),
@@ -245,38 +229,6 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
         ("files", finding)
     });
     files.into_iter().chain([("scored", scored), ("cpu source", source)]).collect()
-}
-
-fn cpu_source(
-    config: &CheckConfig,
-    source: CpuSource,
-    counts_run_delay: bool,
-    hidden: Option<String>,
-) -> Finding {
-    let chosen =
-        if config.source.cpu_source == CpuSourceFlag::Auto { ", chosen by auto" } else { "" };
-    match (source, hidden) {
-        (CpuSource::Psi, _) if !counts_run_delay => Ok(format!(
-            "PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"
-        )),
-        (CpuSource::Psi, _) => Ok(format!("PSI{chosen}")),
-        (CpuSource::RunDelay, _) if !counts_run_delay => fail(
-            "run delay is not counted by this kernel, so there is no CPU score",
-            "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
-        ),
-        (CpuSource::RunDelay, Some(hidden)) => fail(
-            format!(
-                "run delay{chosen} is not readable, so there is no CPU score: --proc-root does not \
-                 show all threads of {hidden}"
-            ),
-            "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
-             or choose --cpu-source=psi",
-        ),
-        (CpuSource::RunDelay, None) => Ok(format!(
-            "run delay{chosen}: the host's processes are visible in {}",
-            config.source.proc_root.display()
-        )),
-    }
 }
 
 /// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.

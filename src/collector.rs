@@ -174,7 +174,7 @@ impl Collector {
             let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
-            let stats = read_stats(files, state, dir, (self.groups, detail));
+            let stats = read_stats(files, dir, self.groups, detail);
             let workload = found.workload().cloned();
             let cgroup = Arc::clone(&dir.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };

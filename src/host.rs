@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
-
 use crate::clock::{self, Clock};
 use crate::collector::{Collector, Sources};
 use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
@@ -15,6 +13,9 @@ use crate::kernel::own_process::{host_name, raise_open_file_limit};
 use crate::kernel::proc_root::ProcRoot;
 use crate::snapshot::NodeIdentity;
 use crate::waiting::CpuSource;
+use finding::{Finding, fail, warn};
+
+pub mod finding;
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
 /// and the current time as the start.
@@ -31,11 +32,8 @@ pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
     }
 }
 
-const NO_CGROUP2: &str = "cgroup v2 is not mounted: boot with \
-    systemd.unified_cgroup_hierarchy=1, or set --cgroup-root to the host's mount";
-
-/// The usual directory of cgroup mounts, of either version.
-const ANY_CGROUPS: &str = "/sys/fs/cgroup";
+const NO_CGROUP2: &str = "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the \
+    host's /sys/fs/cgroup and set --cgroup-root to it";
 
 #[derive(Debug)]
 pub struct Host {
@@ -50,10 +48,11 @@ pub struct Host {
 
 impl Host {
     /// Opens what the configuration sets, or finds it. In a cluster, a node without cgroup v2 is
-    /// not an error, since the agent's pod would be restarted forever. Each error ends with a remedy.
-    pub fn open(source: &SourceFlags) -> anyhow::Result<Self> {
-        let proc = ProcRoot::open(&source.proc_root).map_err(|error| {
-            anyhow!("cannot open the proc file system: {error}: set --proc-root to its mount")
+    /// not an error, since the agent's pod would be restarted forever.
+    pub fn open(source: &SourceFlags) -> Finding<Self> {
+        let proc = ProcRoot::open(&source.proc_root).or_else(|error| {
+            let text = format!("cannot open the proc file system: {error}");
+            fail(text, "set --proc-root to its mount")
         })?;
         let buffer = &mut ReadBuffer::default();
         let counts_run_delay = proc.counts_run_delay(buffer);
@@ -69,21 +68,59 @@ impl Host {
             Some(path) => open_root(path)?,
             None => match find_root(&source.proc_root)? {
                 Some(root) => root,
-                None if in_cluster => open_root(Path::new(ANY_CGROUPS))?,
-                None => bail!(NO_CGROUP2),
+                // The usual directory of cgroup mounts, of either version.
+                None if in_cluster => open_root(Path::new("/sys/fs/cgroup"))?,
+                None => return fail("cgroup v2 is not mounted", NO_CGROUP2),
             },
         };
-        let has_cgroup2 = root.has_cgroup2_files();
-        if !has_cgroup2 && !in_cluster && root.has_cgroup1() {
-            bail!(
-                "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or set \
-                 --cgroup-root to the cgroup2 mount",
-                root.path.display()
+        // Outside a cluster, an empty directory is read as a copy without cgroups.
+        let node_alone = !root.has_cgroup2_files() && (in_cluster || root.has_cgroup1());
+        let host = Self { proc, root, node_alone, cpu_source, counts_run_delay };
+        if node_alone && !in_cluster {
+            host.cgroups()?;
+        }
+        Ok(host)
+    }
+
+    /// The cgroups that are read.
+    pub fn cgroups(&self) -> Finding {
+        let path = self.root.path.display();
+        if self.node_alone {
+            return fail(
+                format!("{path} is not cgroup v2: no pods can be read, and there is no score"),
+                NO_CGROUP2,
             );
         }
-        // Outside a cluster, an empty directory is read as a copy without cgroups.
-        let node_alone = in_cluster && !has_cgroup2;
-        Ok(Self { proc, root, node_alone, cpu_source, counts_run_delay })
+        if !self.root.is_cgroup2 {
+            return warn(
+                format!("{path} is not a cgroup2 mount; its files are read as a copy"),
+                "omit --cgroup-root to read the cgroups of this host",
+            );
+        }
+        if self.root.is_namespaced() {
+            return warn(format!("{path} shows only part of the host's cgroups"), NO_CGROUP2);
+        }
+        Ok(path.to_string())
+    }
+
+    /// The source of CPU wait time.
+    pub fn cpu_wait(&self, source: &SourceFlags) -> Finding {
+        let is_auto = source.cpu_source == CpuSourceFlag::Auto;
+        let chosen = if is_auto { ", chosen by auto" } else { "" };
+        match (self.cpu_source, self.counts_run_delay) {
+            (CpuSource::Psi, true) => Ok(format!("PSI{chosen}")),
+            (CpuSource::Psi, false) => Ok(format!(
+                "PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"
+            )),
+            (CpuSource::RunDelay, true) => Ok(format!(
+                "run delay{chosen}: the host's processes are visible in {}",
+                source.proc_root.display()
+            )),
+            (CpuSource::RunDelay, false) => fail(
+                "run delay is not counted by this kernel, so there is no CPU score",
+                "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
+            ),
+        }
     }
 
     /// A collector of this host, which keeps as many directory handles as the process may have. Without
@@ -94,36 +131,34 @@ impl Host {
             0
         });
         // Cgroups need fewer handles, since their files can also be opened by path.
-        let (cgroup_handles, task_handles) = match self.cpu_source {
-            CpuSource::Psi => (handles, 0),
-            // Without handles of its threads, the run delay of a container is unknown.
-            CpuSource::RunDelay if !self.counts_run_delay => (handles, 0),
-            CpuSource::RunDelay => (handles / 4, handles / 4 * 3),
-        };
+        // Without handles of its threads, the run delay of a container is unknown.
+        let reads_tasks = self.cpu_source == CpuSource::RunDelay && self.counts_run_delay;
+        let task_handles = if reads_tasks { handles / 4 * 3 } else { 0 };
         let sources = Sources {
             proc: self.proc,
             root: self.root,
             selection: (!self.node_alone).then(|| source.selection(export)),
             groups: ExportFlags::groups(export),
             cpu_source: self.cpu_source,
-            cgroup_handles,
+            cgroup_handles: handles - task_handles,
             task_handles,
         };
         Collector::new(sources, Clock::default())
     }
 }
 
-fn open_root(path: &Path) -> anyhow::Result<Arc<CgroupRoot>> {
-    CgroupRoot::open(path).map_err(|error| {
-        anyhow!("cannot open the cgroup root: {error}: set --cgroup-root to the cgroup2 mount")
+fn open_root(path: &Path) -> Finding<Arc<CgroupRoot>> {
+    CgroupRoot::open(path).or_else(|error| {
+        let text = format!("cannot open the cgroup root: {error}");
+        fail(text, "set --cgroup-root to the cgroup2 mount")
     })
 }
 
 /// Opens the cgroup2 mount that shows the largest part of the tree. Those that another mount hides
 /// come later in the list.
-fn find_root(proc_root: &Path) -> anyhow::Result<Option<Arc<CgroupRoot>>> {
-    let mounts = find_cgroup2(proc_root).map_err(|error| {
-        anyhow!("cannot find the cgroup2 mount: {error}: set --cgroup-root to it")
+fn find_root(proc_root: &Path) -> Finding<Option<Arc<CgroupRoot>>> {
+    let mounts = find_cgroup2(proc_root).or_else(|error| {
+        fail(format!("cannot find the cgroup2 mount: {error}"), "set --cgroup-root to it")
     })?;
     let mut first_error = None;
     for mount in mounts {

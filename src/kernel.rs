@@ -38,7 +38,7 @@ mod tests {
             _ = (parse_cpu_stat(&bytes), parse_populated(&bytes));
             _ = (parse_memory_stat(&bytes), parse_memory_events(&bytes), count_processes(&bytes));
             _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
-            _ = (parse_io_max(&bytes), parse_cpu_set(&bytes), parse_io_stat(&bytes));
+            _ = (parse_io_limited(&bytes), parse_cpu_set(&bytes), parse_io_stat(&bytes));
             _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
             _ = (parse_diskstats(&bytes), parse_schedstat(&bytes));
             _ = (parse_pressure(&bytes), cgroup2_of(&bytes), parse_cgroup_path(&bytes));

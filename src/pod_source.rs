@@ -1,8 +1,9 @@
 //! The pods of this node: a watch of the API server, a file that is read when it changes, or none.
 //! After a failure the last list stays in use.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use futures_util::StreamExt;
@@ -14,7 +15,6 @@ use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
 use crate::own_metrics::OwnMetrics;
 use crate::sampler::Pods;
-use file::PodsFile;
 
 mod file;
 
@@ -40,15 +40,16 @@ pub fn follow(
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
     let metrics = Arc::clone(metrics);
-    let mut index = PodIndex::new(source.prefix.prefix.clone());
+    let mut index = PodIndex::new(source.api.prefix.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
         tokio::spawn(follow_node(node, index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
-        let mut file = PodsFile::new(&path);
-        update(&mut file, &mut index, &sender)?;
-        tokio::spawn(follow_file(file, index, sender, metrics));
+        let modified = file::modified(&path);
+        index.replace(&file::read(&path)?);
+        sender.send_replace(Some(Arc::new(index.clone())));
+        tokio::spawn(follow_file(path, modified, index, sender, metrics));
     }
     Ok(pods)
 }
@@ -76,27 +77,30 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
     }
 }
 
+/// Reads the file again when it was written after `read`.
 async fn follow_file(
-    mut file: PodsFile,
+    path: PathBuf,
+    mut read: Option<SystemTime>,
     mut index: PodIndex,
     sender: Sender,
     metrics: Arc<OwnMetrics>,
 ) {
     loop {
         tokio::time::sleep(PODS_FILE_INTERVAL).await;
-        match update(&mut file, &mut index, &sender) {
-            Ok(()) => metrics.pods_received(),
-            Err(error) => metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms),
+        let modified = file::modified(&path);
+        if modified.is_none() || modified != read {
+            match file::read(&path) {
+                Ok(pods) => index.replace(&pods),
+                Err(error) => {
+                    metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms);
+                    continue;
+                }
+            }
+            sender.send_replace(Some(Arc::new(index.clone())));
+            read = modified;
         }
+        metrics.pods_received();
     }
-}
-
-fn update(file: &mut PodsFile, index: &mut PodIndex, sender: &Sender) -> anyhow::Result<()> {
-    if let Some(pods) = file.read_if_changed()? {
-        index.replace(&pods);
-        sender.send_replace(Some(Arc::new(index.clone())));
-    }
-    Ok(())
 }
 
 /// The pods now; `None` where there is no source of pods.
@@ -115,8 +119,8 @@ pub async fn list(
 ) -> anyhow::Result<Option<PodIndex>> {
     let pods = match (source.pods(), node) {
         (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
-        (PodSource::File(path), None) => PodsFile::new(&path).read_if_changed()?,
+        (PodSource::File(path), None) => Some(file::read(&path)?),
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
-    Ok(pods.map(|pods| PodIndex::of(source.prefix.prefix.clone(), &pods)))
+    Ok(pods.map(|pods| PodIndex::of(source.api.prefix.prefix.clone(), &pods)))
 }

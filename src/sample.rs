@@ -160,7 +160,7 @@ pub struct NodeSample {
 }
 
 /// Result of an export pass (scrape).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScrapeSample {
     /// When the pass began.
     pub moment: Moment,
@@ -178,7 +178,7 @@ pub struct ScrapeSample {
     pub report: PassReport,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CgroupSample {
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` outside pods, and without a source of pods.
@@ -188,49 +188,34 @@ pub struct CgroupSample {
     pub stats: Option<Box<CgroupStats>>,
 }
 
-/// Usage and limits of a cgroup, by the controllers of the files. Memory is in bytes.
+/// Usage and limits of a cgroup, by the names of the files; `None` where the controller is off. Memory
+/// is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupStats {
-    pub cpu: CpuStats,
-    pub memory: MemoryStats,
-    /// `io.stat`; `None` where the controller is off, empty before the first transfer.
+    pub cpu_stat: Option<CpuStat>,
+    pub cpu_max: Option<CpuMax>,
+    pub cpu_weight: Option<u64>,
+    pub memory_current: Option<u64>,
+    pub memory_stat: Option<MemoryStat>,
+    /// This cgroup and all below.
+    pub memory_events: Option<MemoryEvents>,
+    pub memory_max: Option<Limit>,
+    pub memory_swap_current: Option<u64>,
+    pub memory_peak: Option<u64>,
+    /// Empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
-    /// `pids.current`: tasks here and below.
+    /// Tasks here and below.
     pub pids_current: Option<u64>,
     pub pids_max: Option<Limit>,
     /// Processes of this cgroup itself.
     pub processes: Option<u64>,
 }
 
-/// Files of the cpu controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuStats {
-    pub stat: Option<CpuStat>,
-    pub max: Option<CpuMax>,
-    pub weight: Option<u64>,
-}
-
-/// Files of the memory controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    pub current: Option<u64>,
-    pub stat: Option<MemoryStat>,
-    /// `memory.events`: this cgroup and all below.
-    pub events: Option<MemoryEvents>,
-    pub max: Option<Limit>,
-    pub swap_current: Option<u64>,
-    pub peak: Option<u64>,
-}
-
 /// Rates between two export passes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScrapeRates {
     pub window: Duration,
-    pub pressure: PerResource<PressureShares>,
-    /// Share of the CPUs' time in use.
-    pub utilization: Option<Ratio>,
-    /// Share of the CPUs' time that the node's hypervisor gave to other guests.
-    pub steal: Option<Ratio>,
+    pub node: NodeRates,
     /// Rates of the cgroups that are in both samples.
     pub cgroups: HashMap<CgroupId, PerResource<PressureShares>>,
 }
@@ -243,23 +228,28 @@ impl ScrapeRates {
             cgroups.map(|cgroup| (cgroup.cgroup.id, cgroup.pressure)).collect::<Vec<_>>()
         };
         let before: HashMap<CgroupId, PressureReadings> = all(earlier).into_iter().collect();
-        let rates = |(id, after)| Some((id, shares(before.get(&id)?, &after)));
+        let rates = |(id, after)| {
+            let pressure = windows(before.get(&id)?, &after);
+            Some((id, pressure.map(|window| window.shares())))
+        };
         let times = earlier.node.cpu_times.zip(later.node.cpu_times);
         let cpu_times = times.map(|(before, after)| Window::between(before, after));
-        let node = NodeReadings { cpu_times: cpu_times.unwrap_or_default(), ..Default::default() };
+        let node = NodeReadings {
+            pressure: windows(&earlier.node.pressure, &later.node.pressure),
+            cpu_times: cpu_times.unwrap_or_default(),
+            ..NodeReadings::default()
+        };
         Self {
             window: later.moment.at.saturating_duration_since(earlier.moment.at),
-            pressure: shares(&earlier.node.pressure, &later.node.pressure),
-            utilization: node.cpu_share(|times| times.busy),
-            steal: node.cpu_share(|times| times.steal),
+            node: NodeRates::of(&node),
             cgroups: all(later).into_iter().filter_map(rates).collect(),
         }
     }
 }
 
-fn shares(before: &PressureReadings, after: &PressureReadings) -> PerResource<PressureShares> {
+fn windows(before: &PressureReadings, after: &PressureReadings) -> PerResource<Window<Pressure>> {
     PerResource::by(|resource| {
         let both = before.of(resource).zip(*after.of(resource));
-        both.map(|(before, after)| Window::between(before, after).shares()).unwrap_or_default()
+        both.map(|(before, after)| Window::between(before, after)).unwrap_or_default()
     })
 }

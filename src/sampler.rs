@@ -36,10 +36,8 @@ pub struct ScrapeResult {
 /// Latest list of pods of this node; `None` without a source of pods.
 pub type Pods = watch::Receiver<Option<Arc<PodIndex>>>;
 
-struct Request {
-    detail: Detail,
-    answer: oneshot::Sender<ScrapeResult>,
-}
+/// What is to be read at least, and where the result goes.
+type Request = (Detail, oneshot::Sender<ScrapeResult>);
 
 /// A handle of the thread. When all handles are dropped, the thread ends.
 #[derive(Debug, Clone)]
@@ -72,7 +70,7 @@ impl Sampler {
     /// A sample of at least `detail`, no older than a second.
     pub async fn scrape(&self, detail: Detail) -> Result<ScrapeResult, SamplerEnded> {
         let (answer, scraped) = oneshot::channel();
-        self.requests.send(Request { detail, answer }).map_err(|_| SamplerEnded)?;
+        self.requests.send((detail, answer)).map_err(|_| SamplerEnded)?;
         scraped.await.map_err(|_| SamplerEnded)
     }
 
@@ -124,7 +122,7 @@ impl Worker {
     fn answer(&mut self, first: Request, requests: &Receiver<Request>) {
         let mut asked = vec![first];
         asked.extend(requests.try_iter());
-        let detail = asked.iter().map(|request| request.detail).max().unwrap_or(Detail::Exported);
+        let detail = asked.iter().map(|(detail, _)| *detail).max().unwrap_or(Detail::Exported);
         let moment = clock::now();
         let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
         let mut before = self.shared.take();
@@ -147,9 +145,9 @@ impl Worker {
             }
         };
         self.shared = Some(scraped.clone());
-        for request in asked {
+        for (_, answer) in asked {
             // The client may have disconnected since.
-            let _ = request.answer.send(scraped.clone());
+            let _ = answer.send(scraped.clone());
             scraped.took = None;
         }
     }

@@ -15,5 +15,6 @@ use source::AgentOrKernel;
 /// Shows the node until the user quits; prints one table if stdout is not a terminal.
 pub fn top(config: &TopConfig) -> anyhow::Result<()> {
     let read_every = if stdout().is_terminal() { TICK_INTERVAL } else { FETCH_INTERVAL };
-    block_on(show(AgentOrKernel::new(config, read_every)))
+    let mut source = AgentOrKernel::new(config, read_every);
+    block_on(show(async || source.next().await))
 }

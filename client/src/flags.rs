@@ -10,32 +10,25 @@ use crate::contract::Prefix;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cluster")]
-pub struct KubeconfigFlag {
-    /// Kubeconfig for access to the API server from outside a pod
-    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cluster")]
 pub struct PrefixFlag {
     /// Prefix of keys on Nodes and pods, a DNS subdomain
     #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
     pub prefix: Prefix,
 }
 
-/// Flags of the commands that read Nodes.
+/// Flags of the agent's commands that use the API server.
 #[derive(Debug, Clone, Args)]
 pub struct ApiFlags {
-    #[command(flatten)]
-    pub kubeconfig: KubeconfigFlag,
+    /// Kubeconfig for access to the API server from outside a pod
+    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
+    pub kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     pub prefix: PrefixFlag,
 }
 
 impl ApiFlags {
     pub async fn connect(&self) -> anyhow::Result<ApiClient> {
-        ApiClient::connect_as_kubectl(self.kubeconfig.kubeconfig.as_ref(), None).await
+        ApiClient::connect_as_kubectl(self.kubeconfig.as_ref(), None).await
     }
 }
 

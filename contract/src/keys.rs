@@ -24,12 +24,6 @@ impl Default for Prefix {
 }
 
 impl Prefix {
-    /// The subdomain, without the slash.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Whether `key` has this prefix: `<prefix>/<name>`.
     #[must_use]
     pub fn owns(&self, key: &str) -> bool {

@@ -8,8 +8,8 @@ use kube::Api;
 use kube::api::ListParams;
 use psi_agent_client::cluster::ApiClient;
 use psi_agent_client::snapshot::Snapshot;
+use psi_agent_client::top::Described;
 use psi_agent_client::top::connection::Connection;
-use psi_agent_client::top::{FETCH_INTERVAL, Source};
 
 /// Label selector of the agents' pods.
 const SELECTOR: &str = "app.kubernetes.io/name=psi-agent";
@@ -33,6 +33,14 @@ pub(crate) struct AgentPod {
 impl AgentPod {
     pub(crate) fn new(api: ApiClient, node: String, namespace: Option<String>) -> Self {
         Self { api, node, namespace, connection: None }
+    }
+
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Described> {
+        let fetched = tokio::time::timeout(TIMEOUT, self.fetch()).await;
+        let view = fetched.with_context(|| {
+            format!("the agent of node {} did not respond in {} s", self.node, TIMEOUT.as_secs())
+        })??;
+        Ok((format!("agent {} on {}", view.version, self.node), view))
     }
 
     async fn fetch(&mut self) -> anyhow::Result<Snapshot> {
@@ -85,20 +93,6 @@ impl AgentPod {
             );
         };
         Ok((Api::namespaced(client, &namespace), name, port))
-    }
-}
-
-impl Source for AgentPod {
-    async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
-        let fetched = tokio::time::timeout(TIMEOUT, self.fetch()).await;
-        let view = fetched.with_context(|| {
-            format!("the agent of node {} did not respond in {} s", self.node, TIMEOUT.as_secs())
-        })??;
-        Ok((format!("agent {} on {}", view.version, self.node), view))
-    }
-
-    async fn pause(&self) {
-        tokio::time::sleep(FETCH_INTERVAL).await;
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
 use psi_agent_client::flags::{PrefixFlag, ReapFlags, StaleAfter};
@@ -26,19 +26,11 @@ use agent_pod::AgentPod;
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
-    #[command(flatten)]
-    access: Access,
-}
-
-/// The flags of kubectl for access to a cluster.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Cluster")]
-struct Access {
     /// Kubeconfig [default: kubectl's]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: the current one]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
 }
 
@@ -73,8 +65,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let CommandLine { command, access } = CommandLine::parse();
-    match block_on(run(command, access)) {
+    match block_on(run(CommandLine::parse())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(stderr(), "kubectl-psi: {error:#}");
@@ -84,8 +75,8 @@ fn main() -> ExitCode {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
-async fn run(command: Command, access: Access) -> anyhow::Result<()> {
-    let Access { kubeconfig, context } = access;
+async fn run(command_line: CommandLine) -> anyhow::Result<()> {
+    let CommandLine { command, kubeconfig, context } = command_line;
     let api = ApiClient::connect_as_kubectl(kubeconfig.as_ref(), context).await?;
     let (now, mut out) = (Timestamp::now(), stdout().lock());
     match command {
@@ -95,7 +86,8 @@ async fn run(command: Command, access: Access) -> anyhow::Result<()> {
         Command::Top { node, namespace } => {
             // `show` locks stdout itself.
             drop(out);
-            show(AgentPod::new(api, node, namespace)).await
+            let mut agent = AgentPod::new(api, node, namespace);
+            show(async || agent.next().await).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
             reap::reap(&api, &prefix, &flags, now, &mut out).await

@@ -27,16 +27,12 @@ pub fn document(
     now: Timestamp,
     window: Duration,
 ) -> Option<Document> {
-    let rollup = short(window);
-    let begin = SignedDuration::try_from(window).ok().and_then(|it| now.checked_sub(it).ok());
-    let times = json!({
-        "duration": rollup,
-        "start": begin.unwrap_or(now).as_second(),
-        "end": now.as_second(),
-    });
+    let end = now.as_second();
+    let rollup = format!("{:#}", SignedDuration::try_from(window).unwrap_or_default());
+    let start = end.saturating_sub_unsigned(window.as_secs());
+    let times = json!({"duration": rollup, "start": start, "end": end});
     let head = format!(
-        r#"{{"timestamp":{},"window":{times},"source":"psi-agent","data":{{"NodeMetricsMap":{{"#,
-        now.as_second()
+        r#"{{"timestamp":{end},"window":{times},"source":"psi-agent","data":{{"NodeMetricsMap":{{"#
     );
     let selected = match host {
         None => 0..views.nodes.len(),
@@ -66,14 +62,6 @@ fn metrics(node: &SlowNode, neutral: &SlowNode, rollup: &str) -> Vec<Value> {
         metrics.collect::<Vec<_>>()
     };
     [of("psi_cpu", "CPU", cpu), of("psi_memory", "Memory", memory)].concat()
-}
-
-/// `10m`, `90s`.
-fn short(window: Duration) -> String {
-    match window.as_secs() {
-        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
-        seconds => format!("{seconds}s"),
-    }
 }
 
 #[cfg(test)]
@@ -151,11 +139,5 @@ mod tests {
         assert_eq!(host_of(""), None);
         assert_eq!(host_of("host="), None);
         assert_eq!(host_of("a=b&host=node%2Da"), Some("node-a".into()));
-    }
-
-    #[test]
-    fn durations_are_short() {
-        assert_eq!(short(Duration::from_secs(600)), "10m");
-        assert_eq!(short(Duration::from_secs(90)), "90s");
     }
 }

@@ -1,8 +1,8 @@
 //! Checks of the API server: the pods, the agent's Node, and what the agent's account may write.
 
-use super::finding::{Finding, warn};
 use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{CheckConfig, PodSource, Publish, SourceFlags};
+use crate::host::finding::{Finding, warn};
 use crate::pod_source::{connect, list};
 
 const NO_ACCESS: &str =

@@ -82,7 +82,11 @@ impl NodeReader {
         }
         let now = files.clock.now().at;
         if readings.pressure.memory.moved() {
-            let above: Vec<&CgroupDir> = above_all_pods(tree).collect();
+            let paths = above_pods(tree.dirs());
+            let is_above = |dir: &&CgroupDir| {
+                dir.cgroup.place == Place::Host && paths.contains(Path::new(&*dir.cgroup.path))
+            };
+            let above: Vec<&CgroupDir> = tree.dirs().filter(is_above).collect();
             let hits = files.timed(|files| read_limit_hits(files, above.iter().copied()));
             readings.limit_hits.push(hits);
             // The topmost cgroup includes the memory of all cgroups below it.
@@ -115,13 +119,6 @@ fn dated<T>(
     read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
 ) -> Option<Reading<T>> {
     files.timed(|files| files.read_by(read).flatten())
-}
-
-fn above_all_pods(tree: &CgroupTree) -> impl Iterator<Item = &CgroupDir> {
-    let above = above_pods(tree.dirs());
-    tree.dirs().filter(move |dir| {
-        dir.cgroup.place == Place::Host && above.contains(Path::new(&*dir.cgroup.path))
-    })
 }
 
 /// The node's pressure from `/proc/pressure`, or from the root cgroup where that is refused

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, Resource};
-use crate::kernel::counters::{Controllers, CpuStat};
+use crate::kernel::counters::CpuStat;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::waiting::files::Files;
@@ -17,7 +17,7 @@ use crate::waiting::series::{PressureReadings, Reading, Window};
 /// the kernel's averaging windows, in which a CPU that was busy for less than a jiffy is ignored.
 pub const MIN_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval at which controllers, and processes of cgroups outside units, are read.
+/// Interval at which the processes of cgroups outside units are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Boxed, since the map has up to twice as many slots as cgroups.
@@ -27,7 +27,6 @@ pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
 #[derive(Debug, Default)]
 pub(super) struct CgroupState {
     pressures: PerResource<Option<KeptPressure>>,
-    controllers: Option<Reading<Controllers>>,
     has_tasks: Option<Reading<bool>>,
     /// What ticks have read; `None` for a cgroup that no tick reads.
     pub(super) readings: Option<Box<Readings>>,
@@ -113,18 +112,15 @@ impl CgroupState {
         Some(readings)
     }
 
-    /// Controllers that are on; all of them where the file can't be read.
-    pub(super) fn controllers(&mut self, files: &mut Files, dir: &CgroupDir) -> Controllers {
-        read_slowly(&mut self.controllers, files, |files| {
-            files.read(|buffer| dir.controllers(buffer)).flatten().unwrap_or(Controllers::ALL)
-        })
-    }
-
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
-        read_slowly(&mut self.has_tasks, files, |files| {
-            files.read(|buffer| dir.process_count(buffer)).flatten().is_some_and(|count| count > 0)
-        })
+        let at = files.clock.now().at;
+        let is_fresh = |kept: &Reading<_>| at.saturating_duration_since(kept.at) < SLOW_INTERVAL;
+        let reading = self.has_tasks.filter(is_fresh).unwrap_or_else(|| {
+            let count = files.read(|buffer| dir.process_count(buffer)).flatten();
+            Reading { at, value: count.is_some_and(|count| count > 0) }
+        });
+        self.has_tasks.insert(reading).value
     }
 }
 
@@ -138,21 +134,6 @@ fn since(at: Instant) -> Box<Readings> {
         cpu: Window::from(Reading { at, value: counters }),
         ..Readings::default()
     })
-}
-
-/// The kept value, or a new one if it is older than the slow interval.
-fn read_slowly<T: Copy>(
-    kept: &mut Option<Reading<T>>,
-    files: &mut Files,
-    read: impl FnOnce(&mut Files) -> T,
-) -> T {
-    let now = files.clock.now().at;
-    let is_fresh = |at| now.saturating_duration_since(at) < SLOW_INTERVAL;
-    let reading = match *kept {
-        Some(reading) if is_fresh(reading.at) => reading,
-        _ => Reading { at: now, value: read(files) },
-    };
-    kept.insert(reading).value
 }
 
 /// Whether a pressure file was read too recently to be read again.

@@ -23,7 +23,7 @@ pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
 }
 
 fn check_source(source: &SourceFlags, in_cluster: bool) -> Checked {
-    let has_cluster = in_cluster || source.kubeconfig.kubeconfig.is_some();
+    let has_cluster = in_cluster || source.api.kubeconfig.is_some();
     match (source.pods(), has_cluster) {
         (PodSource::Cluster(_), false) => Err(
             "--node-name needs a cluster: run as a pod with a service account, or set --kubeconfig"

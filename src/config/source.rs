@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::client::cluster::Cluster;
-use crate::client::flags::{KubeconfigFlag, PrefixFlag};
+use crate::client::flags::ApiFlags;
 use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
 use crate::sample::Groups;
@@ -13,7 +13,7 @@ use crate::sample::Groups;
 #[derive(Debug, Clone, Args)]
 pub struct SourceFlags {
     #[command(flatten)]
-    pub(super) kubeconfig: KubeconfigFlag,
+    pub api: ApiFlags,
 
     /// Name of this node in the cluster
     #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster")]
@@ -24,9 +24,6 @@ pub struct SourceFlags {
     /// The format is that of `kubectl get pods -o json`. The file is reloaded when it changes.
     #[arg(long, env = "PSI_AGENT_PODS_FILE", value_name = "FILE", help_heading = "Cluster")]
     pods_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub prefix: PrefixFlag,
 
     /// Cgroups to read [default: virt-launcher with a source of pods, else all]
     #[arg(long, env = "PSI_AGENT_SCOPE", value_enum, help_heading = "Scope")]
@@ -89,7 +86,7 @@ impl SourceFlags {
         match (&self.pods_file, &self.node_name) {
             (Some(file), _) => PodSource::File(file.clone()),
             (None, Some(node_name)) => PodSource::Cluster(Cluster {
-                kubeconfig: self.kubeconfig.kubeconfig.clone(),
+                kubeconfig: self.api.kubeconfig.clone(),
                 node_name: node_name.clone(),
             }),
             (None, None) => PodSource::Standalone,

@@ -5,7 +5,7 @@ use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
-use crate::sample::{CgroupSample, CgroupStats, CpuStats, MemoryStats, NodeSample};
+use crate::sample::{CgroupSample, CgroupStats, NodeSample};
 use crate::text_format::Number::{Micros, Whole};
 use crate::text_format::{Family, Number, families};
 use crate::waiting::series::Reading;
@@ -61,16 +61,8 @@ fn stats(cgroup: &CgroupSample) -> Option<&CgroupStats> {
     cgroup.stats.as_deref()
 }
 
-fn cpu_files(cgroup: &CgroupSample) -> Option<&CpuStats> {
-    Some(&stats(cgroup)?.cpu)
-}
-
-fn memory_files(cgroup: &CgroupSample) -> Option<&MemoryStats> {
-    Some(&stats(cgroup)?.memory)
-}
-
 fn cpu(cgroup: &CgroupSample) -> Option<&CpuStat> {
-    cpu_files(cgroup)?.stat.as_ref()
+    stats(cgroup)?.cpu_stat.as_ref()
 }
 
 /// Only for cgroups with a quota of their own, as in cAdvisor.
@@ -80,7 +72,7 @@ fn throttling(cgroup: &CgroupSample) -> Option<&CpuStat> {
 }
 
 fn quota_us(cgroup: &CgroupSample) -> Option<u64> {
-    cpu_files(cgroup)?.max?.quota_us.at().filter(|&quota| quota > 0)
+    stats(cgroup)?.cpu_max?.quota_us.at().filter(|&quota| quota > 0)
 }
 
 fn is_root(cgroup: &CgroupSample) -> bool {
@@ -89,18 +81,18 @@ fn is_root(cgroup: &CgroupSample) -> bool {
 
 /// The root cgroup has no `memory.current`; its usage is the sum of `anon` and `file`.
 fn memory_usage(cgroup: &CgroupSample) -> Option<u64> {
-    let memory = memory_files(cgroup)?;
-    let summed = || memory.stat?.anon?.checked_add(memory.stat?.file?);
-    memory.current.or_else(|| is_root(cgroup).then(summed)?)
+    let stats = stats(cgroup)?;
+    let summed = || stats.memory_stat?.anon?.checked_add(stats.memory_stat?.file?);
+    stats.memory_current.or_else(|| is_root(cgroup).then(summed)?)
 }
 
 fn working_set(cgroup: &CgroupSample) -> Option<u64> {
-    Some(memory_usage(cgroup)?.saturating_sub(memory_files(cgroup)?.stat?.inactive_file?))
+    Some(memory_usage(cgroup)?.saturating_sub(stats(cgroup)?.memory_stat?.inactive_file?))
 }
 
 fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
     let whole_node = || node.memory?.swap_total?.checked_sub(node.memory?.swap_free?);
-    memory_files(cgroup)?.swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
+    stats(cgroup)?.memory_swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
 /// The absence of a limit is exported as 0, as in cAdvisor.
@@ -110,7 +102,7 @@ fn limit_or_zero(limit: Limit) -> Number {
 
 fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     let whole_node = || node.memory?.total.map(Whole);
-    let own = memory_files(cgroup)?.max.map(limit_or_zero);
+    let own = stats(cgroup)?.memory_max.map(limit_or_zero);
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
@@ -172,24 +164,24 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             "Current memory usage in bytes, including all memory regardless of when it was accessed";
         "container_memory_working_set_bytes" = (Memory, cgroup(|it, _| working_set(it).map(Whole))),
             "Current working set in bytes.";
-        "container_memory_rss" = (Memory, cgroup(|it, _| memory_files(it)?.stat?.anon.map(Whole))),
+        "container_memory_rss" = (Memory, cgroup(|it, _| stats(it)?.memory_stat?.anon.map(Whole))),
             "Size of RSS in bytes.";
         "container_memory_cache" =
-            (Memory, cgroup(|it, _| memory_files(it)?.stat?.file.map(Whole))),
+            (Memory, cgroup(|it, _| stats(it)?.memory_stat?.file.map(Whole))),
             "Number of bytes of page cache memory.";
         "container_memory_swap" = (Memory, cgroup(|it, node| swap(it, node).map(Whole))),
             "Container swap usage in bytes.";
         "container_memory_max_usage_bytes" =
-            (Memory, cgroup(|it, _| memory_files(it)?.peak.map(Whole))),
+            (Memory, cgroup(|it, _| stats(it)?.memory_peak.map(Whole))),
             "Maximum memory usage recorded in bytes";
         "container_memory_events_high_total" =
-            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.high.map(Whole))),
+            (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.high.map(Whole))),
             "Cumulative count of memory.high throttle events for the container";
         "container_memory_events_max_total" =
-            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.max.map(Whole))),
+            (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.max.map(Whole))),
             "Cumulative count of memory.max limit hit events for the container";
         "container_oom_events_total" =
-            (Memory, cgroup(|it, _| memory_files(it)?.events.as_ref()?.oom_kill.map(Whole))),
+            (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.oom_kill.map(Whole))),
             "Count of out of memory events observed for the container";
         "container_fs_reads_bytes_total" = (Io, Source::Device(|io| io.read_bytes)),
             "Cumulative count of bytes read";
@@ -207,12 +199,12 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             (Processes, cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero))),
             "Maximum number of threads allowed inside the container, infinity if value is zero";
         "container_spec_cpu_period" =
-            (Spec, cgroup(|it, _| Some(Whole(cpu_files(it)?.max?.period_us)))),
+            (Spec, cgroup(|it, _| Some(Whole(stats(it)?.cpu_max?.period_us)))),
             "CPU period of the container.";
         "container_spec_cpu_quota" = (Spec, cgroup(|it, _| quota_us(it).map(Whole))),
             "CPU quota of the container.";
         "container_spec_cpu_shares" =
-            (Spec, cgroup(|it, _| shares(cpu_files(it)?.weight?).map(Whole))),
+            (Spec, cgroup(|it, _| shares(stats(it)?.cpu_weight?).map(Whole))),
             "CPU share of the container.";
         "container_spec_memory_limit_bytes" = (Spec, cgroup(memory_limit)),
             "Memory limit for the container.";

@@ -112,7 +112,7 @@ static VM: &[VmFamily] = families! {
         "Seconds that the VM waited, by resource and by cause: contention on the node, or a limit \
          of the VM or its pod.";
     "psi_agent_vmi_cpu_wait_budget_ratio" =
-        |it, lines| lines.write(&[it.namespace, it.name], it.vm.cpu_wait_budget_ratio().map(Float)),
+        |it, lines| lines.write(&[it.namespace, it.name], it.vm.cpu_wait_budget.map(Float)),
         "CPU ready that the owner of the VM accepts, by the annotation \
          psi-agent.io/cpu-wait-budget, 0 to 1.";
     "psi_agent_vmi_info" = |it, lines| {

@@ -8,7 +8,7 @@ use super::workload::Workload;
 use crate::cgroup_path::{Place, PodLevel};
 
 /// The pod or container of a cgroup.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum PodMatch {
     Known(Arc<Workload>),
     /// A pod or container that is not in the list of pods yet.
@@ -19,10 +19,8 @@ pub enum PodMatch {
 
 impl PodMatch {
     pub fn workload(&self) -> Option<&Arc<Workload>> {
-        match self {
-            PodMatch::Known(workload) => Some(workload),
-            PodMatch::NotListed | PodMatch::NoPod => None,
-        }
+        let PodMatch::Known(workload) = self else { return None };
+        Some(workload)
     }
 }
 
@@ -34,7 +32,7 @@ pub struct Matching {
     /// Cgroups of pods and containers that are not in the list of pods: pause containers, and
     /// those that are too new.
     pub cgroups_without_pod: usize,
-    /// Names in the list of pods that are malformed, too long or those of another pod.
+    /// Names in the list of pods that are malformed or too long.
     pub rejected_names: usize,
 }
 

@@ -20,7 +20,7 @@ const LONGEST_IMAGE: usize = 512;
 /// The longest hash of a static pod, as long as a label's value.
 const LONGEST_HASH: usize = 63;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
     listed: bool,
@@ -28,12 +28,9 @@ pub struct PodIndex {
     prefix: Prefix,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct IndexedPod {
     pod: Arc<Workload>,
-    /// Its annotation [`key::CONFIG_HASH`]. Any user can annotate a pod, so a uid is always looked up
-    /// before a hash, and a hash leads only to the pod that has the container.
-    config_hash: Option<Box<str>>,
     containers: HashMap<Box<str>, Arc<Workload>>,
     /// Names that tenants chose and that are not exported, since they are malformed or too long.
     rejected_names: usize,
@@ -80,22 +77,21 @@ impl PodIndex {
         if place.level == PodLevel::Pod {
             return by_uid.map(|pod| &pod.pod);
         }
-        let PodLevel::Container(container) = &place.level else { return None };
-        by_uid.or_else(|| self.by_hash(place))?.containers.get(&container.id)
+        let PodLevel::Container(id) = &place.level else { return None };
+        by_uid.or_else(|| self.by_container(place))?.containers.get(id)
     }
 
     /// The static pod that the cgroup of a container belongs to; `None` for other pods.
     pub fn static_pod(&self, place: &PodPlace) -> Option<&Arc<Workload>> {
         let is_static = !self.pods.contains_key(&place.uid);
-        is_static.then(|| self.by_hash(place)).flatten().map(|pod| &pod.pod)
+        is_static.then(|| self.by_container(place)).flatten().map(|pod| &pod.pod)
     }
 
-    fn by_hash(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
-        let PodLevel::Container(container) = &place.level else { return None };
-        self.pods.values().find(|pod| {
-            pod.config_hash.as_ref() == Some(&place.uid)
-                && pod.containers.contains_key(&container.id)
-        })
+    /// The pod whose status has this container. The cgroup of a static pod has another uid than its
+    /// pod in the API.
+    fn by_container(&self, place: &PodPlace) -> Option<&Arc<IndexedPod>> {
+        let PodLevel::Container(id) = &place.level else { return None };
+        self.pods.values().find(|pod| pod.containers.contains_key(id))
     }
 
     /// Whether a full list was received. Until then an empty index means that pods are unknown.
@@ -107,19 +103,10 @@ impl PodIndex {
         self.pods.len()
     }
 
-    /// Names in these pods that are malformed or too long, and not exported, and hashes of static
-    /// pods that another pod has, too.
+    /// Names in these pods that are malformed or too long, and not exported.
     pub fn rejected_names(&self) -> usize {
-        let names: usize = self.pods.values().map(|pod| pod.rejected_names).sum();
-        let hashes = || self.pods.values().filter_map(|pod| pod.config_hash.as_ref());
-        names + hashes().count() - hashes().collect::<HashSet<_>>().len()
+        self.pods.values().map(|pod| pod.rejected_names).sum()
     }
-}
-
-/// A static pod's cgroup is named after the hash of its manifest, not after the uid of its mirror pod.
-fn config_hash(metadata: &Metadata) -> Option<&str> {
-    let hash = metadata.annotations.get(key::CONFIG_HASH).map(String::as_str);
-    hash.filter(|hash| hash.len() <= LONGEST_HASH)
 }
 
 impl IndexedPod {
@@ -149,8 +136,7 @@ impl IndexedPod {
             Some((id.into(), Arc::new(workload)))
         });
         let containers = containers.collect();
-        let config_hash = config_hash(&pod.metadata).map(Box::from);
-        Self { pod: Arc::new(whole), config_hash, containers, rejected_names }
+        Self { pod: Arc::new(whole), containers, rejected_names }
     }
 }
 
@@ -165,9 +151,11 @@ fn runtime_name(
     if runtime == "containerd" {
         return id.into();
     }
-    let Metadata { name, namespace, .. } = metadata;
-    let (container, attempt, uid) =
-        (&status.name, status.restart_count, config_hash(metadata).unwrap_or(&metadata.uid));
+    let Metadata { name, namespace, annotations, .. } = metadata;
+    // The uid of a static pod is the hash of its manifest, not that of its mirror pod.
+    let hash = annotations.get(key::CONFIG_HASH).filter(|hash| hash.len() <= LONGEST_HASH);
+    let uid = hash.unwrap_or(&metadata.uid);
+    let (container, attempt) = (&status.name, status.restart_count);
     format!("k8s_{container}_{name}_{namespace}_{uid}_{attempt}").into()
 }
 
@@ -186,7 +174,7 @@ fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
         arrived_at: arrived_at(pod),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
-        cpu_wait_budget: budget.and_then(|text| hundredths(text)),
+        cpu_wait_budget: budget.and_then(|text| ratio(text)),
     }
 }
 
@@ -196,11 +184,10 @@ fn arrived_at(pod: &Pod) -> Option<Timestamp> {
     by_migration.or_else(|| creation_timestamp.parse().ok())
 }
 
-/// Hundredths of a percentage from 0 to 100, such as `5` or `2.5`.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10,000")]
-fn hundredths(percentage: &str) -> Option<u16> {
+/// A percentage from 0 to 100, such as `5` or `2.5`, as a ratio.
+fn ratio(percentage: &str) -> Option<f64> {
     let percentage = percentage.trim().parse::<f64>().ok()?;
-    (0.0..=100.0).contains(&percentage).then(|| (percentage * 100.0).round() as u16)
+    (0.0..=100.0).contains(&percentage).then_some(percentage / 100.0)
 }
 
 /// Whether this is a DNS subdomain (RFC 1123), as names of objects are. Any user who may create pods

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vm {
     /// The name of the VirtualMachineInstance, in the namespace of its pod.
     pub name: Box<str>,
@@ -18,12 +18,12 @@ pub struct Vm {
     pub arrived_at: Option<Timestamp>,
     /// Whether its owner has excluded it from eviction.
     pub prefers_no_eviction: bool,
-    /// CPU ready that its owner accepts, in hundredths of a percent.
-    pub cpu_wait_budget: Option<u16>,
+    /// CPU ready that its owner accepts, 0 to 1.
+    pub cpu_wait_budget: Option<f64>,
 }
 
 /// A pod, or a container of one, with the labels of its series.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Workload {
     pub namespace: Box<str>,
     pub pod: Box<str>,
@@ -42,13 +42,6 @@ pub struct Workload {
 
 /// The container of a virt-launcher pod that runs QEMU; the others are helpers.
 const VM_CONTAINER: &str = "compute";
-
-impl Vm {
-    /// CPU ready that its owner accepts, 0 to 1.
-    pub fn cpu_wait_budget_ratio(&self) -> Option<f64> {
-        self.cpu_wait_budget.map(|hundredths| f64::from(hundredths) / 10_000.0)
-    }
-}
 
 impl Workload {
     pub fn is_vm(&self) -> bool {

@@ -13,44 +13,26 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
-use strum::IntoStaticStr;
-
 use super::counters::{
-    Controllers, CpuStat, MemoryEvents, MemoryStat, count_processes, parse_controllers,
-    parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
+    CpuStat, MemoryEvents, MemoryStat, count_processes, parse_cpu_stat, parse_memory_events,
+    parse_memory_stat, parse_populated,
 };
-use super::io_stat::{IoStat, parse_io_stat};
+use super::io_stat::{IoStat, parse_io_limited, parse_io_stat};
 use super::limits::{
-    CpuMax, CpuSet, IoMax, Limit, parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit,
-    parse_number,
+    CpuMax, CpuSet, Limit, parse_cpu_max, parse_cpu_set, parse_limit, parse_number,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
+use super::resource::PerResource;
+pub use super::resource::Resource;
 use super::text::ParseError;
 use crate::cgroup_path::Place;
 
 /// The host's root cgroup.
 const ROOT: CgroupId = CgroupId(1);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
-#[strum(serialize_all = "lowercase", const_into_str)]
-pub enum Resource {
-    Cpu,
-    Memory,
-    Io,
-}
-
-impl Resource {
-    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
-
-    pub(crate) fn cgroup_file(self) -> &'static CStr {
-        match self {
-            Resource::Cpu => c"cpu.pressure",
-            Resource::Memory => c"memory.pressure",
-            Resource::Io => c"io.pressure",
-        }
-    }
-}
+const PRESSURE: PerResource<&CStr> =
+    PerResource { cpu: c"cpu.pressure", memory: c"memory.pressure", io: c"io.pressure" };
 
 #[derive(Debug)]
 pub struct CgroupRoot {
@@ -211,15 +193,10 @@ impl CgroupDir {
         resource: Resource,
         buffer: &mut ReadBuffer,
     ) -> Result<Pressure, ReadError> {
-        let name = resource.cgroup_file();
+        let name = PRESSURE.of(resource);
         let (base, file) = self.locate(name);
-        let mut text = buffer.read_once(base, &file);
-        // ENODEV: the file was removed between opening and reading. PSI may have been disabled and
-        // enabled again, so try once more.
-        if let Err(ReadErrorKind::Vanished(Errno::ENODEV)) = text {
-            text = buffer.read_once(base, &file);
-        }
-        text.and_then(|text| Ok(parse_pressure(text)?)).map_err(|why| self.error(name, why))
+        let pressure = buffer.read_once(base, &file).and_then(|text| Ok(parse_pressure(text)?));
+        pressure.map_err(|why| self.error(name, why))
     }
 
     fn read<T>(
@@ -253,7 +230,8 @@ impl CgroupDir {
 }
 
 files! { CgroupDir:
-    controllers: Controllers = c"cgroup.controllers", parse_controllers;
+    /// The names of the controllers that are on.
+    controllers: String = c"cgroup.controllers", |text| Ok(String::from_utf8_lossy(text).into());
     populated: bool = c"cgroup.events", parse_populated;
     process_count: u64 = c"cgroup.procs", count_processes;
     cpu_max: CpuMax = c"cpu.max", parse_cpu_max;
@@ -261,7 +239,7 @@ files! { CgroupDir:
     cpu_stat_local: CpuStat = c"cpu.stat.local", parse_cpu_stat;
     cpu_weight: u64 = c"cpu.weight", parse_number;
     cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
-    io_max: Vec<IoMax> = c"io.max", parse_io_max;
+    io_limited: bool = c"io.max", parse_io_limited;
     io_stat: IoStat = c"io.stat", |text| Ok(parse_io_stat(text));
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;

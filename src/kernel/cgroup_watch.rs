@@ -49,17 +49,18 @@ impl CgroupWatch {
     /// The cgroups whose children may have changed; `None` after an overflow of the queue of events:
     /// any may have changed.
     pub fn take_hints(&mut self) -> Result<Option<BTreeSet<Arc<str>>>, Errno> {
-        let (mut changed, mut overflow) = (BTreeSet::new(), false);
+        let mut changed = BTreeSet::new();
         loop {
             let events = match self.inotify.read_events(&mut self.buffer).map_err(errno) {
                 Ok(events) => events,
-                Err(Errno::EAGAIN) => return Ok((!overflow).then_some(changed)),
+                Err(Errno::EAGAIN) => return Ok(Some(changed)),
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno),
             };
             for event in events {
                 if event.mask.contains(EventMask::Q_OVERFLOW) {
-                    overflow = true;
+                    // Later events are of no interest: all is checked after this.
+                    return Ok(None);
                 } else if event.mask.contains(EventMask::ISDIR)
                     && let Some(path) = self.paths.get(&event.wd)
                 {

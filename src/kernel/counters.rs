@@ -64,26 +64,6 @@ pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
     })
 }
 
-/// Controllers that are on for a cgroup. The files of a controller that is off do not exist.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Controllers {
-    pub cpu: bool,
-    pub memory: bool,
-    pub io: bool,
-    pub pids: bool,
-}
-
-impl Controllers {
-    pub const ALL: Self = Self { cpu: true, memory: true, io: true, pids: true };
-}
-
-/// Parses `cgroup.controllers`, one line with the names of controllers.
-pub fn parse_controllers(text: &[u8]) -> Result<Controllers, ParseError> {
-    let is_on = |name| text.split(u8::is_ascii_whitespace).any(|word| word == name);
-    let (cpu, memory) = (is_on(&b"cpu"[..]), is_on(b"memory"));
-    Ok(Controllers { cpu, memory, io: is_on(b"io"), pids: is_on(b"pids") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,14 +94,6 @@ mod tests {
         assert_eq!(stat, expected);
         let events = parse_memory_events(b"low 0\nhigh 3\nmax 0\noom 1\noom_kill 2\n").unwrap();
         assert_eq!(events, MemoryEvents { high: Some(3), max: Some(0), oom_kill: Some(2) });
-    }
-
-    #[test]
-    fn controllers_are_words_of_one_line() {
-        let only_cpu = Controllers { cpu: true, memory: false, io: false, pids: false };
-        assert_eq!(parse_controllers(b"cpuset cpu hugetlb\n"), Ok(only_cpu));
-        assert_eq!(parse_controllers(b"cpuset cpu io memory pids\n"), Ok(Controllers::ALL));
-        assert_eq!(parse_controllers(b"\n"), Ok(Controllers { cpu: false, ..only_cpu }));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Parser of a cgroup's `io.stat`, which has a row for each device. Some kernels end the row of a device
-//! without numbers by a space, so that the next row is in the same line.
+//! Parsers of a cgroup's `io.max`, which has a row for each limited device, and `io.stat`, which has a
+//! row for each device. Some kernels end the row of a device without numbers by a space, so that the
+//! next row is in the same line.
 
-use super::text::{fields, parse_u32, parse_u64, split_once, words};
+use super::text::{ParseError, fields, lines, parse_u32, split_once, words};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
@@ -25,9 +26,17 @@ pub struct IoStat {
     pub dropped_rows: u64,
 }
 
-pub(crate) fn parse_device(word: &[u8]) -> Option<Device> {
+fn parse_device(word: &[u8]) -> Option<Device> {
     let (major, minor) = split_once(word, b':')?;
     Some(Device { major: parse_u32(major)?, minor: parse_u32(minor)? })
+}
+
+/// Parses `io.max`: whether any device is limited.
+pub fn parse_io_limited(text: &[u8]) -> Result<bool, ParseError> {
+    lines(text)?.try_fold(false, |_, (line, row)| {
+        let device = words(row).next().and_then(parse_device);
+        device.map(|_| true).ok_or(ParseError { line, expected: "a device and its limits" })
+    })
 }
 
 /// Parses `io.stat`. A malformed row is counted and does not affect the others.
@@ -59,7 +68,7 @@ fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
         return Some(None);
     }
     let keys: [&[u8]; 4] = [b"rbytes", b"wbytes", b"rios", b"wios"];
-    let [read_bytes, written_bytes, reads, writes] = fields(rest.iter().copied(), keys, parse_u64)?;
+    let [read_bytes, written_bytes, reads, writes] = fields(rest.iter().copied(), keys)?;
     Some(Some(IoCounters {
         device,
         read_bytes: read_bytes?,
@@ -72,6 +81,15 @@ fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_of_io_max_is_a_limit() {
+        let limited = parse_io_limited(b"8:16 rbps=2097152 wbps=max riops=max wiops=120\n");
+        assert_eq!((limited, parse_io_limited(b"")), (Ok(true), Ok(false)));
+        assert!(
+            parse_io_limited(b"rbps=1\n").is_err() && parse_io_limited(b"8:16 rbps=1").is_err()
+        );
+    }
 
     #[test]
     fn rows_become_counters() {

@@ -1,8 +1,7 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
-//! similar files, `pids.max`, `io.max`. `max` is a variant of its own, not a number.
+//! similar files, `pids.max`. `max` is a variant of its own, not a number.
 
-use super::io_stat::{Device, parse_device};
-use super::text::{ParseError, fields, lines, parse_u32, parse_u64, single_line, split_once};
+use super::text::{ParseError, parse_u32, parse_u64, single_line, split_once};
 
 /// A limit in the file's own unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +13,8 @@ pub enum Limit {
 
 impl Limit {
     pub fn at(self) -> Option<u64> {
-        match self {
-            Limit::Max => None,
-            Limit::At(value) => Some(value),
-        }
+        let Limit::At(value) = self else { return None };
+        Some(value)
     }
 }
 
@@ -69,16 +66,6 @@ impl FromIterator<u32> for CpuSet {
     }
 }
 
-/// One row of `io.max`: limits per second on one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IoMax {
-    pub device: Device,
-    pub read_bytes: Limit,
-    pub written_bytes: Limit,
-    pub reads: Limit,
-    pub writes: Limit,
-}
-
 fn limit(word: &[u8]) -> Option<Limit> {
     match word {
         b"max" => Some(Limit::Max),
@@ -117,25 +104,6 @@ pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
     };
     let ranges: Option<Vec<_>> = ranges.map(range).collect();
     Ok(ranges.ok_or(expected)?.into_iter().flatten().collect())
-}
-
-/// Parses `io.max`, which has a row for each limited device:
-/// `8:16 rbps=2097152 wbps=max riops=max wiops=120`. A missing key is `max`, an unknown one is
-/// ignored.
-pub fn parse_io_max(text: &[u8]) -> Result<Vec<IoMax>, ParseError> {
-    lines(text)?
-        .map(|(line, content)| {
-            io_max_row(content).ok_or(ParseError { line, expected: "a device and its limits" })
-        })
-        .collect()
-}
-
-fn io_max_row(row: &[u8]) -> Option<IoMax> {
-    let mut words = row.split(|&byte| byte == b' ');
-    let device = parse_device(words.next()?)?;
-    let limits = fields(words, [b"rbps", b"wbps", b"riops", b"wiops"], limit)?;
-    let [read_bytes, written_bytes, reads, writes] = limits.map(|at| at.unwrap_or(Limit::Max));
-    Some(IoMax { device, read_bytes, written_bytes, reads, writes })
 }
 
 #[cfg(test)]
@@ -186,23 +154,6 @@ mod tests {
         ] {
             assert!(parse_cpu_set(wrong).is_err(), "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn io_max_names_devices_and_their_limits() {
-        let rows = parse_io_max(b"8:16 rbps=2097152 wbps=max riops=max wiops=120\n").unwrap();
-        assert_eq!(
-            rows,
-            [IoMax {
-                device: Device { major: 8, minor: 16 },
-                read_bytes: Limit::At(2_097_152),
-                written_bytes: Limit::Max,
-                reads: Limit::Max,
-                writes: Limit::At(120),
-            }]
-        );
-        assert_eq!(parse_io_max(b""), Ok(vec![]));
-        assert!(parse_io_max(b"8:16 rbps\n").is_err());
     }
 
     proptest! {

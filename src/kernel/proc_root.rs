@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
 
-use super::cgroup_dir::Resource;
 use super::directory::Directory;
 use super::io_stat::Device;
 use super::node_text::{
@@ -14,7 +13,7 @@ use super::node_text::{
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
-use super::resource::PerResource;
+use super::resource::{PerResource, Resource};
 use super::task_text::counts_two_pids;
 use super::text::ParseError;
 
@@ -75,11 +74,12 @@ impl ProcRoot {
         self.0.read(c"sys/kernel/osrelease", buffer, trimmed).ok()
     }
 
-    pub fn boot_parameter(&self, name: &str, buffer: &mut ReadBuffer) -> Option<String> {
+    /// The boot parameter `psi=`, as the kernel's command line has it.
+    pub fn psi_parameter(&self, buffer: &mut ReadBuffer) -> Option<String> {
         let line = |text: &[u8]| Ok(String::from_utf8_lossy(text).into_owned());
         let line = self.0.read(c"cmdline", buffer, line).ok()?;
-        let value = |word: &str| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
-        line.split_whitespace().rev().find_map(value)
+        let mut words = line.split_whitespace().rev();
+        words.find(|word| word.starts_with("psi=")).map(str::to_owned)
     }
 
     fn read<T>(

@@ -1,6 +1,18 @@
-//! One value for each of the three resources of PSI.
+//! The three resources of PSI, and one value for each.
 
-use super::cgroup_dir::Resource;
+use strum::IntoStaticStr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
+pub enum Resource {
+    Cpu,
+    Memory,
+    Io,
+}
+
+impl Resource {
+    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
+}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {

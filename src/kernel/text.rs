@@ -73,16 +73,15 @@ pub(crate) fn numbers<'a, const N: usize>(
 
 /// The values of these keys in words `key=value`; `None` for a key that is not there. Other keys are
 /// ignored.
-pub(crate) fn fields<'a, T: Copy, const N: usize>(
+pub(crate) fn fields<'a, const N: usize>(
     words: impl Iterator<Item = &'a [u8]>,
     keys: [&[u8]; N],
-    parse: impl Fn(&[u8]) -> Option<T>,
-) -> Option<[Option<T>; N]> {
+) -> Option<[Option<u64>; N]> {
     let mut values = [None; N];
     for word in words {
         let (key, value) = split_once(word, b'=')?;
         if let Some((_, slot)) = keys.iter().zip(&mut values).find(|(name, _)| **name == key) {
-            *slot = Some(parse(value)?);
+            *slot = Some(parse_u64(value)?);
         }
     }
     Some(values)

@@ -108,7 +108,7 @@ pub(super) static PODS: &FamiliesOf<State> = families! {
         "Cgroups without a listed pod, which have no series: pause containers and new pods.";
     "psi_agent_rejected_pod_names" =
         |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.rejected_names as u64))),
-        "Names in the list of pods that are malformed or too long to export, or that another pod has.";
+        "Names in the list of pods that are malformed or too long to export.";
     "psi_agent_pod_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.pod_watch.total())),
         "Failures to list or watch pods, or to read them from a file.";
     "psi_agent_undecodable_pods_total" = |it, lines| lines.write(&[], Whole(it.undecodable_pods)),

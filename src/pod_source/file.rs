@@ -1,7 +1,7 @@
 //! Pods from a file instead of the API server, in the format of `kubectl get pods -o json`. For tests
-//! and labs; the file is read again when it changes.
+//! and labs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -14,31 +14,15 @@ struct PodList {
     items: Vec<Pod>,
 }
 
-#[derive(Debug)]
-pub(super) struct PodsFile {
-    path: PathBuf,
-    modified: Option<SystemTime>,
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Pod>> {
+    let shown = path.display();
+    let text = std::fs::read(path).with_context(|| format!("cannot read the pods in {shown}"))?;
+    let list: PodList = serde_json::from_slice(&text)
+        .with_context(|| format!("{shown} is not in the format of `kubectl get pods -o json`"))?;
+    Ok(list.items)
 }
 
-impl PodsFile {
-    pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), modified: None }
-    }
-
-    /// The pods, if the file has changed since the last call.
-    pub(super) fn read_if_changed(&mut self) -> anyhow::Result<Option<Vec<Pod>>> {
-        let path = self.path.display();
-        let unreadable = || format!("cannot read the pods in {path}");
-        let metadata = std::fs::metadata(&self.path).with_context(unreadable)?;
-        let modified = Some(metadata.modified().with_context(unreadable)?);
-        if self.modified == modified {
-            return Ok(None);
-        }
-        let text = std::fs::read(&self.path).with_context(unreadable)?;
-        let list: PodList = serde_json::from_slice(&text).with_context(|| {
-            format!("{path} is not in the format of `kubectl get pods -o json`")
-        })?;
-        self.modified = modified;
-        Ok(Some(list.items))
-    }
+/// When the file was last written; `None` where that is unknown.
+pub(super) fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).ok()?.modified().ok()
 }

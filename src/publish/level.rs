@@ -7,16 +7,6 @@ use crate::contract::{Level, Thresholds};
 /// A level is entered or left when its condition has held for this long.
 const DWELL: Duration = Duration::from_secs(30);
 
-#[derive(Debug, Clone, Copy)]
-pub struct LevelInput {
-    pub score: f64,
-    /// The largest contention of the counted resources other than CPU, in points. It is a share of
-    /// time, so unlike CPU contention it needs no second condition.
-    pub other_than_cpu: f64,
-    /// CPU ready, 0 to 1; `None` where it is unknown, and then the score alone decides.
-    pub cpu_ready: Option<f64>,
-}
-
 /// The current level, and since when the conditions of another level have held.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelTracker {
@@ -38,9 +28,19 @@ impl LevelTracker {
         self.high.is_exceeded = level == Level::High;
     }
 
-    pub fn advance(&mut self, now: Instant, input: LevelInput) -> Level {
-        self.medium.advance(now, input);
-        self.high.advance(now, input);
+    /// Adds a score in points. `other_than_cpu` is the largest contention of the counted resources
+    /// other than CPU, in points. It is a share of time, so unlike CPU contention it needs no second
+    /// condition. CPU ready is from 0 to 1; where it is unknown, the score alone decides.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        score: f64,
+        other_than_cpu: f64,
+        cpu_ready: Option<f64>,
+    ) -> Level {
+        for threshold in [&mut self.medium, &mut self.high] {
+            threshold.advance(now, score, other_than_cpu, cpu_ready);
+        }
         self.level()
     }
 
@@ -71,14 +71,14 @@ impl Threshold {
         Self { enter, leave, ready, is_exceeded: false, changing_since: None }
     }
 
-    fn advance(&mut self, now: Instant, input: LevelInput) {
+    fn advance(&mut self, now: Instant, score: f64, other_than_cpu: f64, cpu_ready: Option<f64>) {
         let (points, ready) = if self.is_exceeded {
             (self.leave, self.ready / 2.0)
         } else {
             (self.enter, self.ready)
         };
-        let by_cpu = input.score >= points && input.cpu_ready.is_none_or(|share| share >= ready);
-        let is_exceeded = input.other_than_cpu >= points || by_cpu;
+        let by_cpu = score >= points && cpu_ready.is_none_or(|share| share >= ready);
+        let is_exceeded = other_than_cpu >= points || by_cpu;
         if is_exceeded == self.is_exceeded {
             self.changing_since = None;
             return;
@@ -96,30 +96,25 @@ mod tests {
     use super::Level::{High, Low, Medium};
     use super::*;
 
-    /// Levels at ticks of 5 s with these inputs.
-    fn levels_of(inputs: impl IntoIterator<Item = LevelInput>) -> Vec<Level> {
+    /// Levels at ticks of 5 s with these inputs: score, other than CPU, CPU ready.
+    fn levels_of(inputs: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> Vec<Level> {
         let mut tracker = LevelTracker::new(Thresholds::default());
         let (start, mut seconds) = (crate::clock::now().at, 0);
-        let mut next = |input| {
+        let mut next = |(score, other_than_cpu, ready)| {
             seconds += 5;
-            tracker.advance(start + Duration::from_secs(seconds), input)
+            tracker.advance(start + Duration::from_secs(seconds), score, other_than_cpu, ready)
         };
         inputs.into_iter().map(&mut next).collect()
     }
 
     fn levels(scores: impl IntoIterator<Item = f64>) -> Vec<Level> {
-        let input = |score| LevelInput { score, other_than_cpu: 0.0, cpu_ready: None };
-        levels_of(scores.into_iter().map(input))
+        levels_of(scores.into_iter().map(|score| (score, 0.0, None)))
     }
 
     /// The level at the end of each phase of 35 s, with these inputs: score, other than CPU, CPU
     /// ready.
     fn last_levels(inputs: &[(f64, f64, f64)]) -> Vec<Level> {
-        let input = |&(score, other_than_cpu, ready): &(f64, f64, f64)| LevelInput {
-            score,
-            other_than_cpu,
-            cpu_ready: Some(ready),
-        };
+        let input = |&(score, other_than_cpu, ready)| (score, other_than_cpu, Some(ready));
         let repeated = inputs.iter().flat_map(|one| std::iter::repeat_n(input(one), 7));
         levels_of(repeated).chunks(7).map(|chunk| chunk[6]).collect()
     }

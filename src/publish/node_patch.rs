@@ -75,11 +75,11 @@ fn taints(
     .filter(|(begins_at, _)| *begins_at <= level && outputs.taint_levels.contains(begins_at))
     .map(|(_, key)| json!({"key": key.of(prefix), "value": "true", "effect": "PreferNoSchedule"}))
     .collect();
-    let own: Vec<&Value> = node.taints().iter().filter(is_own).collect();
+    let own: Vec<&Value> = node.spec.taints.iter().filter(is_own).collect();
     if own.len() == wanted.len() && wanted.iter().all(|taint| own.contains(&taint)) {
         return None;
     }
-    let foreign = node.taints().iter().filter(|taint| !is_own(taint)).cloned();
+    let foreign = node.spec.taints.iter().filter(|taint| !is_own(taint)).cloned();
     Some(foreign.chain(wanted).collect())
 }
 

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::level::{LevelInput, LevelTracker};
+use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
 use crate::contract::{Level, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
+use crate::waiting::Ratio;
 
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
@@ -101,7 +102,11 @@ impl Plan {
         now: Instant,
         score: &NodeScore,
     ) -> Option<(PublishedScore, WriteReason)> {
-        let level = self.levels.advance(now, self.level_input(score)?);
+        let others = PerResource { cpu: None, ..score.contention };
+        let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
+        let other_than_cpu = others.map(points).fold(0.0, f64::max);
+        let cpu_ready = score.cpu_ready.map(Ratio::get);
+        let level = self.levels.advance(now, points(score.score?), other_than_cpu, cpu_ready);
         let mut published = PublishedScore::of(score, level)?;
         let reason = self.reason_to_write(now, score, level)?;
         // Values stay as they are until they differ by a step, or while only the level changes. A
@@ -113,16 +118,6 @@ impl Plan {
             published.pressure = NodePressure { observed_at, ..last.pressure };
         }
         self.may_try(now).then_some((published, reason))
-    }
-
-    fn level_input(&self, score: &NodeScore) -> Option<LevelInput> {
-        let others = PerResource { cpu: None, ..score.contention };
-        let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
-        Some(LevelInput {
-            score: points(score.score?),
-            other_than_cpu: others.map(points).fold(0.0, f64::max),
-            cpu_ready: score.cpu_ready.map(|ready| ready.get()),
-        })
     }
 
     fn reason_to_write(

@@ -17,7 +17,6 @@ pub struct PublishedScore {
 impl PublishedScore {
     /// The score in steps; `None` where there is no score.
     pub fn of(score: &NodeScore, level: Level) -> Option<Self> {
-        let quantised = |ratio| quantised(points(ratio));
         let pressure = NodePressure {
             score: quantised(score.score?),
             cpu: score.contention.cpu.map(quantised),
@@ -39,6 +38,6 @@ pub(super) fn points(ratio: Ratio) -> f64 {
     clippy::cast_sign_loss,
     reason = "a ratio is within 0 and 1, so this is within 0 and 100"
 )]
-fn quantised(points: f64) -> u8 {
-    ((points / STEP).round() * STEP) as u8
+fn quantised(ratio: Ratio) -> u8 {
+    ((points(ratio) / STEP).round() * STEP) as u8
 }

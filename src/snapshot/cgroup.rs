@@ -1,9 +1,9 @@
 //! A cgroup in `/snapshot.json`.
 
 use super::shares::{by_resource, pressure, rounded, share};
-use crate::cgroup_path::{Place, PodLevel, Unit};
+use crate::cgroup_path::{Place, Unit};
 use crate::client::snapshot::{self, ByResource, Limit, Pressure, Scored, Waiting};
-use crate::identity::{Vm, Workload};
+use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::relief::Relief;
 use crate::sample::CgroupSample;
@@ -19,7 +19,6 @@ pub(super) fn cgroup(
 ) -> snapshot::Cgroup {
     let (cgroup, workload) = (&*sample.cgroup, sample.workload.as_deref());
     let stats = sample.stats.as_deref();
-    let (cpu, memory) = stats.map(|stats| (&stats.cpu, &stats.memory)).unzip();
     let unit = outermost_unit(cgroup);
     let is_unit_vm = unit.as_ref().is_some_and(|unit| unit.vm.is_some())
         && scored.is_some()
@@ -37,17 +36,19 @@ pub(super) fn cgroup(
         cpu_request: workload
             .and_then(|workload| workload.cpu_request)
             .map(|millis| float(millis) / 1000.0),
-        cpu_wait_budget: vm.and_then(Vm::cpu_wait_budget_ratio),
+        cpu_wait_budget: vm.and_then(|vm| vm.cpu_wait_budget),
         awaits_handover: vm.map(|vm| vm.awaits_handover),
         is_user,
         is_vm: is_unit_vm || workload.is_some_and(Workload::is_vm),
         pressure,
         scored,
-        cpu_seconds: cpu.and_then(|cpu| cpu.stat?.usage_us).map(|micros| float(micros) / 1e6),
+        cpu_seconds: stats
+            .and_then(|stats| stats.cpu_stat?.usage_us)
+            .map(|micros| float(micros) / 1e6),
         used: None,
-        cpu_limit: cpu.and_then(|cpu| cpu.max).map(|max| limit(max.cpus())),
-        memory_bytes: memory.and_then(|memory| memory.current),
-        memory_max: memory.and_then(|memory| memory.max).map(|max| limit(max.at().map(float))),
+        cpu_limit: stats.and_then(|stats| stats.cpu_max).map(|max| limit(max.cpus())),
+        memory_bytes: stats.and_then(|stats| stats.memory_current),
+        memory_max: stats.and_then(|stats| stats.memory_max).map(|max| limit(max.at().map(float))),
     }
 }
 
@@ -93,13 +94,6 @@ fn level(place: &Place) -> &'static str {
     match place {
         Place::Root => "root",
         Place::Host => "host",
-        Place::Pod(pod) => match pod.level {
-            PodLevel::Pod => "pod",
-            PodLevel::Container(_) => "container",
-            PodLevel::Sandbox(_) => "sandbox",
-            PodLevel::Nested(_) => "nested",
-            PodLevel::Monitor => "monitor",
-            PodLevel::Unknown => "unknown",
-        },
+        Place::Pod(pod) => (&pod.level).into(),
     }
 }

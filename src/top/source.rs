@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::client::{fetch, reachable};
 use crate::client::snapshot::Snapshot;
-use crate::client::top::{FETCH_INTERVAL, Source};
+use crate::client::top::Described;
 use crate::config::{PodSource, TopConfig};
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
@@ -29,9 +29,14 @@ pub(super) struct AgentOrKernel<'a> {
     own: Option<OwnReading>,
 }
 
-impl Source for AgentOrKernel<'_> {
+impl<'a> AgentOrKernel<'a> {
+    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
+        let agent = reachable(config.listen.listen_address);
+        Self { config, agent, read_every, own: None }
+    }
+
     /// Returns at once from an agent, and at the next tick from own readings.
-    async fn next(&mut self) -> anyhow::Result<(String, Snapshot)> {
+    pub(super) async fn next(&mut self) -> anyhow::Result<Described> {
         match fetch(self.agent).await? {
             Ok(snapshot) => {
                 self.own = None;
@@ -41,28 +46,12 @@ impl Source for AgentOrKernel<'_> {
         }
     }
 
-    async fn pause(&self) {
-        // Own readings wait for the next tick themselves.
-        if self.own.is_none() {
-            tokio::time::sleep(FETCH_INTERVAL).await;
-        }
-    }
-}
-
-impl<'a> AgentOrKernel<'a> {
-    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
-        let agent = reachable(config.listen.listen_address);
-        Self { config, agent, read_every, own: None }
-    }
-
     async fn read(&mut self) -> anyhow::Result<Snapshot> {
-        let mut own = match self.own.take() {
+        let own = match &mut self.own {
             Some(own) => own,
-            None => OwnReading::start(self.config, self.read_every).await?,
+            none => none.insert(OwnReading::start(self.config, self.read_every).await?),
         };
-        let snapshot = own.next().await?;
-        self.own = Some(own);
-        Ok(snapshot)
+        own.next().await
     }
 }
 
@@ -80,7 +69,9 @@ impl OwnReading {
         let metrics = Arc::new(OwnMetrics::default());
         let node = connect(&pod_source).await?;
         let mut pods = follow(source, node, &metrics)?;
-        await_list(&pod_source, &mut pods).await?;
+        if let PodSource::Cluster(cluster) = &pod_source {
+            await_list(&cluster.node_name, &mut pods).await?;
+        }
         let sampler = Sampler::start(host.into_collector(source, None), pods, read_every)
             .context("cannot start the sampling thread")?;
         let identity = node_identity(&pod_source, score);
@@ -98,19 +89,14 @@ impl OwnReading {
 }
 
 /// Waits for the list of pods, without which no container is in scope.
-async fn await_list(source: &PodSource, pods: &mut Pods) -> anyhow::Result<()> {
-    let listed = pods.wait_for(|pods| pods.as_ref().is_none_or(|pods| pods.is_listed()));
-    match tokio::time::timeout(PODS_TIMEOUT, listed).await {
-        // Without a source of pods, the channel is closed from the start.
-        Ok(Ok(_) | Err(_)) => Ok(()),
-        Err(_) => {
-            let PodSource::Cluster(cluster) = source else { return Ok(()) };
-            bail!(
-                "the API server did not list the pods of node {} within {} s: run `psi-agent check`, \
-                 or set --pods-file",
-                cluster.node_name,
-                PODS_TIMEOUT.as_secs()
-            )
-        }
+async fn await_list(node_name: &str, pods: &mut Pods) -> anyhow::Result<()> {
+    let listed = pods.wait_for(|pods| pods.as_ref().is_some_and(|pods| pods.is_listed()));
+    if tokio::time::timeout(PODS_TIMEOUT, listed).await.is_err() {
+        bail!(
+            "the API server did not list the pods of node {node_name} within {} s: run `psi-agent \
+             check`, or set --pods-file",
+            PODS_TIMEOUT.as_secs()
+        );
     }
+    Ok(())
 }

@@ -151,8 +151,8 @@ impl Readings {
         }
         if needs.contains(Needs::IO_MAX) {
             self.io.limited = dirs.each().try_fold(false, |limited, dir| {
-                let rows = files.read(|buffer| dir.io_max(buffer))?;
-                Some(limited || rows.is_some_and(|rows| !rows.is_empty()))
+                let by_this = files.read(|buffer| dir.io_limited(buffer))?;
+                Some(limited || by_this == Some(true))
             });
         }
         if needs.contains(Needs::IO_COUNTERS) {

@@ -345,12 +345,12 @@ pub(super) fn node(bytes: &[u8]) {
         assert_eq!(removed.keys().collect::<BTreeSet<_>>(), own);
         assert!(removed.values().all(Value::is_null));
     }
-    let foreign: Vec<&Value> = node.taints().iter().filter(|taint| !is_own(taint)).collect();
+    let foreign: Vec<&Value> = node.spec.taints.iter().filter(|taint| !is_own(taint)).collect();
     match patch.get("spec") {
         Some(spec) => {
             assert_eq!(spec["taints"].as_array().map(|it| it.iter().collect()), Some(foreign))
         }
-        None => assert_eq!(foreign.len(), node.taints().len()),
+        None => assert_eq!(foreign.len(), node.spec.taints.len()),
     }
 
     let pressure = NodePressure {
@@ -379,7 +379,7 @@ pub(super) fn node(bytes: &[u8]) {
         let others = |list: &[Value]| -> Vec<Value> {
             list.iter().filter(|taint| !is_ours(taint)).cloned().collect()
         };
-        assert_eq!(others(written), others(node.taints()));
+        assert_eq!(others(written), others(&node.spec.taints));
         assert_eq!(written.iter().filter(is_ours).count(), taints.len());
     }
 }

@@ -12,13 +12,10 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use psi_agent::cgroup_path::Place;
 use psi_agent::kernel::counters::{
-    count_processes, parse_controllers, parse_cpu_stat, parse_memory_events, parse_memory_stat,
-    parse_populated,
+    count_processes, parse_cpu_stat, parse_memory_events, parse_memory_stat, parse_populated,
 };
-use psi_agent::kernel::io_stat::parse_io_stat;
-use psi_agent::kernel::limits::{
-    parse_cpu_max, parse_cpu_set, parse_io_max, parse_limit, parse_number,
-};
+use psi_agent::kernel::io_stat::{parse_io_limited, parse_io_stat};
+use psi_agent::kernel::limits::{parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
 use psi_agent::kernel::mounts::cgroup2_of;
 use psi_agent::kernel::node_text::{
     parse_diskstats, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
@@ -38,11 +35,10 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 38] = targets! {
+static TARGETS: [(&str, Parse); 37] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
-    controllers: parse_controllers,
     cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
@@ -50,7 +46,7 @@ static TARGETS: [(&str, Parse); 38] = targets! {
     extender_arguments: network::extender_arguments,
     host: network::host,
     http_request: network::http_request,
-    io_max: parse_io_max,
+    io_max: parse_io_limited,
     io_stat: parse_io_stat,
     limit: parse_limit,
     list_items: network::list_items,

@@ -1,6 +1,7 @@
 //! One request to the API server, with a time limit. Its errors are grouped by what the caller can
 //! do about them.
 
+use std::error::Error;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
@@ -146,11 +147,8 @@ fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
 
 /// The innermost error. The outer ones state only that a request failed.
 fn innermost(error: &kube::Error) -> String {
-    let mut innermost: &dyn std::error::Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]

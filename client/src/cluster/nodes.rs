@@ -37,7 +37,7 @@ const METADATA_PAGE: u32 = 100;
 pub struct NodeKeys {
     pub metadata: NodeMetadata,
     #[serde(default)]
-    spec: NodeSpec,
+    pub spec: NodeSpec,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -51,8 +51,9 @@ pub struct NodeMetadata {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct NodeSpec {
-    taints: Vec<Value>,
+pub struct NodeSpec {
+    /// As the API server sends them. A patch replaces the whole list.
+    pub taints: Vec<Value>,
 }
 
 impl NodeKeys {
@@ -61,11 +62,6 @@ impl NodeKeys {
         let NodeMetadata { annotations, labels, .. } = &self.metadata;
         let keys = annotations.keys().chain(labels.keys()).map(String::as_str);
         keys.chain(self.taint_keys()).any(|key| prefix.owns(key))
-    }
-
-    /// Its taints, as the API server sends them. A patch replaces the whole list.
-    pub fn taints(&self) -> &[Value] {
-        &self.spec.taints
     }
 
     pub fn taint_keys(&self) -> impl Iterator<Item = &str> {
@@ -91,7 +87,7 @@ impl NodeKeys {
             "annotations": nulls(annotations),
             "labels": nulls(labels),
         }});
-        let taints = self.taints();
+        let taints = &self.spec.taints;
         let foreign: Vec<&Value> =
             taints.iter().filter(|taint| !prefix.owns(key_of(taint))).collect();
         if foreign.len() < taints.len()

@@ -2,6 +2,7 @@
 //! name can move the cursor.
 
 use std::fmt::Write;
+use std::iter::once;
 use std::num::NonZeroU16;
 
 use jiff::Timestamp;
@@ -53,11 +54,35 @@ pub(super) struct Frame {
     pub(super) error: Option<String>,
 }
 
+impl Frame {
+    /// A snapshot with the CPU use since the one before.
+    pub(super) fn since(before: &Snapshot, (source, mut snapshot): (String, Snapshot)) -> Self {
+        snapshot.compute_cpu_use(before);
+        Self { source, snapshot, error: None }
+    }
+}
+
+/// A column: its header, and its cell in the row of a cgroup.
+type Column = (&'static str, fn(&Cgroup) -> String);
+
 /// The columns after the name. A narrow terminal shows only the first ones.
-const COLUMNS: [&str; 8] = ["CONTENTION", "CPU", "LIMIT", "NODE", "CPUS", "RELIEF", "MEMORY", "IO"];
+const COLUMNS: [Column; 8] = [
+    ("CONTENTION", |cgroup| percent(cgroup.contention())),
+    ("CPU", |cgroup| raw(cgroup.waiting().cpu, cgroup.pressure.cpu)),
+    ("LIMIT", |cgroup| percent(cgroup.waiting().cpu.map(|cpu| cpu.own_limit))),
+    ("NODE", |cgroup| percent(cgroup.waiting().cpu.and_then(|cpu| cpu.node))),
+    ("CPUS", |cgroup| cpus(cgroup.usage())),
+    ("RELIEF", |cgroup| cpus(cgroup.scored.and_then(|scored| Some(scored.relief?.cpus)))),
+    ("MEMORY", |cgroup| raw(cgroup.waiting().memory, cgroup.pressure.memory)),
+    ("IO", |cgroup| raw(cgroup.waiting().io, cgroup.pressure.io)),
+];
 
 /// The columns of the table of CPU users.
-const USER_COLUMNS: [&str; 3] = ["EXCESS", "CPUS", "REQUEST"];
+const USER_COLUMNS: [Column; 3] = [
+    ("EXCESS", |user| cpus(user.excess())),
+    ("CPUS", |user| cpus(user.usage())),
+    ("REQUEST", |user| cpus(user.cpu_request)),
+];
 
 /// The heading of the table of CPU users, and its largest number of rows.
 const USER: &str = "CPU USER";
@@ -168,13 +193,11 @@ fn each(what: &str, shares: [Option<f64>; 3]) -> Vec<String> {
 
 /// The header and at most `most` rows, the last of which may be the number of omitted rows.
 fn table(snapshot: &Snapshot, sort: Sort, columns: usize, most: usize) -> Vec<String> {
-    let (kind, cgroups) = population(snapshot, sort);
-    if cgroups.is_empty() {
+    let Some((kind, cgroups)) = population(snapshot, sort) else {
         return vec!["No cgroups to show: see --scope.".into()];
-    }
+    };
     let shown = if cgroups.len() <= most { most } else { most.saturating_sub(1) };
-    let rows = cgroups.iter().take(shown).map(|cgroup| (plain(&cgroup.name()), cells(cgroup)));
-    let mut lines = lay_out(kind, COLUMNS, &rows.collect::<Vec<_>>(), columns);
+    let mut lines = lay_out(kind, &COLUMNS, cgroups.iter().take(shown), columns);
     if cgroups.len() > most {
         lines.push(format!("{} more", cgroups.len() - shown));
     }
@@ -185,22 +208,15 @@ fn table(snapshot: &Snapshot, sort: Sort, columns: usize, most: usize) -> Vec<St
 fn users(snapshot: &Snapshot, columns: usize) -> Vec<String> {
     let uses = |cgroup: &&Cgroup| cgroup.is_user && cgroup.usage() >= Some(USES);
     let mut users: Vec<&Cgroup> = snapshot.cgroups.iter().filter(uses).collect();
-    sort_by_values(&mut users, |user| [user.excess(), user.usage()]);
+    sort_by_values(&mut users, |user| [user.excess(), user.usage(), None]);
     if users.is_empty() {
         return Vec::new();
     }
-    let rows = users.into_iter().take(MOST_USERS).map(|user| {
-        let cells = [user.excess(), user.usage(), user.cpu_request].map(cpus);
-        (plain(&user.name()), cells)
-    });
-    lay_out(USER, USER_COLUMNS, &rows.collect::<Vec<_>>(), columns)
+    lay_out(USER, &USER_COLUMNS, users.iter().take(MOST_USERS), columns)
 }
 
 /// Sorts by these values, the largest first; absent values come last.
-fn sort_by_values<const N: usize>(
-    cgroups: &mut [&Cgroup],
-    values: impl Fn(&Cgroup) -> [Option<f64>; N],
-) {
+fn sort_by_values(cgroups: &mut [&Cgroup], values: impl Fn(&Cgroup) -> [Option<f64>; 3]) {
     let key = |cgroup: &Cgroup| values(cgroup).map(|value| value.unwrap_or(-1.0));
     cgroups.sort_by(|a, b| {
         let mut orders = key(b).into_iter().zip(key(a)).map(|(b, a)| b.total_cmp(&a));
@@ -208,29 +224,26 @@ fn sort_by_values<const N: usize>(
     });
 }
 
-/// The name of a population in snapshots, the table's heading, and which cgroups are its members.
-type Population = (&'static str, &'static str, fn(&Cgroup) -> bool);
+/// The table's heading, and which cgroups are its members.
+type Population = (&'static str, fn(&Cgroup) -> bool);
 
-/// What can be scored: the first that has members is.
-const POPULATIONS: [Population; 3] = [
-    ("VMs", "VM", |cgroup| cgroup.is_vm),
-    ("containers", "CONTAINER", |cgroup| cgroup.level == "container"),
-    ("units", "UNIT", |cgroup| cgroup.scored.is_some()),
+/// The first that has members is scored. Where nothing is, all cgroups are shown.
+const POPULATIONS: [Population; 4] = [
+    ("VM", |cgroup| cgroup.is_vm),
+    ("CONTAINER", |cgroup| cgroup.level == "container"),
+    ("UNIT", |cgroup| cgroup.scored.is_some()),
+    ("CGROUP", |cgroup| cgroup.level != "root"),
 ];
 
-/// The members of the scored population, sorted. Where that is unknown or has no members, those of the
-/// first that has some, or all cgroups.
-fn population(snapshot: &Snapshot, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
-    let scored = snapshot.node.population.as_deref();
-    let members = |is_member: fn(&Cgroup) -> bool| {
-        snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>()
-    };
-    let first = POPULATIONS.into_iter().filter(|(name, ..)| Some(*name) == scored);
-    let (kind, mut cgroups) = first
-        .chain(POPULATIONS)
-        .map(|(_, heading, is_member)| (heading, members(is_member)))
-        .find(|(_, members)| !members.is_empty())
-        .unwrap_or_else(|| ("CGROUP", members(|cgroup| cgroup.level != "root")));
+/// The members of the scored population, sorted, with their heading.
+fn population(snapshot: &Snapshot, sort: Sort) -> Option<(&'static str, Vec<&Cgroup>)> {
+    let (kind, mut cgroups) = POPULATIONS
+        .into_iter()
+        .map(|(heading, is_member)| {
+            let members = snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup));
+            (heading, members.collect::<Vec<_>>())
+        })
+        .find(|(_, members)| !members.is_empty())?;
     sort_by_values(&mut cgroups, |cgroup| {
         let pressure = cgroup.pressure.values().map(|one| one.some);
         let most = pressure.into_iter().flatten().reduce(f64::max);
@@ -241,55 +254,41 @@ fn population(snapshot: &Snapshot, sort: Sort) -> (&'static str, Vec<&Cgroup>) {
             Sort::Memory => [cgroup.pressure.memory.some, cgroup.contention(), None],
         }
     });
-    (kind, cgroups)
+    Some((kind, cgroups))
 }
 
-fn cells(cgroup: &Cgroup) -> [String; 8] {
-    let pressure = cgroup.pressure;
-    let waiting = cgroup.scored.map(|scored| scored.waiting).unwrap_or_default();
-    let raw = |waiting: Option<Waiting>, pressure: Pressure| {
-        percent(waiting.map(|waiting| waiting.raw).or(pressure.some))
-    };
-    [
-        percent(cgroup.contention()),
-        raw(waiting.cpu, pressure.cpu),
-        percent(waiting.cpu.map(|cpu| cpu.own_limit)),
-        percent(waiting.cpu.and_then(|cpu| cpu.node)),
-        cpus(cgroup.usage()),
-        cpus(cgroup.scored.and_then(|scored| Some(scored.relief?.cpus))),
-        raw(waiting.memory, pressure.memory),
-        raw(waiting.io, pressure.io),
-    ]
+/// All waiting; without a score, the pressure.
+fn raw(waiting: Option<Waiting>, pressure: Pressure) -> String {
+    percent(waiting.map(|waiting| waiting.raw).or(pressure.some))
 }
 
-/// A header, and below it rows of a name and its cells, with as many columns as fit.
-fn lay_out<const N: usize>(
+/// A header, and below it the rows of cgroups, with as many columns as fit.
+fn lay_out<'a>(
     kind: &str,
-    headers: [&str; N],
-    rows: &[(String, [String; N])],
-    columns: usize,
+    columns: &[Column],
+    cgroups: impl Iterator<Item = &'a &'a Cgroup> + Clone,
+    mut left: usize,
 ) -> Vec<String> {
-    let longest = rows.iter().map(|(name, _)| name.len()).fold(kind.len(), usize::max);
-    let (mut left, mut widths) = (columns, Vec::new());
-    for width in headers.map(|header| header.len().max(MIN_WIDTH)) {
+    let names = cgroups.clone().map(|cgroup| plain(&cgroup.name()));
+    let names: Vec<String> = once(kind.to_owned()).chain(names).collect();
+    let longest = names.iter().map(String::len).max().unwrap_or_default();
+    let mut cells = vec![String::new(); names.len()];
+    for (header, cell) in columns {
+        let width = header.len().max(MIN_WIDTH);
         match left.checked_sub(GAP + width) {
             Some(rest) if rest >= MIN_NAME.min(longest) => left = rest,
             _ => break,
         }
-        widths.push(width);
-    }
-    let name_width = longest.min(left);
-    let line = |name: &str, cells: &[String]| {
-        let mut line = format!("{:name_width$}", shorten(name, name_width));
-        for (cell, &width) in cells.iter().zip(&widths) {
-            let cell = if cell.len() <= width { cell } else { "?" };
+        let column = once((*header).to_owned()).chain(cgroups.clone().map(|cgroup| cell(cgroup)));
+        for (line, cell) in cells.iter_mut().zip(column) {
+            let cell = if cell.len() <= width { &cell } else { "?" };
             // Writing to a String cannot fail.
             let _ = write!(line, "{:GAP$}{cell:>width$}", "");
         }
-        line
-    };
-    let header = line(kind, &headers.map(str::to_owned));
-    [header].into_iter().chain(rows.iter().map(|(name, cells)| line(name, cells))).collect()
+    }
+    let width = longest.min(left);
+    let lines = names.iter().zip(cells);
+    lines.map(|(name, cells)| format!("{:width$}{cells}", shorten(name, width))).collect()
 }
 
 /// The start and the end of a name, since similar names differ at the end.
@@ -321,14 +320,11 @@ fn percent(share: Option<f64>) -> String {
 /// A name with all but printable ASCII escaped: control characters could control the terminal, and
 /// other characters have an unknown width.
 fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            ' '..='~' => plain.push(letter),
-            _ => plain.extend(letter.escape_unicode()),
-        }
-    }
-    plain
+    let escaped = |letter: char| match letter {
+        ' '..='~' => letter.to_string(),
+        _ => letter.escape_unicode().to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 fn words(text: &str) -> Vec<String> {

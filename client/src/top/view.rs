@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::snapshot::{Agent, ByResource, Cgroup, DatedError, Snapshot};
+use crate::snapshot::{Agent, ByResource, Cgroup, DatedError, Snapshot, Waiting};
 
 impl Snapshot {
     /// Computes the CPU use of each cgroup since `before`. A tick contains the use of scored
@@ -72,6 +72,10 @@ impl Cgroup {
     /// CPUs used in the last tick, else since the snapshot before.
     pub(super) fn usage(&self) -> Option<f64> {
         self.scored.and_then(|scored| scored.usage).or(self.used)
+    }
+
+    pub(super) fn waiting(&self) -> ByResource<Option<Waiting>> {
+        self.scored.map(|scored| scored.waiting).unwrap_or_default()
     }
 
     /// The larger of CPU and memory contention, as on the page.

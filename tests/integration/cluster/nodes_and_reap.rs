@@ -230,7 +230,7 @@ async fn nodes_are_listed_in_pages_and_only_own_keys_of_them_are_kept() {
     let listed = scripted.api.list_nodes(&Prefix::default()).await.unwrap();
     assert_eq!(listed.len(), 120);
     assert_eq!(listed[119].metadata.name, "node-119");
-    assert_eq!(listed[0].taints().len(), 2);
+    assert_eq!(listed[0].spec.taints.len(), 2);
     let foreign = |key: &&String| !key.starts_with("psi-agent.io/");
     let metadata = listed.iter().map(|node| &node.metadata);
     let keys = metadata.flat_map(|node| node.annotations.keys().chain(node.labels.keys()));

@@ -130,8 +130,8 @@ fn outside_a_cluster_cgroup_v1_is_refused_with_its_remedy() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         let expected = format!(
-            "{} is cgroup v1: boot with systemd.unified_cgroup_hierarchy=1, or set --cgroup-root \
-             to the cgroup2 mount",
+            "{} is not cgroup v2: no pods can be read, and there is no score: boot with \
+             systemd.unified_cgroup_hierarchy=1",
             root.display()
         );
         assert!(said.contains(&expected), "{said}");

@@ -57,7 +57,7 @@ fn moment() -> Moment {
 fn full_assessment() -> Assessment {
     let path = format!("/kubepods/pod1/{:064x}", 1);
     let vm =
-        Vm { name: "vm".into(), uid: "u-1".into(), cpu_wait_budget: Some(500), ..Vm::default() };
+        Vm { name: "vm".into(), uid: "u-1".into(), cpu_wait_budget: Some(0.05), ..Vm::default() };
     let workload = Workload {
         namespace: "vms".into(),
         pod: "virt-launcher-vm".into(),

@@ -31,8 +31,8 @@ pub struct Agent {
 impl Agents {
     /// Starts them in a cgroup of their own.
     pub fn start(scenario: &Scenario, cgroup: &Path, pods: &Path) -> anyhow::Result<Self> {
-        // In real time a second agent would disturb what the first one measures.
-        let second = !scenario.real_time;
+        // In real time a second agent would disturb what the first one measures, if that is short.
+        let second = !scenario.real_time || scenario.has_guests();
         Ok(Self {
             psi: Agent::start("psi", "127.0.0.1:9942", cgroup, pods)?,
             run_delay: second

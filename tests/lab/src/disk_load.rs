@@ -2,12 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 use anyhow::Context;
 
 use crate::aio::Aio;
-use crate::disks;
-use crate::load::Work;
+use crate::load::Meter;
 use crate::scenario::{How, Io};
 
 /// Of every disk, a part that is larger than the node's memory.
@@ -15,16 +15,15 @@ const BYTES: u64 = 1 << 30;
 /// What a disk wants past the page cache.
 const ALIGNMENT: usize = 4096;
 
-/// Works for ever. `place` makes it go to other places than other threads.
-pub fn run(io: Io, place: u32, work: &mut Work) -> anyhow::Result<()> {
-    let path = disks::device(disks::name(io.disk))?;
+/// Works for ever on a disk. `place` makes it go to other places than other threads.
+pub fn run(io: Io, path: &Path, place: u32, work: &mut impl Meter) -> anyhow::Result<()> {
     let direct = if matches!(io.how, How::BufferedWrite) { 0 } else { libc::O_DIRECT };
     let writes = matches!(io.how, How::Write | How::BufferedWrite);
     let file = OpenOptions::new()
         .read(true)
         .write(writes)
         .custom_flags(direct)
-        .open(&path)
+        .open(path)
         .with_context(|| path.display().to_string())?;
     let mut places = Places::new(io, place);
     if matches!(io.how, How::NativeAio) {
@@ -36,8 +35,9 @@ pub fn run(io: Io, place: u32, work: &mut Work) -> anyhow::Result<()> {
     let block = memory.get_mut(start..start + block).context("no room for a block")?;
     loop {
         let at = places.next();
-        let done =
-            if writes { file.write_all_at(block, at) } else { file.read_exact_at(block, at) };
+        let done = work.step(|| {
+            if writes { file.write_all_at(block, at) } else { file.read_exact_at(block, at) }
+        });
         done.with_context(|| path.display().to_string())?;
         work.add(1);
         if let Some(per_second) = io.per_second {
@@ -46,7 +46,7 @@ pub fn run(io: Io, place: u32, work: &mut Work) -> anyhow::Result<()> {
     }
 }
 
-fn native(io: Io, file: &File, places: &mut Places, work: &mut Work) -> anyhow::Result<()> {
+fn native(io: Io, file: &File, places: &mut Places, work: &mut impl Meter) -> anyhow::Result<()> {
     let mut aio = Aio::new(io.depth, io.block_kib << 10)?;
     for slot in 0..io.depth {
         aio.read(file, places.next(), slot)?;

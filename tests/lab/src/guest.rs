@@ -13,16 +13,20 @@ use serde_json::{Value, json};
 use crate::agent::Agents;
 use crate::alone;
 use crate::clock::shorten_turns;
+use crate::kvm_run;
 use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, report_of, start_load, work_of};
 use crate::progress::{LoadReport, Windows};
-use crate::record::{Cgroup, MemoryIo, Node, PodCounters, Point, Record, delays, text, threads};
+use crate::record::{
+    Cgroup, Guests, MemoryIo, Node, PodCounters, Point, Record, delays, emulator_threads, text,
+    threads,
+};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};
 
-const PODS_FILE: &str = "/pods.json";
+pub const PODS_FILE: &str = "/pods.json";
 
 /// Runs all scenarios of a folder and writes a record of each, one a line.
 pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
@@ -37,6 +41,7 @@ pub fn run_all(folder: &Path, records: &mut dyn Write) -> anyhow::Result<()> {
     for scenario in scenarios {
         let name = scenario.name.clone();
         println!("{name}: from {:.0} s", now());
+        let run = if scenario.has_guests() { kvm_run::run } else { run };
         let record = run(scenario, &kernel).with_context(|| name)?;
         serde_json::to_writer(&mut *records, &record)?;
         records.write_all(b"\n")?;
@@ -128,7 +133,17 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     agents.finish(&agent_cgroup)?;
     node::clean_up(&scenario)?;
     let (kernel, scenario) = (kernel.to_owned(), scenario.clone());
-    Ok(Record { kernel, scenario, points, reports, alone, psi, run_delay, published })
+    Ok(Record {
+        kernel,
+        scenario,
+        points,
+        reports,
+        alone,
+        guests: Guests::default(),
+        psi,
+        run_delay,
+        published,
+    })
 }
 
 /// What a pod's load measured.
@@ -190,7 +205,7 @@ fn begin_and_end(
 }
 
 /// One thread that always wants to run.
-fn always() -> Load {
+pub fn always() -> Load {
     Load {
         threads: 1,
         duty: 1.0,
@@ -214,10 +229,14 @@ fn end(running: &mut Running<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Replaces the agents' list of pods, atomically.
+/// Replaces the agents' list of pods by those that run now.
 fn write_pods(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
     let here = pods.iter().filter(|running| running.pod.from <= at && !running.ended);
-    let items: Vec<Value> = here.map(|running| running.tree.described()).collect();
+    replace_pods_file(here.map(|running| running.tree.described()).collect())
+}
+
+/// Replaces the agents' list of pods, atomically.
+pub fn replace_pods_file(items: Vec<Value>) -> anyhow::Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let new = format!("{PODS_FILE}.new");
     fs::write(&new, list.to_string())?;
@@ -227,32 +246,45 @@ fn write_pods(pods: &[Running<'_>], at: f64) -> anyhow::Result<()> {
 
 fn point(at: f64, pods: &[Running<'_>], taskstats: Option<&Taskstats>) -> anyhow::Result<Point> {
     let there = pods.iter().filter(|running| running.load.is_some() && !running.ended);
-    let counters = |running: &Running<'_>| {
-        let (pod, container) = (&running.tree.pod, &running.tree.container);
+    read_point(at, there.map(|running| (running.pod, &running.tree)), taskstats)
+}
+
+/// The counters of the node and of these pods.
+pub fn read_point<'a>(
+    at: f64,
+    pods: impl Iterator<Item = (&'a Pod, &'a PodTree)>,
+    taskstats: Option<&Taskstats>,
+) -> anyhow::Result<Point> {
+    let counters = |(pod, tree): (&Pod, &PodTree)| {
         let all = taskstats.is_some();
-        let (limited, emulator) =
-            (running.pod.cpu_limit().is_some(), running.pod.load.emulator.is_some());
-        let threads = threads(container, emulator);
-        let (pod, container_counters) = if limited || emulator || all {
-            (Cgroup::read(pod, all), Cgroup::read(container, all))
+        let limited = pod.cpu_limit().is_some();
+        let emulator = pod.load.emulator.is_some() || pod.guest.is_some();
+        let threads = threads(&tree.container, emulator);
+        let (pod_counters, container) = if limited || emulator || all {
+            (Cgroup::read(&tree.pod, all), Cgroup::read(&tree.container, all))
         } else {
-            (Cgroup::default(), Cgroup::read_unlimited(container, &threads))
+            (Cgroup::default(), Cgroup::read_unlimited(&tree.container, &threads))
         };
         let mut counters = PodCounters {
-            pod,
-            container: container_counters,
+            pod: pod_counters,
+            container,
             threads,
+            emulator: BTreeMap::new(),
             memory_io: None,
             delays: BTreeMap::new(),
         };
+        if pod.guest.is_some() {
+            counters.emulator = emulator_threads(&tree.container);
+        }
         if let Some(taskstats) = taskstats {
-            counters.memory_io = Some(MemoryIo::of_container(container));
+            counters.memory_io = Some(MemoryIo::of_container(&tree.container));
             counters.delays = delays(counters.threads.keys(), taskstats)?;
         }
-        Ok((running.tree.name.clone(), counters))
+        Ok((tree.name.clone(), counters))
     };
     let kubepods = tree::kubepods();
     let mut node = Node::read(&kubepods, taskstats.is_some());
     node.memory_io = taskstats.map(|_| MemoryIo::of_node(&kubepods));
-    Ok(Point { at, node, pods: there.map(counters).collect::<anyhow::Result<_>>()? })
+    let pods = pods.map(counters).collect::<anyhow::Result<_>>()?;
+    Ok(Point { at, clock: clock(), emulated: Vec::new(), node, pods })
 }

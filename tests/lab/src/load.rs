@@ -14,7 +14,7 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
 use crate::progress::Windows;
 use crate::scenario::{Load, Phases};
-use crate::{disk_load, memory_load};
+use crate::{disk_load, disks, memory_load};
 
 /// Threads whose starts are this fraction of a period apart never line up, however many there are: the
 /// golden ratio.
@@ -40,7 +40,9 @@ pub fn work(
         let place = number * load.threads + thread;
         start(format!("CPU {thread}/KVM"), move || match (load.memory, load.io) {
             (Some(memory), _) => memory_load::touch(memory, place, &mut work),
-            (None, Some(io)) => disk_load::run(io, place, &mut work),
+            (None, Some(io)) => {
+                disk_load::run(io, &disks::device(disks::name(io.disk))?, place, &mut work)
+            }
             (None, None) => run(&Bursts::of(load, number, place), &windows),
         })?;
     }
@@ -79,9 +81,9 @@ fn start(
     Ok(())
 }
 
-/// Whether a thread of that name belongs to the emulator and runs no vCPU.
-pub fn is_emulator(name: &str) -> bool {
-    name.starts_with(EMULATOR)
+/// Whether a thread of that name runs a vCPU. QEMU's own names and those of loads are alike.
+pub fn is_vcpu(name: &str) -> bool {
+    name.starts_with("CPU ")
 }
 
 /// When a thread wants to run.
@@ -178,6 +180,20 @@ impl RunDelay {
     }
 }
 
+/// Counts the work of a thread that touches memory or does I/O.
+pub trait Meter {
+    /// Does a step of the work that may have to wait.
+    fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
+        step()
+    }
+
+    /// Adds work that was done just now.
+    fn add(&mut self, work: u32);
+
+    /// Waits until `work` more is due at that rate. Missed work is lost.
+    fn pace(&mut self, work: u32, per_second: f64);
+}
+
 /// Counts what a thread does in the judged time, and sends it when that is over.
 pub struct Work {
     judged: (f64, f64),
@@ -190,9 +206,10 @@ impl Work {
     fn new(judged: (f64, f64), done: Sender<f64>) -> Self {
         Self { judged, done: Some(done), work: 0.0, due: 0.0 }
     }
+}
 
-    /// Adds work that was done just now.
-    pub fn add(&mut self, work: u32) {
+impl Meter for Work {
+    fn add(&mut self, work: u32) {
         let now = now();
         if now >= self.judged.0 && now <= self.judged.1 {
             self.work += f64::from(work);
@@ -204,15 +221,14 @@ impl Work {
         }
     }
 
-    /// Waits until `work` more is due at that rate. Missed work is lost.
-    pub fn pace(&mut self, work: u32, per_second: f64) {
+    fn pace(&mut self, work: u32, per_second: f64) {
         self.due = (self.due + f64::from(work) / per_second).max(now());
         sleep_until(self.due);
     }
 }
 
 /// Runs some ten thousands of instructions.
-fn spin() {
+pub fn spin() {
     for i in 0..10_000 {
         std::hint::black_box(i);
     }

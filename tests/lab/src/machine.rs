@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
+use crate::host;
 use crate::record::Record;
 use crate::scenario::Scenario;
 
@@ -21,7 +22,8 @@ struct Disk {
 }
 
 const RECORDS: Disk = Disk { serial: "records", bytes: 256 << 20, speed: "" };
-const DISKS: [Disk; 3] = [
+const DISKS: [Disk; 4] = [
+    Disk { serial: "slow-swap", bytes: 1 << 30, speed: ",throttling.iops-total=1000" },
     Disk { serial: "swap", bytes: 2 << 30, speed: ",throttling.iops-total=4000" },
     Disk { serial: "fast", bytes: 8 << 30, speed: ",throttling.iops-total=2000" },
     Disk {
@@ -44,8 +46,11 @@ const MANY_CPUS: u32 = 16;
 /// Scenarios of CPU do without the controllers whose files an agent would read besides.
 const WITHOUT_CONTROLLERS: &str = " cgroup_disable=memory,io";
 const REAL_TIME: &str = "-accel tcg,thread=multi";
+/// Reading the time from a device, as the kernel does where it mistrusts the CPU's counter, would make the CPUs
+/// wait for each other in the emulator.
+const FAST: &str = " tsc=reliable clocksource=tsc mitigations=off";
 /// Without cx16, which QEMU 7.2 emulates wrongly.
-const MACHINE: &str = "-cpu max,-cx16 -M q35 -m 1G -nodefaults -no-user-config -display none \
+const MACHINE: &str = "-cpu max,-cx16 -M q35 -nodefaults -no-user-config -display none \
                        -no-reboot";
 
 /// What a boot is made of.
@@ -55,6 +60,8 @@ pub struct Machine {
     pub agent: PathBuf,
     /// Whether a process brings up all CPUs but the first.
     pub late_cpus: bool,
+    /// What `prepare-guests` collected; scenarios with KVM guests need it.
+    pub guests: Option<PathBuf>,
 }
 
 impl Machine {
@@ -75,8 +82,9 @@ impl Machine {
         work: &Path,
         scenarios: &[Scenario],
     ) -> anyhow::Result<(Vec<Record>, Option<String>)> {
-        let Scenario { vcpus, real_time: with_disks, .. } =
-            scenarios.first().context("no scenarios")?;
+        let first = scenarios.first().context("no scenarios")?;
+        let Scenario { vcpus, real_time: with_disks, .. } = first;
+        let memory = if first.has_guests() { "2G" } else { "1G" };
         let initramfs = self.make_initramfs(work, scenarios)?;
         let mut disks = attach(work, &RECORDS)?;
         let mut boot = "console=ttyS0 psi=1 panic=-1 quiet".to_owned();
@@ -87,6 +95,9 @@ impl Machine {
             boot += " delayacct";
         } else {
             boot += WITHOUT_CONTROLLERS;
+        }
+        if first.has_guests() {
+            boot += FAST;
         }
         // In real time CPUs are brought up when the kernel's code is no longer patched.
         if self.late_cpus || *with_disks {
@@ -100,29 +111,39 @@ impl Machine {
             format!("{VIRTUAL_TIME},shift={shift}")
         };
         let started = Instant::now();
-        let output = Command::new("qemu-system-x86_64")
+        let mut emulator = Command::new("qemu-system-x86_64")
+            .args(["-name", "lab,debug-threads=on"])
             .args(clock.split_whitespace().chain(MACHINE.split_whitespace()))
-            .args(["-smp", &vcpus.to_string(), "-serial", "stdio"])
+            .args(["-m", memory, "-smp", &vcpus.to_string(), "-serial", "stdio"])
             .args(disks)
             .args(["-append", &boot, "-kernel"])
             .arg(&self.kernel)
             .arg("-initrd")
             .arg(&initramfs)
             .stdin(Stdio::null())
-            .output()
+            .stdout(File::create(work.join("console"))?)
+            .stderr(File::create(work.join("errors"))?)
+            .spawn()
             .context("qemu-system-x86_64")?;
-        let console = String::from_utf8_lossy(&output.stdout);
+        let host = host::watch(&mut emulator)?;
+        let status = emulator.wait()?;
+        // A file can be read while the guest runs.
+        let console = fs::read(work.join("console"))?;
+        let console = String::from_utf8_lossy(&console);
         eprintln!("{vcpus} CPUs, {} scenarios: {:.0?}", scenarios.len(), started.elapsed());
         let bytes = fs::read(work.join(RECORDS.serial))?;
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         // The last line may be cut off.
         let lines =
             text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
-        let records: Vec<Record> =
+        let mut records: Vec<Record> =
             lines.map(serde_json::from_slice).collect::<Result<_, _>>().context("records")?;
-        let whole = output.status.success() && console.contains("psi-lab: all done");
+        for record in &mut records {
+            host::add_to(record, &host);
+        }
+        let whole = status.success() && console.contains("psi-lab: all done");
         let failure = (!whole || records.len() != scenarios.len()).then(|| {
-            let error = String::from_utf8_lossy(&output.stderr);
+            let error = fs::read_to_string(work.join("errors")).unwrap_or_default();
             let (done, all) = (records.len(), scenarios.len());
             format!("the guest ended after {done} of {all} scenarios: {console}{error}")
         });
@@ -149,16 +170,42 @@ impl Machine {
             let file = root.join("scenarios").join(format!("{}.toml", scenario.name));
             fs::write(file, toml::to_string(scenario)?)?;
         }
+        if scenarios.iter().any(Scenario::has_guests) {
+            let guests = self.guests.as_ref().context("KVM guests need --guests")?;
+            self.add_guests(guests, work, &root)?;
+        }
         let packed = work.join("initramfs.gz");
-        let pack = "find . | cpio -o -H newc -R 0:0 --quiet | gzip -1 >\"$0\"";
-        let status = Command::new("bash")
-            .args(["-o", "pipefail", "-c", pack])
-            .arg(&packed)
-            .current_dir(&root)
-            .status()?;
-        ensure!(status.success(), "cpio or gzip failed: {status}");
+        pack(&root, "gzip -1", &packed)?;
         Ok(packed)
     }
+
+    /// What runs KVM guests, and their own initramfs. Both kernels unpack them while they boot.
+    fn add_guests(&self, guests: &Path, work: &Path, root: &Path) -> anyhow::Result<()> {
+        let own = work.join("vm");
+        fs::create_dir_all(&own)?;
+        fs::copy(std::env::current_exe()?, own.join("init"))?;
+        copy_all(&guests.join("node/."), root)?;
+        copy_all(&root.join("vm/modules"), &own)?;
+        pack(&own, "cat", &root.join("vm/initrd"))
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let status = Command::new("cp").arg("-r").args([from, to]).status()?;
+    ensure!(status.success(), "cp -r {}: {status}", from.display());
+    Ok(())
+}
+
+/// Packs a folder, through a compressor.
+fn pack(folder: &Path, compress: &str, to: &Path) -> anyhow::Result<()> {
+    let pack = format!("find . | cpio -o -H newc -R 0:0 --quiet | {compress} >\"$0\"");
+    let status = Command::new("bash")
+        .args(["-o", "pipefail", "-c", &pack])
+        .arg(to)
+        .current_dir(folder)
+        .status()?;
+    ensure!(status.success(), "cpio or {compress} failed: {status}");
+    Ok(())
 }
 
 /// QEMU's arguments for a disk.

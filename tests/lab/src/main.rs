@@ -11,7 +11,13 @@ mod compare;
 mod disk_load;
 mod disks;
 mod guest;
+mod host;
 mod judging;
+mod kvm;
+mod kvm_load;
+mod kvm_run;
+mod kvm_table;
+mod kvm_truth;
 mod load;
 mod machine;
 mod memory_load;
@@ -47,6 +53,9 @@ use machine::Machine;
 use record::Record;
 use scenario::Scenario;
 
+/// Scenarios with KVM guests in one boot.
+const WITH_GUESTS_AT_ONCE: usize = 6;
+
 #[derive(Parser)]
 #[command(about = "Scenarios of load on a real kernel, with the agent beside them.")]
 struct CommandLine {
@@ -73,6 +82,9 @@ enum Command {
         /// Where to keep the records, one a line.
         #[arg(long)]
         records: Option<PathBuf>,
+        /// What `prepare-guests` collected, for scenarios with KVM guests.
+        #[arg(long)]
+        guests: Option<PathBuf>,
         /// Which scenarios: all of the folder without any.
         names: Vec<String>,
     },
@@ -115,6 +127,12 @@ enum Command {
     /// In the guest: run the scenarios of a folder, write records.
     #[command(hide = true)]
     Guest { scenarios: PathBuf },
+    /// In a KVM guest: run its load, as the first process.
+    #[command(hide = true)]
+    KvmLoad {
+        /// As in a scenario, as JSON with apostrophes for quotation marks.
+        load: String,
+    },
     /// In the guest: run a load in a cgroup, until it is killed.
     #[command(hide = true)]
     Load {
@@ -138,8 +156,8 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match CommandLine::parse().command {
-        Command::Matrix { kernel, agent, scenarios, late_cpus, records, names } => {
-            let machine = Machine { kernel, agent, late_cpus };
+        Command::Matrix { kernel, agent, scenarios, late_cpus, records, guests, names } => {
+            let machine = Machine { kernel, agent, late_cpus, guests };
             let scenarios = Scenario::read_all(&scenarios, &names)?;
             let (all, failures) = run_matrix(&machine, scenarios, records.as_deref())?;
             let table = print_table(&all, None);
@@ -147,7 +165,7 @@ fn main() -> anyhow::Result<()> {
             table
         }
         Command::Without { kernel, agent, base, late_cpus, records } => {
-            let machine = Machine { kernel, agent, late_cpus };
+            let machine = Machine { kernel, agent, late_cpus, guests: None };
             let base = read_records(&base)?;
             let contended = base.iter().filter(|record| relief::is_compared(record));
             let scenarios =
@@ -168,6 +186,9 @@ fn main() -> anyhow::Result<()> {
             let (text, failures) = compare::table(&read_all(&records)?);
             println!("{text}");
             complain(&failures)
+        }
+        Command::KvmLoad { load } => {
+            kvm_load::work(serde_json::from_str(&load.replace('\'', "\""))?)
         }
         Command::Guest { scenarios } => {
             let records = disks::device("records")?;
@@ -191,6 +212,7 @@ fn run_matrix(
     file: Option<&Path>,
 ) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
     let (mut all, mut failures) = run_once(machine, scenarios)?;
+    keep(&all, file)?;
     // Now and then the emulator stands still for seconds: what it spoiled is run once more.
     let spoiled = all.extract_if(.., |record| record.failure().is_some());
     let spoiled: Vec<Scenario> = spoiled.map(|record| record.scenario).collect();
@@ -202,11 +224,16 @@ fn run_matrix(
         failures.extend(more);
         all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     }
+    keep(&all, file)?;
+    Ok((all, failures))
+}
+
+fn keep(records: &[Record], file: Option<&Path>) -> anyhow::Result<()> {
     if let Some(file) = file {
-        let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
+        let lines: Result<Vec<String>, _> = records.iter().map(serde_json::to_string).collect();
         fs::write(file, lines?.join("\n")).with_context(|| file.display().to_string())?;
     }
-    Ok((all, failures))
+    Ok(())
 }
 
 /// Runs the scenarios boot by boot.
@@ -243,22 +270,28 @@ fn run_once(
     Ok((records, failures))
 }
 
-/// The boots in virtual time, and those in real time: one for each number of CPUs. A boot in virtual time
+/// The boots in virtual time, and those in real time: one for each number of CPUs, with and without KVM guests. A boot in virtual time
 /// uses one of this machine's CPUs, so that one with more than a CPU's share of the scenarios is split.
 /// The longest start first.
 fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
-    let mut alike: BTreeMap<(bool, u32), Vec<Scenario>> = BTreeMap::new();
+    let mut alike: BTreeMap<(bool, bool, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in scenarios {
-        alike.entry((scenario.real_time, scenario.vcpus)).or_default().push(scenario);
+        let kind = (scenario.real_time, scenario.has_guests(), scenario.vcpus);
+        alike.entry(kind).or_default().push(scenario);
     }
     let (in_real_time, in_virtual_time): (Vec<_>, Vec<_>) =
-        alike.into_iter().partition(|((real_time, _), _)| *real_time);
+        alike.into_iter().partition(|((real_time, ..), _)| *real_time);
     let count: usize = in_virtual_time.iter().map(|(_, scenarios)| scenarios.len()).sum();
     let share = count.div_ceil(at_once).max(1);
     let parts = in_virtual_time.iter().flat_map(|(_, scenarios)| scenarios.chunks(share));
     let mut in_virtual_time: Vec<_> = parts.map(<[Scenario]>::to_vec).collect();
     in_virtual_time.sort_by_key(|scenarios| std::cmp::Reverse(scenarios.len()));
-    (in_virtual_time, in_real_time.into_iter().map(|(_, scenarios)| scenarios).collect())
+    // An emulated node with KVM guests may crash, and then has no records of what would have come.
+    let in_real_time = in_real_time.into_iter().flat_map(|((_, guests, _), scenarios)| {
+        let at_once = if guests { WITH_GUESTS_AT_ONCE } else { scenarios.len() };
+        scenarios.chunks(at_once).map(<[Scenario]>::to_vec).collect::<Vec<_>>()
+    });
+    (in_virtual_time, in_real_time.collect())
 }
 
 /// Prints the tables of records of one kernel, their rows as CSV or into files of `folder`.
@@ -268,12 +301,15 @@ fn print_table(records: &[Record], folder: Option<&Path>) -> anyhow::Result<()> 
     let series: Vec<&str> = kernel.split('.').take(2).collect();
     let (reactions, values): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| record.scenario.is_long());
+    let (guests, values): (Vec<&Record>, Vec<&Record>) =
+        values.into_iter().partition(|record| record.scenario.has_guests());
     let (memory_and_io, cpu): (Vec<&Record>, Vec<&Record>) =
         values.into_iter().partition(|record| record.scenario.real_time);
     let mut failures = Vec::new();
     for (name, table, records) in [
         ("cpu", table::table as fn(&[&Record]) -> Verdict, cpu),
         ("memory-io", waits_table::table, memory_and_io),
+        ("guests", kvm_table::table, guests),
         ("reactions", reactions::table, reactions),
     ] {
         if records.is_empty() {

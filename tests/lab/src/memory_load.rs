@@ -8,7 +8,7 @@ use anyhow::Context;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::disks;
-use crate::load::Work;
+use crate::load::{Meter, spin};
 use crate::scenario::{Disk, Memory};
 
 const PAGE: usize = 4096;
@@ -21,9 +21,8 @@ const STRIDE: usize = 15_485_863;
 const REGION: u64 = 512 << 20;
 
 /// Works for ever. `place` tells it from other threads of the node.
-pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> {
-    let pages = (memory.mib as usize) << 20 >> 12;
-    let per_second = memory.mib_per_second * 256.0;
+pub fn touch(memory: Memory, place: u32, work: &mut impl Meter) -> anyhow::Result<()> {
+    let pages = pages(memory);
     if memory.file {
         let path = disks::device(disks::name(Disk::Fast))?;
         let file = File::open(&path).with_context(|| path.display().to_string())?;
@@ -36,7 +35,7 @@ pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> 
         }
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?;
         let mut page = [0; PAGE];
-        again_and_again(pages, per_second, work, |number| {
+        again_and_again(memory, work, |number| {
             let at = region + (number * PAGE) as u64;
             file.read_exact_at(&mut page, at).with_context(|| format!("{}", path.display()))
         })
@@ -51,23 +50,30 @@ pub fn touch(memory: Memory, place: u32, work: &mut Work) -> anyhow::Result<()> 
         };
         // It takes its memory as fast as it can.
         (0..pages).try_for_each(&mut write)?;
-        again_and_again(pages, per_second, work, write)
+        again_and_again(memory, work, write)
     }
 }
 
+fn pages(memory: Memory) -> usize {
+    (memory.mib as usize) << 20 >> 12
+}
+
 fn again_and_again(
-    pages: usize,
-    per_second: f64,
-    work: &mut Work,
+    memory: Memory,
+    work: &mut impl Meter,
     mut touch: impl FnMut(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let pages = pages(memory);
     let mut number = 0;
     loop {
         for _ in 0..AT_ONCE {
-            touch(number)?;
+            work.step(|| touch(number))?;
             number = (number + STRIDE) % pages;
+            for _ in 0..memory.spins {
+                spin();
+            }
         }
         work.add(AT_ONCE);
-        work.pace(AT_ONCE, per_second);
+        work.pace(AT_ONCE, memory.mib_per_second * 256.0);
     }
 }

@@ -1,14 +1,26 @@
 //! Set-up of the whole node: swap, and the memory limit of kubepods.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, ensure};
+use nix::mount::{MsFlags, mount};
 
 use crate::disks;
-use crate::scenario::Scenario;
+use crate::kvm_truth::{Needs, needs};
+use crate::record::text;
+use crate::scenario::{Scenario, Swap};
 use crate::tree;
+
+/// The base slice where KVM guests compete for CPUs. When an emulated CPU changes from one guest to another it
+/// forgets how it translated both, and with the kernel's few milliseconds it would do little else.
+const SLICE_NS: u64 = 40_000_000;
+static USUAL_SLICE: OnceLock<u64> = OnceLock::new();
+
+/// What zram can hold.
+const ZRAM: &str = "512M";
 
 /// Before anything runs.
 pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
@@ -21,12 +33,48 @@ pub fn set_up(scenario: &Scenario) -> anyhow::Result<()> {
     set("/proc/sys/vm/dirty_background_bytes", "8388608")?;
     set("/proc/sys/vm/dirty_bytes", "16777216")?;
     tree::limit_kubepods(scenario.kubepods_mib)?;
+    if scenario.has_guests() {
+        set_slice(if needs(scenario) == Needs::Cpu { SLICE_NS } else { 0 })?;
+    }
     if scenario.swap {
-        let swap = disks::device("swap")?;
+        let swap = swap_device(scenario)?;
         run("mkswap", &swap)?;
         run("swapon", &swap)?;
     }
     Ok(())
+}
+
+/// Sets the scheduler's base slice; 0 for that of the kernel.
+fn set_slice(nanoseconds: u64) -> anyhow::Result<()> {
+    let file = Path::new("/sys/kernel/debug/sched/base_slice_ns");
+    if !file.exists() {
+        let nothing = None::<&str>;
+        mount(nothing, "/sys/kernel/debug", Some("debugfs"), MsFlags::empty(), nothing)
+            .context("debugfs")?;
+    }
+    let usual = *USUAL_SLICE.get_or_init(|| text(file).trim().parse().unwrap_or(SLICE_NS));
+    let wanted = if nanoseconds > 0 { nanoseconds } else { usual };
+    fs::write(file, wanted.to_string()).with_context(|| file.display().to_string())
+}
+
+/// Reads all pages from swap.
+pub fn empty_swap(scenario: &Scenario) -> anyhow::Result<()> {
+    let swap = swap_device(scenario)?;
+    run("swapoff", &swap)?;
+    run("swapon", &swap)
+}
+
+fn swap_device(scenario: &Scenario) -> anyhow::Result<PathBuf> {
+    match scenario.swap_on {
+        None => disks::device("swap"),
+        Some(Swap::SlowDisk) => disks::device("slow-swap"),
+        Some(Swap::Zram) => {
+            if text(Path::new("/sys/block/zram0/disksize")).trim() == "0" {
+                set("/sys/block/zram0/disksize", ZRAM)?;
+            }
+            Ok(PathBuf::from("/dev/zram0"))
+        }
+    }
 }
 
 /// After a scenario, so that the next one starts on a clean node.
@@ -35,7 +83,7 @@ pub fn clean_up(scenario: &Scenario) -> anyhow::Result<()> {
         return Ok(());
     }
     if scenario.swap {
-        run("swapoff", &disks::device("swap")?)?;
+        run("swapoff", &swap_device(scenario)?)?;
     }
     forget_files()
 }

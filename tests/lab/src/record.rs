@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::is_emulator;
+use crate::kvm::GuestProgress;
+use crate::kvm_truth::spread;
+use crate::load::is_vcpu;
 use crate::progress::LoadReport;
 use crate::scenario::{Exemption, Scenario, Score, WINDOW};
 use crate::taskstats::{Delays, Taskstats};
@@ -23,6 +25,9 @@ pub struct Record {
     /// By pod, without its copies: what its load does and waits alone on the node.
     #[serde(default)]
     pub alone: BTreeMap<String, Alone>,
+    /// What KVM guests did.
+    #[serde(default)]
+    pub guests: Guests,
     /// The answers of the agent by PSI, after each point of the judged time.
     pub psi: Vec<Answer>,
     /// The answers of the agent by run delay; empty in real time.
@@ -63,11 +68,37 @@ pub struct Alone {
     pub delays: Delays,
 }
 
+/// What the loads in KVM guests measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Guests {
+    /// One of each kind alone on the node, before the judged time and after it.
+    pub alone: Vec<GuestAlone>,
+    /// By pod: beside all others in the judged time, window by window.
+    pub beside: BTreeMap<String, Vec<GuestProgress>>,
+}
+
+/// A KVM guest alone on the node.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GuestAlone {
+    /// The kind's name.
+    pub pod: String,
+    pub progress: GuestProgress,
+    /// The counters of all, of which only this one ran.
+    pub before: Point,
+    pub after: Point,
+}
+
 /// The counters of one moment.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since the start.
     pub at: f64,
+    /// The time of day, seconds since 1970.
+    #[serde(default)]
+    pub clock: f64,
+    /// With KVM guests: how long each emulated CPU has run on the machine that emulates it, seconds.
+    #[serde(default)]
+    pub emulated: Vec<f64>,
     pub node: Node,
     /// By pod.
     pub pods: BTreeMap<String, PodCounters>,
@@ -83,6 +114,9 @@ pub struct Node {
     pub run_delay_ns: Option<u64>,
     /// Of kubepods.
     pub kubepods: Pressures,
+    /// CPU time of all cgroups below the root, microseconds; in real time.
+    #[serde(default)]
+    pub usage_us: Option<u64>,
     /// The whole node's; in real time.
     #[serde(default)]
     pub memory_io: Option<MemoryIo>,
@@ -96,6 +130,9 @@ pub struct PodCounters {
     /// Threads of the container's processes but for the emulator's, by id: run time and run delay,
     /// nanoseconds.
     pub threads: BTreeMap<u32, (u64, u64)>,
+    /// The same of the emulator's threads of KVM guests, by name and id.
+    #[serde(default)]
+    pub emulator: BTreeMap<String, (u64, u64)>,
     /// The container's; in real time.
     #[serde(default)]
     pub memory_io: Option<MemoryIo>,
@@ -112,11 +149,22 @@ pub struct MemoryIo {
     pub major_faults: u64,
     #[serde(default)]
     pub restored: u64,
+    /// Counters of `memory.stat`; of the node, of `/proc/vmstat`.
+    #[serde(default)]
+    pub pages: BTreeMap<String, u64>,
+    /// `memory.current` and `memory.swap.current`, bytes; a container's.
+    #[serde(default)]
+    pub current: u64,
+    #[serde(default)]
+    pub swapped: u64,
     /// Operations by disk.
     pub operations: BTreeMap<String, u64>,
     /// Of the node: how long each disk had something to do, milliseconds.
     #[serde(default)]
     pub busy_ms: BTreeMap<String, u64>,
+    /// All counters of `/proc/diskstats`; of a container, those of `io.stat` in the kernel's order.
+    #[serde(default)]
+    pub disks: BTreeMap<String, Vec<u64>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -140,6 +188,11 @@ pub struct Pressures {
 
 /// A window that is this long was read too late to be judged, seconds.
 const LATE: f64 = WINDOW + 1.0;
+/// The same with KVM guests, which are compared by what they do in longer times.
+const LATE_WITH_GUESTS: f64 = WINDOW + 3.0;
+
+/// Work of KVM guests alone that differs by more was measured on a machine that was too busy.
+const SPREAD: f64 = 0.3;
 
 impl Record {
     /// The exemption of a score on this kernel.
@@ -155,8 +208,13 @@ impl Record {
     pub fn failure(&self) -> Option<String> {
         let times = self.points.iter().map(|point| point.at);
         let mut windows = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
-        if let Some(window) = windows.find(|window| *window >= LATE) {
+        let late = if self.scenario.has_guests() { LATE_WITH_GUESTS } else { LATE };
+        if let Some(window) = windows.find(|window| *window >= late) {
             return Some(format!("the lab read a window of {window:.1} s"));
+        }
+        let spread = spread(self);
+        if spread > SPREAD {
+            return Some(format!("work alone before and after is {spread:.2} apart"));
         }
         for (source, answers) in [("PSI", &self.psi), ("run delay", &self.run_delay)] {
             for Answer { snapshot, elapsed, cpu_time } in answers {
@@ -168,7 +226,7 @@ impl Record {
                     }
                 };
                 let window = snapshot["agent"]["tick_window_s"].as_f64();
-                if let Some(window) = window.filter(|window| *window >= LATE) {
+                if let Some(window) = window.filter(|window| *window >= late) {
                     return Some(format!("the agent by {source} read a window of {window:.1} s"));
                 }
             }
@@ -208,6 +266,7 @@ impl Node {
             kubepods: Pressures::read(all, |resource| {
                 kubepods.join(format!("{resource}.pressure"))
             }),
+            usage_us: all.then(|| usage_below(kubepods.parent().unwrap_or(kubepods))),
             memory_io: None,
         }
     }
@@ -244,22 +303,42 @@ impl MemoryIo {
     /// The node's.
     pub fn of_node(kubepods: &Path) -> Self {
         let root = kubepods.parent().unwrap_or(kubepods);
-        let busy_ms = busy(&text(Path::new("/proc/diskstats")));
-        Self { operations: operations(root), busy_ms, ..Self::default() }
+        let diskstats = text(Path::new("/proc/diskstats"));
+        Self {
+            pages: pages(&text(Path::new("/proc/vmstat"))),
+            operations: operations(root),
+            busy_ms: busy(&diskstats),
+            disks: diskstats.lines().filter_map(disk_counters).collect(),
+            ..Self::default()
+        }
     }
 
     /// A container's.
     pub fn of_container(container: &Path) -> Self {
-        let stat = text(&container.join("memory.stat"));
-        let stat = keyed(&stat);
-        let of = |key| stat.get(key).copied().unwrap_or_default();
+        let pages = pages(&text(&container.join("memory.stat")));
+        let of = |key| pages.get(key).copied().unwrap_or_default();
+        let bytes = |name| text(&container.join(name)).trim().parse().unwrap_or_default();
+        let io_stat = text(&container.join("io.stat"));
         Self {
             major_faults: of("pgmajfault"),
             restored: of("workingset_restore_anon"),
+            pages,
+            current: bytes("memory.current"),
+            swapped: bytes("memory.swap.current"),
             operations: operations(container),
+            disks: io_stat.lines().filter_map(cgroup_disk_counters).collect(),
             ..Self::default()
         }
     }
+}
+
+/// CPU time of the cgroups in one. The root's own counts ticks, of which an emulator loses some.
+fn usage_below(cgroup: &Path) -> u64 {
+    let children = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    let usage = children.filter_map(|child| {
+        keyed(&text(&child.path().join("cpu.stat"))).get("usage_usec").copied()
+    });
+    usage.sum()
 }
 
 /// Delay accounting of threads.
@@ -282,6 +361,26 @@ fn operations(cgroup: &Path) -> BTreeMap<String, u64> {
     stat.lines().filter_map(disk).collect()
 }
 
+/// The counters that estimators of memory contention may use.
+fn pages(stat: &str) -> BTreeMap<String, u64> {
+    let wanted = ["pgmajfault", "workingset_", "pswp", "pgscan", "pgsteal", "anon", "file"];
+    let counters = keyed(stat).into_iter();
+    let counters = counters.filter(|(key, _)| wanted.iter().any(|start| key.starts_with(start)));
+    counters.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn disk_counters(line: &str) -> Option<(String, Vec<u64>)> {
+    let mut words = line.split_whitespace();
+    let disk = format!("{}:{}", words.next()?, words.next()?);
+    Some((disk, words.skip(1).filter_map(|word| word.parse().ok()).collect()))
+}
+
+fn cgroup_disk_counters(line: &str) -> Option<(String, Vec<u64>)> {
+    let (disk, counters) = line.split_once(' ')?;
+    let values = counters.split(' ').filter_map(|counter| counter.split_once('=')?.1.parse().ok());
+    Some((disk.to_owned(), values.collect()))
+}
+
 fn busy(diskstats: &str) -> BTreeMap<String, u64> {
     let disk = |line: &str| {
         let mut words = line.split_whitespace();
@@ -296,17 +395,27 @@ fn busy(diskstats: &str) -> BTreeMap<String, u64> {
 /// threads of the emulator among them to leave out.
 pub fn threads(cgroup: &Path, emulator: bool) -> BTreeMap<u32, (u64, u64)> {
     let tasks = text(&cgroup.join("cgroup.threads"));
-    let one = |thread: &str| {
-        let schedstat = text(&Path::new("/proc").join(thread).join("schedstat"));
-        let mut numbers = schedstat.split_whitespace().map(str::parse::<u64>);
-        Some((thread.parse().ok()?, (numbers.next()?.ok()?, numbers.next()?.ok()?)))
-    };
-    let name = |thread: &str| text(&Path::new("/proc").join(thread).join("comm"));
-    tasks
-        .lines()
-        .filter(|thread| !emulator || !is_emulator(&name(thread)))
-        .filter_map(one)
+    let all = tasks.lines().filter(|thread| !emulator || is_vcpu(&name(thread)));
+    all.filter_map(|thread| Some((thread.parse().ok()?, schedstat(thread)?))).collect()
+}
+
+/// The same of the emulator's threads, by name and id.
+pub fn emulator_threads(cgroup: &Path) -> BTreeMap<String, (u64, u64)> {
+    let tasks = text(&cgroup.join("cgroup.threads"));
+    let named = tasks.lines().map(|thread| (name(thread), thread));
+    let all = named.filter(|(name, _)| !is_vcpu(name));
+    all.filter_map(|(name, thread)| Some((format!("{} {thread}", name.trim()), schedstat(thread)?)))
         .collect()
+}
+
+fn name(thread: &str) -> String {
+    text(&Path::new("/proc").join(thread).join("comm"))
+}
+
+fn schedstat(thread: &str) -> Option<(u64, u64)> {
+    let schedstat = text(&Path::new("/proc").join(thread).join("schedstat"));
+    let mut numbers = schedstat.split_whitespace().map(str::parse::<u64>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn pressure(text: &str) -> (u64, u64) {
@@ -341,9 +450,17 @@ mod tests {
                 total: 0,
                 run_delay_ns: None,
                 kubepods: Pressures::default(),
+                usage_us: None,
                 memory_io: None,
             };
-            let points = [0.0, 5.0, at].map(|at| Point { at, node: node(), pods: BTreeMap::new() });
+            let points = [0.0, 5.0, at];
+            let points = points.map(|at| Point {
+                at,
+                clock: 0.0,
+                emulated: Vec::new(),
+                node: node(),
+                pods: BTreeMap::new(),
+            });
             let answer = Answer { snapshot, elapsed: 0.1, cpu_time: 0.1 };
             Record {
                 kernel: String::new(),
@@ -351,6 +468,7 @@ mod tests {
                 points: points.into(),
                 reports: BTreeMap::new(),
                 alone: BTreeMap::new(),
+                guests: Guests::default(),
                 psi: vec![answer],
                 run_delay: Vec::new(),
                 published: Vec::new(),

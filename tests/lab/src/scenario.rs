@@ -37,8 +37,15 @@ pub struct Scenario {
     /// Whether only own limits and unshared disks slow the VMs down: the score must be near 0.
     #[serde(default)]
     pub no_contention: bool,
+    /// Another device for swap than the disk of that name.
+    pub swap_on: Option<Swap>,
     /// `memory.max` of kubepods, MiB.
     pub kubepods_mib: Option<u32>,
+    /// With KVM guests: `memory.max` of kubepods beside the neighbours, MiB less than what is in use.
+    pub short_mib: Option<u32>,
+    /// With KVM guests: the shortage is over before the judged time, and the guests that were paused
+    /// meanwhile go on after so many seconds.
+    pub paused_s: Option<f64>,
     /// Error bounds that differ from the lab's own in this scenario.
     #[serde(default, rename = "exemption")]
     pub exemptions: Vec<Exemption>,
@@ -97,6 +104,10 @@ pub struct Pod {
     pub copies: u32,
     #[serde(flatten)]
     pub load: Load,
+    /// The VM is a KVM guest, and the load runs in it.
+    pub guest: Option<Guest>,
+    /// With a KVM guest: `memory.max` of the pod, MiB less than the booted guest has in use.
+    pub short_mib: Option<u32>,
     /// CPU limit of the container, in CPUs.
     pub container_cpus: Option<f64>,
     /// CPU limit of the pod, in CPUs.
@@ -123,6 +134,40 @@ pub struct Pod {
     /// Whether a live migration made the pod and the handover is still to come.
     #[serde(default)]
     pub arriving: bool,
+}
+
+/// A KVM guest, as virt-launcher starts it. It has a vCPU for each thread of its load.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// Its memory.
+    pub mib: u32,
+    /// How QEMU does the I/O of its disk, the one that its load uses.
+    pub aio: Option<AsyncIo>,
+    /// Whether a thread of its own does so, and not the emulator's main thread.
+    #[serde(default)]
+    pub iothread: bool,
+}
+
+/// QEMU's ways to do I/O without waiting for it, by the names of `-blockdev`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AsyncIo {
+    #[serde(rename = "native")]
+    Native,
+    #[serde(rename = "io_uring")]
+    IoUring,
+    #[serde(rename = "threads")]
+    Threads,
+}
+
+/// A device for swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Swap {
+    /// A disk of 1,000 operations in a second.
+    SlowDisk,
+    /// Compressed memory.
+    Zram,
 }
 
 /// A process outside pods.
@@ -188,6 +233,9 @@ pub struct Memory {
     pub file: bool,
     /// How much of it the thread touches in a second where nothing slows it down.
     pub mib_per_second: f64,
+    /// Rounds of computing after each page, some 10,000 instructions each.
+    #[serde(default)]
+    pub spins: u32,
 }
 
 /// Blocks at random places of a disk, one after the other and as fast as they go.
@@ -271,6 +319,11 @@ impl Scenario {
             load.check(scenario.real_time).with_context(|| path.display().to_string())?;
         }
         ensure!(
+            scenario.real_time || !scenario.has_guests(),
+            "{}: KVM guests need real_time = true",
+            path.display()
+        );
+        ensure!(
             !scenario.real_time
                 || scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to.is_none()),
             "{}: with real_time pods run all the time",
@@ -322,6 +375,11 @@ impl Scenario {
     /// Whether it measures the agent's reaction, and not one value.
     pub fn is_long(&self) -> bool {
         self.seconds > PREDICTED
+    }
+
+    /// Whether its VMs are KVM guests.
+    pub fn has_guests(&self) -> bool {
+        self.pods.iter().any(|pod| pod.guest.is_some())
     }
 
     pub fn is_long_enough_to_predict(&self) -> bool {

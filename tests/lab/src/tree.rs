@@ -14,6 +14,7 @@ use cgroups_rs::fs::{Cgroup, MaxValue};
 use serde_json::{Value, json};
 
 use crate::disks;
+use crate::record::text;
 use crate::scenario::{IoLimit, MemoryLimit, Pod};
 
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -43,6 +44,22 @@ pub fn kubepods() -> PathBuf {
 pub fn limit_kubepods(mib: Option<u32>) -> anyhow::Result<()> {
     let (cgroup, _) = make("kubepods.slice")?;
     limit_memory(&cgroup, Some(MemoryLimit { max: mib, high: None }))
+}
+
+/// Sets `memory.max` of a cgroup to so many MiB less than it has in use. The pages are reclaimed first, some
+/// at a time: the kernel would kill a process if it found none quickly enough.
+pub fn limit_to_less(cgroup: &Path, less_mib: u32) -> anyhow::Result<()> {
+    let in_use = || text(&cgroup.join("memory.current")).trim().parse::<u64>().unwrap_or_default();
+    let limit = in_use().saturating_sub(u64::from(less_mib) << 20);
+    for _ in 0..1000 {
+        if in_use() <= limit {
+            break;
+        }
+        // It fails if less than that was reclaimed.
+        let _ = fs::write(cgroup.join("memory.reclaim"), "2M");
+    }
+    let file = cgroup.join("memory.max");
+    fs::write(&file, limit.to_string()).with_context(|| file.display().to_string())
 }
 
 /// One for what belongs to the system.
@@ -99,6 +116,16 @@ impl PodTree {
         Ok(())
     }
 
+    /// Moves it to other CPUs.
+    pub fn move_to(&self, cpus: &str) -> anyhow::Result<()> {
+        fs::write(self.pod.join("cpuset.cpus"), cpus).context("cpuset.cpus")
+    }
+
+    /// Stops all that is in it, or lets it go on.
+    pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
+        freeze(&self.pod, frozen)
+    }
+
     /// As the API server has it.
     pub fn described(&self) -> Value {
         let status = |name: &str, container| {
@@ -132,6 +159,17 @@ impl PodTree {
             "status": {"phase": "Running", "containerStatuses": containers},
         })
     }
+}
+
+/// One beside those of pods and of the system.
+pub fn filler() -> anyhow::Result<PathBuf> {
+    make("filler").map(|(_, path)| path)
+}
+
+/// Stops all that is in a cgroup, or lets it go on.
+pub fn freeze(cgroup: &Path, frozen: bool) -> anyhow::Result<()> {
+    let file = cgroup.join("cgroup.freeze");
+    fs::write(&file, if frozen { "1" } else { "0" }).with_context(|| file.display().to_string())
 }
 
 /// Kills what is in a cgroup and removes it.

@@ -1,0 +1,132 @@
+//! The table of scenarios with KVM guests: truth beside the scores of both agents. Pure.
+
+use std::fmt::Write;
+
+use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
+use crate::kvm_truth::{Needs, lost_work, needs, of_record, slowest, spread};
+use crate::record::{Answer, Record};
+use crate::scenario::Score;
+use crate::table::notes;
+use crate::truth::{by_run_delay, mean};
+
+/// The names of the columns. *Spread* is how far the work alone before and after is apart, and *slowest CPUs* for
+/// which share of a window the emulated CPUs of the node really ran.
+pub const HEADER: &str = "scenario,load,spread,slowest CPUs,work lost,truth,\
+    CPU by run delay,CPU by psi,memory,I/O,error,kernel's run delay";
+
+/// The largest score of what a load does not need, and of what it needs without contention.
+const NO_CONTENTION: f64 = 0.05;
+
+/// The agents' scores in one scenario.
+struct Scores {
+    cpu_by_run_delay: Option<f64>,
+    cpu_by_psi: Option<f64>,
+    memory: Option<f64>,
+    io: Option<f64>,
+}
+
+pub fn table(records: &[&Record]) -> Verdict {
+    let (mut rows, mut summary) = (format!("{HEADER}\n"), String::new());
+    let (mut failures, mut errors) = (Vec::new(), Vec::new());
+    for record in records {
+        let name = &record.scenario.name;
+        if let Some(failure) = record.failure() {
+            failures.push(format!("{name}: {failure}"));
+            continue;
+        }
+        let (needs, truth, scores) =
+            (needs(&record.scenario), of_record(record), Scores::of(record));
+        let score = scores.of_load(needs);
+        let _ = write!(
+            rows,
+            "{name},{},{:.2},{:.2},{:.3},{truth:.3}",
+            title(needs),
+            spread(record),
+            slowest(record),
+            lost_work(record),
+        );
+        let error = score.map(|score| score - truth);
+        let all = [scores.cpu_by_run_delay, scores.cpu_by_psi, scores.memory, scores.io, error];
+        for value in all {
+            rows.push(',');
+            if let Some(value) = value {
+                let _ = write!(rows, "{value:.3}");
+            }
+        }
+        let _ = writeln!(rows, ",{:.3}", by_run_delay(record));
+        errors.extend(error.map(|error| (needs, error)));
+        judge(record, needs, truth, score, &mut failures);
+    }
+    notes(records, &[Score::RunDelay, Score::Memory, Score::Io], &mut summary);
+    summary.push('\n');
+    for needs in [Needs::Cpu, Needs::Memory, Needs::Io] {
+        let of = errors.iter().filter(|(other, _)| *other == needs);
+        let of: Vec<f64> = of.map(|(_, error)| error.abs()).collect();
+        if let Some(mean) = mean(&of) {
+            let largest = of.iter().copied().fold(0.0, f64::max);
+            let (title, count) = (title(needs), of.len());
+            let _ = writeln!(
+                summary,
+                "- {title}: mean error {mean:.3} over {count} scenarios, largest {largest:.3}"
+            );
+        }
+    }
+    Verdict { rows, summary, failures }
+}
+
+impl Scores {
+    fn of(record: &Record) -> Self {
+        Self {
+            cpu_by_run_delay: score(&record.run_delay, "cpu"),
+            cpu_by_psi: score(&record.psi, "cpu"),
+            memory: score(&record.run_delay, "memory"),
+            io: score(&record.run_delay, "io"),
+        }
+    }
+
+    fn of_load(&self, needs: Needs) -> Option<f64> {
+        match needs {
+            Needs::Cpu => self.cpu_by_run_delay,
+            Needs::Memory => self.memory,
+            Needs::Io => self.io,
+        }
+    }
+}
+
+fn score(answers: &[Answer], key: &str) -> Option<f64> {
+    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
+    let scores = snapshots.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64());
+    mean(&scores.collect::<Vec<_>>())
+}
+
+fn judge(
+    record: &Record,
+    needs: Needs,
+    truth: f64,
+    score: Option<f64>,
+    failures: &mut Vec<String>,
+) {
+    let what = format!("{}, {}: truth {truth:.3}", record.scenario.name, title(needs));
+    let Some(score) = score else {
+        if truth >= NO_CONTENTION {
+            failures.push(format!("{what}, the agent has no score"));
+        }
+        return;
+    };
+    let what = format!("{what}, score {score:.3}");
+    if record.scenario.no_contention && score > NO_CONTENTION {
+        failures.push(format!("{what} without contention"));
+    }
+    let wrong = marks(wrong_sides(truth, score, TOLERANCE_IN_REAL_TIME));
+    if !wrong.is_empty() {
+        failures.push(format!("{what}: wrong side{wrong}"));
+    }
+}
+
+fn title(needs: Needs) -> &'static str {
+    match needs {
+        Needs::Cpu => "CPU",
+        Needs::Memory => "memory",
+        Needs::Io => "I/O",
+    }
+}
