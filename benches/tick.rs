@@ -102,10 +102,11 @@ impl Node {
         self.last = Some(tick);
     }
 
-    /// The number of vCPUs that the last tick read.
-    pub(crate) fn vcpus(&self) -> f64 {
+    /// The number of VMs of which the last tick read all vCPU threads.
+    pub(crate) fn read(&self) -> usize {
         let scored = self.last.as_ref().unwrap().scored.as_ref().unwrap();
-        scored.measurements.iter().filter_map(|vm| vm.vcpus).sum()
+        let read = scored.measurements.iter().filter(|vm| vm.used.is_some()).count();
+        read - scored.hidden_threads
     }
 
     /// The number of VMs that waited for a CPU before the last tick.

@@ -3,6 +3,7 @@
 
 mod absence;
 mod quartile;
+
 mod smoothing;
 
 use std::collections::HashMap;
@@ -52,7 +53,8 @@ pub struct NodeScore {
     pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its vCPUs' time.
+    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its busy vCPUs'
+    /// time.
     pub cpu_ready: Option<Ratio>,
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
@@ -98,7 +100,7 @@ pub struct ContainerScore {
     pub usage: Option<f64>,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<Ratio>>,
-    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
+    /// CPU ready, smoothed over 30 s: share of its busy vCPUs' time.
     pub cpu_ready: Option<Ratio>,
     /// Pressures of the last window.
     pub pressure: PerResource<PressureShares>,
@@ -108,7 +110,7 @@ pub struct ContainerScore {
     pub waited: PerResource<WaitSeconds>,
 }
 
-/// Seconds waited, by cause; for CPU, of the average vCPU.
+/// Seconds waited, by cause; for CPU, of the average busy vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WaitSeconds {
     /// Because of contention on the node.
@@ -304,19 +306,16 @@ impl ContainerScore {
 }
 
 impl NodeContention {
-    /// The quartiles of one window.
     fn of(tick: &Tick) -> Self {
         let cpu = quartile(Resource::Cpu, tick);
         let stall = |resource| Ok(quartile(resource, tick)?.contention);
-        let steal = steal_share(&tick.node).unwrap_or(0.0);
-        let stolen = tick.node.steal.map_or(0.0, Ratio::get);
         Self {
             contention: PerResource {
-                cpu: cpu.map(|cpu| cpu.cpu_contention(tick.node.cpus, steal)),
+                cpu: cpu.map(|cpu| cpu.contention),
                 memory: stall(Resource::Memory),
                 io: stall(Resource::Io),
             },
-            cpu_ready: cpu.ok().map(|cpu| cpu.ready.max(stolen)),
+            cpu_ready: cpu.ok().map(|cpu| cpu.ready),
         }
     }
 }
@@ -335,7 +334,14 @@ fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
     let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
-    let quartile = Quartile::of(known);
+    let quartile = match resource {
+        Resource::Cpu => {
+            #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
+            let cpus = tick.node.cpus.unwrap_or(1) as f64;
+            Quartile::of_cpu(known, cpus, steal_share(&tick.node).unwrap_or(0.0))
+        }
+        Resource::Memory | Resource::Io => Quartile::of(known),
+    };
     if is_empty && waits().len() > 0 || quartile.may_be_exceeded_by(unknown) {
         return Err(Absence::HiddenContainers);
     }

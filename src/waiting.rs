@@ -26,6 +26,7 @@ mod memory;
 pub mod node;
 pub(crate) mod reader;
 pub mod readings;
+mod reclaim;
 mod run_delay;
 pub mod series;
 mod wait;
@@ -71,8 +72,6 @@ pub struct Measurement {
     pub workload: Option<Arc<Workload>>,
     /// CPUs in use.
     pub used: Option<f64>,
-    /// Number of vCPUs; `None` if unknown.
-    pub vcpus: Option<f64>,
     pub limits: Option<CpuLimits>,
     /// Memory in use, bytes; `None` while no task of the node waits for memory.
     pub memory: Option<f64>,
@@ -107,7 +106,6 @@ impl Measurement {
             cgroup: Arc::clone(cgroup),
             workload,
             used: threads.map(|threads| threads.ran).or_else(|| cpu_limits::usage(readings)),
-            vcpus: threads.and_then(|threads| threads.vcpus),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
                 #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]
@@ -123,27 +121,19 @@ impl Measurement {
         }
     }
 
-    /// CPUs that it waited for because of the node.
-    pub fn cpus_waited(&self) -> Option<f64> {
-        let wait = self.waits.cpu.ok()?;
-        Some((wait.demand - self.used?).max(0.0))
-    }
-
     /// A VM that used and waited for these numbers of CPUs, and waited for nothing else.
     pub fn of_vm(
         cgroup: Arc<Cgroup>,
         workload: Option<Arc<Workload>>,
         used: f64,
         waited: f64,
-        vcpus: Option<f64>,
     ) -> Self {
-        let raw = Ratio::of(waited, vcpus.unwrap_or(used + waited).max(1.0)).unwrap_or(Ratio::ZERO);
-        let cpu = Wait::of_cpu(used, waited, vcpus, raw, Ratio::ZERO);
+        let raw = Ratio::of(waited, (used + waited).max(1.0)).unwrap_or(Ratio::ZERO);
+        let cpu = Wait::of_cpu(used, waited, raw, Ratio::ZERO);
         Self {
             cgroup,
             workload,
             used: Some(used),
-            vcpus,
             limits: Some(CpuLimits::default()),
             memory: None,
             pressure: PerResource::default(),

@@ -74,6 +74,12 @@ impl NodeReader {
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
+        if readings.swaps_in() {
+            let swaps = files.read_by(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
+            let disks = readings.disks.value().into_iter().flatten();
+            let swaps = disks.filter(|(_, disk)| swaps.contains(&disk.name));
+            readings.swap_devices = swaps.map(|(device, _)| *device).collect();
+        }
         let now = (files.clock)().at;
         if readings.pressure.memory.moved() {
             let paths = above_pods(tree.dirs());

@@ -155,6 +155,6 @@ impl Thread {
         self.times.push(Some(Reading { at: (files.clock)().at, value: times }));
         let runnable = stands_still && may_wait && dir.is_runnable(&mut files.buffer)?;
         let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;
-        Ok(Some(ThreadReading { is_vcpu: self.is_vcpu, times: self.times.clone(), starved }))
+        Ok(Some(ThreadReading { times: self.times.clone(), starved }))
     }
 }

@@ -100,7 +100,7 @@ static VM: &[VmFamily] = families! {
          0 to 1, smoothed over 30 s.";
     "psi_agent_vmi_wait_ratio" =
         |vm, lines| lines.write(&[vm.namespace, vm.name], ratio(vm.member.cpu_ready)),
-        "CPU ready of the VM: share of its vCPUs' time that they waited because of the node, 0 to \
+        "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, 0 to \
          1, smoothed over 30 s.";
     "psi_agent_vmi_wait_seconds_total" = |vm, lines| for resource in Resource::ALL {
             let waited = vm.member.waited.of(resource);
@@ -195,7 +195,7 @@ mod tests {
     use crate::waiting::{Measurement, Population};
     use std::sync::Arc;
 
-    /// A VM that waited for a quarter of its vCPUs' time, which is 0.3 of its demand.
+    /// A VM that waited for 0.3 of its demand.
     fn vm(id: u64, name: &str, pod: &str) -> Measurement {
         let vm = Vm { name: name.into(), uid: "u-1".into(), ..Vm::default() };
         let workload = Workload {
@@ -208,7 +208,7 @@ mod tests {
         let path = format!("/kubepods/pod{id}/{id:064x}");
         let cgroup = Arc::new(Cgroup::new(CgroupId(id), path, None));
         let used = 0.5 / 0.3 - 0.5;
-        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5, Some(2.0))
+        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5)
     }
 
     fn tick(vms: Vec<Measurement>) -> Tick {
@@ -259,7 +259,7 @@ mod tests {
     fn units_have_series_by_their_cgroup() {
         let path = "/system.slice/build.service";
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
-        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0, None);
+        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0);
         let scored =
             Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
         let tick = Tick { scored: Some(scored), ..tick(vec![]) };
@@ -292,10 +292,8 @@ mod tests {
         let vm = r#"namespace="vms",name="a\"b""#;
         for line in [
             format!("psi_agent_vmi_contention_ratio{{{vm},resource=\"cpu\"}} 0.3"),
-            format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.25"),
-            format!(
-                "psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 12.5"
-            ),
+            format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.3"),
+            format!("psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 15"),
             format!("psi_agent_vmi_info{{{vm},pod=\"new\",uid=\"u-1\"}} 1"),
         ] {
             assert_eq!(text.lines().filter(|found| **found == *line).count(), 1, "{line}\n{text}");

@@ -37,6 +37,8 @@ keyed_file! {
     /// Of these, pages that were active when evicted. The kernel counts only the reading of these as
     /// a memory stall.
     workingset_restore_anon = "workingset_restore_anon",
+    /// Page faults that waited for a disk, for pages of files or from swap.
+    pgmajfault = "pgmajfault",
 }
 
 keyed_file! {

@@ -25,13 +25,15 @@ pub struct CpuTimes {
 }
 
 keyed_file! {
-    /// `/proc/vmstat`: pages scanned by the node's own reclaim since boot. Reclaim for a cgroup's own
-    /// limit is not counted.
+    /// `/proc/vmstat`: pages since boot. Those that reclaim scanned for a cgroup's own limit are not
+    /// counted.
     Reclaim, parse_vmstat:
     /// By kswapd, in the background.
     pgscan_kswapd = "pgscan_kswapd",
     /// By tasks that were allocating memory.
     pgscan_direct = "pgscan_direct",
+    /// Read back from swap.
+    pswpin = "pswpin",
 }
 
 keyed_file! {
@@ -95,6 +97,14 @@ pub fn parse_schedstat(text: &[u8]) -> Result<u64, ParseError> {
         }
     }
     run_delay_ns.ok_or(ParseError::of_file("a line `cpu0`"))
+}
+
+/// Parses `/proc/swaps`: names of the block devices that are swap space, such as `vda2`. Files are
+/// omitted, since their device is not shown.
+pub fn parse_swaps(text: &[u8]) -> Result<Vec<String>, ParseError> {
+    let device =
+        |line: &str| line.split_whitespace().next()?.strip_prefix("/dev/").map(str::to_owned);
+    Ok(String::from_utf8_lossy(text).lines().filter_map(device).collect())
 }
 
 /// Name of a block device, such as `vda`, and its counters since boot. They count operations after

@@ -8,7 +8,7 @@ use super::directory::Directory;
 use super::io_stat::Device;
 use super::node_text::{
     CpuTimes, Disk, NodeMemory, Reclaim, parse_diskstats, parse_meminfo, parse_proc_stat,
-    parse_schedstat, parse_vmstat,
+    parse_schedstat, parse_swaps, parse_vmstat,
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
@@ -99,6 +99,7 @@ files! { ProcRoot:
     irq_pressure: Pressure = c"pressure/irq", parse_pressure;
     memory: NodeMemory = c"meminfo", parse_meminfo;
     reclaim: Reclaim = c"vmstat", parse_vmstat;
+    swaps: Vec<String> = c"swaps", parse_swaps;
     /// Run delay of all tasks, nanoseconds; it needs CONFIG_SCHEDSTATS.
     run_delay: u64 = c"schedstat", parse_schedstat;
 }

@@ -11,7 +11,7 @@ use crate::sample::Tick;
 use crate::score::{ContainerScore, MovingAverage, NodeScore, PerResource, Resource, Scorer};
 use crate::waiting::{Measurement, Population, Ratio};
 
-/// If the VMs together wait for fewer CPUs than this, and none waits for memory, relief is 0.
+/// If the VMs together wait for less than this number of CPUs, relief is 0.
 const NEGLIGIBLE: f64 = 0.01;
 
 /// A score, and predictions.
@@ -35,8 +35,11 @@ impl From<NodeScore> for Assessment {
 /// What would change if a VM left the node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Relief {
-    /// CPUs' worth of waiting that would end: its own, and that of the other VMs.
+    /// CPUs' worth of waiting for CPUs and for memory that would end: its own, and that of the other
+    /// VMs.
     pub cpus: f64,
+    /// CPUs that it would use if it did not wait for them.
+    pub demand: f64,
     /// The score that the node would have without the VM.
     pub score_without: Ratio,
 }
@@ -51,17 +54,20 @@ pub struct Assessor {
     demands: HashMap<CgroupId, SmoothedDemand>,
 }
 
-/// CPUs used and waited for, smoothed.
+/// CPUs used, and CPUs' worth of waiting for CPUs and for memory, smoothed.
 #[derive(Debug, Clone, Copy, Default)]
 struct SmoothedDemand {
     used: MovingAverage,
     waiting: MovingAverage,
+    memory_waiting: MovingAverage,
 }
 
 impl SmoothedDemand {
     fn advance(&mut self, measured: &Measurement, window: Duration) {
         self.used.advance(measured.used, window);
-        self.waiting.advance(measured.cpus_waited(), window);
+        let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
+        self.waiting.advance(waits.cpu, window);
+        self.memory_waiting.advance(waits.memory, window);
     }
 }
 
@@ -111,14 +117,14 @@ impl Assessor {
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
         let as_it_is = node.contention();
-        let is_calm = as_it_is.waiting < NEGLIGIBLE && as_it_is.memory == 0.0;
+        let is_calm = as_it_is.waiting < NEGLIGIBLE;
         let departures = (!is_calm).then(|| Departures::new(node, as_it_is));
         let relief_of = |demand: &Demand| match &departures {
-            None => Relief { cpus: 0.0, score_without: now },
+            None => Relief { cpus: 0.0, demand: demand.wanted(), score_without: now },
             Some(departures) => {
                 let Departure { contention, relief_cpus } = departures.without(demand);
                 let score_without = self.score_without(score, &as_it_is, &contention);
-                Relief { cpus: relief_cpus, score_without }
+                Relief { cpus: relief_cpus, demand: demand.wanted(), score_without }
             }
         };
         if score.population != Some(Population::Vms) {
@@ -129,7 +135,7 @@ impl Assessor {
     }
 
     /// The score minus the predicted decrease, so that it equals the score if nothing changes. It can
-    /// increase: without a VM that hardly waits, one that starves is a larger part of the demand.
+    /// increase: without a calm VM, those that wait are a larger part of the demand.
     fn score_without(&self, score: &NodeScore, now: &Contention, without: &Contention) -> Ratio {
         let ends = PerResource {
             cpu: now.cpu - without.cpu,
@@ -154,7 +160,7 @@ impl Assessor {
         // These are not smoothed: nothing is known of the time in which no scored container waited.
         let others = tick.others.iter().map(|other| Demand {
             used: other.used.unwrap_or(0.0),
-            waiting: other.cpus_waited().unwrap_or(0.0),
+            waiting: other.waits.cpu.map_or(0.0, |wait| wait.cpus),
             ..with_limits(other)
         });
         Some(Node {
@@ -171,9 +177,9 @@ impl Assessor {
             is_scored: true,
             used: smoothed.used.mean().unwrap_or(0.0),
             waiting: smoothed.waiting.mean().unwrap_or(0.0),
-            vcpus: measured.vcpus,
             memory: measured.memory,
-            memory_wait: container.contention.memory.map_or(0.0, Ratio::get),
+            memory_waiting: smoothed.memory_waiting.mean().unwrap_or(0.0),
+            memory_contention: container.contention.memory.map_or(0.0, Ratio::get),
             ..with_limits(measured)
         }
     }

@@ -11,8 +11,11 @@ use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::score::ContainerScore;
 
-/// Least decrease of the score, 0 to 1: the step of published values.
-const LEAST_DECREASE: f64 = 0.05;
+/// Least relief that pays for a migration, as a share of the VM's own demand.
+const WORTHWHILE: f64 = 0.1;
+
+/// Least relief, CPUs.
+const LEAST_CPUS: f64 = 0.05;
 
 /// VMs with at least this share of the largest relief count as equal.
 const NEARLY: f64 = 0.9;
@@ -23,7 +26,7 @@ const NEARLY: f64 = 0.9;
 pub enum NoCandidate {
     NoScore,
     LevelLow,
-    /// No move would decrease the score by 5 points, or the VM would wait elsewhere as well.
+    /// No move would end enough waiting, or the VM would wait elsewhere as well.
     NoMoveHelps,
     /// The VMs whose move would help arrived too recently, or are excluded from eviction.
     #[strum(serialize = "vms_excluded")]
@@ -38,20 +41,18 @@ pub fn choose(
     min_age: Duration,
     last: Option<CgroupId>,
 ) -> Result<&ContainerScore, NoCandidate> {
-    let score = assessment.score.score.ok_or(NoCandidate::NoScore)?;
+    if assessment.score.score.is_none() {
+        return Err(NoCandidate::NoScore);
+    }
     if level < Level::Medium {
         return Err(NoCandidate::LevelLow);
     }
-    let decrease = |relief: &Relief| score.get() - relief.score_without.get();
-    let contention = assessment.score.contention;
-    let by_cpu = contention.cpu >= contention.memory;
-    let rank = |relief: &Relief| if by_cpu { relief.cpus } else { decrease(relief) };
+    let pays =
+        |relief: &Relief| relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand;
     let vms = assessment.score.containers.iter();
     let helpful = vms.filter_map(|vm| Some((vm, assessment.relief.get(&vm.cgroup.id)?)));
-    let helpful: Vec<(&ContainerScore, f64)> = helpful
-        .filter(|(_, relief)| decrease(relief) >= LEAST_DECREASE - 1e-9 && rank(relief) >= 0.01)
-        .map(|(vm, relief)| (vm, rank(relief)))
-        .collect();
+    let helpful: Vec<(&ContainerScore, f64)> =
+        helpful.filter(|(_, relief)| pays(relief)).map(|(vm, relief)| (vm, relief.cpus)).collect();
     if helpful.is_empty() {
         return Err(NoCandidate::NoMoveHelps);
     }
@@ -60,8 +61,8 @@ pub fn choose(
     movable.retain(|(vm, _)| {
         vm.workload.as_deref().is_some_and(|workload| is_movable(workload, min_age, now))
     });
-    let most = movable.iter().map(|(_, rank)| *rank).fold(0.0, f64::max);
-    let equal = movable.into_iter().filter(|(_, rank)| *rank >= NEARLY * most);
+    let most = movable.iter().map(|(_, cpus)| *cpus).fold(0.0, f64::max);
+    let equal = movable.into_iter().filter(|(_, cpus)| *cpus >= NEARLY * most);
     let order = |vm: &ContainerScore| {
         let memory = vm.workload.as_deref().and_then(|workload| workload.memory_request);
         (last != Some(vm.cgroup.id), memory.unwrap_or(u64::MAX), vm.cgroup.id)
@@ -94,7 +95,7 @@ mod tests {
 
     const MIN_AGE: Duration = Duration::from_secs(15 * 60);
 
-    /// A VM's number, relief in CPUs, the score without it, and its memory request.
+    /// A VM's number, relief and demand in CPUs, and its memory request.
     type Row = (u64, f64, f64, u64);
 
     /// VMs with a contention of 0.4.
@@ -107,15 +108,15 @@ mod tests {
             let memory_request = Some(memory);
             let workload = Workload { container, vm, memory_request, ..Workload::default() };
             let cgroup = Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None));
-            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4, None)
+            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4)
         };
         let moment = Moment { at: now().at, unix_ms: 1_800_000_000_000 };
         let vms = rows.iter().map(measured).collect();
         let tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vms);
         let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
         let score = NodeScore { score: ratio(0.4), ..score };
-        let relief = rows.iter().map(|&(number, cpus, without, _)| {
-            (CgroupId(number), Relief { cpus, score_without: ratio(without).unwrap() })
+        let relief = rows.iter().map(|&(number, cpus, demand, _)| {
+            (CgroupId(number), Relief { cpus, demand, score_without: Ratio::ZERO })
         });
         Assessment { score, headroom_cpus: None, relief: relief.collect::<HashMap<_, _>>() }
     }
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_vm_with_the_most_relief_is_named_from_medium_on() {
-        let rows = [(1, 0.5, 0.2, 1), (2, 2.0, 0.0, 9), (3, 0.0, 0.4, 1)];
+        let rows = [(1, 0.5, 1.0, 1), (2, 2.0, 2.0, 9), (3, 0.0, 1.0, 1)];
         assert_eq!(chosen(&rows, Level::Medium, None), Ok(2));
         assert_eq!(chosen(&rows, Level::High, Some(1)), Ok(2), "another one helps more");
         assert_eq!(chosen(&rows, Level::Low, Some(2)), Err(NoCandidate::LevelLow));
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn of_nearly_equal_ones_the_named_one_stays_else_the_smallest_goes() {
-        let rows = [(1, 2.0, 0.1, 8), (2, 1.9, 0.1, 4), (3, 1.7, 0.1, 1)];
+        let rows = [(1, 2.0, 2.0, 8), (2, 1.9, 2.0, 4), (3, 1.7, 2.0, 1)];
         assert_eq!(chosen(&rows, Level::Medium, None), Ok(2));
         assert_eq!(chosen(&rows, Level::Medium, Some(1)), Ok(1));
         assert_eq!(chosen(&rows, Level::Medium, Some(3)), Ok(2));
@@ -148,16 +149,18 @@ mod tests {
 
     #[test]
     fn no_vm_is_named_where_no_move_helps() {
-        let too_little = [(1, 0.3, 0.36, 1)];
-        assert_eq!(chosen(&too_little, Level::High, Some(1)), Err(NoCandidate::NoMoveHelps));
+        // On a node of any size, what counts is how much of the VM's own demand the move ends.
+        assert_eq!(chosen(&[(1, 0.3, 4.0, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
+        assert_eq!(chosen(&[(1, 0.3, 2.0, 1)], Level::High, None), Ok(1));
+        assert_eq!(chosen(&[(1, 0.04, 0.1, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
         // A VM that is larger than the node would wait elsewhere as well.
-        assert_eq!(chosen(&[(1, 0.0, 0.0, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
+        assert_eq!(chosen(&[(1, 0.0, 8.0, 1)], Level::High, None), Err(NoCandidate::NoMoveHelps));
         assert_eq!(chosen(&[], Level::High, None), Err(NoCandidate::NoMoveHelps));
     }
 
     #[test]
     fn a_vm_that_arrived_lately_or_wants_no_eviction_is_not_named() {
-        let rows = [(1, 2.0, 0.0, 1), (2, 1.0, 0.1, 1)];
+        let rows = [(1, 2.0, 2.0, 1), (2, 1.0, 2.0, 1)];
         let arrived = |minutes: i64| {
             let at = Timestamp::from_second(1_800_000_000 - minutes * 60).unwrap();
             let change = move |number, vm: &mut Vm| {

@@ -19,6 +19,7 @@ pub(super) struct Departure {
 pub(super) struct Departures<'a> {
     node: &'a Node,
     now: Contention,
+    memory_waiting: f64,
     cpusets: Vec<Option<&'a CpuSet>>,
     /// The demands that are not idle, and the CPUs that each of them queues for.
     queue: Vec<(Allocation<'a>, f64)>,
@@ -27,15 +28,19 @@ pub(super) struct Departures<'a> {
 impl<'a> Departures<'a> {
     /// `now` is the contention of the node as it is.
     pub(super) fn new(node: &'a Node, now: Contention) -> Self {
-        Self { node, now, cpusets: node.cpusets(), queue: queueing(node) }
+        let (_, memory_waiting) = node.memory(None);
+        Self { node, now, memory_waiting, cpusets: node.cpusets(), queue: queueing(node) }
     }
 
     /// Predicts the node without `gone`, one of its demands. The others keep the CPUs that they use,
     /// and those that wait share the freed CPUs. Some queue behind other workloads as before.
     pub(super) fn without(&self, gone: &Demand) -> Departure {
-        let memory = self.node.memory_contention(Some(gone));
+        let memory = self.node.memory(Some(gone));
         if gone.is_idle() {
-            return Departure { contention: Contention { memory, ..self.now }, relief_cpus: 0.0 };
+            let relief_cpus = (self.memory_waiting - memory.1).max(0.0);
+            let waiting = self.now.waiting - relief_cpus;
+            let contention = Contention { memory: memory.0, waiting, ..self.now };
+            return Departure { contention, relief_cpus };
         }
         let stay = self.queue.iter().filter(|(allocated, _)| !std::ptr::eq(allocated.demand, gone));
         let mut stay: Vec<(Allocation<'_>, f64)> = stay.copied().collect();
@@ -151,7 +156,7 @@ mod tests {
     #[test]
     fn beside_a_batch_job_that_takes_what_becomes_free_vms_wait_for_their_turn_as_before() {
         // As measured: six threads of little weight beside two VMs and one with CPUs of its own.
-        let batch = Demand { is_scored: false, weight: 50.0, vcpus: Some(6.0), ..vm(0.648, 5.351) };
+        let batch = Demand { is_scored: false, weight: 50.0, ..vm(0.648, 5.351) };
         let own = Demand { cpuset: set(0..2), weight: 200.0, ..vm(1.808, 0.192) };
         let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
         let (now, left) = (beside.contention().cpu, without(&beside, 0).cpu);
@@ -197,10 +202,17 @@ mod tests {
 
     #[test]
     fn waiting_for_memory_decreases_by_the_part_of_the_one_that_leaves() {
-        let of = |memory, memory_wait| Demand { memory: Some(memory), memory_wait, ..vm(0.5, 0.0) };
+        let of = |memory, share| Demand {
+            memory: Some(memory),
+            memory_waiting: share,
+            memory_contention: share,
+            ..vm(0.5, 0.0)
+        };
         let node = node(4, vec![of(6e9, 0.4), of(2e9, 0.4)]);
         assert!(near(node.contention().memory, 0.4));
         assert!(near(without(&node, 0).memory, 0.1) && near(without(&node, 1).memory, 0.3));
+        // Its own waiting, and three quarters or one quarter of the other's.
+        assert!(near(relief_cpus(&node, 0), 0.7) && near(relief_cpus(&node, 1), 0.5));
         assert_eq!(node.headroom_cpus(0.1), 0.0);
     }
 }

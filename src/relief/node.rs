@@ -26,12 +26,12 @@ pub(super) struct Demand {
     pub(super) weight: f64,
     /// CPUs on which it may run; `None` for all.
     pub(super) cpuset: Option<Arc<CpuSet>>,
-    /// Number of vCPUs; `None` if unknown, and then the demand in CPUs is used instead.
-    pub(super) vcpus: Option<f64>,
     /// Memory in use, bytes; `None` where it is unknown.
     pub(super) memory: Option<f64>,
-    /// Share of time that it waited for memory because of the node, 0 to 1.
-    pub(super) memory_wait: f64,
+    /// CPUs' worth of time that it waited for memory because of the node.
+    pub(super) memory_waiting: f64,
+    /// Share of its demand that this is, 0 to 1.
+    pub(super) memory_contention: f64,
 }
 
 impl Default for Demand {
@@ -43,9 +43,9 @@ impl Default for Demand {
             limit: None,
             weight: DEFAULT_WEIGHT,
             cpuset: None,
-            vcpus: None,
             memory: None,
-            memory_wait: 0.0,
+            memory_waiting: 0.0,
+            memory_contention: 0.0,
         }
     }
 }
@@ -103,7 +103,7 @@ pub(super) struct Contention {
     pub(super) cpu_ready: f64,
     /// Memory contention, 0 to 1.
     pub(super) memory: f64,
-    /// CPUs that all scored workloads together wait for.
+    /// CPUs' worth of time that all scored workloads together wait for CPUs and for memory.
     pub(super) waiting: f64,
 }
 
@@ -118,7 +118,7 @@ impl Contention {
 impl Node {
     /// The contention as it is now.
     pub(super) fn contention(&self) -> Contention {
-        self.contention_of(&self.allocation(), self.memory_contention(None))
+        self.contention_of(&self.allocation(), self.memory(None))
     }
 
     /// Busy vCPUs that can be added before the level is `medium`. `medium` is the threshold of that
@@ -157,9 +157,9 @@ impl Node {
         };
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
         let idle = (cpus - unseen - seen(pool)).max(0.0);
-        let all_vcpus: f64 = scored().map(|demand| demand.vcpus.unwrap_or(1.0)).sum();
+        let busy_vcpus: f64 = scored().map(|demand| demand.wanted().max(1.0)).sum();
         let all_weights: f64 = scored().map(|demand| demand.weight).sum();
-        let weight = if all_vcpus > 0.0 { all_weights / all_vcpus } else { DEFAULT_WEIGHT };
+        let weight = if busy_vcpus > 0.0 { all_weights / busy_vcpus } else { DEFAULT_WEIGHT };
         let mut all = self.allocation();
         let members = all.iter_mut().filter(|allocated| self.cpuset(allocated.demand) == pool);
         let members: Vec<&mut Allocation<'_>> = members.collect();
@@ -174,11 +174,10 @@ impl Node {
         for (member, share) in members.into_iter().zip(shares) {
             member.cpus = share;
         }
-        let (waiting, vcpus) = (vcpus - used, Some(vcpus));
-        let added = Demand { is_scored: true, used, waiting, vcpus, ..Demand::default() };
+        let added = Demand { is_scored: true, used, waiting: vcpus - used, ..Demand::default() };
         let all: Vec<Allocation<'_>> =
             all.into_iter().chain([Allocation { demand: &added, cpus: used }]).collect();
-        self.contention_of(&all, self.memory_contention(None))
+        self.contention_of(&all, self.memory(None))
     }
 
     /// The CPUs of each demand as they are now. Idle demands are omitted: they change no prediction,
@@ -188,42 +187,42 @@ impl Node {
         busy.map(|demand| Allocation { demand, cpus: demand.used }).collect()
     }
 
-    /// The contention of these demands for CPUs, with this memory contention.
-    pub(super) fn contention_of(&self, all: &[Allocation<'_>], memory: f64) -> Contention {
+    /// The contention of these demands for CPUs, with this memory contention, and this waiting for
+    /// memory.
+    pub(super) fn contention_of(
+        &self,
+        all: &[Allocation<'_>],
+        (memory, for_memory): (f64, f64),
+    ) -> Contention {
         let scored = || all.iter().filter(|allocated| allocated.demand.is_scored);
         let waits = scored().filter_map(|allocated| {
-            Wait::of_cpu(
-                allocated.cpus,
-                allocated.waiting(),
-                allocated.demand.vcpus,
-                Ratio::ZERO,
-                Ratio::ZERO,
-            )
+            Wait::of_cpu(allocated.cpus, allocated.waiting(), Ratio::ZERO, Ratio::ZERO)
         });
-        let cpu = Quartile::of(waits.collect());
+        let cpu = Quartile::of_cpu(waits.collect(), f64::from(self.cpus), self.steal);
         Contention {
-            cpu: cpu.cpu_contention(Some(u64::from(self.cpus)), self.steal),
-            cpu_ready: cpu.ready.max(self.steal),
+            cpu: cpu.contention,
+            cpu_ready: cpu.ready,
             memory,
-            waiting: scored().map(Allocation::waiting).sum(),
+            waiting: for_memory + scored().map(Allocation::waiting).sum::<f64>(),
         }
     }
 
-    /// Memory contention, predicted without a demand that leaves: that of the others decreases by the
-    /// share of memory that is freed.
-    pub(super) fn memory_contention(&self, leaving: Option<&Demand>) -> f64 {
+    /// Memory contention, and the CPUs' worth of waiting for memory, predicted without a demand that
+    /// leaves: those of the others decrease by the share of memory that is freed.
+    pub(super) fn memory(&self, leaving: Option<&Demand>) -> (f64, f64) {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
-        if scored().all(|demand| demand.memory_wait == 0.0) {
-            return 0.0;
+        if scored().all(|demand| demand.memory_waiting == 0.0) {
+            return (0.0, 0.0);
         }
         let gone = leaving.filter(|demand| demand.is_scored);
         let freed = gone.map_or(0.0, Demand::bytes) / scored().map(Demand::bytes).sum::<f64>();
-        let stay = scored().filter(|demand| !gone.is_some_and(|gone| std::ptr::eq(*demand, gone)));
-        let waits = stay.filter_map(|demand| {
-            let share = Ratio::of(demand.memory_wait * (1.0 - freed), 1.0)?;
+        let stays = |demand: &&Demand| !gone.is_some_and(|gone| std::ptr::eq(*demand, gone));
+        let waiting: f64 = scored().filter(stays).map(|demand| demand.memory_waiting).sum();
+        let waits = scored().filter(stays).filter_map(|demand| {
+            let share = Ratio::of(demand.memory_contention * (1.0 - freed), 1.0)?;
             Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
-        Quartile::of(waits.collect()).contention
+        (Quartile::of(waits.collect()).contention, waiting * (1.0 - freed))
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.
@@ -276,8 +275,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn vm(used: f64, waiting: f64) -> Demand {
-        let vcpus = Some((used + waiting).ceil());
-        Demand { is_scored: true, used, waiting, vcpus, ..Demand::default() }
+        Demand { is_scored: true, used, waiting, ..Demand::default() }
     }
 
     pub(in super::super) fn node(cpus: u32, demands: Vec<Demand>) -> Node {

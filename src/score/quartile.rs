@@ -1,4 +1,4 @@
-//! The quartile that reduces the contention of many containers to one number.
+//! The quartile that reduces the waiting of many workloads to that of the node.
 
 use crate::waiting::Wait;
 
@@ -11,13 +11,13 @@ const UPPER: f64 = 0.25;
 const DEMAND_FLOOR_SHARE: f64 = 0.02;
 const DEMAND_FLOOR_CPUS: f64 = 0.5;
 
-/// The upper quartile of a node's containers for one resource.
+/// The upper quartile of a node's workloads for one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quartile {
     pub contention: f64,
-    /// Waiting of the average vCPU of the container that `contention` is taken from.
+    /// CPU ready of the workload that `contention` is taken from.
     pub ready: f64,
-    /// Demand of all containers.
+    /// Demand of all workloads.
     pub demand: f64,
 }
 
@@ -39,17 +39,20 @@ impl Quartile {
         Self { contention, ready, demand }
     }
 
+    /// For CPU, on a node with this number of CPUs, whose hypervisor gave this share of its demand to
+    /// other guests. Steal delays the part of the demand that does not wait for this node.
+    pub fn of_cpu(waits: Vec<Wait>, cpus: f64, steal: f64) -> Self {
+        let Self { contention, ready, demand } = Self::of(waits);
+        let floor = (DEMAND_FLOOR_SHARE * cpus).min(DEMAND_FLOOR_CPUS);
+        let counts = (demand / floor - 1.0).clamp(0.0, 1.0);
+        let with_steal = |waiting: f64| counts * (1.0 - (1.0 - waiting) * (1.0 - steal));
+        Self { contention: with_steal(contention), ready: with_steal(ready), demand }
+    }
+
     /// Whether as much unknown demand can have a higher contention than this, as far as it is not
     /// allowed to.
     pub fn may_be_exceeded_by(&self, unknown: f64) -> bool {
         unknown > 0.0 && unknown >= UPPER * (self.demand + unknown)
-    }
-
-    /// CPU contention of a node with this number of CPUs and this share of steal, 0 to 1.
-    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
-    pub fn cpu_contention(&self, cpus: Option<u64>, steal: f64) -> f64 {
-        let floor = (DEMAND_FLOOR_SHARE * cpus.unwrap_or(1) as f64).min(DEMAND_FLOOR_CPUS);
-        self.contention.max(steal) * (self.demand / floor - 1.0).clamp(0.0, 1.0)
     }
 }
 
@@ -58,17 +61,21 @@ mod tests {
     use super::*;
     use crate::waiting::Ratio;
 
-    fn quartile(weighted: Vec<(f64, f64)>) -> f64 {
+    fn waits(weighted: impl IntoIterator<Item = (f64, f64)>) -> Vec<Wait> {
         let wait = |(value, weight)| {
             Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::of(value, 1.0).unwrap(), weight)
         };
-        Quartile::of(weighted.into_iter().map(wait).collect()).contention
+        weighted.into_iter().map(wait).collect()
+    }
+
+    fn quartile(weighted: impl IntoIterator<Item = (f64, f64)>) -> f64 {
+        Quartile::of(waits(weighted)).contention
     }
 
     #[test]
     fn one_two_three_and_four_values() {
-        let equal = |values: &[f64]| quartile(values.iter().map(|&value| (value, 1.0)).collect());
-        assert_eq!([equal(&[]), quartile(vec![(0.4, 0.0)])], [0.0; 2]);
+        let equal = |values: &[f64]| quartile(values.iter().map(|&value| (value, 1.0)));
+        assert_eq!([equal(&[]), quartile([(0.4, 0.0)])], [0.0; 2]);
         assert_eq!([equal(&[0.4]), equal(&[0.0, 0.4]), equal(&[0.1, 0.4, 0.2])], [0.4; 3]);
         assert_eq!(equal(&[0.1, 0.9, 0.3, 0.2]), 0.3);
     }
@@ -78,9 +85,23 @@ mod tests {
         let small = |count| std::iter::repeat_n((0.0, 0.1), count);
         // A starved large VM among small ones decides. A small one among large ones does not, and
         // idle ones do not change the result.
-        assert_eq!(quartile(small(20).chain([(0.8, 4.0)]).collect()), 0.8);
-        assert_eq!(quartile(vec![(0.9, 0.1), (0.1, 4.0)]), 0.1);
+        assert_eq!(quartile(small(20).chain([(0.8, 4.0)])), 0.8);
+        assert_eq!(quartile([(0.9, 0.1), (0.1, 4.0)]), 0.1);
         let idle = std::iter::repeat_n((0.0, 0.0), 50);
-        assert_eq!(quartile(idle.chain([(0.5, 1.0)]).collect()), 0.5);
+        assert_eq!(quartile(idle.chain([(0.5, 1.0)])), 0.5);
+    }
+
+    #[test]
+    fn little_demand_for_cpus_counts_in_part() {
+        let cpu = |demand| Quartile::of_cpu(waits([(0.5, demand)]), 100.0, 0.0).contention;
+        assert_eq!([0.0, 0.5, 0.75, 1.0, 4.0].map(cpu), [0.0, 0.0, 0.25, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn steal_comes_on_top_of_what_workloads_wait_for() {
+        let with_steal = |demand| Quartile::of_cpu(waits([(0.5, demand)]), 4.0, 0.2);
+        let Quartile { contention, ready, .. } = with_steal(1.0);
+        assert_eq!((contention, ready), (0.6, 0.6));
+        assert_eq!(with_steal(0.0).contention, 0.0);
     }
 }

@@ -23,7 +23,7 @@ fn vm(number: u64, used: f64, waited: f64) -> Measurement {
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
     let workload = Workload { container, vm, ..Workload::default() };
     let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
-    Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, waited, None)
+    Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, waited)
 }
 
 /// A node of four CPUs with these VMs.
@@ -54,7 +54,7 @@ fn cpu(tick: &Tick) -> f64 {
 fn a_vm_that_only_its_own_limit_throttles_has_no_contention() {
     let mut limited = vm(1, 0.05, 0.0);
     let none = Ratio::ZERO;
-    limited.waits.cpu = Ok(Wait::of_cpu(0.05, 0.0, None, share(0.988), share(0.988)).unwrap());
+    limited.waits.cpu = Ok(Wait::of_cpu(0.05, 0.0, share(0.988), share(0.988)).unwrap());
     limited.waits.memory = Ok(Wait::of_stall(share(0.3), share(0.3), none, 1.0));
     let score = settled(&node(vec![limited]));
     assert_eq!((score.score, score.contended), (ratio(0.0), 0));

@@ -85,7 +85,7 @@ pub(super) fn wait(readings: &Readings, cpus: f64, scale: f64) -> WaitResult {
     let known = || {
         let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, cpus)?);
         let waited = (bounds.least * scale).min(bounds.most);
-        Wait::of_cpu(used, waited, None, bounds.raw, bounds.own_limit)
+        Wait::of_cpu(used, waited, bounds.raw, bounds.own_limit)
     };
     known().ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) })
 }
@@ -164,7 +164,7 @@ mod tests {
     fn what_the_threads_of_vms_did_not_wait_is_left_for_the_others() {
         let other = workload(0.2, 0.8, 0.0, None, 9);
         let mut vm = workload(0.9, 0.6, 0.0, None, 9);
-        vm.threads = ran_and_delayed(0.6, 1.5, true);
+        vm.threads = ran_and_delayed(0.6, 1.5);
         assert!((waited(Some(2.1), &[&other, &vm]) - 0.6).abs() < 1e-6);
     }
 

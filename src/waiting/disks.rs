@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use super::disk_rates::DiskRates;
 use super::node::NodeReadings;
-use super::readings::{Readings, Refaults};
+use super::readings::Readings;
 use super::series::{Ratio, increase};
 use crate::kernel::io_stat::{Device, IoCounters};
+use crate::kernel::page_bytes;
 
 /// A container's use of disks in one window. `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -19,8 +20,6 @@ pub(super) struct DiskUse {
     pub(super) reading: Option<f64>,
     /// Share of the bytes that it read which came from swap.
     pub(super) swapped_in: Option<f64>,
-    /// The part of `swapped_in` that the kernel did not count as a memory stall.
-    pub(super) swapped_in_unstalled: Option<f64>,
     /// Share of the bytes that it read which had been evicted from the page cache, times the other
     /// pods' share of all pods' memory: an estimate of the reads that they caused.
     pub(super) displaced: Option<f64>,
@@ -49,17 +48,13 @@ impl DiskUse {
         let operations = own_operations(before, after, seconds, disks);
         let read: f64 = operations.iter().map(|own| own.read_bytes).sum();
         let share = |bytes: f64| (bytes.max(0.0) / read.max(f64::MIN_POSITIVE)).min(1.0);
-        let refaults = |of: fn(&Refaults) -> u64| io.refaults.rate(|refaults| Some(of(refaults)));
-        let swapped_in = refaults(|refaults| refaults.anon);
-        let stalled = refaults(|refaults| refaults.anon_stalled);
-        let reread = refaults(|refaults| refaults.file);
+        let bytes = |pages: f64| increase(0, page_bytes()).map(|bytes| bytes * pages);
+        let swapped_in = readings.memory.swapped_in.rate(|swapped_in| Some(swapped_in.pages));
+        let reread = io.refaults.rate(|pages| Some(*pages)).and_then(bytes);
         Self {
             others: Some(others(&operations)),
             reading: Some(operations.iter().map(OwnOperations::reading).sum()),
-            swapped_in: swapped_in.map(share),
-            swapped_in_unstalled: swapped_in
-                .zip(stalled)
-                .map(|(all, stalled)| share(all - stalled)),
+            swapped_in: swapped_in.and_then(bytes).map(share),
             displaced: reread
                 .zip(share_of_others(io.pod_memory, node.pods_memory))
                 .map(|(reread, others)| share(reread) * others),
@@ -122,25 +117,11 @@ fn others(operations: &[OwnOperations]) -> f64 {
     if all > 0.0 { (others.sum::<f64>() / all).min(1.0) } else { 0.0 }
 }
 
-/// Share of time that the container waited for disks, on a node with this number of CPUs. I/O
-/// pressure is an average over CPUs, so it shows only a part of the wait of a thread that sleeps on
-/// several CPUs in turn. The time that reads took shows the rest, if a thread waited for each read.
-pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse, cpus: f64) -> f64 {
-    disk.reading.unwrap_or(0.0).min(raw.get() * cpus).clamp(raw.get(), 1.0)
-}
-
-/// Share of the container's reclaimed pages that were reclaimed because of the node and not of a
-/// limit. `None` if it is unknown, as in the first window in which its own limit was hit.
-pub(super) fn reclaimed_by_node(readings: &Readings) -> Option<f64> {
-    if readings.memory.own_limit()? { scanned_for_node(readings) } else { Some(1.0) }
-}
-
-/// Share of its pages scanned by reclaim that kswapd scanned. It runs only because of the node.
-fn scanned_for_node(readings: &Readings) -> Option<f64> {
-    let scanned = &readings.memory.scanned;
-    let by_kswapd = scanned.increase(|pages| Some(pages.by_kswapd))?;
-    let directly = scanned.increase(|pages| Some(pages.directly))?;
-    Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
+/// Share of time that the container waited for disks. I/O pressure shows a part of it at least: it is
+/// an average over the CPUs on which a thread sleeps in turn, and includes other waiting than for
+/// reads.
+pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse) -> f64 {
+    disk.reading.unwrap_or(0.0).clamp(raw.get(), 1.0)
 }
 
 #[cfg(test)]

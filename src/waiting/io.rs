@@ -1,27 +1,37 @@
-//! I/O wait of a container: the part of its pressure that other workloads on its disks explain, or
+//! I/O wait of a container: the part of its waiting for disks that other workloads on them explain, or
 //! reclaim by the node. Pure.
+//!
+//! Pressure shows only I/O in which a task sleeps. With native AIO none does, so reads in flight count
+//! too.
 
 use std::time::Instant;
 
-use super::disks::{DiskUse, disk_wait, reclaimed_by_node};
+use super::cpu_limits::is_due;
+use super::disks::{DiskUse, disk_wait};
 use super::node::NodeReadings;
 use super::readings::{Needs, Readings};
+use super::reclaim::reclaimed_by_node;
 use super::series::Ratio;
 use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
 
-/// Whether its tasks wait.
-pub(super) fn waits(readings: &Readings) -> bool {
+/// Whether it waits.
+pub(super) fn waits(readings: &Readings, node: &NodeReadings) -> bool {
+    let reading = || DiskUse::of(readings, node).reading;
     readings.pressure.io.some().is_some_and(|some| some >= NEGLIGIBLE)
+        || reading().is_some_and(|reading| reading >= NEGLIGIBLE)
 }
 
-/// `io.stat` costs many times as much as pressure, so it is read only while the container waits, and
-/// refaults only while the node has reclaimed memory lately.
+/// `io.stat` costs many times as much as pressure, so it is read while the container waits. Of one
+/// that does not, it is read often enough to notice native AIO, and not at all while the node's disks
+/// are idle. Refaults are read only while the node has reclaimed memory lately.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> Needs {
     let mut needs = Needs::empty();
     if readings.io.limited.is_none() || readings.pressure.io.moved() {
         needs |= Needs::IO_MAX;
     }
-    if waits(readings) || readings.waited_for_io_lately(now) {
+    let counters = &readings.io.counters;
+    let is_due = || counters.both().and(counters.last()).is_none_or(|last| is_due(last.at, now));
+    if readings.waited_for_io_lately(now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
         needs |= Needs::IO_COUNTERS;
         if node.reclaimed_lately(now) {
             needs |= Needs::REFAULTS;
@@ -44,36 +54,34 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
         return Some(Wait::of_stall(raw, raw, Ratio::ZERO, 0.0));
     }
     let wait = |share| Wait::of_stall(raw, Ratio::ZERO, share, 1.0);
-    if raw.get() < NEGLIGIBLE {
+    let disk = DiskUse::of(readings, node);
+    if raw.get() < NEGLIGIBLE && disk.reading.unwrap_or(0.0) < NEGLIGIBLE {
         return Some(wait(raw));
     }
-    let disk = DiskUse::of(readings, node);
-    Some(wait(share_by_node(raw, &disk, || reclaimed_by_node(readings), node.cpus())?))
+    Some(wait(share_by_node(raw, &disk, || reclaimed_by_node(readings))?))
 }
 
 /// The share of time that the container waited because of the node. `by_node` is the share of its
 /// reclaimed pages that were reclaimed because of the node.
-fn share_by_node(
-    raw: Ratio,
-    disk: &DiskUse,
-    by_node: impl Fn() -> Option<f64>,
-    cpus: f64,
-) -> Option<Ratio> {
+fn share_by_node(raw: Ratio, disk: &DiskUse, by_node: impl Fn() -> Option<f64>) -> Option<Ratio> {
     let others = disk.others?;
     let again = disk.swapped_in.unwrap_or(0.0) + disk.displaced.unwrap_or(0.0);
     let again = if again > 0.0 { (again * by_node()?).min(1.0) } else { 0.0 };
-    Ratio::of(disk_wait(raw, disk, cpus) * (again + (1.0 - again) * others), 1.0)
+    Ratio::of(disk_wait(raw, disk) * (again + (1.0 - again) * others), 1.0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::disk_rates::DiskRates;
+    use super::super::series::Reading;
     use super::super::tests::{container, pressure, window};
     use super::*;
-
-    const CPUS: f64 = 4.0;
+    use crate::kernel::io_stat::Device;
 
     fn share(some: f64, disk: DiskUse, by_node: f64) -> Option<f64> {
-        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, || Some(by_node), CPUS)?;
+        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, || Some(by_node))?;
         Some((share.get() * 1e6).round() / 1e6)
     }
 
@@ -99,10 +107,10 @@ mod tests {
         };
         // As measured on two CPUs: pressure shows 0.4 for a thread that slept for 0.7 of the time.
         assert_eq!(swap(0.4, 0.7, 0.0, 1.0), 0.35);
-        // Reads for which no task waits do not decrease it, nor increase it beyond what is possible.
+        // Other waiting than for reads counts as well.
         assert_eq!(swap(0.4, 0.1, 0.0, 1.0), 0.2);
-        assert_eq!(swap(0.4, 30.0, 0.0, 1.0), 0.5);
-        assert_eq!(swap(0.02, 30.0, 0.0, 1.0), 0.04);
+        // With native AIO no task sleeps, and many reads are in flight at once.
+        assert_eq!([swap(0.0, 0.7, 0.0, 1.0), swap(0.02, 30.0, 0.0, 1.0)], [0.35, 0.5]);
         // Reading pages that were swapped out because of the node counts in full, but not because of
         // its own limit.
         assert_eq!(swap(0.4, 0.7, 1.0, 1.0), 0.7);
@@ -143,12 +151,30 @@ mod tests {
         vm.io.limited = Some(false);
         assert_eq!(needs(&vm, &node, now), Needs::empty());
         vm.pressure.io = pressure(0.4);
+        assert!(waits(&vm, &node));
+        // For a minute after a wait, so that counters have a rate.
+        vm.io.waited_at = Some(now);
         assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | Needs::IO_COUNTERS);
         node.reclaimed_at = Some(now);
         assert!(needs(&vm, &node, now).contains(Needs::REFAULTS));
-        // For a minute after a wait, so that counters have a rate.
-        (vm.pressure.io, vm.io.waited_at) =
-            (window(Default::default(), Default::default()), Some(now));
-        assert!(needs(&vm, &node, now).contains(Needs::IO_COUNTERS));
+    }
+
+    #[test]
+    fn native_aio_is_noticed_by_the_reads_of_the_nodes_disks() {
+        let now = crate::clock::now().at;
+        let mut vm = container(0.0, 1.0, 0.0, None);
+        vm.io.limited = Some(false);
+        vm.pressure.io = window(Default::default(), Default::default());
+        let mut node = NodeReadings::default();
+        assert_eq!(needs(&vm, &node, now), Needs::empty());
+        let disk = DiskRates { reading: 0.5, ..DiskRates::default() };
+        node.disk_rates = Some([(Device { major: 8, minor: 0 }, disk)].into());
+        assert_eq!(needs(&vm, &node, now), Needs::IO_COUNTERS);
+        // It did not read.
+        for _ in 0..2 {
+            vm.io.counters.push(Some(Reading { at: now, value: Some(vec![]) }));
+        }
+        assert_eq!(needs(&vm, &node, now), Needs::empty());
+        assert_eq!(needs(&vm, &node, now + Duration::from_secs(30)), Needs::IO_COUNTERS);
     }
 }

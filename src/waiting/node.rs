@@ -32,6 +32,8 @@ pub struct NodeReadings {
     /// Memory of all pods, bytes.
     pub pods_memory: Option<u64>,
     pub reclaimed_at: Option<Instant>,
+    /// Devices that are swap space, while pages are read from it; empty if they are unknown.
+    pub swap_devices: Vec<Device>,
 }
 
 impl NodeReadings {
@@ -49,6 +51,26 @@ impl NodeReadings {
     pub fn cpu_share(&self, ticks: fn(&CpuTimes) -> u64) -> Option<Ratio> {
         let whole = self.cpu_times.increase(|times| Some(times.total))?;
         Ratio::of(self.cpu_times.increase(|times| Some(ticks(times)))?, whole)
+    }
+
+    /// Reads of all disks in flight, on average; 0 if they are unknown.
+    pub(super) fn reads_in_flight(&self) -> f64 {
+        self.disk_rates.iter().flat_map(BTreeMap::values).map(|disk| disk.reading).sum()
+    }
+
+    /// Whether pages were read back from swap.
+    pub fn swaps_in(&self) -> bool {
+        self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
+    }
+
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown.
+    pub(super) fn swap_read_s(&self) -> Option<f64> {
+        let rates = self.disk_rates.as_ref()?;
+        let is_swap = |device| self.swap_devices.is_empty() || self.swap_devices.contains(device);
+        let swap = || rates.iter().filter(|(device, _)| is_swap(device)).map(|(_, rates)| rates);
+        let reads: f64 = swap().map(|rates| rates.reads.completed).sum();
+        let reading: f64 = swap().map(|rates| rates.reading).sum();
+        Some(if reads > 0.0 { reading / reads } else { 0.0 })
     }
 
     /// Whether reclaim ran because of the node, or of the limit of all its pods.

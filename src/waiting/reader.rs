@@ -7,14 +7,13 @@ use std::time::Instant;
 use super::files::Files;
 use super::node::NodeReadings;
 use super::readings::{
-    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Refaults, ScannedPages, Threads,
+    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, ScannedPages, SwappedIn, Threads,
 };
 use super::series::Reading;
 use super::{cpu_pressure, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
-use crate::kernel::page_bytes;
 
 /// The directories of a container and of its pod.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +41,11 @@ impl Readings {
         if is_read && run_delay::waits(self) || !is_read && cpu_pressure::waits(self) {
             self.cpu_waited_at = Some(now);
         }
-        if io::waits(self) {
+        if io::waits(self, node) {
+            // Until now they were read rarely, which is enough to notice reads, and not for rates.
+            if !self.waited_for_io_lately(now) {
+                self.io.counters.clear();
+            }
             self.io.waited_at = Some(now);
         }
         let done = self.read(files, dirs, |readings| {
@@ -90,21 +93,21 @@ impl Readings {
         if !done.contains(Needs::CPU_COUNTERS) && matches!(self.threads, Threads::Read(_)) {
             self.cpu.clear();
         }
-        if !done.contains(Needs::IO_COUNTERS) {
-            self.io.counters.clear();
-        }
         if !done.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
         }
         if !done.contains(Needs::MEMORY_IN_USE) {
             self.memory.in_use = MemoryInUse::NotRead;
         }
-        // The container has not waited since these were read, so no limit delayed it.
-        if let Some(at) = self.pressure.memory.last().map(|reading| reading.at)
-            && !done.contains(Needs::LIMIT_HITS)
-        {
+        // The container has not waited since these were read, so no limit delayed it. Nor has it read
+        // pages from swap, if the node has not.
+        let Some(at) = self.pressure.memory.last().map(|reading| reading.at) else { return };
+        if !done.contains(Needs::LIMIT_HITS) {
             self.memory.limit_hits.hold(at);
             self.memory.scanned.hold(at);
+        }
+        if !done.contains(Needs::SWAPPED_IN) {
+            self.memory.swapped_in.hold(at);
         }
     }
 
@@ -122,20 +125,24 @@ impl Readings {
         }
         if needs.contains(Needs::MEMORY_IN_USE) {
             let read = files.read(|buffer| dirs.container.memory_current(buffer));
+            let swapped = files.read(|buffer| dirs.container.memory_swap_current(buffer)).flatten();
             self.memory.in_use = match read {
-                Some(Some(bytes)) => MemoryInUse::Bytes(bytes),
+                Some(Some(bytes)) => MemoryInUse::Bytes(bytes + swapped.unwrap_or_default()),
                 Some(None) => MemoryInUse::NotRead,
                 None => MemoryInUse::Unreadable,
             };
         }
-        if needs.intersects(Needs::SCANNED | Needs::REFAULTS) {
+        if needs.intersects(Needs::SCANNED | Needs::SWAPPED_IN | Needs::REFAULTS) {
             let stat = files
                 .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
             if needs.contains(Needs::SCANNED) {
                 self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
             }
+            if needs.contains(Needs::SWAPPED_IN) {
+                self.memory.swapped_in.push(map(stat.as_ref(), swapped_in));
+            }
             if needs.contains(Needs::REFAULTS) {
-                self.io.refaults.push(map(stat.as_ref(), refaults));
+                self.io.refaults.push(map(stat.as_ref(), |stat| stat.workingset_refault_file));
                 // The whole pod counts: its other containers do not compete for memory as other
                 // pods do.
                 let pod = dirs.pod.unwrap_or(dirs.container);
@@ -214,11 +221,10 @@ fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
     Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
 }
 
-fn refaults(stat: &MemoryStat) -> Option<Refaults> {
-    let bytes = |pages: u64| pages.saturating_mul(page_bytes());
-    Some(Refaults {
-        anon: bytes(stat.workingset_refault_anon?),
-        anon_stalled: bytes(stat.workingset_restore_anon?),
-        file: bytes(stat.workingset_refault_file?),
+fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
+    Some(SwappedIn {
+        pages: stat.workingset_refault_anon?,
+        stalled: stat.workingset_restore_anon?,
+        major_faults: stat.pgmajfault?,
     })
 }

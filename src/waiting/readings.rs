@@ -26,18 +26,20 @@ bitflags! {
         const CPU_COUNTERS = 1 << 1;
         /// `pids.current`, with the CPU counters.
         const TASKS = 1 << 2;
-        /// `memory.current`.
+        /// `memory.current` and `memory.swap.current`.
         const MEMORY_IN_USE = 1 << 3;
         /// `memory.events.local`, of the pod too.
         const LIMIT_HITS = 1 << 4;
         /// Pages scanned by reclaim, in `memory.stat`.
         const SCANNED = 1 << 5;
-        /// Refaults, in `memory.stat`, and the pod's `memory.current`.
+        /// Refaults of files, in `memory.stat`, and the pod's `memory.current`.
         const REFAULTS = 1 << 6;
         /// `io.max`, of the pod too.
         const IO_MAX = 1 << 7;
         /// `io.stat`.
         const IO_COUNTERS = 1 << 8;
+        /// Pages read back from swap, in `memory.stat`.
+        const SWAPPED_IN = 1 << 9;
     }
 }
 
@@ -108,7 +110,6 @@ pub enum Threads {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThreadReading {
-    pub is_vcpu: bool,
     /// Time run and run delay since its start.
     pub times: Window<TaskTimes>,
     /// Whether it has been runnable without running since the reading before. This is not in
@@ -124,9 +125,10 @@ pub struct MemoryReadings {
     pub limit_hits: Window<u64>,
     /// Read only after one of these limits was hit.
     pub scanned: Window<ScannedPages>,
+    pub swapped_in: Window<SwappedIn>,
 }
 
-/// `memory.current`.
+/// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MemoryInUse {
     Bytes(u64),
@@ -145,6 +147,16 @@ pub struct ScannedPages {
     pub directly: u64,
 }
 
+/// Pages of a container that were read back from swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwappedIn {
+    pub pages: u64,
+    /// Those of which the kernel counts the reading as a memory stall.
+    pub stalled: u64,
+    /// Faults that waited for a disk. One can read many pages ahead, and some read files.
+    pub major_faults: u64,
+}
+
 /// Disk I/O.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IoReadings {
@@ -152,21 +164,11 @@ pub struct IoReadings {
     pub limited: Option<bool>,
     /// By device, since the container was created; the inner `None` if the io controller is off.
     pub counters: Window<Option<Vec<IoCounters>>>,
-    pub refaults: Window<Refaults>,
+    /// Pages of files that were evicted from the page cache and read again.
+    pub refaults: Window<u64>,
     /// Memory of its pod, bytes.
     pub pod_memory: Option<u64>,
     pub waited_at: Option<Instant>,
-}
-
-/// Pages that were reclaimed from a container and read again, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refaults {
-    /// Anonymous memory, from swap.
-    pub anon: u64,
-    /// The part of `anon` that the kernel counts as a memory stall.
-    pub anon_stalled: u64,
-    /// Page cache.
-    pub file: u64,
 }
 
 impl MemoryReadings {

@@ -13,8 +13,6 @@ pub(super) struct ThreadTimes {
     pub(super) ran: f64,
     /// CPUs that they waited for: 1 for each thread that waits all the time.
     pub(super) delayed: f64,
-    /// Number of vCPU threads; `None` in a container without any.
-    pub(super) vcpus: Option<f64>,
 }
 
 impl ThreadTimes {
@@ -26,9 +24,7 @@ impl ThreadTimes {
         for (more_ran, more_delayed) in threads.iter().filter_map(rates) {
             (ran, delayed, is_known) = (ran + more_ran, delayed + more_delayed, true);
         }
-        let vcpus = threads.iter().filter(|thread| thread.is_vcpu).count();
-        let vcpus = u32::try_from(vcpus).ok().filter(|vcpus| *vcpus > 0).map(f64::from);
-        is_known.then_some(Self { ran, delayed, vcpus })
+        is_known.then_some(Self { ran, delayed })
     }
 }
 
@@ -74,10 +70,9 @@ fn known_wait(readings: &Readings, cpus: f64) -> Option<Wait> {
         let by_node = threads.delayed - own_delay(readings, threads, cpus)?;
         by_node.min(cpu_limits::quota_left(readings)?).max(0.0)
     };
-    let share =
-        |delay| Ratio::of(delay, threads.vcpus.unwrap_or(threads.delayed + threads.ran).max(1.0));
+    let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
-    Wait::of_cpu(threads.ran, waited, threads.vcpus, raw, own_limit)
+    Wait::of_cpu(threads.ran, waited, raw, own_limit)
 }
 
 /// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,
@@ -98,10 +93,7 @@ mod tests {
 
     /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.
     fn vm(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> Readings {
-        Readings {
-            threads: ran_and_delayed(ran, delayed, false),
-            ..container(0.5, ran, throttled, quota)
-        }
+        Readings { threads: ran_and_delayed(ran, delayed), ..container(0.5, ran, throttled, quota) }
     }
 
     fn demand_of(readings: &Readings) -> (f64, f64) {
@@ -115,14 +107,14 @@ mod tests {
         assert_eq!(demand_of(&vm(1.0, 1.0, 0.0, None)), (0.5, 2.0));
         assert_eq!(demand_of(&vm(0.5, 0.0, 0.0, None)), (0.0, 0.5));
         assert_eq!(demand_of(&vm(0.0, 0.0, 0.0, None)), (0.0, 0.0));
-        // CPU ready is the wait of the average vCPU, so half of a small demand is a small CPU
+        // CPU ready is the wait of the average busy vCPU, so half of a small demand is a small CPU
         // ready.
-        let little =
-            Readings { threads: ran_and_delayed(0.02, 0.02, true), ..vm(0.02, 0.02, 0.0, None) };
-        let wait = wait(&little, 4.0).unwrap();
-        let shares =
-            [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round());
-        assert_eq!(shares, [500_000.0, 5_000.0, 5_000.0]);
+        let shares = |ran, delayed| {
+            let wait = wait(&vm(ran, delayed, 0.0, None), 4.0).unwrap();
+            [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round())
+        };
+        assert_eq!(shares(0.02, 0.02), [500_000.0, 20_000.0, 20_000.0]);
+        assert_eq!(shares(1.0, 1.0), [500_000.0; 3]);
     }
 
     #[test]

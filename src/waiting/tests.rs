@@ -70,12 +70,10 @@ pub(super) fn container_with_tasks(
 
 /// Threads that ran on and waited for these numbers of CPUs together. No thread does more than one
 /// CPU's worth of both.
-pub(super) fn ran_and_delayed(ran: f64, delayed: f64, are_vcpus: bool) -> Threads {
+pub(super) fn ran_and_delayed(ran: f64, delayed: f64) -> Threads {
     let count = (ran + delayed).ceil().max(1.0);
-    let count = if are_vcpus { count.max(4.0) } else { count };
     let nanos = |cpus: f64| micros(cpus / count) * 1000;
     let thread = ThreadReading {
-        is_vcpu: are_vcpus,
         times: window(
             TaskTimes { run_ns: 7, delay_ns: 7 },
             TaskTimes { run_ns: 7 + nanos(ran), delay_ns: 7 + nanos(delayed) },

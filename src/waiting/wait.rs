@@ -6,21 +6,27 @@ use super::series::Ratio;
 /// waiting: the files that separate the causes are not read.
 pub(super) const NEGLIGIBLE: f64 = 0.01;
 
+/// Demand, for memory wait, below this number of CPUs counts as this number: a share of less is noise.
+const LEAST_CPUS: f64 = 0.25;
+
 /// Waiting of a container for one resource, as shares of the window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wait {
-    /// All waiting. For CPU by run delay: of the average vCPU; else pressure `some`.
+    /// All waiting. For CPU by run delay: of the average busy vCPU; else pressure `some`.
     pub raw: Ratio,
     /// The part that the container's own limit or its pod's explains.
     pub own_limit: Ratio,
-    /// The part that the node explains. For CPU: of the average vCPU (CPU ready). It can be more than
-    /// `raw` where that is a pressure, which is an average over CPUs.
+    /// The part that the node explains. For CPU: of the average busy vCPU (CPU ready), of which there
+    /// are as many as CPUs of demand, and at least one. It can be more than `raw` where that is a
+    /// pressure, which is an average over CPUs.
     pub node: Ratio,
     /// Contention: share of demand that waited because of the node.
     pub contention: Ratio,
     /// Weight among the containers: demand in CPUs, or bytes of memory; for I/O 1, or 0 with an
     /// `io.max`.
     pub demand: f64,
+    /// CPUs' worth of waiting because of the node: 1 for a task that waits all the time.
+    pub cpus: f64,
 }
 
 /// A container whose waiting is unknown.
@@ -45,24 +51,33 @@ impl Wait {
         Self::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, demand)
     }
 
-    /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. Shares of the
-    /// window are per vCPU, or without `vcpus` per CPU of demand. `None` if a number is not finite.
-    pub fn of_cpu(
-        used: f64,
-        waited: f64,
-        vcpus: Option<f64>,
-        raw: Ratio,
-        own_limit: Ratio,
-    ) -> Option<Self> {
+    /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. `None` if a number
+    /// is not finite.
+    pub fn of_cpu(used: f64, waited: f64, raw: Ratio, own_limit: Ratio) -> Option<Self> {
         let demand = used + waited;
-        let node = Ratio::of(waited, vcpus.unwrap_or(demand).max(1.0))?;
+        let node = Ratio::of(waited, demand.max(1.0))?;
         let contention = if waited > 0.0 { Ratio::of(waited, demand)? } else { Ratio::ZERO };
-        Some(Self { raw, own_limit, node, contention, demand })
+        Some(Self { raw, own_limit, node, contention, demand, cpus: waited })
     }
 
-    /// Memory or I/O wait. The demand for these is unknown, so contention is the share of the
-    /// window.
+    /// Memory wait of a container that used `ran` CPUs and waited for pages for `waited` CPUs' worth of
+    /// time. Contention is a share of both, and of at least a quarter of a CPU. `None` if a number is
+    /// not finite.
+    pub fn of_memory(
+        raw: Ratio,
+        own_limit: Ratio,
+        ran: f64,
+        waited: f64,
+        bytes: f64,
+    ) -> Option<Self> {
+        let wanted = ran + waited;
+        let node = Ratio::of(waited, wanted.max(1.0))?;
+        let contention = Ratio::of(waited, wanted.max(LEAST_CPUS))?;
+        Some(Self { raw, own_limit, node, contention, demand: bytes, cpus: waited })
+    }
+
+    /// I/O wait. The demand is unknown, so contention is the share of the window.
     pub fn of_stall(raw: Ratio, own_limit: Ratio, node: Ratio, weight: f64) -> Self {
-        Self { raw, own_limit, node, contention: node, demand: weight }
+        Self { raw, own_limit, node, contention: node, demand: weight, cpus: node.get() }
     }
 }

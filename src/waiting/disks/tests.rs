@@ -3,7 +3,8 @@
 use super::super::tests::{SECONDS, window};
 use super::*;
 use crate::waiting::disk_rates::Operations;
-use crate::waiting::readings::IoReadings;
+use crate::waiting::readings::{IoReadings, SwappedIn};
+use crate::waiting::series::Window;
 
 /// Operations since the container was created, half of them reads of 4 KiB.
 fn counted(minor: u32, operations: u64) -> Option<Vec<IoCounters>> {
@@ -82,33 +83,25 @@ fn its_reads_take_as_long_as_the_disks_do() {
     assert_eq!(reading(counted(1, 0), counted(1, 100)), Some(0.0));
 }
 
-fn refaults(anon: u64, anon_stalled: u64, file: u64) -> Refaults {
-    let bytes = |pages: u64| 7 + pages * 4096;
-    Refaults { anon: bytes(anon), anon_stalled: bytes(anon_stalled), file: bytes(file) }
-}
-
 #[test]
 fn what_came_back_from_swap_is_a_share_of_what_was_read() {
-    let shares = |anon, stalled| {
-        let refaults = window(refaults(0, 0, 0), refaults(anon, stalled, 0));
-        let io = IoReadings { refaults, ..operations(counted(0, 0), counted(0, 100)) };
-        let disk = use_between(io);
-        rounded(disk.swapped_in).zip(rounded(disk.swapped_in_unstalled))
+    let share = |window: Window<SwappedIn>| {
+        let mut readings =
+            Readings { io: operations(counted(0, 0), counted(0, 100)), ..Readings::default() };
+        readings.memory.swapped_in = window;
+        rounded(DiskUse::of(&readings, &node()).swapped_in)
     };
-    assert_eq!(shares(25, 0), Some((0.5, 0.5)));
-    assert_eq!(shares(25, 15), Some((0.5, 0.2)));
-    assert_eq!(shares(25, 26), Some((0.5, 0.0)));
-    assert_eq!(shares(90, 0), Some((1.0, 1.0)));
-    let decreased = window(refaults(1, 0, 0), refaults(0, 0, 0));
-    let io = IoReadings { refaults: decreased, ..operations(counted(0, 0), counted(0, 100)) };
-    assert_eq!(use_between(io).swapped_in, None);
-    assert_eq!(use_between(operations(counted(0, 0), counted(0, 100))).swapped_in, None);
+    let pages = |pages| SwappedIn { pages, stalled: 0, major_faults: 0 };
+    assert_eq!(share(window(pages(7), pages(32))), Some(0.5));
+    assert_eq!(share(window(pages(7), pages(97))), Some(1.0));
+    assert_eq!(share(window(pages(7), pages(6))), None);
+    assert_eq!(share(Window::default()), None);
 }
 
 #[test]
 fn what_had_to_leave_the_page_cache_counts_by_the_memory_that_others_have() {
     let displaced = |pages: u64, pod_memory| {
-        let refaults = window(refaults(0, 0, 0), refaults(0, 0, pages));
+        let refaults = window(7, 7 + pages);
         let io = operations(counted(0, 0), counted(0, 100));
         rounded(use_between(IoReadings { refaults, pod_memory, ..io }).displaced)
     };

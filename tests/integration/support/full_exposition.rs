@@ -66,16 +66,15 @@ fn full_assessment() -> Assessment {
         ..Workload::default()
     };
     let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
-    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0, Some(2.0));
-    let unit =
-        Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0, None);
+    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
+    let unit = Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
     let mut tick = Tick::of_vms(moment(), Duration::from_secs(5), 4, vec![vm, unit]);
     let half = Ratio::of(0.5, 1.0);
     (tick.node.memory_utilization, tick.node.pressure.io) = (half, PressureShares::default());
     tick.node.reports.io = false;
     let counted = vec![Resource::Cpu, Resource::Memory];
     let score = Scorer::of_one_window(counted, &tick);
-    let relief = Relief { cpus: 1.0, score_without: Ratio::ZERO };
+    let relief = Relief { cpus: 1.0, demand: 1.0, score_without: Ratio::ZERO };
     let relief = HashMap::from([(CgroupId(1), relief)]);
     Assessment { score, headroom_cpus: Some(1.0), relief }
 }

@@ -48,7 +48,7 @@ impl ShortNode {
         let path = format!("/kubepods/pod1/{:064x}", 1);
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
         // Of one CPU that it wants all the time.
-        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention, None);
+        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention);
         self.scorer.advance(&Tick::of_vms(moment, window, 4, vec![vm]))
     }
 
@@ -104,7 +104,8 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
         })
         .collect();
     let score_without = Ratio::ZERO;
-    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
+    let relief = vms
+        .map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, demand: 1.0, score_without }));
     Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
 }
 

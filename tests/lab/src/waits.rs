@@ -1,6 +1,7 @@
 //! Truth of memory and I/O: how long VMs waited because of the node. No pressure file is read. Pure.
 //!
-//! The kernel's delay accounting has, for each thread, how long it slept for memory and in I/O. A VM's wait is
+//! The kernel's delay accounting has, for each thread, how long it slept for memory and in I/O. A VM's wait for
+//! memory is that of all its threads, as a share of what they ran and waited, as for CPU. Its wait for I/O is
 //! that of its thread that waited longest, as a share of time: more waiting threads don't slow the VM down
 //! more, and idle ones don't make it faster. `some` is at least that.
 //!
@@ -34,10 +35,16 @@ pub enum Resource {
     Io,
 }
 
-/// The upper quartile of the VMs' share of time that they waited because of the node.
+/// Demand for memory wait, in CPUs, below which a VM counts as if it wanted as much.
+const LEAST_CPUS: f64 = 0.25;
+
+/// The upper quartile of the VMs' waiting because of the node.
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
+        if resource == Resource::Memory {
+            return share_of_demand(record, name, pod);
+        }
         let waited = slept(record, resource, name, pod)?;
         Some(match pod.load.io {
             Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
@@ -57,6 +64,26 @@ pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
 fn slept(record: &Record, resource: Resource, name: &str, pod: &Pod) -> Option<f64> {
     let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
     beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))
+}
+
+/// The share of what a VM's threads ran and waited in which they waited for memory, less what their work
+/// makes them wait alone.
+fn share_of_demand(record: &Record, name: &str, pod: &Pod) -> Option<f64> {
+    let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
+    let of = |delays: &Delays| seconds(delays, Resource::Memory, pod, unstalled);
+    let (before, after) = judged(record)?;
+    let (then, now) = (before.pods.get(name)?, after.pods.get(name)?);
+    let waits: Vec<f64> = delays(then, now, after.at).map(|delays| of(&delays)).collect();
+    let work = record.reports.get(name)?.work;
+    let threads = f64::from(pod.load.threads);
+    let own =
+        if alone.work > 0.0 { of(&alone.delays) / alone.work * work * threads } else { f64::MAX };
+    let waited = (waits.iter().sum::<f64>() - own).max(0.0);
+    let ran = now.threads.iter().map(|(thread, (ran, _))| {
+        in_seconds(ran.saturating_sub(then.threads.get(thread).map_or(0, |then| then.0)))
+    });
+    let wanted = ran.sum::<f64>() + waited;
+    Some(waited / wanted.max(LEAST_CPUS * (after.at - before.at)))
 }
 
 /// The share of time that a VM waited, less what its work makes it wait alone.
@@ -120,15 +147,19 @@ pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
     })
 }
 
-/// Of its threads the one that waited most. `at` is when `after` was, and no thread is older, seconds.
+/// Of its threads the one that waited most. `at` is when `after` was, seconds.
 fn most(before: &PodCounters, after: &PodCounters, at: f64, of: impl Fn(Delays) -> f64) -> f64 {
-    let waits = after.delays.iter().map(|(thread, now)| {
+    delays(before, after, at).map(of).fold(0.0, f64::max)
+}
+
+/// How long each thread waited. `at` is when `after` was, and no thread is older, seconds.
+fn delays(before: &PodCounters, after: &PodCounters, at: f64) -> impl Iterator<Item = Delays> {
+    after.delays.iter().map(move |(thread, now)| {
         let then = before.delays.get(thread).copied().unwrap_or_default();
         // Linux 7.2 sometimes counts more delay than the thread's lifetime.
         let now = now.map(|waited| if in_seconds(waited) > at { 0 } else { waited });
-        of(now.by(then, u64::saturating_sub))
-    });
-    waits.fold(0.0, f64::max)
+        now.by(then, u64::saturating_sub)
+    })
 }
 
 /// `unstalled` is the share of a VM's page faults whose wait is not a part of `thrashing`.

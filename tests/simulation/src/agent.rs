@@ -122,7 +122,7 @@ impl Agent {
         let measurement = |seen: &Seen<'_>| {
             let (pod, share) = (seen.pod, seen.share);
             let (cgroup, workload) = (Arc::clone(&pod.cgroup), Some(Arc::clone(&pod.workload)));
-            Measurement::of_vm(cgroup, workload, share.ran, share.waited, Some(seen.vcpus))
+            Measurement::of_vm(cgroup, workload, share.ran, share.waited)
         };
         let window = Duration::from_secs(u64::from(TICK_S));
         let vms = vms.iter().map(measurement).collect();
