@@ -188,7 +188,7 @@ impl OwnMetrics {
     }
 
     /// Sets the VM to move first and the reason for it, or `None` and the reason why there is none.
-    pub fn candidate_named(&self, vm: Option<CandidateName>, reason: &'static str) {
+    pub fn set_candidate(&self, vm: Option<CandidateName>, reason: &'static str) {
         let mut state = self.state();
         (state.status.publish.candidate, state.candidate_reason) = (vm, Some(reason));
     }

@@ -103,9 +103,9 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
         Report::Level(level) => metrics.set_level(level.word()),
         Report::Failed(error) => metrics.publish_failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
-            metrics.candidate_named(candidate(workload), "most_relief");
+            metrics.set_candidate(candidate(workload), "most_relief");
         }
-        Report::Candidate(Err(reason)) => metrics.candidate_named(None, reason.into_str()),
+        Report::Candidate(Err(reason)) => metrics.set_candidate(None, reason.into_str()),
         Report::Marked(Ok(mark)) => {
             metrics.candidate_written();
             log_mark(mark);

@@ -19,7 +19,7 @@ pub(super) struct Marker {
     label: String,
     /// Pods of this Node that have the label; `None` until they were listed, since an earlier agent may
     /// have left some.
-    marked: Option<BTreeSet<PodName>>,
+    labelled: Option<BTreeSet<PodName>>,
     marks: VecDeque<Instant>,
     not_before: Option<Instant>,
 }
@@ -34,7 +34,7 @@ pub struct Mark {
 
 impl Marker {
     pub(super) fn new(label: String) -> Self {
-        Self { label, marked: None, marks: VecDeque::new(), not_before: None }
+        Self { label, labelled: None, marks: VecDeque::new(), not_before: None }
     }
 
     /// Makes the requests after which only the wanted pod has the label, within the hourly limit.
@@ -49,7 +49,7 @@ impl Marker {
             return;
         }
         let followed = async {
-            self.marked(node).await?;
+            self.labelled(node).await?;
             while let Some(mark) = self.next(wanted, now) {
                 let value = mark.is_set.then_some("true");
                 let written = node.api.label_pod(&mark.pod, &self.label, value).await;
@@ -69,37 +69,40 @@ impl Marker {
     }
 
     /// The pods with the label: at first, those that an earlier agent left.
-    pub(super) async fn marked(&mut self, node: &OwnNode) -> Result<&BTreeSet<PodName>, CallError> {
-        if self.marked.is_none() {
+    pub(super) async fn labelled(
+        &mut self,
+        node: &OwnNode,
+    ) -> Result<&BTreeSet<PodName>, CallError> {
+        if self.labelled.is_none() {
             let found = node.api.labelled_pods(&self.label, Some(&node.name)).await?;
-            self.marked = Some(found.into_iter().collect());
+            self.labelled = Some(found.into_iter().collect());
         }
-        Ok(self.marked.get_or_insert_default())
+        Ok(self.labelled.get_or_insert_default())
     }
 
-    pub(super) fn has_marked(&self, pod: &PodName) -> bool {
-        self.marked.as_ref().is_some_and(|marked| marked.contains(pod))
+    pub(super) fn has_label(&self, pod: &PodName) -> bool {
+        self.labelled.as_ref().is_some_and(|labelled| labelled.contains(pod))
     }
 
     /// The next request. Labels of other pods are removed first.
     fn next(&mut self, wanted: Option<&PodName>, now: Instant) -> Option<Mark> {
-        let marked = self.marked.as_ref()?;
-        if let Some(other) = marked.iter().find(|pod| Some(*pod) != wanted) {
+        let labelled = self.labelled.as_ref()?;
+        if let Some(other) = labelled.iter().find(|pod| Some(*pod) != wanted) {
             return Some(Mark { pod: other.clone(), is_set: false });
         }
         self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
         let wanted =
-            wanted.filter(|pod| !marked.contains(*pod) && self.marks.len() < MOST_MARKS)?;
+            wanted.filter(|pod| !labelled.contains(*pod) && self.marks.len() < MOST_MARKS)?;
         Some(Mark { pod: wanted.clone(), is_set: true })
     }
 
     fn done(&mut self, mark: &Mark, now: Instant) {
-        let marked = self.marked.get_or_insert_default();
+        let labelled = self.labelled.get_or_insert_default();
         if mark.is_set {
-            marked.insert(mark.pod.clone());
+            labelled.insert(mark.pod.clone());
             self.marks.push_back(now);
         } else {
-            marked.remove(&mark.pod);
+            labelled.remove(&mark.pod);
         }
     }
 }
@@ -135,7 +138,7 @@ mod tests {
         let now = crate::clock::now().at;
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), [], "what is there is not known yet");
-        marker.marked = Some(BTreeSet::from([pod("left"), pod("web")]));
+        marker.labelled = Some(BTreeSet::from([pod("left"), pod("web")]));
         let expected = [removed(pod("left")), removed(pod("web")), set(pod("db"))];
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), expected);
         assert_eq!(steps(&mut marker, Some(&pod("db")), now), []);
@@ -146,7 +149,7 @@ mod tests {
     fn labels_that_are_set_in_an_hour_are_bounded() {
         let start = crate::clock::now().at;
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
-        marker.marked = Some(BTreeSet::new());
+        marker.labelled = Some(BTreeSet::new());
         let mut written = 0;
         for second in 0..7200 {
             let now = start + Duration::from_secs(second);
@@ -154,6 +157,6 @@ mod tests {
             written += steps(&mut marker, Some(&wanted), now).len();
         }
         assert_eq!(written, 4 * MOST_MARKS);
-        assert!(marker.marked.unwrap().is_empty());
+        assert!(marker.labelled.unwrap().is_empty());
     }
 }

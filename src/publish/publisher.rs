@@ -49,7 +49,7 @@ pub struct Publisher {
     /// Whether the Node was read for values of an earlier agent.
     has_read_node: bool,
     /// The last VM that was chosen to be moved first.
-    named: Option<CgroupId>,
+    candidate: Option<CgroupId>,
     /// `None` if no pod gets a label.
     marker: Option<Marker>,
     /// When the agent began to continue from an earlier one.
@@ -67,7 +67,7 @@ impl Publisher {
         Self {
             plan: Plan::new(levels, score_resources, shows_level, flags.heartbeat_interval),
             has_read_node: node.is_none(),
-            named: None,
+            candidate: None,
             marker: (flags.mark_candidate && !dry_run).then(|| Marker::new(label)),
             adopted_at: None,
             prefix,
@@ -87,7 +87,7 @@ impl Publisher {
         if score.score.is_some() {
             report(&Report::Level(self.plan.level()));
         }
-        self.name_candidate(assessment, &mut report).await;
+        self.choose_candidate(assessment, &mut report).await;
     }
 
     /// Reads the Node for values of an earlier agent, and writes later scores.
@@ -102,11 +102,11 @@ impl Publisher {
         if let (Some(node), false) = (&node, self.has_read_node) {
             if self.plan.may_try(now) {
                 let keys = node.get().await?;
-                let is_marked = match &mut self.marker {
-                    Some(marker) => marker.marked(node).await.is_ok_and(|pods| !pods.is_empty()),
+                let has_candidate = match &mut self.marker {
+                    Some(marker) => marker.labelled(node).await.is_ok_and(|pods| !pods.is_empty()),
                     None => false,
                 };
-                self.adopt(&keys, is_marked, score, report);
+                self.adopt(&keys, has_candidate, score, report);
             }
             return Ok(());
         }
@@ -129,23 +129,23 @@ impl Publisher {
         Ok(())
     }
 
-    async fn name_candidate(
+    async fn choose_candidate(
         &mut self,
         assessment: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
-        let named = self.named.or_else(|| self.marked_container(assessment));
-        let chosen = choose(assessment, self.plan.level(), min_age, named);
-        self.named = chosen.ok().map(|one| one.cgroup.id);
-        let named = chosen.map(|one| one.workload.as_deref());
-        let named = named.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
-        report(&Report::Candidate(named));
+        let last = self.candidate.or_else(|| self.labelled_container(assessment));
+        let candidate = choose(assessment, self.plan.level(), min_age, last);
+        self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
+        let candidate = candidate.map(|vm| vm.workload.as_deref());
+        let candidate = candidate.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));
+        report(&Report::Candidate(candidate));
         let Some((marker, node)) = self.marker.as_mut().zip(self.node.as_ref()) else {
             return;
         };
-        let pod = named.ok().map(|workload| pod_name(workload, node));
+        let pod = candidate.ok().map(|workload| pod_name(workload, node));
         let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
         let is_settling = !self.has_read_node || since.is_some_and(|since| since < SETTLING);
         if pod.is_none() && is_settling {
@@ -155,24 +155,24 @@ impl Publisher {
     }
 
     /// The container of the VM whose pod has the label.
-    fn marked_container(&self, assessment: &Assessment) -> Option<CgroupId> {
+    fn labelled_container(&self, assessment: &Assessment) -> Option<CgroupId> {
         let (marker, node) = self.marker.as_ref().zip(self.node.as_ref())?;
-        let is_marked = |container: &&ContainerScore| {
+        let is_labelled = |container: &&ContainerScore| {
             let workload = container.workload.as_deref();
-            workload.is_some_and(|workload| marker.has_marked(&pod_name(workload, node)))
+            workload.is_some_and(|workload| marker.has_label(&pod_name(workload, node)))
         };
-        let marked = assessment.score.containers.iter().find(is_marked)?;
-        Some(marked.cgroup.id)
+        let labelled = assessment.score.containers.iter().find(is_labelled)?;
+        Some(labelled.cgroup.id)
     }
 
     /// Continues from the Node's values if they are fresh. Values with another basis are not
-    /// comparable, so only their level is kept. A contended node then stays marked during an
+    /// comparable, so only their level is kept. A contended node then keeps its level during an
     /// upgrade of the agent, until scores with the new basis change the level. If neither a label nor
-    /// taints show it, it was at least medium if a pod is marked as the one to move first.
+    /// taints show it, it was at least medium if a pod has the label of a candidate.
     fn adopt(
         &mut self,
         keys: &NodeKeys,
-        is_marked: bool,
+        has_candidate: bool,
         score: &NodeScore,
         report: &mut impl FnMut(&Report<'_>),
     ) {
@@ -185,7 +185,7 @@ impl Publisher {
         let Freshness::Fresh { age } = age else { return };
         self.adopted_at = Some(score.moment.at);
         let level = Level::from_labels(prefix, &keys.metadata.labels);
-        let by_mark = if is_marked { Level::Medium } else { Level::Low };
+        let by_mark = if has_candidate { Level::Medium } else { Level::Low };
         let level =
             level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
         if found.basis != score.basis {
