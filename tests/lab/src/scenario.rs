@@ -78,8 +78,6 @@ pub struct Exemption {
 pub enum Compare {
     /// CPU: the demand-weighted mean of all VMs, in place of their upper quartile.
     AllVms,
-    /// I/O: the score with sleep in I/O as the kernel counts it. Here it also decides the side.
-    Sleep,
 }
 
 /// A score of the agent that the lab judges.
@@ -497,7 +495,6 @@ mod tests {
                 assert!(error.is_none_or(|error| error <= 0.3), "{}", scenario.name);
                 let fits = |compare: &Compare| match compare {
                     Compare::AllVms => *score == Score::RunDelay,
-                    Compare::Sleep => *score == Score::Io,
                 };
                 assert!(compare.as_ref().is_none_or(fits), "{}", scenario.name);
             }

@@ -170,7 +170,6 @@ pub fn notes(records: &[&Record], scores: &[Score], text: &mut String) {
                 error.map_or_else(String::new, |error| format!(", error of at most {error}"));
             let of = match compare {
                 Some(Compare::AllVms) => ", mean of all VMs",
-                Some(Compare::Sleep) => ", compared with sleep",
                 None => "",
             };
             let _ = writeln!(text, "\n† {name}{bound}{of}: {why}");

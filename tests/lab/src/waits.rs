@@ -56,11 +56,6 @@ pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     })
 }
 
-/// The same of sleep alone, which leaves native AIO out.
-pub fn by_sleep(record: &Record, resource: Resource) -> f64 {
-    of_all(record, resource, |name, pod| slept(record, resource, name, pod))
-}
-
 fn slept(record: &Record, resource: Resource, name: &str, pod: &Pod) -> Option<f64> {
     let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
     beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))

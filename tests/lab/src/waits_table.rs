@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::record::Record;
-use crate::scenario::{Compare, Exemption, Score};
+use crate::scenario::Score;
 use crate::table::notes;
 use crate::taskstats::Delays;
 use crate::truth::mean;
@@ -31,8 +31,6 @@ struct Cell {
     truth: f64,
     score: Option<f64>,
     node: f64,
-    /// What the score is judged by: truth, or what VMs slept in I/O.
-    judged: f64,
 }
 
 /// The names of the columns.
@@ -86,13 +84,7 @@ impl Cell {
         let scores: Vec<f64> =
             snapshots.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
         let truth = waits::by_delays(record, resource);
-        let judged = match record.exemption(score_of(resource)) {
-            Some(Exemption { compare: Some(Compare::Sleep), .. }) => {
-                waits::by_sleep(record, resource)
-            }
-            _ => truth,
-        };
-        Self { truth, score: mean(&scores), node: node_some(record, resource), judged }
+        Self { truth, score: mean(&scores), node: node_some(record, resource) }
     }
 
     /// Whether the scenario uses the resource at all.
@@ -113,7 +105,7 @@ impl Cell {
 
     fn judge(&self, record: &Record, resource: Resource, failures: &mut Vec<String>) {
         let exemption = record.exemption(score_of(resource));
-        let Self { judged: truth, score, .. } = *self;
+        let Self { truth, score, .. } = *self;
         let what = format!("{}, {}: truth {truth:.3}", record.scenario.name, key(resource));
         let no_contention = record.scenario.no_contention;
         if no_contention && exemption.is_none() && truth >= NO_CONTENTION_TRUTH {
@@ -150,15 +142,13 @@ fn errors(resource: Resource, cells: &[Cell], text: &mut String, failures: &mut 
     };
     let (mean_error, largest) = absolute(&Cell::error);
     let (node, _) = absolute(&|cell| Some(cell.node - cell.truth));
-    let (judged, _) = absolute(&|cell| Some(cell.score? - cell.judged));
     let _ = writeln!(
         text,
-        "- {key}: mean error {mean_error:.3} over {} scenarios, largest {largest:.3}; {judged:.3} where \
-         exempted scenarios are compared with sleep; node some {node:.3}",
+        "- {key}: mean error {mean_error:.3} over {} scenarios, largest {largest:.3}; node some {node:.3}",
         cells.iter().filter(|cell| cell.counts()).count()
     );
-    if judged > MEAN_ERROR {
-        failures.push(format!("{key}: mean error {judged:.3}, more than {MEAN_ERROR}"));
+    if mean_error > MEAN_ERROR {
+        failures.push(format!("{key}: mean error {mean_error:.3}, more than {MEAN_ERROR}"));
     }
 }
 
