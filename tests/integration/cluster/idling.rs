@@ -75,9 +75,10 @@ impl Idle {
             assert_eq!(values(&series, "psi_agent_cgroups")[0].value, 0.0, "{node}");
         }
         let log = agent.log();
-        let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
-        assert_eq!(warnings.len(), 1, "{node}: {log}");
-        assert!(warnings[0].contains(self.remedy), "{node}: {log}");
+        let is_problem = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+        let problems: Vec<&str> = log.lines().filter(is_problem).collect();
+        assert_eq!(problems.len(), 1, "{node}: {log}");
+        assert!(problems[0].contains(self.remedy), "{node}: {log}");
     }
 }
 
