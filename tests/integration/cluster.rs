@@ -21,7 +21,6 @@ mod in_cluster;
 mod kubevirt;
 mod kustomizations;
 mod lab;
-mod lab_guests;
 mod lab_scenarios;
 pub(crate) mod manifests;
 mod newer_prometheus;
