@@ -111,7 +111,7 @@ fn a_node_that_cannot_be_scored_gets_no_value_and_its_agent_stays() {
     let plain = || Command::new(BINARY);
     let (cgroup1, empty, proc) = (cgroup1_files(), Folder::new("empty"), proc_without_pressure());
     let own = OwnCgroup::new("idling");
-    let boot = "boot the node with systemd.unified_cgroup_hierarchy=1";
+    let boot = "boot with systemd.unified_cgroup_hierarchy=1";
     let old = start("node-old", plain(), &["--cgroup-root", cgroup1.text(), "--scope", "all"]);
     let bare = start("node-empty", plain(), &["--cgroup-root", empty.text()]);
     let unmounted = start("node-unmounted", without_cgroup2(), &[]);

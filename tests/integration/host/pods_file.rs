@@ -61,7 +61,8 @@ fn series_wait_for_their_labels_and_unmatched_cgroups_are_counted() {
     // Two pods, and four containers in them.
     assert_eq!(gauge(&agent, "psi_agent_cgroups_without_pod"), 6.0);
 
-    pods.write(&pods_of_the_case().replace("9999abcd", "8888abcd"));
+    let others = pods_of_the_case().replace("9999abcd", "8888abcd").replace("dddd", "eeee");
+    pods.write(&others);
     wait_for("labels", LIMIT, || {
         (containers(&agent) == ["compute", "guest-console-log"]).then_some(())
     });
