@@ -10,8 +10,9 @@ use std::thread;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use crate::counters::text;
 use crate::load::now;
-use crate::record::{Answer, PublishedScore, text};
+use crate::record::{Answer, PublishedScore};
 use crate::scenario::Scenario;
 use crate::tree;
 

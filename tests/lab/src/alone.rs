@@ -6,10 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
+use crate::counters::{delays, text, threads};
 use crate::load::{now, sleep_until};
 use crate::node;
 use crate::process::{report_of, start_load, work_of};
-use crate::record::{Alone, delays, text, threads};
+use crate::record::Alone;
 use crate::scenario::{Pod, Scenario};
 use crate::taskstats::{Delays, Taskstats};
 use crate::tree::PodTree;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::record::text;
+use crate::counters::text;
 use crate::scenario::Disk;
 
 /// Its serial number.

@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use crate::agent::Agents;
 use crate::alone;
 use crate::clock::shorten_turns;
+use crate::counters::{
+    Cgroup, MemoryIo, Node, PodCounters, Point, delays, emulator_threads, text, threads,
+};
 use crate::kvm_run;
 use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, report_of, start_load, work_of};
 use crate::progress::{LoadReport, Windows};
-use crate::record::{
-    Cgroup, Guests, MemoryIo, Node, PodCounters, Point, Record, delays, emulator_threads, text,
-    threads,
-};
+use crate::record::{Guests, Record};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};

@@ -7,8 +7,9 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
+use crate::counters::{Point, text};
 use crate::load::clock;
-use crate::record::{Point, Record, text};
+use crate::record::Record;
 
 /// How often the CPUs are read.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -9,13 +9,14 @@ use std::process::Child;
 use anyhow::{Context, ensure};
 
 use crate::agent::Agents;
+use crate::counters::Point;
 use crate::guest::{PODS_FILE, always, read_point, replace_pods_file};
 use crate::kvm::{GuestProgress, Vm};
 use crate::kvm_truth::{Needs, is_slowed_by_itself, needs};
 use crate::load::{clock, now, sleep_until};
 use crate::node;
 use crate::process::{finish, start_load};
-use crate::record::{Answer, GuestAlone, Guests, Point, Record};
+use crate::record::{Answer, GuestAlone, Guests, Record};
 use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};

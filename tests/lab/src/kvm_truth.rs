@@ -9,9 +9,10 @@
 //! All windows are in real time on a machine that may be busy, which slows its emulated CPUs down. So the
 //! work is that of a second for which a busy CPU of the node really runs on that machine. Pure.
 
+use crate::counters::Point;
 use crate::kvm::GuestProgress;
 use crate::rates::scored;
-use crate::record::{GuestAlone, Point, Record};
+use crate::record::{GuestAlone, Record};
 use crate::scenario::{Pod, Scenario};
 use crate::truth::{mean, of_node};
 use crate::waits::{self, Resource, judged};
@@ -24,7 +25,7 @@ pub enum Needs {
     Io,
 }
 
-/// What the VMs of a scenario need: the first of them has to tell.
+/// What the loads of a scenario's guests need. All guests of a scenario need the same.
 pub fn needs(scenario: &Scenario) -> Needs {
     let first = scenario.pods.iter().find(|pod| pod.guest.is_some());
     first.map_or(Needs::Cpu, |pod| match (pod.load.memory, pod.load.io) {

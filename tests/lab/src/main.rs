@@ -8,6 +8,7 @@ mod alone;
 mod awake;
 mod clock;
 mod compare;
+mod counters;
 mod disk_load;
 mod disks;
 mod guest;

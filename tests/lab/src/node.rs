@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use anyhow::{Context, ensure};
 use nix::mount::{MsFlags, mount};
 
+use crate::counters::text;
 use crate::disks;
 use crate::kvm_truth::{Needs, needs};
-use crate::record::text;
 use crate::scenario::{Scenario, Swap};
 use crate::tree;
 

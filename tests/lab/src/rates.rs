@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Node, PodCounters, Point, Pressures, Record};
+use crate::counters::{Node, PodCounters, Point, Pressures};
+use crate::record::Record;
 use crate::scenario::{JUDGED_FROM, Pod};
 
 /// A pod between two points; times are shares of it, or CPUs where they add up over CPUs.

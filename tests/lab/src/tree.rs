@@ -13,8 +13,8 @@ use cgroups_rs::fs::memory::{MemController, SetMemory};
 use cgroups_rs::fs::{Cgroup, MaxValue};
 use serde_json::{Value, json};
 
+use crate::counters::text;
 use crate::disks;
-use crate::record::text;
 use crate::scenario::{IoLimit, MemoryLimit, Pod};
 
 const MOUNT: &str = "/sys/fs/cgroup";

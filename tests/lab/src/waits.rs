@@ -22,8 +22,9 @@
 //! lost work, since a writer to the page cache can wait here and there and still do all its work. Delay
 //! accounting does not see the sleep above `memory.high` either, which is always an own limit.
 
+use crate::counters::{PodCounters, Point};
 use crate::rates::scored;
-use crate::record::{Alone, PodCounters, Point, Record};
+use crate::record::{Alone, Record};
 use crate::scenario::{How, Io, JUDGED_FROM, Pod};
 use crate::taskstats::Delays;
 use crate::truth::of_node;

@@ -1,7 +1,8 @@
 //! Other rules of memory and I/O from the same records: the node's own pressure, and the busy time of its
 //! disks. Pure.
 
-use crate::record::{MemoryIo, PodCounters, Pressures, Record};
+use crate::counters::{MemoryIo, PodCounters, Pressures};
+use crate::record::Record;
 use crate::waits::{Resource, judged, of_all};
 
 /// `some` of the whole node.
