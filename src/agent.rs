@@ -78,7 +78,10 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
         assessments: assessed,
         adopted,
         metrics: Arc::clone(&metrics),
-        start_message: format!("Reading {cgroups}; CPU wait by {cpu_wait}; serving {}", server.url),
+        start_message: format!(
+            "Started; cgroups: {cgroups}; CPU wait time: {cpu_wait}; serving {}",
+            server.url
+        ),
     };
     let service = AgentService {
         identity: node_identity(&source.pods(), score),

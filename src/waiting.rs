@@ -73,7 +73,7 @@ pub struct Measurement {
     /// CPUs in use.
     pub used: Option<f64>,
     pub limits: Option<CpuLimits>,
-    /// Memory in use, bytes; `None` while no task of the node waits for memory.
+    /// Memory in use and swapped out, bytes; `None` while no task of the node waits for memory.
     pub memory: Option<f64>,
     pub pressure: PerResource<PressureShares>,
     pub waits: PerResource<WaitResult>,

@@ -123,8 +123,8 @@ static VM: &[VmFamily] = families! {
     "psi_agent_vmi_relief_cpus" = |vm, lines| if let Some(relief) = vm.relief {
             lines.write(&[vm.namespace, vm.name], Float(relief.cpus));
         },
-        "CPUs' worth of waiting that would end if the VM left the node: its own, and that of the \
-         other VMs.";
+        "CPUs' worth of waiting for CPUs and memory that would end if the VM left the node: its \
+         own, and that of the other VMs.";
     "psi_agent_vmi_score_without_ratio" = |vm, lines| if let Some(relief) = vm.relief {
             lines.write(&[vm.namespace, vm.name], Float(relief.score_without.get()));
         },

@@ -158,6 +158,15 @@ mod tests {
     }
 
     #[test]
+    fn swaps_are_named_as_in_diskstats_and_files_are_omitted() {
+        let text = "Filename\t\t\tType\t\tSize\tUsed\tPriority\n\
+                    /dev/nvme0n1p2  partition\t8388604\t\t0\t\t-2\n\
+                    /swapfile  file\t\t1048572\t\t0\t\t-3\n/dev/dm-1  partition 4 0 -4\n";
+        assert_eq!(parse_swaps(text.as_bytes()), Ok(vec!["nvme0n1p2".into(), "dm-1".into()]));
+        assert_eq!(parse_swaps(b""), Ok(vec![]));
+    }
+
+    #[test]
     fn meminfo_is_converted_to_bytes() {
         let text = "MemTotal:       24676204 kB\nHugePages_Total:       0\nSwapFree:  0 kB\n";
         let memory = parse_meminfo(text.as_bytes()).unwrap();

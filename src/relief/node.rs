@@ -26,7 +26,7 @@ pub(super) struct Demand {
     pub(super) weight: f64,
     /// CPUs on which it may run; `None` for all.
     pub(super) cpuset: Option<Arc<CpuSet>>,
-    /// Memory in use, bytes; `None` where it is unknown.
+    /// Memory in use and swapped out, bytes; `None` where it is unknown.
     pub(super) memory: Option<f64>,
     /// CPUs' worth of time that it waited for memory because of the node.
     pub(super) memory_waiting: f64,

@@ -127,7 +127,9 @@ impl Readings {
             let read = files.read(|buffer| dirs.container.memory_current(buffer));
             let swapped = files.read(|buffer| dirs.container.memory_swap_current(buffer)).flatten();
             self.memory.in_use = match read {
-                Some(Some(bytes)) => MemoryInUse::Bytes(bytes + swapped.unwrap_or_default()),
+                Some(Some(bytes)) => {
+                    MemoryInUse::Bytes(bytes.saturating_add(swapped.unwrap_or_default()))
+                }
                 Some(None) => MemoryInUse::NotRead,
                 None => MemoryInUse::Unreadable,
             };
