@@ -71,8 +71,9 @@ impl<'a> Workloads<'a> {
             if matches!(kind, Some(Kind::UnitVm | Kind::Unit)) {
                 units.insert(Path::new(path));
             }
-            let workload = || found.workload().cloned();
-            all.extend(kind.map(|kind| Member { kind, dir, workload: workload() }));
+            if let Some(kind) = kind {
+                all.push(Member { kind, dir, workload: found.workload().cloned() });
+            }
         }
         Self { pods, all }
     }
