@@ -100,12 +100,14 @@ impl<'a> Lines<'a> {
     }
 
     /// Writes a series whose labels are rendered, with the space that follows them.
+    #[inline]
     pub fn write_rendered(&mut self, labels: [&[u8]; 3], number: Number) {
         self.write_name();
         labels.into_iter().for_each(|part| self.text.extend_from_slice(part));
         write_number(self.text, number);
     }
 
+    #[inline]
     fn write_name(&mut self) {
         let Self { name, help, kind, .. } = *self;
         let mut push = |part: &str| self.text.extend_from_slice(part.as_bytes());
@@ -134,6 +136,7 @@ pub fn push_label(text: &mut Vec<u8>, name: &str, value: &str) {
 
 /// The number and the end of its line. Seconds are written in fixed point, which is exact: they
 /// parse as the `f64` that dividing the microseconds by 1e6 gives.
+#[inline]
 fn write_number(text: &mut Vec<u8>, number: Number) {
     let mut digits = itoa::Buffer::new();
     match number {
