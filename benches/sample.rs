@@ -139,7 +139,7 @@ fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
             ("by run delay", &mut || step(&mut run_delay)),
         ],
     );
-    assert!((1..PODS).contains(&waiting.waiting()), "no VM waits");
+    assert!((1..PODS).contains(&waiting.most_waiting()), "no VM waits");
     assert_eq!(run_delay.read(), PODS);
     turns
 }

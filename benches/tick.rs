@@ -36,6 +36,7 @@ pub(crate) struct Node {
     last: Option<Tick>,
     clock: SteppedClock,
     ticks: u32,
+    most_waiting: usize,
     host_proc: HostProc,
     own: OwnCgroup,
 }
@@ -72,6 +73,7 @@ impl Node {
             last: None,
             clock,
             ticks: 0,
+            most_waiting: 0,
             host_proc,
             own,
         }
@@ -86,6 +88,7 @@ impl Node {
 
     /// Lets the started commands compete for their CPU, once a round.
     pub(crate) fn prepare(&mut self) {
+        self.most_waiting = self.most_waiting.max(self.waiting());
         if self.ticks.is_multiple_of(TICKS_A_ROUND) {
             std::thread::sleep(WAIT);
         }
@@ -109,10 +112,15 @@ impl Node {
         read - scored.hidden_threads
     }
 
-    /// The number of VMs that waited for a CPU before the last tick.
-    pub(crate) fn waiting(&self) -> usize {
-        let scored = self.last.as_ref().unwrap().scored.as_ref().unwrap();
-        let waits = scored.measurements.iter().filter_map(|vm| vm.waits.cpu.ok());
+    /// The most VMs that waited for a CPU before one of the ticks.
+    pub(crate) fn most_waiting(&self) -> usize {
+        self.most_waiting
+    }
+
+    fn waiting(&self) -> usize {
+        let scored = self.last.as_ref().and_then(|tick| tick.scored.as_ref());
+        let vms = scored.into_iter().flat_map(|scored| &scored.measurements);
+        let waits = vms.filter_map(|vm| vm.waits.cpu.ok());
         waits.filter(|wait| wait.node.get() > 0.0).count()
     }
 }
@@ -142,7 +150,7 @@ impl SteppedClock {
 fn make_vm(own: &OwnCgroup, vm: usize) -> Pod {
     let statuses = ["compute", "guest-console-log"].iter().zip(0..).map(|(name, container)| {
         own.make(&cgroup_of(vm, container));
-        json!({"name": name, "containerID": format!("containerd://{}", id_of(container))})
+        json!({"name": name, "containerID": format!("containerd://{}", id_of(vm, container))})
     });
     let statuses: Vec<_> = statuses.collect();
     let uid = format!("{vm:08}-0000-4000-8000-000000000000");
@@ -161,10 +169,10 @@ fn make_vm(own: &OwnCgroup, vm: usize) -> Pod {
 pub(crate) fn cgroup_of(vm: usize, container: usize) -> String {
     format!(
         "kubepods.slice/kubepods-pod{vm:08}_0000_4000_8000_000000000000.slice/cri-containerd-{}.scope",
-        id_of(container)
+        id_of(vm, container)
     )
 }
 
-fn id_of(container: usize) -> String {
-    format!("{container:064}")
+fn id_of(vm: usize, container: usize) -> String {
+    format!("{:064}", vm * 2 + container)
 }
