@@ -2,7 +2,7 @@
 //! part of a tick. `docs/score.md` explains it.
 
 mod absence;
-mod quartile;
+mod worst_half;
 
 mod smoothing;
 
@@ -20,8 +20,8 @@ use crate::sample::{NodeRates, Tick};
 use crate::waiting::series::PressureShares;
 use crate::waiting::{CpuSource, Measurement, Population, Ratio, Wait, WaitResult};
 pub use absence::{Absence, MissingScore};
-pub use quartile::Quartile;
 pub use smoothing::MovingAverage;
+pub use worst_half::WorstHalf;
 
 /// The estimator's source and version: values of different bases are not comparable. Every change
 /// of the estimator needs a new version.
@@ -53,8 +53,8 @@ pub struct NodeScore {
     pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// CPU ready of the VM that `contention.cpu` is taken from, smoothed: share of its busy vCPUs'
-    /// time.
+    /// CPU ready of the half of the demand that `contention.cpu` is the mean of, smoothed: share of
+    /// busy vCPUs' time.
     pub cpu_ready: Option<Ratio>,
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
@@ -307,8 +307,8 @@ impl ContainerScore {
 
 impl NodeContention {
     fn of(tick: &Tick) -> Self {
-        let cpu = quartile(Resource::Cpu, tick);
-        let stall = |resource| Ok(quartile(resource, tick)?.contention);
+        let cpu = worst_half(Resource::Cpu, tick);
+        let stall = |resource| Ok(worst_half(resource, tick)?.contention);
         Self {
             contention: PerResource {
                 cpu: cpu.map(|cpu| cpu.contention),
@@ -320,7 +320,7 @@ impl NodeContention {
     }
 }
 
-fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
+fn worst_half(resource: Resource, tick: &Tick) -> Result<WorstHalf, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
     if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
@@ -334,21 +334,17 @@ fn quartile(resource: Resource, tick: &Tick) -> Result<Quartile, Absence> {
     let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
-    let quartile = match resource {
-        Resource::Cpu => {
-            #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
-            let cpus = tick.node.cpus.unwrap_or(1) as f64;
-            Quartile::of_cpu(known, cpus, steal_share(&tick.node).unwrap_or(0.0))
-        }
-        Resource::Memory | Resource::Io => Quartile::of(known),
+    let worst = match resource {
+        Resource::Cpu => WorstHalf::of_cpu(known, steal_share(&tick.node).unwrap_or(0.0)),
+        Resource::Memory | Resource::Io => WorstHalf::of(known),
     };
-    if is_empty && waits().len() > 0 || quartile.may_be_exceeded_by(unknown) {
+    if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {
         return Err(Absence::HiddenContainers);
     }
-    if resource == Resource::Io && quartile.demand == 0.0 && waits().len() > 0 {
+    if resource == Resource::Io && worst.demand == 0.0 && waits().len() > 0 {
         return Err(Absence::OwnLimits);
     }
-    Ok(quartile)
+    Ok(worst)
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.

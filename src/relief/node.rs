@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::sharing::{Want, fair_shares};
 use crate::contract::Level;
 use crate::kernel::limits::CpuSet;
-use crate::score::Quartile;
+use crate::score::WorstHalf;
 use crate::waiting::{Ratio, Wait};
 
 /// `cpu.weight` of a cgroup that has none.
@@ -198,7 +198,7 @@ impl Node {
         let waits = scored().filter_map(|allocated| {
             Wait::of_cpu(allocated.cpus, allocated.waiting(), Ratio::ZERO, Ratio::ZERO)
         });
-        let cpu = Quartile::of_cpu(waits.collect(), f64::from(self.cpus), self.steal);
+        let cpu = WorstHalf::of_cpu(waits.collect(), self.steal);
         Contention {
             cpu: cpu.contention,
             cpu_ready: cpu.ready,
@@ -222,7 +222,7 @@ impl Node {
             let share = Ratio::of(demand.memory_contention * (1.0 - freed), 1.0)?;
             Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
-        (Quartile::of(waits.collect()).contention, waiting * (1.0 - freed))
+        (WorstHalf::of(waits.collect()).contention, waiting * (1.0 - freed))
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.

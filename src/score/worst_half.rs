@@ -1,0 +1,116 @@
+//! Reduces the waiting of many workloads to that of the node: the mean over the half of their demand
+//! that waits most. It changes continuously with each workload's waiting and demand, so that no small
+//! difference decides.
+
+use crate::waiting::Wait;
+
+/// Share of all demand that is averaged.
+const HALF: f64 = 0.5;
+
+/// Least demand that is averaged, in CPUs: less than this, of VMs that are nearly idle, is not worth
+/// a move.
+const LEAST_CPUS: f64 = 0.5;
+
+/// Share of all demand whose waiting may be unknown.
+const UNKNOWN: f64 = 0.25;
+
+/// The waiting of a node's workloads for one resource.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WorstHalf {
+    /// Mean contention of the half of the demand that has the highest.
+    pub contention: f64,
+    /// Mean CPU ready of the same demand.
+    pub ready: f64,
+    /// Demand of all workloads.
+    pub demand: f64,
+}
+
+impl WorstHalf {
+    /// For memory or I/O. All are 0 without demand.
+    pub fn of(waits: Vec<Wait>) -> Self {
+        Self::of_at_least(0.0, waits)
+    }
+
+    /// For CPU, on a node whose hypervisor gave this share of its demand to other guests. Steal delays
+    /// the part of the demand that does not wait for this node.
+    pub fn of_cpu(waits: Vec<Wait>, steal: f64) -> Self {
+        let Self { contention, ready, demand } = Self::of_at_least(LEAST_CPUS, waits);
+        let demanded = (demand * HALF / LEAST_CPUS).min(1.0);
+        let with_steal = |waiting: f64| 1.0 - (1.0 - waiting) * (1.0 - steal * demanded);
+        Self { contention: with_steal(contention), ready: with_steal(ready), demand }
+    }
+
+    fn of_at_least(least: f64, mut waits: Vec<Wait>) -> Self {
+        let demand: f64 = waits.iter().map(|wait| wait.demand).sum();
+        let half = (HALF * demand).max(least);
+        waits.sort_by(|a, b| b.contention.get().total_cmp(&a.contention.get()));
+        let (mut left, mut contention, mut ready) = (half, 0.0, 0.0);
+        for wait in waits {
+            let part = wait.demand.min(left);
+            left -= part;
+            contention += part * wait.contention.get();
+            ready += part * wait.node.get();
+        }
+        let mean = |sum: f64| if half > 0.0 { (sum / half).clamp(0.0, 1.0) } else { 0.0 };
+        Self { contention: mean(contention), ready: mean(ready), demand }
+    }
+
+    /// Whether the waiting of so much demand is unknown that the mean of the others says too little.
+    pub fn is_undecided_by(&self, unknown: f64) -> bool {
+        unknown > 0.0 && unknown >= UNKNOWN * (self.demand + unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::waiting::Ratio;
+
+    /// Workloads with these contentions and demands.
+    fn waits(weighted: impl IntoIterator<Item = (f64, f64)>) -> Vec<Wait> {
+        let wait = |(value, weight)| {
+            Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::of(value, 1.0).unwrap(), weight)
+        };
+        weighted.into_iter().map(wait).collect()
+    }
+
+    fn contention(weighted: impl IntoIterator<Item = (f64, f64)>) -> f64 {
+        (WorstHalf::of(waits(weighted)).contention * 1e6).round() / 1e6
+    }
+
+    #[test]
+    fn the_half_of_the_demand_that_waits_most_is_averaged() {
+        let equal = |values: &[f64]| contention(values.iter().map(|&value| (value, 1.0)));
+        assert_eq!([equal(&[]), contention([(0.4, 0.0)])], [0.0; 2]);
+        assert_eq!([equal(&[0.4]), equal(&[0.0, 0.4])], [0.4; 2]);
+        assert_eq!(equal(&[0.1, 0.9, 0.3, 0.2]), 0.6);
+        // A calm VM that arrives changes it by as much as it is larger.
+        assert_eq!([equal(&[0.6, 0.0, 0.0]), equal(&[0.6, 0.0, 0.0, 0.0])], [0.4, 0.3]);
+    }
+
+    #[test]
+    fn weight_decides_and_not_the_number() {
+        let small = |count| std::iter::repeat_n((0.0, 0.1), count);
+        // A starved large VM among small ones decides. A small one among large ones does not, and
+        // idle ones do not change the result.
+        assert_eq!(contention(small(20).chain([(0.8, 4.0)])), 0.8);
+        assert_eq!(contention([(1.0, 0.05), (0.0, 0.95)]), 0.1);
+        assert_eq!(contention([(1.0, 0.01), (0.0, 0.99)]), 0.02);
+        let idle = std::iter::repeat_n((0.0, 0.0), 50);
+        assert_eq!(contention(idle.chain([(0.5, 1.0)])), 0.5);
+    }
+
+    #[test]
+    fn little_demand_for_cpus_counts_in_part() {
+        let cpu = |demand| WorstHalf::of_cpu(waits([(0.5, demand)]), 0.0).contention;
+        assert_eq!([0.0, 0.1, 0.5, 1.0, 4.0].map(cpu), [0.0, 0.1, 0.5, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn steal_comes_on_top_of_what_workloads_wait_for() {
+        let with_steal = |demand| WorstHalf::of_cpu(waits([(0.5, demand)]), 0.2);
+        let WorstHalf { contention, ready, .. } = with_steal(1.0);
+        assert_eq!((contention, ready), (0.6, 0.6));
+        assert_eq!(with_steal(0.0).contention, 0.0);
+    }
+}
