@@ -47,36 +47,6 @@ pub struct Scored {
     pub hidden_threads: usize,
 }
 
-impl Tick {
-    /// A tick of a node with this number of CPUs on which these VMs run, and nothing else.
-    pub fn of_vms(
-        moment: Moment,
-        window: Duration,
-        cpus: u32,
-        measurements: Vec<Measurement>,
-    ) -> Self {
-        let used: f64 = measurements.iter().filter_map(|measured| measured.used).sum();
-        let none = PressureShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
-        Self {
-            moment,
-            window: Some(window),
-            took: Duration::ZERO,
-            cpu_source: CpuSource::RunDelay,
-            node: NodeRates {
-                pressure: PerResource::by(|_| none),
-                reports: PerResource::by(|_| true),
-                cpus: Some(u64::from(cpus)),
-                utilization: Ratio::of(used, f64::from(cpus)),
-                steal: Some(Ratio::ZERO),
-                memory_utilization: None,
-            },
-            scored: Some(Scored { population: Population::Vms, measurements, hidden_threads: 0 }),
-            others: Vec::new(),
-            report: PassReport::default(),
-        }
-    }
-}
-
 /// Rates of the node between two ticks or two scrapes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRates {
