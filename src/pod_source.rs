@@ -24,10 +24,12 @@ const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
-pub async fn connect(source: &PodSource) -> anyhow::Result<Option<OwnNode>> {
-    match source {
+pub async fn connect(source: &SourceFlags) -> anyhow::Result<Option<OwnNode>> {
+    match source.pods() {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
-        PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
+        PodSource::Cluster(name) => {
+            OwnNode::connect(source.api.kubeconfig.as_ref(), name).await.map(Some)
+        }
     }
 }
 
@@ -105,7 +107,7 @@ async fn follow_file(
 
 /// The pods now; `None` where there is no source of pods.
 pub fn read_now(source: &SourceFlags) -> anyhow::Result<Option<PodIndex>> {
-    block_on(async { list(source, connect(&source.pods()).await?.as_ref()).await })
+    block_on(async { list(source, connect(source).await?.as_ref()).await })
 }
 
 fn log_skipped(error: UndecodablePod) {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::client::cluster::Cluster;
 use crate::client::flags::ApiFlags;
 use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
@@ -57,7 +56,8 @@ pub enum PodSource {
     /// None: the agent runs stand-alone on a host.
     Standalone,
     File(PathBuf),
-    Cluster(Cluster),
+    /// The API server, for the Node of this name.
+    Cluster(String),
 }
 
 /// The cgroups that are read.
@@ -85,10 +85,7 @@ impl SourceFlags {
     pub fn pods(&self) -> PodSource {
         match (&self.pods_file, &self.node_name) {
             (Some(file), _) => PodSource::File(file.clone()),
-            (None, Some(node_name)) => PodSource::Cluster(Cluster {
-                kubeconfig: self.api.kubeconfig.clone(),
-                node_name: node_name.clone(),
-            }),
+            (None, Some(node_name)) => PodSource::Cluster(node_name.clone()),
             (None, None) => PodSource::Standalone,
         }
     }

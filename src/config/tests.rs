@@ -1,7 +1,6 @@
 use clap::Parser;
 
 use super::*;
-use crate::client::cluster::Cluster;
 use crate::contract::Level;
 use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
@@ -121,8 +120,7 @@ fn a_cluster_needs_a_node_name_and_a_node_name_a_cluster() {
     assert!(with_account("psi-agent run").is_err());
     assert_eq!(with_account("psi-agent run --node-name n"), Ok(()));
     let node = run(&format!("{cluster} --node-name n")).source.pods();
-    let expected = Cluster { kubeconfig: Some("c".into()), node_name: "n".into() };
-    assert_eq!(node, PodSource::Cluster(expected));
+    assert_eq!(node, PodSource::Cluster("n".into()));
     assert_eq!(run("psi-agent").source.pods(), PodSource::Standalone);
 }
 
