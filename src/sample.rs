@@ -102,20 +102,27 @@ pub enum Detail {
     Everything,
 }
 
-/// Groups of files that an export pass reads besides pressure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Groups {
-    /// `cpu.stat`.
-    pub cpu: bool,
-    /// `memory.current`, `memory.stat` and similar files.
-    pub memory: bool,
-    /// `io.stat`.
-    pub io: bool,
-    /// `cgroup.procs`, `pids.*`.
-    pub processes: bool,
-    /// `cpu.max`, `cpu.weight`, `memory.max`.
-    pub spec: bool,
+/// A group of exported families, selected by `--families`. It also selects the files that an export
+/// pass reads besides pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+pub enum FamilyGroup {
+    /// container_pressure_*
+    Pressure,
+    /// container_cpu_*
+    Cpu,
+    /// container_memory_*, container_oom_events_total
+    Memory,
+    /// container_fs_*
+    Io,
+    /// container_processes, container_threads, container_threads_max
+    Processes,
+    /// container_spec_*, container_start_time_seconds
+    Spec,
+    /// node_pressure_*
+    Node,
 }
+
+pub type Groups = Vec<FamilyGroup>;
 
 /// The node, as an export pass reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]

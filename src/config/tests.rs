@@ -2,10 +2,9 @@ use clap::Parser;
 
 use super::*;
 use crate::contract::Level;
-use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::Resource;
-use crate::sample::Groups;
+use crate::sample::FamilyGroup;
 use crate::serve::authorization::{AccessRules, Page};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
@@ -133,7 +132,6 @@ fn flags_without_a_command_are_those_of_run() {
         once("psi-agent once --scope pods --families pressure,node");
     assert!(!source.selection(Some(&export)).everything);
     assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-    assert_eq!(ExportFlags::groups(Some(&export)), Groups::default());
     let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
     assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }
