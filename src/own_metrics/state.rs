@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error_log::ErrorLog;
 use super::results::Results;
-use crate::client::snapshot::AgentStatus;
+use crate::client::snapshot::Agent;
 use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
@@ -19,7 +19,7 @@ const ALERTED_KINDS: [&str; 3] = ["refused", "malformed", "failed"];
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) status: AgentStatus,
+    pub(super) agent: Agent,
     /// Readings of the node by reason, and the time that they took.
     pub(super) passes: BTreeMap<&'static str, (u64, Duration)>,
     pub(super) in_scope: usize,
@@ -62,7 +62,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
         "Cgroup directories without an inotify watch; if there are any, all are rescanned every 5 s.";
     "psi_agent_watch_overflows_total" = |it, lines| lines.write(&[], Whole(it.tree.overflows)),
         "Overflows of the inotify queue, each followed by a rescan of all cgroups.";
-    "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.status.read_errors {
+    "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.agent.read_errors {
             if *count > 0 || ALERTED_KINDS.contains(&&**kind) {
                 lines.write(&[("kind", kind)], Whole(*count));
             }
@@ -85,7 +85,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
     "psi_agent_publishes_total" = |it, lines| it.publishes.write(lines),
         "Attempts to publish the score on the Node, by result.";
     "psi_agent_candidate_info" = |it, lines| if let Some(reason) = it.candidate_reason {
-            let vm = it.status.publish.candidate.as_ref();
+            let vm = it.agent.publish.candidate.as_ref();
             let (namespace, name) = vm.map_or(("", ""), |vm| (&*vm.namespace, &*vm.name));
             let labels = [("namespace", namespace), ("name", name), ("reason", reason)];
             lines.write(&labels, Whole(1));
@@ -118,7 +118,7 @@ pub(super) static PODS: &FamiliesOf<State> = families! {
 /// Metrics of an agent that publishes on a Node.
 pub(super) static PUBLISHING: &FamiliesOf<State> = families! {
     "psi_agent_last_publish_timestamp_seconds" = |it, lines| {
-            let last = it.status.publish.last;
+            let last = it.agent.publish.last;
             lines.write(&[], Whole(last.map_or(0, |last| last.observed_at_ms / 1000)));
         },
         "Unix time of the value that this agent published last, in seconds, 0 if none.";
