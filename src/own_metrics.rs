@@ -21,7 +21,7 @@ use certificates::{CERTIFICATES, certificate_reads};
 use error_log::key_of;
 use process::write_process;
 use results::Results;
-use state::{ALWAYS, PODS, PUBLISHING, State};
+use state::{AGENT, State};
 
 pub mod bridge;
 mod certificates;
@@ -65,7 +65,7 @@ impl OwnMetrics {
     pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
         let mut state = self.state();
         state.agent.publish.mode = Some(mode.into());
-        state.heartbeat = heartbeat;
+        state.heartbeat = (mode == "on").then_some(heartbeat);
         // The alert on failures compares them with the successes.
         state.publishes = Results::from_start(match mode {
             "on" => &[WRITTEN],
@@ -247,13 +247,7 @@ impl OwnMetrics {
     pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
         write_process(chunks);
         let state = self.state();
-        write_families(chunks, ALWAYS, once(&*state));
-        if state.matching.is_some() {
-            write_families(chunks, PODS, once(&*state));
-        }
-        if state.agent.publish.mode.as_deref() == Some("on") {
-            write_families(chunks, PUBLISHING, once(&*state));
-        }
+        write_families(chunks, AGENT, once(&*state));
         write_families(chunks, CERTIFICATES, once(&state.certificates));
     }
 }
