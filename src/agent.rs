@@ -60,7 +60,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
     metrics.set_tls(certificate.is_some());
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
-    let node = pod_source::connect(&source.pods()).await?;
+    let node = pod_source::connect(source).await?;
     let authenticator = match config.access.auth {
         Auth::None => None,
         Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),

@@ -20,7 +20,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, Detail, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
+    CgroupSample, Detail, FamilyGroup, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
@@ -157,7 +157,8 @@ impl Collector {
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = (self.files.clock)();
         self.follow_tree(moment.at);
-        let node = self.node.sample(&self.tree, &mut self.files, self.groups.io);
+        let node =
+            self.node.sample(&self.tree, &mut self.files, self.groups.contains(&FamilyGroup::Io));
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let shown: HashSet<CgroupId> = match detail {
             Detail::Everything => workloads(self.tree.dirs()).map(|dir| dir.cgroup.id).collect(),
@@ -174,7 +175,7 @@ impl Collector {
             let Some(pressure) = state.pressures(files, dir, all, &node.pressure) else {
                 continue;
             };
-            let stats = read_stats(files, dir, self.groups, detail);
+            let stats = read_stats(files, dir, &self.groups, detail);
             let workload = found.workload().cloned();
             let cgroup = Arc::clone(&dir.cgroup);
             let sample = CgroupSample { cgroup, workload, pressure, stats };

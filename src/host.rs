@@ -21,7 +21,7 @@ pub mod finding;
 /// and the current time as the start.
 pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
     let name = match pods {
-        PodSource::Cluster(cluster) => Some(cluster.node_name.clone()),
+        PodSource::Cluster(node_name) => Some(node_name.clone()),
         PodSource::Standalone | PodSource::File(_) => host_name(),
     };
     NodeIdentity {

@@ -33,3 +33,10 @@ pub mod waiting;
 
 pub use psi_agent_client as client;
 pub use psi_agent_contract as contract;
+
+// `measured_vms` names the crate as tests outside of it do.
+#[cfg(test)]
+extern crate self as psi_agent;
+#[cfg(test)]
+#[path = "../tests/integration/support/measured_vms.rs"]
+mod measured_vms;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use strum::VariantNames;
 
 use crate::client::cluster::call::CallError;
-use crate::client::snapshot::{AgentStatus, CandidateName, DatedError, PublishedValue};
+use crate::client::snapshot::{Agent, CandidateName, DatedError, PublishedValue};
 use crate::clock::Moment;
 use crate::contract::Thresholds;
 use crate::kernel::ReadErrorKind;
@@ -21,7 +21,7 @@ use certificates::{CERTIFICATES, certificate_reads};
 use error_log::key_of;
 use process::write_process;
 use results::Results;
-use state::{ALWAYS, PODS, PUBLISHING, State};
+use state::{AGENT, State};
 
 pub mod bridge;
 mod certificates;
@@ -40,8 +40,8 @@ impl Default for OwnMetrics {
     /// The metrics of an agent that has just started: each kind of read error counts from 0.
     fn default() -> Self {
         let read_errors = ReadErrorKind::VARIANTS.iter().map(|kind| ((*kind).into(), 0)).collect();
-        let status = AgentStatus { read_errors, ..AgentStatus::default() };
-        Self(Mutex::new(State { status, ..State::default() }))
+        let agent = Agent { read_errors, ..Agent::default() };
+        Self(Mutex::new(State { agent, ..State::default() }))
     }
 }
 
@@ -64,8 +64,8 @@ impl OwnMetrics {
     /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
     pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
         let mut state = self.state();
-        state.status.publish.mode = Some(mode.into());
-        state.heartbeat = heartbeat;
+        state.agent.publish.mode = Some(mode.into());
+        state.heartbeat = (mode == "on").then_some(heartbeat);
         // The alert on failures compares them with the successes.
         state.publishes = Results::from_start(match mode {
             "on" => &[WRITTEN],
@@ -79,7 +79,7 @@ impl OwnMetrics {
     }
 
     pub fn set_level(&self, level: &'static str) {
-        self.state().status.publish.level = Some(level.into());
+        self.state().agent.publish.level = Some(level.into());
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
@@ -104,16 +104,16 @@ impl OwnMetrics {
         (state.in_scope, state.tree, state.reports) = (report.in_scope, report.tree, Some(reports));
         state.matching = report.matching.or(state.matching);
         if let Some(error) = report.errors.last() {
-            state.status.last_read_error = Some(DatedError::new(error, moment.unix_ms));
+            state.agent.last_read_error = Some(DatedError::new(error, moment.unix_ms));
         }
         for error in &report.errors {
-            *state.status.read_errors.entry(error.kind.into_str().into()).or_default() += 1;
+            *state.agent.read_errors.entry(error.kind.into_str().into()).or_default() += 1;
             let logged = state.error_log.suppressed_before(key_of(error.kind), moment.at);
             if let Some(suppressed) = logged {
                 tracing::warn!(%error, suppressed, "Cannot read");
             }
         }
-        *state.status.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
+        *state.agent.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
     }
 
     /// Records a pod that could not be decoded, and is skipped.
@@ -129,7 +129,7 @@ impl OwnMetrics {
     /// Records that the pods were listed or changed, which ends an earlier error.
     pub fn pods_received(&self) {
         let mut state = self.state();
-        state.status.pods_error = None;
+        state.agent.pods_error = None;
         if state.pod_watch.succeeded() {
             tracing::info!("Receiving pods again");
         }
@@ -139,7 +139,7 @@ impl OwnMetrics {
     /// epoch. Logs the error once until [`OwnMetrics::pods_received`].
     pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
         let mut state = self.state();
-        state.status.pods_error = Some(DatedError::new(error, at_ms));
+        state.agent.pods_error = Some(DatedError::new(error, at_ms));
         if state.pod_watch.failed("failed") {
             tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
         }
@@ -148,9 +148,9 @@ impl OwnMetrics {
     /// A value was published or, with `dry-run`, would have been.
     pub fn published(&self, value: PublishedValue) {
         let mut state = self.state();
-        let is_written = state.status.publish.mode.as_deref() == Some("on");
+        let is_written = state.agent.publish.mode.as_deref() == Some("on");
         state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
-        (state.status.publish.last, state.status.publish.error) = (Some(value), None);
+        (state.agent.publish.last, state.agent.publish.error) = (Some(value), None);
         if state.publishes.succeeded() {
             tracing::info!("The score is published again");
         }
@@ -165,7 +165,7 @@ impl OwnMetrics {
             state.publishes.count(error.into_str());
             return tracing::debug!(%error, "Writing the score again");
         }
-        state.status.publish.error = Some(DatedError::new(error, at_ms));
+        state.agent.publish.error = Some(DatedError::new(error, at_ms));
         if state.publishes.failed(error.into_str()) {
             tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
         }
@@ -190,7 +190,7 @@ impl OwnMetrics {
     /// Sets the VM to move first and the reason for it, or `None` and the reason why there is none.
     pub fn set_candidate(&self, vm: Option<CandidateName>, reason: &'static str) {
         let mut state = self.state();
-        (state.status.publish.candidate, state.candidate_reason) = (vm, Some(reason));
+        (state.agent.publish.candidate, state.candidate_reason) = (vm, Some(reason));
     }
 
     /// Records that the label of the VM to move first was set or removed.
@@ -238,21 +238,16 @@ impl OwnMetrics {
         certificates::record(&mut self.state().certificates, outcome);
     }
 
-    pub fn status(&self) -> AgentStatus {
-        self.state().status.clone()
+    /// What the snapshot shows of it, except for its ticks and whether pods are listed.
+    pub fn status(&self) -> Agent {
+        self.state().agent.clone()
     }
 
     /// Appends the metrics in the text format.
     pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
         write_process(chunks);
         let state = self.state();
-        write_families(chunks, ALWAYS, once(&*state));
-        if state.matching.is_some() {
-            write_families(chunks, PODS, once(&*state));
-        }
-        if state.status.publish.mode.as_deref() == Some("on") {
-            write_families(chunks, PUBLISHING, once(&*state));
-        }
+        write_families(chunks, AGENT, once(&*state));
         write_families(chunks, CERTIFICATES, once(&state.certificates));
     }
 }

@@ -1,15 +1,14 @@
 //! The pods of this node: a watch of the API server, a file that is read when it changes, or none.
 //! After a failure the last list stays in use.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
 
-use crate::client::cluster::{OwnNode, UndecodablePod, WatchEvent, block_on};
+use crate::client::cluster::{OwnNode, WatchEvent, block_on};
+use crate::client::pod::Pod;
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
 use crate::identity::pod_index::PodIndex;
@@ -18,16 +17,15 @@ use crate::sampler::Pods;
 
 mod file;
 
-/// Interval of the checks whether the file of pods has changed.
-const PODS_FILE_INTERVAL: Duration = Duration::from_secs(1);
-
 type Sender = watch::Sender<Option<Arc<PodIndex>>>;
 
 /// The client of the API server; `None` unless pods come from a cluster. Sends no request.
-pub async fn connect(source: &PodSource) -> anyhow::Result<Option<OwnNode>> {
-    match source {
+pub async fn connect(source: &SourceFlags) -> anyhow::Result<Option<OwnNode>> {
+    match source.pods() {
         PodSource::Standalone | PodSource::File(_) => Ok(None),
-        PodSource::Cluster(cluster) => OwnNode::connect(cluster).await.map(Some),
+        PodSource::Cluster(name) => {
+            OwnNode::connect(source.api.kubeconfig.as_ref(), name).await.map(Some)
+        }
     }
 }
 
@@ -44,20 +42,26 @@ pub fn follow(
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
-        tokio::spawn(follow_node(node, index, sender, metrics));
+        let of_skipped = Arc::clone(&metrics);
+        let on_skipped = move |pod: String| of_skipped.pod_skipped(&pod, clock::now().at);
+        tokio::spawn(apply(node.watch_pods(on_skipped), index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
         let modified = file::modified(&path);
         index.replace(&file::read(&path)?);
         sender.send_replace(Some(Arc::new(index.clone())));
-        tokio::spawn(follow_file(path, modified, index, sender, metrics));
+        tokio::spawn(apply(file::watch(path, modified), index, sender, metrics));
     }
     Ok(pods)
 }
 
-async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics: Arc<OwnMetrics>) {
-    let of_skipped = Arc::clone(&metrics);
-    let on_skipped = move |pod| of_skipped.pod_skipped(&pod, clock::now().at);
-    let mut events = std::pin::pin!(node.watch_pods(on_skipped));
+/// Applies the events to the index, and sends it after each.
+async fn apply(
+    events: impl Stream<Item = WatchEvent<Pod>>,
+    mut index: PodIndex,
+    sender: Sender,
+    metrics: Arc<OwnMetrics>,
+) {
+    let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let was_listed = index.is_listed();
         match event {
@@ -77,38 +81,12 @@ async fn follow_node(node: OwnNode, mut index: PodIndex, sender: Sender, metrics
     }
 }
 
-/// Reads the file again when it was written after `read`.
-async fn follow_file(
-    path: PathBuf,
-    mut read: Option<SystemTime>,
-    mut index: PodIndex,
-    sender: Sender,
-    metrics: Arc<OwnMetrics>,
-) {
-    loop {
-        tokio::time::sleep(PODS_FILE_INTERVAL).await;
-        let modified = file::modified(&path);
-        if modified.is_none() || modified != read {
-            match file::read(&path) {
-                Ok(pods) => index.replace(&pods),
-                Err(error) => {
-                    metrics.pods_failed(&format_args!("{error:#}"), clock::now().unix_ms);
-                    continue;
-                }
-            }
-            sender.send_replace(Some(Arc::new(index.clone())));
-            read = modified;
-        }
-        metrics.pods_received();
-    }
-}
-
 /// The pods now; `None` where there is no source of pods.
 pub fn read_now(source: &SourceFlags) -> anyhow::Result<Option<PodIndex>> {
-    block_on(async { list(source, connect(&source.pods()).await?.as_ref()).await })
+    block_on(async { list(source, connect(source).await?.as_ref()).await })
 }
 
-fn log_skipped(error: UndecodablePod) {
+fn log_skipped(error: String) {
     tracing::warn!(%error, "Cannot decode a pod, which is skipped");
 }
 

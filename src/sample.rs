@@ -47,36 +47,6 @@ pub struct Scored {
     pub hidden_threads: usize,
 }
 
-impl Tick {
-    /// A tick of a node with this number of CPUs on which these VMs run, and nothing else.
-    pub fn of_vms(
-        moment: Moment,
-        window: Duration,
-        cpus: u32,
-        measurements: Vec<Measurement>,
-    ) -> Self {
-        let used: f64 = measurements.iter().filter_map(|measured| measured.used).sum();
-        let none = PressureShares { some: Some(Ratio::ZERO), full: Some(Ratio::ZERO) };
-        Self {
-            moment,
-            window: Some(window),
-            took: Duration::ZERO,
-            cpu_source: CpuSource::RunDelay,
-            node: NodeRates {
-                pressure: PerResource::by(|_| none),
-                reports: PerResource::by(|_| true),
-                cpus: Some(u64::from(cpus)),
-                utilization: Ratio::of(used, f64::from(cpus)),
-                steal: Some(Ratio::ZERO),
-                memory_utilization: None,
-            },
-            scored: Some(Scored { population: Population::Vms, measurements, hidden_threads: 0 }),
-            others: Vec::new(),
-            report: PassReport::default(),
-        }
-    }
-}
-
 /// Rates of the node between two ticks or two scrapes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRates {
@@ -132,20 +102,27 @@ pub enum Detail {
     Everything,
 }
 
-/// Groups of files that an export pass reads besides pressure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Groups {
-    /// `cpu.stat`.
-    pub cpu: bool,
-    /// `memory.current`, `memory.stat` and similar files.
-    pub memory: bool,
-    /// `io.stat`.
-    pub io: bool,
-    /// `cgroup.procs`, `pids.*`.
-    pub processes: bool,
-    /// `cpu.max`, `cpu.weight`, `memory.max`.
-    pub spec: bool,
+/// A group of exported families, selected by `--families`. It also selects the files that an export
+/// pass reads besides pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+pub enum FamilyGroup {
+    /// container_pressure_*
+    Pressure,
+    /// container_cpu_*
+    Cpu,
+    /// container_memory_*, container_oom_events_total
+    Memory,
+    /// container_fs_*
+    Io,
+    /// container_processes, container_threads, container_threads_max
+    Processes,
+    /// container_spec_*, container_start_time_seconds
+    Spec,
+    /// node_pressure_*
+    Node,
 }
+
+pub type Groups = Vec<FamilyGroup>;
 
 /// The node, as an export pass reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -152,12 +152,6 @@ impl History {
     }
 }
 
-/// Contention of the node in one window.
-struct NodeContention {
-    contention: PerResource<Result<f64, Absence>>,
-    cpu_ready: Option<f64>,
-}
-
 impl Scorer {
     /// A scorer without history.
     pub fn new(counted: Vec<Resource>) -> Self {
@@ -179,8 +173,8 @@ impl Scorer {
     pub fn of_one_window(counted: Vec<Resource>, tick: &Tick) -> NodeScore {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(tick);
-        let (contention, absence) =
-            (score.latest, NodeContention::of(tick).contention.map(Result::err));
+        let contention = score.latest;
+        let absence = PerResource::by(|resource| worst_half(resource, tick).err());
         let total = scorer.score(&contention, &absence, tick);
         NodeScore { score: total, contention, absence, ..score }
     }
@@ -191,20 +185,19 @@ impl Scorer {
         let window = tick.window.unwrap_or_default();
         self.steal.advance(steal_share(&tick.node), window);
         self.utilization.advance(tick.node.utilization.map(Ratio::get), window);
-        let latest = NodeContention::of(tick);
-        self.node.advance(&latest.contention.map(Result::ok), latest.cpu_ready, window);
+        let latest = PerResource::by(|resource| worst_half(resource, tick));
+        let cpu_ready = latest.cpu.ok().map(|cpu| cpu.ready);
+        self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), cpu_ready, window);
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         let containers = self.advance_containers(measurements, window);
         let contention = self.node.contention.map(|smoothed| smoothed.settled());
         let absence = PerResource::by(|resource| match contention.of(resource) {
-            Some(_) => {
-                latest.contention.of(resource).err().filter(|why| *why == Absence::OwnLimits)
-            }
-            None => Some(latest.contention.of(resource).err().unwrap_or(Absence::WarmingUp)),
+            Some(_) => latest.of(resource).err().filter(|why| *why == Absence::OwnLimits),
+            None => Some(latest.of(resource).err().unwrap_or(Absence::WarmingUp)),
         });
         // In the first window of a wait its causes have no rate yet.
         let hidden = |resource| {
-            if *latest.contention.of(resource) == Err(Absence::PressureOff) {
+            if *latest.of(resource) == Err(Absence::PressureOff) {
                 return 0;
             }
             let histories = self.containers.values().map(|(history, _)| history);
@@ -218,7 +211,7 @@ impl Scorer {
             score: self.score(&contention, &absence, tick),
             contention,
             absence,
-            latest: latest.contention.map(|value| Ratio::of(value.ok()?, 1.0)),
+            latest: latest.map(|one| Ratio::of(one.ok()?.contention, 1.0)),
             cpu_ready: self.node.cpu_ready.settled(),
             utilization: Utilization {
                 cpu: self.utilization.now(),
@@ -305,21 +298,7 @@ impl ContainerScore {
     }
 }
 
-impl NodeContention {
-    fn of(tick: &Tick) -> Self {
-        let cpu = worst_half(Resource::Cpu, tick);
-        let stall = |resource| Ok(worst_half(resource, tick)?.contention);
-        Self {
-            contention: PerResource {
-                cpu: cpu.map(|cpu| cpu.contention),
-                memory: stall(Resource::Memory),
-                io: stall(Resource::Io),
-            },
-            cpu_ready: cpu.ok().map(|cpu| cpu.ready),
-        }
-    }
-}
-
+/// Contention of the node by a resource in one window.
 fn worst_half(resource: Resource, tick: &Tick) -> Result<WorstHalf, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;

@@ -120,30 +120,6 @@ impl Measurement {
             },
         }
     }
-
-    /// A VM that used and waited for these numbers of CPUs, and waited for nothing else.
-    pub fn of_vm(
-        cgroup: Arc<Cgroup>,
-        workload: Option<Arc<Workload>>,
-        used: f64,
-        waited: f64,
-    ) -> Self {
-        let raw = Ratio::of(waited, (used + waited).max(1.0)).unwrap_or(Ratio::ZERO);
-        let cpu = Wait::of_cpu(used, waited, raw, Ratio::ZERO);
-        Self {
-            cgroup,
-            workload,
-            used: Some(used),
-            limits: Some(CpuLimits::default()),
-            memory: None,
-            pressure: PerResource::default(),
-            waits: PerResource {
-                cpu: cpu.ok_or(Unknown::UNBOUNDED),
-                memory: Ok(Wait::none(1.0)),
-                io: Ok(Wait::none(1.0)),
-            },
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ mod pods;
 mod reviews;
 mod watch;
 
-pub use client::{ApiClient, Cluster, OwnNode, block_on};
+pub use client::{ApiClient, OwnNode, block_on};
 pub use labels::PodName;
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata};
-pub use pods::UndecodablePod;
 pub use reviews::Review;
 pub use watch::WatchEvent;

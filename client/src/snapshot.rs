@@ -56,8 +56,8 @@ pub struct Levels {
     pub high: f64,
 }
 
-/// State of a running agent.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// State of a running agent: its ticks, errors, and what it published.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Agent {
     /// Time of the last tick, Unix time in milliseconds.
@@ -66,14 +66,6 @@ pub struct Agent {
     pub tick_window_s: Option<f64>,
     /// Whether the pods of this node are listed; absent without a source of pods.
     pub pods_listed: Option<bool>,
-    #[serde(flatten)]
-    pub status: AgentStatus,
-}
-
-/// Errors of a running agent, and what it published.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AgentStatus {
     /// `psi_agent_read_errors_total` by kind, since the agent started.
     pub read_errors: BTreeMap<Cow<'static, str>, u64>,
     /// The last of those errors; absent before the first.

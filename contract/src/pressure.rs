@@ -1,7 +1,6 @@
 //! A Node's pressure and its age.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -18,21 +17,14 @@ const CLOCK_SKEW: Duration = Duration::from_secs(30);
 
 /// Source of the CPU wait time and version of the estimator. Compare values of the same basis only.
 /// Bases are ordered: PSI before run delay, and older versions before newer ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Basis {
     /// Estimated from pressure stall information: `psi/N`.
+    #[strum(to_string = "psi/{0}")]
     Psi(u32),
     /// Measured as the run delay of vCPU threads: `run-delay/N`.
+    #[strum(to_string = "run-delay/{0}")]
     RunDelay(u32),
-}
-
-impl fmt::Display for Basis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Basis::Psi(version) => write!(f, "psi/{version}"),
-            Basis::RunDelay(version) => write!(f, "run-delay/{version}"),
-        }
-    }
 }
 
 impl FromStr for Basis {

@@ -12,7 +12,7 @@ const NO_ACCESS: &str =
 pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     let source = &config.source;
     let findings = block_on(async {
-        let node = connect(&source.pods()).await?;
+        let node = connect(source).await?;
         let mut findings = Vec::new();
         if source.pods() != PodSource::Standalone {
             findings.push(("names", pod_names(source, node.as_ref()).await));

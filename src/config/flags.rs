@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantNames};
 
 use super::source::{PodSource, SourceFlags};
-use super::values::{duration_within, one_of};
+use super::values::duration_within;
 use crate::client::flags::parse_duration;
 use crate::contract::{Level, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
@@ -85,7 +85,7 @@ pub struct AccessFlags {
     /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
     /// clients that may read the metrics. off: none.
     #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
-          value_parser = one_of(&[Page::Loopback, Page::Anywhere, Page::Off], |page| page.into_str()))]
+          value_parser = PossibleValuesParser::new(Page::VARIANTS).try_map(|word| word.parse::<Page>()))]
     pub page: Page,
 }
 
@@ -107,7 +107,8 @@ pub struct ScoreFlags {
 
     /// Resources in the score, which is the largest of their contentions
     #[arg(long, env = "PSI_AGENT_SCORE_RESOURCES", value_name = "RESOURCES",
-          value_delimiter = ',', default_value = "cpu,memory", value_parser = one_of(&Resource::ALL, Resource::into))]
+          value_delimiter = ',', default_value = "cpu,memory",
+          value_parser = PossibleValuesParser::new(Resource::VARIANTS).try_map(|word| word.parse::<Resource>()))]
     pub score_resources: Vec<Resource>,
 }
 
@@ -148,7 +149,7 @@ pub struct OutputFlags {
 
     /// Levels at which the Node gets a PreferNoSchedule taint, beside the annotations
     #[arg(long, env = "PSI_AGENT_TAINT_LEVELS", value_delimiter = ',', value_name = "LEVELS",
-          value_parser = one_of(&[Level::Medium, Level::High], Level::word))]
+          value_parser = PossibleValuesParser::new(["medium", "high"]).try_map(|word| word.parse::<Level>()))]
     pub taint_levels: Vec<Level>,
 }
 

@@ -4,11 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::client::cluster::Cluster;
 use crate::client::flags::ApiFlags;
-use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
-use crate::sample::Groups;
+use crate::sample::{FamilyGroup, Groups};
 
 #[derive(Debug, Clone, Args)]
 pub struct SourceFlags {
@@ -57,7 +55,8 @@ pub enum PodSource {
     /// None: the agent runs stand-alone on a host.
     Standalone,
     File(PathBuf),
-    Cluster(Cluster),
+    /// The API server, for the Node of this name.
+    Cluster(String),
 }
 
 /// The cgroups that are read.
@@ -85,10 +84,7 @@ impl SourceFlags {
     pub fn pods(&self) -> PodSource {
         match (&self.pods_file, &self.node_name) {
             (Some(file), _) => PodSource::File(file.clone()),
-            (None, Some(node_name)) => PodSource::Cluster(Cluster {
-                kubeconfig: self.api.kubeconfig.clone(),
-                node_name: node_name.clone(),
-            }),
+            (None, Some(node_name)) => PodSource::Cluster(node_name.clone()),
             (None, None) => PodSource::Standalone,
         }
     }
@@ -144,16 +140,9 @@ enum CgroupLevel {
 }
 
 impl ExportFlags {
-    /// The groups of kernel files that the exported families need. Without flags, all of them.
+    /// The exported groups. Without flags, all of them.
     pub fn groups(export: Option<&Self>) -> Groups {
-        let has = |group| export.is_none_or(|export| export.families.contains(&group));
-        Groups {
-            cpu: has(FamilyGroup::Cpu),
-            memory: has(FamilyGroup::Memory),
-            io: has(FamilyGroup::Io),
-            processes: has(FamilyGroup::Processes),
-            // Throttling is exported only where a quota is set, and `cpu.max` is in this group.
-            spec: has(FamilyGroup::Spec) || has(FamilyGroup::Cpu),
-        }
+        let all = || FamilyGroup::value_variants().to_vec();
+        export.map_or_else(all, |export| export.families.clone())
     }
 }

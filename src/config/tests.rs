@@ -1,12 +1,10 @@
 use clap::Parser;
 
 use super::*;
-use crate::client::cluster::Cluster;
 use crate::contract::Level;
-use crate::export::families::FamilyGroup;
 use crate::identity::selection::Selection;
 use crate::kernel::cgroup_dir::Resource;
-use crate::sample::Groups;
+use crate::sample::FamilyGroup;
 use crate::serve::authorization::{AccessRules, Page};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
@@ -121,8 +119,7 @@ fn a_cluster_needs_a_node_name_and_a_node_name_a_cluster() {
     assert!(with_account("psi-agent run").is_err());
     assert_eq!(with_account("psi-agent run --node-name n"), Ok(()));
     let node = run(&format!("{cluster} --node-name n")).source.pods();
-    let expected = Cluster { kubeconfig: Some("c".into()), node_name: "n".into() };
-    assert_eq!(node, PodSource::Cluster(expected));
+    assert_eq!(node, PodSource::Cluster("n".into()));
     assert_eq!(run("psi-agent").source.pods(), PodSource::Standalone);
 }
 
@@ -135,7 +132,6 @@ fn flags_without_a_command_are_those_of_run() {
         once("psi-agent once --scope pods --families pressure,node");
     assert!(!source.selection(Some(&export)).everything);
     assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-    assert_eq!(ExportFlags::groups(Some(&export)), Groups::default());
     let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
     assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }

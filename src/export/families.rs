@@ -5,29 +5,11 @@ use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
+pub use crate::sample::FamilyGroup;
 use crate::sample::{CgroupSample, CgroupStats, NodeSample};
 use crate::text_format::Number::{Micros, Whole};
 use crate::text_format::{Family, Number, families};
 use crate::waiting::series::Reading;
-
-/// A group of families, selected by `--families`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub enum FamilyGroup {
-    /// container_pressure_*
-    Pressure,
-    /// container_cpu_*
-    Cpu,
-    /// container_memory_*, container_oom_events_total
-    Memory,
-    /// container_fs_*
-    Io,
-    /// container_processes, container_threads, container_threads_max
-    Processes,
-    /// container_spec_*, container_start_time_seconds
-    Spec,
-    /// node_pressure_*
-    Node,
-}
 
 /// The series of a family.
 #[derive(Debug, Clone, Copy)]

@@ -122,7 +122,7 @@ impl AgentService {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
             pods_listed: self.pods.borrow().as_ref().map(|pods| pods.is_listed()),
-            status: self.own_metrics.status(),
+            ..self.own_metrics.status()
         };
         let snapshot =
             snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));

@@ -190,6 +190,7 @@ mod tests {
     use super::*;
     use crate::clock;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    use crate::measured_vms::{measured_vm, tick_of_vms};
     use crate::sample::{Scored, Tick};
     use crate::score::Scorer;
     use crate::waiting::{Measurement, Population};
@@ -208,11 +209,11 @@ mod tests {
         let path = format!("/kubepods/pod{id}/{id:064x}");
         let cgroup = Arc::new(Cgroup::new(CgroupId(id), path, None));
         let used = 0.5 / 0.3 - 0.5;
-        Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, 0.5)
+        measured_vm(cgroup, Some(Arc::new(workload)), used, 0.5)
     }
 
     fn tick(vms: Vec<Measurement>) -> Tick {
-        Tick::of_vms(clock::now(), Duration::from_secs(50), 4, vms)
+        tick_of_vms(clock::now(), Duration::from_secs(50), 4, vms)
     }
 
     fn score_of(tick: &Tick) -> NodeScore {
@@ -259,7 +260,7 @@ mod tests {
     fn units_have_series_by_their_cgroup() {
         let path = "/system.slice/build.service";
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
-        let unit = Measurement::of_vm(cgroup, None, 1.0, 1.0);
+        let unit = measured_vm(cgroup, None, 1.0, 1.0);
         let scored =
             Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
         let tick = Tick { scored: Some(scored), ..tick(vec![]) };

@@ -69,13 +69,7 @@ fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
     }
     let keys: [&[u8]; 4] = [b"rbytes", b"wbytes", b"rios", b"wios"];
     let [read_bytes, written_bytes, reads, writes] = fields(rest.iter().copied(), keys)?;
-    Some(Some(IoCounters {
-        device,
-        read_bytes: read_bytes?,
-        written_bytes: written_bytes?,
-        reads: reads?,
-        writes: writes?,
-    }))
+    Some(Some(IoCounters { device, read_bytes, written_bytes, reads, writes }))
 }
 
 #[cfg(test)]

@@ -71,12 +71,11 @@ pub(crate) fn numbers<'a, const N: usize>(
     Some(numbers)
 }
 
-/// The values of these keys in words `key=value`; `None` for a key that is not there. Other keys are
-/// ignored.
+/// The values of these keys in words `key=value`, which are all there. Other keys are ignored.
 pub(crate) fn fields<'a, const N: usize>(
     words: impl Iterator<Item = &'a [u8]>,
     keys: [&[u8]; N],
-) -> Option<[Option<u64>; N]> {
+) -> Option<[u64; N]> {
     let mut values = [None; N];
     for word in words {
         let (key, value) = split_once(word, b'=')?;
@@ -84,7 +83,7 @@ pub(crate) fn fields<'a, const N: usize>(
             *slot = Some(parse_u64(value)?);
         }
     }
-    Some(values)
+    values.iter().all(Option::is_some).then(|| values.map(Option::unwrap_or_default))
 }
 
 /// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.

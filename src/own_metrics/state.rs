@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error_log::ErrorLog;
 use super::results::Results;
-use crate::client::snapshot::AgentStatus;
+use crate::client::snapshot::Agent;
 use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
@@ -19,7 +19,7 @@ const ALERTED_KINDS: [&str; 3] = ["refused", "malformed", "failed"];
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) status: AgentStatus,
+    pub(super) agent: Agent,
     /// Readings of the node by reason, and the time that they took.
     pub(super) passes: BTreeMap<&'static str, (u64, Duration)>,
     pub(super) in_scope: usize,
@@ -35,7 +35,8 @@ pub(super) struct State {
     pub(super) error_log: ErrorLog,
     pub(super) publishes: Results,
     pub(super) is_unrestricted: bool,
-    pub(super) heartbeat: Duration,
+    /// `--heartbeat-interval`; `None` unless the agent publishes on a Node.
+    pub(super) heartbeat: Option<Duration>,
     /// Why there is a candidate, or none; `None` without publishing.
     pub(super) candidate_reason: Option<&'static str>,
     pub(super) candidate_writes: Results,
@@ -43,8 +44,8 @@ pub(super) struct State {
     pub(super) certificates: Results,
 }
 
-/// Metrics of every agent. Those of results have no series where the feature is off.
-pub(super) static ALWAYS: &FamiliesOf<State> = families! {
+/// Metrics of an agent. Those of a feature have no series where it is off.
+pub(super) static AGENT: &FamiliesOf<State> = families! {
     "psi_agent_samples_total" = |it, lines| for (reason, (count, _)) in &it.passes {
             lines.write(&[("reason", reason)], Whole(*count));
         },
@@ -62,7 +63,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
         "Cgroup directories without an inotify watch; if there are any, all are rescanned every 5 s.";
     "psi_agent_watch_overflows_total" = |it, lines| lines.write(&[], Whole(it.tree.overflows)),
         "Overflows of the inotify queue, each followed by a rescan of all cgroups.";
-    "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.status.read_errors {
+    "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.agent.read_errors {
             if *count > 0 || ALERTED_KINDS.contains(&&**kind) {
                 lines.write(&[("kind", kind)], Whole(*count));
             }
@@ -85,7 +86,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
     "psi_agent_publishes_total" = |it, lines| it.publishes.write(lines),
         "Attempts to publish the score on the Node, by result.";
     "psi_agent_candidate_info" = |it, lines| if let Some(reason) = it.candidate_reason {
-            let vm = it.status.publish.candidate.as_ref();
+            let vm = it.agent.publish.candidate.as_ref();
             let (namespace, name) = vm.map_or(("", ""), |vm| (&*vm.namespace, &*vm.name));
             let labels = [("namespace", namespace), ("name", name), ("reason", reason)];
             lines.write(&labels, Whole(1));
@@ -96,10 +97,7 @@ pub(super) static ALWAYS: &FamiliesOf<State> = families! {
         "Attempts to set or remove the label of the VM to move first, by result.";
     "psi_agent_token_reviews_total" = |it, lines| it.reviews.write(lines),
         "Bearer tokens without a cached decision, by the result of their review.";
-};
-
-/// Metrics of an agent with a source of pods.
-pub(super) static PODS: &FamiliesOf<State> = families! {
+    // Of an agent with a source of pods.
     "psi_agent_pods" =
         |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.pods as u64))),
         "Pods of this node in the latest list.";
@@ -109,23 +107,24 @@ pub(super) static PODS: &FamiliesOf<State> = families! {
     "psi_agent_rejected_pod_names" =
         |it, lines| lines.write(&[], it.matching.map(|all| Whole(all.rejected_names as u64))),
         "Names in the list of pods that are malformed or too long to export.";
-    "psi_agent_pod_watch_errors_total" = |it, lines| lines.write(&[], Whole(it.pod_watch.total())),
+    "psi_agent_pod_watch_errors_total" =
+        |it, lines| lines.write(&[], it.matching.map(|_| Whole(it.pod_watch.total()))),
         "Failures to list or watch pods, or to read them from a file.";
-    "psi_agent_undecodable_pods_total" = |it, lines| lines.write(&[], Whole(it.undecodable_pods)),
+    "psi_agent_undecodable_pods_total" =
+        |it, lines| lines.write(&[], it.matching.map(|_| Whole(it.undecodable_pods))),
         "Pods in lists and changes from the API server that could not be decoded, and were skipped.";
-};
-
-/// Metrics of an agent that publishes on a Node.
-pub(super) static PUBLISHING: &FamiliesOf<State> = families! {
+    // Of an agent that publishes on a Node.
     "psi_agent_last_publish_timestamp_seconds" = |it, lines| {
-            let last = it.status.publish.last;
-            lines.write(&[], Whole(last.map_or(0, |last| last.observed_at_ms / 1000)));
+            let last = it.agent.publish.last;
+            let seconds = last.map_or(0, |last| last.observed_at_ms / 1000);
+            lines.write(&[], it.heartbeat.map(|_| Whole(seconds)));
         },
         "Unix time of the value that this agent published last, in seconds, 0 if none.";
-    "psi_agent_writes_unrestricted" = |it, lines| lines.write(&[], Whole(it.is_unrestricted.into())),
+    "psi_agent_writes_unrestricted" =
+        |it, lines| lines.write(&[], it.heartbeat.map(|_| Whole(it.is_unrestricted.into()))),
         "Whether the API server let dry runs of the agent change a key of others or another Node \
          (1) or not (0).";
     "psi_agent_heartbeat_interval_seconds" =
-        |it, lines| lines.write(&[], Float(it.heartbeat.as_secs_f64())),
+        |it, lines| lines.write(&[], it.heartbeat.map(|every| Float(every.as_secs_f64()))),
         "Time after which the agent renews an unchanged value on the Node, in seconds.";
 };

@@ -188,7 +188,7 @@ impl Assessor {
 #[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]
 fn with_limits(measured: &Measurement) -> Demand {
     let Some(limits) = &measured.limits else { return Demand::default() };
-    let weight = limits.weight.map_or(Demand::default().weight, |weight| weight as f64);
+    let weight = limits.weight.map(|weight| weight as f64);
     Demand { limit: limits.quota(), weight, cpuset: limits.cpus.clone(), ..Demand::default() }
 }
 

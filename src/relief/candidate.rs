@@ -87,9 +87,9 @@ mod tests {
     use crate::clock::Moment;
     use crate::clock::now;
     use crate::kernel::cgroup_tree::Cgroup;
-    use crate::sample::Tick;
+    use crate::measured_vms::{measured_vm, tick_of_vms};
     use crate::score::{NodeScore, Resource, Scorer};
-    use crate::waiting::{Measurement, Ratio};
+    use crate::waiting::Ratio;
     use std::collections::HashMap;
     use std::sync::Arc;
 
@@ -108,11 +108,11 @@ mod tests {
             let memory_request = Some(memory);
             let workload = Workload { container, vm, memory_request, ..Workload::default() };
             let cgroup = Arc::new(Cgroup::new(CgroupId(number), format!("/{number}"), None));
-            Measurement::of_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4)
+            measured_vm(cgroup, Some(Arc::new(workload)), 0.6, 0.4)
         };
         let moment = Moment { at: now().at, unix_ms: 1_800_000_000_000 };
         let vms = rows.iter().map(measured).collect();
-        let tick = Tick::of_vms(moment, Duration::from_secs(5), 4, vms);
+        let tick = tick_of_vms(moment, Duration::from_secs(5), 4, vms);
         let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
         let score = NodeScore { score: ratio(0.4), ..score };
         let relief = rows.iter().map(|&(number, cpus, demand, _)| {

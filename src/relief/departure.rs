@@ -1,6 +1,6 @@
 //! Predicts the contention of a node without one of its VMs.
 
-use super::node::{Allocation, Contention, Demand, Node, weight_of};
+use super::node::{Allocation, Contention, Demand, Node};
 use super::sharing::{Want, fair_shares};
 use crate::kernel::limits::CpuSet;
 
@@ -93,7 +93,7 @@ fn keep_queueing(stay: &mut [(Allocation<'_>, f64)]) {
 fn queueing(node: &Node) -> Vec<(Allocation<'_>, f64)> {
     let all = node.allocation();
     let most = |demand: &Demand| demand.wanted().min(f64::from(node.size(node.cpuset(demand))));
-    let want = |demand: &Demand| Want { least: 0.0, most: most(demand), weight: weight_of(demand) };
+    let want = |demand: &Demand| Want { least: 0.0, most: most(demand), weight: demand.weight() };
     let wants: Vec<Want> = all.iter().map(|allocated| want(allocated.demand)).collect();
     let used: f64 = all.iter().map(|allocated| allocated.cpus).sum();
     let shares = fair_shares(&wants, node.idle + used);
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn beside_a_batch_job_that_takes_what_becomes_free_vms_wait_for_their_turn_as_before() {
         // As measured: six threads of little weight beside two VMs and one with CPUs of its own.
-        let batch = Demand { is_scored: false, weight: 50.0, ..vm(0.648, 5.351) };
-        let own = Demand { cpuset: set(0..2), weight: 200.0, ..vm(1.808, 0.192) };
+        let batch = Demand { is_scored: false, weight: Some(50.0), ..vm(0.648, 5.351) };
+        let own = Demand { cpuset: set(0..2), weight: Some(200.0), ..vm(1.808, 0.192) };
         let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
         let (now, left) = (beside.contention().cpu, without(&beside, 0).cpu);
         assert!(now > 0.15 && left > 0.1, "{now} {left}");

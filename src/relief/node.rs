@@ -12,7 +12,7 @@ use crate::waiting::{Ratio, Wait};
 const DEFAULT_WEIGHT: f64 = 100.0;
 
 /// The demand of a VM or of another workload.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Demand {
     /// Whether it is scored: a VM, or on a node without VMs any container.
     pub(super) is_scored: bool,
@@ -22,8 +22,8 @@ pub(super) struct Demand {
     pub(super) waiting: f64,
     /// CPUs that its quota allows; `None` without a quota.
     pub(super) limit: Option<f64>,
-    /// `cpu.weight`, 1 to 10,000.
-    pub(super) weight: f64,
+    /// `cpu.weight`, 1 to 10,000; `None` where the cpu controller is off.
+    pub(super) weight: Option<f64>,
     /// CPUs on which it may run; `None` for all.
     pub(super) cpuset: Option<Arc<CpuSet>>,
     /// Memory in use and swapped out, bytes; `None` where it is unknown.
@@ -32,22 +32,6 @@ pub(super) struct Demand {
     pub(super) memory_waiting: f64,
     /// Share of its demand that this is, 0 to 1.
     pub(super) memory_contention: f64,
-}
-
-impl Default for Demand {
-    fn default() -> Self {
-        Self {
-            is_scored: false,
-            used: 0.0,
-            waiting: 0.0,
-            limit: None,
-            weight: DEFAULT_WEIGHT,
-            cpuset: None,
-            memory: None,
-            memory_waiting: 0.0,
-            memory_contention: 0.0,
-        }
-    }
 }
 
 impl Demand {
@@ -59,6 +43,11 @@ impl Demand {
     /// Whether it neither uses CPUs nor waits for them.
     pub(super) fn is_idle(&self) -> bool {
         self.wanted() < 0.001
+    }
+
+    /// Its weight, which is above 0, since it is a divisor: with `cpu.idle`, `cpu.weight` is 0.
+    pub(super) fn weight(&self) -> f64 {
+        self.weight.unwrap_or(DEFAULT_WEIGHT).max(0.1)
     }
 
     /// Memory in bytes. If it is unknown, all demands have the same.
@@ -158,13 +147,13 @@ impl Node {
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
         let idle = (cpus - unseen - seen(pool)).max(0.0);
         let busy_vcpus: f64 = scored().map(|demand| demand.wanted().max(1.0)).sum();
-        let all_weights: f64 = scored().map(|demand| demand.weight).sum();
+        let all_weights: f64 = scored().map(Demand::weight).sum();
         let weight = if busy_vcpus > 0.0 { all_weights / busy_vcpus } else { DEFAULT_WEIGHT };
         let mut all = self.allocation();
         let members = all.iter_mut().filter(|allocated| self.cpuset(allocated.demand) == pool);
         let members: Vec<&mut Allocation<'_>> = members.collect();
         let want =
-            |demand: &Demand| Want { least: 0.0, most: demand.used, weight: weight_of(demand) };
+            |demand: &Demand| Want { least: 0.0, most: demand.used, weight: demand.weight() };
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
         let available = idle + wants.iter().map(|want| want.most).sum::<f64>();
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
@@ -263,11 +252,6 @@ impl Node {
         };
         f64::from(common) / f64::from(self.size(cpuset).max(1))
     }
-}
-
-/// A weight above 0, since it is a divisor: with `cpu.idle`, `cpu.weight` is 0.
-pub(super) fn weight_of(demand: &Demand) -> f64 {
-    demand.weight.max(0.1)
 }
 
 #[cfg(test)]

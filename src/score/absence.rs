@@ -1,58 +1,46 @@
 //! Why there is no score, and what to do about it.
 
-use std::fmt;
-
 use strum::IntoStaticStr;
 
 use crate::kernel::cgroup_dir::Resource;
 
-/// Why a resource has no contention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+/// Why a resource has no contention: a word for metrics, and the end of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, thiserror::Error)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Absence {
     /// The kernel reports no pressure of it.
+    #[error("the kernel reports no pressure")]
     PressureOff,
     /// The pods are not listed yet, or the node has no cgroup v2.
+    #[error("the node has no cgroup v2, or its pods are not listed")]
     WorkloadsUnknown,
     /// The host has neither pods nor units.
+    #[error("there are no pods and no systemd units")]
     NothingToScore,
     /// The waiting of workloads is unknown that may have a quarter of the demand.
+    #[error("files or processes of some workloads are not readable")]
     HiddenContainers,
     /// Limits of the workloads explain all of it.
+    #[error("limits of the workloads explain all of it")]
     OwnLimits,
     /// The history is shorter than 30 s.
+    #[error("it was read for less than 30 s")]
     WarmingUp,
 }
 
-impl Absence {
-    /// The reason, as the end of a sentence.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::PressureOff => "the kernel reports no pressure",
-            Self::WorkloadsUnknown => "the node has no cgroup v2, or its pods are not listed",
-            Self::NothingToScore => "there are no pods and no systemd units",
-            Self::HiddenContainers => "files or processes of some workloads are not readable",
-            Self::OwnLimits => "limits of the workloads explain all of it",
-            Self::WarmingUp => "it was read for less than 30 s",
-        }
-    }
-}
-
 /// The resource without which there is no score.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{} contention is unknown, since {absence}", name(.resource))]
 pub struct MissingScore {
     pub resource: Resource,
     pub absence: Absence,
 }
 
-impl fmt::Display for MissingScore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let resource = match self.resource {
-            Resource::Cpu => "CPU",
-            Resource::Memory => "memory",
-            Resource::Io => "I/O",
-        };
-        write!(f, "{resource} contention is unknown, since {}", self.absence.text())
+fn name(resource: &Resource) -> &'static str {
+    match resource {
+        Resource::Cpu => "CPU",
+        Resource::Memory => "memory",
+        Resource::Io => "I/O",
     }
 }
 

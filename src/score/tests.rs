@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock::now;
 use crate::identity::Vm;
+use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::sample::Scored;
 use crate::waiting::Unknown;
 
@@ -23,12 +24,12 @@ fn vm(number: u64, used: f64, waited: f64) -> Measurement {
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
     let workload = Workload { container, vm, ..Workload::default() };
     let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
-    Measurement::of_vm(cgroup, Some(Arc::new(workload)), used, waited)
+    measured_vm(cgroup, Some(Arc::new(workload)), used, waited)
 }
 
 /// A node of four CPUs with these VMs.
 fn node(vms: Vec<Measurement>) -> Tick {
-    Tick::of_vms(now(), TICK, 4, vms)
+    tick_of_vms(now(), TICK, 4, vms)
 }
 
 /// The score after a minute with the same ticks.
@@ -146,7 +147,7 @@ fn there_is_no_score_where_a_quarter_of_the_demand_may_be_hidden() {
     // Bytes of memory count likewise.
     let memory = |most_demand: f64| {
         let (mut known, mut hidden) = (vm(1, 1.0, 0.0), vm(2, 1.0, 0.0));
-        known.waits.memory = Ok(Wait::none(3e9));
+        known.waits.memory = Ok(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, 3e9));
         hidden.waits.memory = Err(Unknown { most_demand });
         settled(&node(vec![known, hidden])).absence.memory
     };

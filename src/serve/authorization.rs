@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use http::StatusCode;
-use strum::IntoStaticStr;
+use strum::{EnumString, VariantNames};
 
 /// Clients that may open the page and its snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "lowercase", const_into_str)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Page {
     /// Clients on this host or in the agent's own pod, such as `kubectl port-forward`.
     #[default]

@@ -67,10 +67,10 @@ impl OwnReading {
         let TopConfig { source, score, .. } = config;
         let (host, pod_source) = (Host::open(source)?, source.pods());
         let metrics = Arc::new(OwnMetrics::default());
-        let node = connect(&pod_source).await?;
+        let node = connect(source).await?;
         let mut pods = follow(source, node, &metrics)?;
-        if let PodSource::Cluster(cluster) = &pod_source {
-            await_list(&cluster.node_name, &mut pods).await?;
+        if let PodSource::Cluster(node_name) = &pod_source {
+            await_list(node_name, &mut pods).await?;
         }
         let sampler = Sampler::start(host.into_collector(source, None), pods, read_every)
             .context("cannot start the sampling thread")?;

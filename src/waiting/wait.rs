@@ -46,11 +46,6 @@ impl Unknown {
 pub type WaitResult = Result<Wait, Unknown>;
 
 impl Wait {
-    /// A container that waited for nothing.
-    pub fn none(demand: f64) -> Self {
-        Self::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, demand)
-    }
-
     /// CPU wait of a container that used `used` CPUs and waited for `waited` CPUs. `None` if a number
     /// is not finite.
     pub fn of_cpu(used: f64, waited: f64, raw: Ratio, own_limit: Ratio) -> Option<Self> {

@@ -19,6 +19,7 @@ pub(crate) mod host_proc;
 pub(crate) mod install_document;
 pub(crate) mod kubevirt;
 pub(crate) mod listed_nodes;
+pub(crate) mod measured_vms;
 pub(crate) mod node_exporter;
 pub(crate) mod node_metadata;
 pub(crate) mod packed_release;

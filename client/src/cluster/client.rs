@@ -11,14 +11,6 @@ use kube::{Client, Config};
 /// request without a response ends. A watch without events ends earlier, after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Access of the agent to the API server, and the name of its Node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
-    /// The kubeconfig; `None` for the pod's own service account.
-    pub kubeconfig: Option<PathBuf>,
-    pub node_name: String,
-}
-
 /// A client of the API server. Clones share its connections: create one per process.
 #[derive(Clone)]
 pub struct ApiClient {
@@ -63,9 +55,10 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Creates the agent's client. Sends no request.
-    pub async fn connect(cluster: &Cluster) -> anyhow::Result<Self> {
-        let mut config = match &cluster.kubeconfig {
+    /// Creates the agent's client, by a kubeconfig, or else by the pod's service account. Sends no
+    /// request.
+    pub async fn connect(kubeconfig: Option<&PathBuf>, name: String) -> anyhow::Result<Self> {
+        let mut config = match kubeconfig {
             None => Config::incluster().map_err(|error| {
                 anyhow!(
                     "cannot use the service account: {error}: set --kubeconfig, or let the pod mount \
@@ -76,7 +69,7 @@ impl OwnNode {
         };
         // The agent has its own rules for retries: see publish/plan.rs.
         config.default_retry = false;
-        Ok(Self { api: ApiClient::new(client(config)?), name: cluster.node_name.clone() })
+        Ok(Self { api: ApiClient::new(client(config)?), name })
     }
 }
 

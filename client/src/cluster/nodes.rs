@@ -149,7 +149,7 @@ impl ApiClient {
                         "the API server rejects the --node-selector {selector:?}: {message}"
                     );
                 }
-                Err(error) => WatchEvent::Failed(error),
+                Err(error) => WatchEvent::Failed(error.to_string()),
             });
         }
         // The events never end.

@@ -25,24 +25,15 @@ const PODS: &str = "/api/v1/pods";
 /// Status code if events since the version are no longer available.
 const GONE: u16 = 410;
 
-/// A pod that could not be decoded. It is skipped: the other pods are not affected.
-#[derive(Debug, thiserror::Error)]
-#[error("pod {namespace}/{name}: {source}")]
-pub struct UndecodablePod {
-    namespace: String,
-    name: String,
-    source: serde_json::Error,
-}
-
 #[derive(Default, Deserialize)]
 struct WithMetadata {
     metadata: Metadata,
 }
 
 impl OwnNode {
-    /// Watches the Node's pods, except those that have ended. The stream never ends by itself. Pods
-    /// that cannot be decoded are passed to `on_skipped`.
-    pub fn watch_pods<S: FnMut(UndecodablePod)>(
+    /// Watches the Node's pods, except those that have ended. The stream never ends by itself. Of a
+    /// pod that cannot be decoded, the reason is passed to `on_skipped`; others are not affected.
+    pub fn watch_pods<S: FnMut(String)>(
         &self,
         on_skipped: S,
     ) -> impl Stream<Item = WatchEvent<Pod>> + use<S> {
@@ -50,14 +41,12 @@ impl OwnNode {
             let event = watch.next().await;
             Some((event, watch))
         });
-        events.default_backoff().map(|event| event.unwrap_or_else(WatchEvent::Failed))
+        let failed = |error: Error| WatchEvent::Failed(error.to_string());
+        events.default_backoff().map(move |event| event.unwrap_or_else(failed))
     }
 
-    /// Lists the Node's pods. Those that cannot be decoded are passed to `on_skipped`.
-    pub async fn list_pods(
-        &self,
-        on_skipped: impl FnMut(UndecodablePod),
-    ) -> kube::Result<Vec<Pod>> {
+    /// Lists the Node's pods. Of a pod that cannot be decoded, the reason is passed to `on_skipped`.
+    pub async fn list_pods(&self, on_skipped: impl FnMut(String)) -> kube::Result<Vec<Pod>> {
         PodWatch::new(self, on_skipped).list().await
     }
 }
@@ -76,7 +65,7 @@ struct PodWatch<S> {
     events: Option<Events>,
 }
 
-impl<S: FnMut(UndecodablePod)> PodWatch<S> {
+impl<S: FnMut(String)> PodWatch<S> {
     fn new(node: &OwnNode, on_skipped: S) -> Self {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
@@ -159,10 +148,10 @@ impl<S: FnMut(UndecodablePod)> PodWatch<S> {
     }
 
     fn decode(&mut self, json: &[u8]) -> Option<Pod> {
-        let decoded = serde_json::from_slice(json).map_err(|source| {
+        let decoded = serde_json::from_slice(json).map_err(|error| {
             let WithMetadata { metadata } = serde_json::from_slice(json).unwrap_or_default();
             let Metadata { namespace, name, .. } = metadata;
-            (self.on_skipped)(UndecodablePod { namespace, name, source });
+            (self.on_skipped)(format!("pod {namespace}/{name}: {error}"));
         });
         decoded.ok()
     }

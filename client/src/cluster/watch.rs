@@ -1,7 +1,5 @@
 //! A list that is kept up to date by a watch.
 
-use kube::runtime::watcher::Error;
-
 #[derive(Debug)]
 pub enum WatchEvent<T> {
     /// All objects, at the start and after each new list.
@@ -9,6 +7,6 @@ pub enum WatchEvent<T> {
     Changed(T),
     /// An object was deleted, or is no longer selected.
     Deleted(T),
-    /// A request failed; it is repeated with backoff.
-    Failed(Error),
+    /// Why a request failed. It is repeated with backoff.
+    Failed(String),
 }

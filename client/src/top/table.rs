@@ -168,8 +168,7 @@ fn head(frame: &Frame) -> Vec<String> {
 fn node_fields(snapshot: &Snapshot) -> Vec<String> {
     let node = &snapshot.node;
     let name = snapshot.node_name.as_deref().unwrap_or("node");
-    let candidate =
-        snapshot.agent.as_ref().and_then(|agent| agent.status.publish.candidate.as_ref());
+    let candidate = snapshot.agent.as_ref().and_then(|agent| agent.publish.candidate.as_ref());
     let candidate = candidate.map(|vm| plain(&format!("move first {}/{}", vm.namespace, vm.name)));
     let fields = [
         plain(format!("{name}: {}", snapshot.score()).trim_end()),

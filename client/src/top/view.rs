@@ -34,7 +34,7 @@ impl Snapshot {
     /// The score with its level, or why there is none.
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();
-        let level = agent.and_then(|agent| agent.status.publish.level.as_deref());
+        let level = agent.and_then(|agent| agent.publish.level.as_deref());
         match (self.node.score, self.warm_up_left_s) {
             (Some(score), _) => {
                 format!("score {:.0} {}", score * 100.0, level.unwrap_or_default())
@@ -53,8 +53,8 @@ impl Agent {
         };
         let unlisted = "The pods of this node are not listed yet, so they have no series.";
         [
-            say("The score cannot be published", &self.status.publish.error),
-            say("The pods cannot be listed", &self.status.pods_error),
+            say("The score cannot be published", &self.publish.error),
+            say("The pods cannot be listed", &self.pods_error),
             (self.pods_listed == Some(false)).then(|| unlisted.to_owned()),
         ]
         .into_iter()

@@ -7,6 +7,7 @@ use super::*;
 use crate::clock::now;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::Cgroup;
+use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::waiting::Wait;
 use crate::waiting::readings::CpuLimits;
 
@@ -18,20 +19,20 @@ fn vm(number: u64, ran: f64, delayed: f64) -> Measurement {
     let (container, vm) = ("compute".into(), Some(Arc::new(Vm::default())));
     let workload = Workload { container, vm, ..Workload::default() };
     let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
-    let vm = Measurement::of_vm(cgroup, Some(Arc::new(workload)), ran, delayed);
+    let vm = measured_vm(cgroup, Some(Arc::new(workload)), ran, delayed);
     Measurement { memory: Some(1e9), ..vm }
 }
 
 /// A workload that is not scored.
 fn other(used: f64, waited: f64) -> Measurement {
     let cgroup = Cgroup::new(CgroupId(9), "/system.slice", None);
-    Measurement::of_vm(Arc::new(cgroup), None, used, waited)
+    measured_vm(Arc::new(cgroup), None, used, waited)
 }
 
 /// A node of two CPUs with these VMs and other workloads.
 fn node(vms: Vec<Measurement>, others: Vec<Measurement>) -> Tick {
     let others_use: f64 = others.iter().filter_map(|other| other.used).sum();
-    let mut tick = Tick::of_vms(now(), Duration::from_secs(5), 2, vms);
+    let mut tick = tick_of_vms(now(), Duration::from_secs(5), 2, vms);
     let used = tick.node.utilization.unwrap().get() + others_use / 2.0;
     tick.node.utilization = Ratio::of(used, 1.0);
     Tick { others, ..tick }

@@ -12,7 +12,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use psi_agent::client::cluster::call::CallError;
-use psi_agent::client::cluster::{self, ApiClient, OwnNode};
+use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::contract::{Key, Prefix};
 use psi_agent::publish::publisher::{Publisher, Report};
 use serde_json::{Value, json};
@@ -65,9 +65,7 @@ impl Scene {
         cluster.add_node("node-b");
         cluster.apply(&[pod_of("psi-agent", NODE), pod_of("psi-agent-reap", NODE)]);
         let kubeconfig = cluster.agent_kubeconfig("psi-agent-node-a");
-        let reached =
-            cluster::Cluster { kubeconfig: Some(kubeconfig.clone()), node_name: NODE.into() };
-        let own_node = OwnNode::connect(&reached).await.unwrap();
+        let own_node = OwnNode::connect(Some(&kubeconfig), NODE.into()).await.unwrap();
         let publisher = publisher(own_node.clone(), EVERYTHING, || 0.5);
         let node = ShortNode::new();
         Self { cluster, kubeconfig, own_node, node, publisher, reports: Vec::new() }

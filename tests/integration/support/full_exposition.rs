@@ -13,13 +13,13 @@ use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::own_metrics::OwnMetrics;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::relief::{Assessment, Relief};
-use psi_agent::sample::Tick;
 use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
 use psi_agent::waiting::series::PressureShares;
-use psi_agent::waiting::{CpuSource, Measurement, Ratio};
+use psi_agent::waiting::{CpuSource, Ratio};
 use strum::VariantArray;
 
+use super::measured_vms::{measured_vm, tick_of_vms};
 use super::recorded_case::start_on_case;
 
 /// A score and the metrics of an agent, then those of all its features, then those of the bridge.
@@ -33,7 +33,7 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         let metrics = OwnMetrics::default();
         metrics.set_tls(true);
         metrics.set_publishing("on", Duration::ZERO, true);
-        let mut tick = Tick::of_vms(moment(), Duration::ZERO, 4, Vec::new());
+        let mut tick = tick_of_vms(moment(), Duration::ZERO, 4, Vec::new());
         tick.report.matching = Some(Matching::default());
         metrics.observe_tick(&tick);
         Decision::VARIANTS.iter().for_each(|&decision| metrics.token_reviewed(Ok(decision)));
@@ -66,9 +66,9 @@ fn full_assessment() -> Assessment {
         ..Workload::default()
     };
     let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
-    let vm = Measurement::of_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
-    let unit = Measurement::of_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
-    let mut tick = Tick::of_vms(moment(), Duration::from_secs(5), 4, vec![vm, unit]);
+    let vm = measured_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
+    let unit = measured_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
+    let mut tick = tick_of_vms(moment(), Duration::from_secs(5), 4, vec![vm, unit]);
     let half = Ratio::of(0.5, 1.0);
     (tick.node.memory_utilization, tick.node.pressure.io) = (half, PressureShares::default());
     tick.node.reports.io = false;

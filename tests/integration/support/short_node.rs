@@ -11,9 +11,10 @@ use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::relief::{Assessment, Relief};
-use psi_agent::sample::Tick;
 use psi_agent::score::{NodeScore, Scorer};
-use psi_agent::waiting::{Measurement, Ratio};
+use psi_agent::waiting::Ratio;
+
+use super::measured_vms::{measured_vm, tick_of_vms};
 
 const TICK: Duration = Duration::from_secs(5);
 
@@ -48,8 +49,8 @@ impl ShortNode {
         let path = format!("/kubepods/pod1/{:064x}", 1);
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
         // Of one CPU that it wants all the time.
-        let vm = Measurement::of_vm(cgroup, None, 1.0 - contention, contention);
-        self.scorer.advance(&Tick::of_vms(moment, window, 4, vec![vm]))
+        let vm = measured_vm(cgroup, None, 1.0 - contention, contention);
+        self.scorer.advance(&tick_of_vms(moment, window, 4, vec![vm]))
     }
 
     pub(crate) fn now(&self) -> Instant {

@@ -14,8 +14,9 @@ use psi_agent::publish::plan::Plan;
 use psi_agent::relief::{Assessor, choose};
 use psi_agent::sample::Tick;
 use psi_agent::score::{NodeScore, Scorer};
-use psi_agent::waiting::{Measurement, Ratio};
+use psi_agent::waiting::Ratio;
 
+use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::node::Share;
 
 /// The agent's own ticks are every 5 s. Demand is constant within a minute, and smoothing is exact for
@@ -122,11 +123,11 @@ impl Agent {
         let measurement = |seen: &Seen<'_>| {
             let (pod, share) = (seen.pod, seen.share);
             let (cgroup, workload) = (Arc::clone(&pod.cgroup), Some(Arc::clone(&pod.workload)));
-            Measurement::of_vm(cgroup, workload, share.ran, share.waited)
+            measured_vm(cgroup, workload, share.ran, share.waited)
         };
         let window = Duration::from_secs(u64::from(TICK_S));
         let vms = vms.iter().map(measurement).collect();
-        let mut tick = Tick::of_vms(moment(self.start, at_s), window, self.cpus as u32, vms);
+        let mut tick = tick_of_vms(moment(self.start, at_s), window, self.cpus as u32, vms);
         tick.node.utilization = Ratio::of(busy.min(self.cpus), self.cpus);
         tick
     }

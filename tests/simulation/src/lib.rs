@@ -10,6 +10,8 @@ pub mod extract;
 pub mod judge;
 pub mod lab;
 pub mod load;
+#[path = "../../integration/support/measured_vms.rs"]
+mod measured_vms;
 pub mod node;
 pub mod plot;
 pub mod population;
