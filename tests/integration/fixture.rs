@@ -10,6 +10,7 @@ pub(crate) mod dashboards;
 mod documents;
 mod golden;
 mod http;
+mod levels;
 mod no_false_calm;
 mod node_metadata;
 mod own_series;

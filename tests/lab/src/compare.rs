@@ -6,7 +6,6 @@ use std::fmt::Write;
 
 use crate::judging::{THRESHOLDS, TOLERANCE};
 use crate::record::Record;
-use crate::scenario::Score;
 use crate::table::score_in;
 use crate::truth;
 
@@ -16,7 +15,6 @@ struct Row {
     truth: Vec<f64>,
     run_delay: Vec<f64>,
     psi: Vec<f64>,
-    exempt: bool,
 }
 
 /// The table as Markdown, and what fails.
@@ -28,15 +26,13 @@ pub fn table(runs: &[Vec<Record>]) -> (String, Vec<String>) {
         row.truth.push(truth::by_loads(record));
         row.run_delay.extend(score_in(&record.run_delay));
         row.psi.extend(score_in(&record.psi));
-        row.exempt = record.exemption(Score::RunDelay).is_some();
     }
     let mut text = String::from("| scenario | loads | run delay | psi |\n|---|---:|---:|---:|\n");
     let mut failures = Vec::new();
     for (name, row) in &rows {
         let [truth, run_delay, psi] =
             [&row.truth, &row.run_delay, &row.psi].map(|values| shown(values));
-        let exempt = if row.exempt { " †" } else { "" };
-        let _ = writeln!(text, "| {name}{exempt} | {truth} | {run_delay} | {psi} |");
+        let _ = writeln!(text, "| {name} | {truth} | {run_delay} | {psi} |");
         if row.psi.len() != runs.len() || row.run_delay.len() != runs.len() {
             failures.push(format!("{name}: not in all runs"));
         }

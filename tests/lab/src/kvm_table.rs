@@ -5,7 +5,6 @@ use std::fmt::Write;
 use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::kvm_truth::{Needs, lost_work, needs, of_record, slowest, spread};
 use crate::record::{Answer, Record};
-use crate::scenario::Score;
 use crate::table::notes;
 use crate::truth::{by_run_delay, mean};
 
@@ -57,7 +56,7 @@ pub fn table(records: &[&Record]) -> Verdict {
         errors.extend(error.map(|error| (needs, error)));
         judge(record, needs, truth, score, &mut failures);
     }
-    notes(records, &[Score::RunDelay, Score::Memory, Score::Io], &mut summary);
+    notes(records, &mut summary);
     summary.push('\n');
     for needs in [Needs::Cpu, Needs::Memory, Needs::Io] {
         let of = errors.iter().filter(|(other, _)| *other == needs);

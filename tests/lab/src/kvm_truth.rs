@@ -13,9 +13,9 @@ use crate::counters::Point;
 use crate::kvm::GuestProgress;
 use crate::rates::scored;
 use crate::record::{GuestAlone, Record};
-use crate::scenario::{Pod, Scenario};
+use crate::scenario::{Pod, Resource, Scenario};
 use crate::truth::{mean, of_node};
-use crate::waits::{self, Resource, judged};
+use crate::waits::{self, judged};
 
 /// What a guest's load needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,7 @@ fn of_vms(record: &Record, share: impl Fn(&Measured, &Measured) -> f64) -> f64 {
                 let demand = beside.progress.wanted / beside.progress.seconds;
                 Some((of(&name, pod)?, pod.cpu_limit().map_or(demand, |limit| demand.min(limit))))
             });
-            of_node(vms.collect(), record.scenario.vcpus)
+            of_node(vms.collect())
         }
     }
 }

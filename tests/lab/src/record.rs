@@ -8,7 +8,7 @@ use crate::counters::Point;
 use crate::kvm::GuestProgress;
 use crate::kvm_truth::spread;
 use crate::progress::LoadReport;
-use crate::scenario::{Exemption, Scenario, Score, WINDOW};
+use crate::scenario::{Exemption, Resource, Scenario, WINDOW};
 use crate::taskstats::Delays;
 
 /// A scenario that was run.
@@ -95,12 +95,16 @@ const LATE_WITH_GUESTS: f64 = WINDOW + 3.0;
 const SPREAD: f64 = 0.3;
 
 impl Record {
-    /// The exemption of a score on this kernel.
-    pub fn exemption(&self, score: Score) -> Option<&Exemption> {
-        self.scenario.exemptions.iter().find(|exemption| {
-            let here = |series: &String| self.kernel.starts_with(&format!("{series}."));
-            exemption.score == score && exemption.kernels.iter().any(here)
-        })
+    /// The exemptions on this kernel.
+    pub fn exemptions(&self) -> impl Iterator<Item = &Exemption> {
+        let here = |series: &String| self.kernel.starts_with(&format!("{series}."));
+        let all = self.scenario.exemptions.iter();
+        all.filter(move |exemption| exemption.kernels.iter().any(here))
+    }
+
+    /// The exemption of a resource's score on this kernel.
+    pub fn exemption(&self, resource: Resource) -> Option<&Exemption> {
+        self.exemptions().find(|exemption| exemption.score == resource)
     }
 
     /// Why this record can't be judged: a window that was read too late, by the lab or by an agent, or

@@ -38,7 +38,7 @@ fn least(record: &Record) -> f64 {
             let wanted = waited + rates.usage;
             (if wanted > 0.0 { waited / wanted } else { 0.0 }, wanted)
         });
-        of_node(waits.collect(), record.scenario.vcpus)
+        of_node(waits.collect())
     })
 }
 
@@ -60,7 +60,7 @@ fn k1_p75(record: &Record) -> f64 {
         let shares = with_threads(record, window).into_iter().filter_map(|(rates, threads)| {
             let waited = (rates.full - rates.throttled / vcpus.min(threads.max(1.0))).max(0.0);
             let share = if waited > 0.0 { waited / (waited + rates.usage) } else { 0.0 };
-            (rates.throttled_periods < 0.5).then_some((share, 1.0))
+            (rates.throttled_periods < 0.5).then_some(share)
         });
         quartile(shares.collect())
     })
@@ -77,7 +77,7 @@ fn e3(record: &Record) -> f64 {
             let wanted = if ran > 0.0 { rates.usage * (waited + ran) / ran } else { waited };
             (share, wanted)
         });
-        of_node(shares.collect(), record.scenario.vcpus)
+        of_node(shares.collect())
     })
 }
 
@@ -88,13 +88,15 @@ fn vcpu_delay_p75(record: &Record) -> f64 {
         let delays = with_threads(record, window)
             .into_iter()
             .filter(|(_, threads)| *threads > 0.0)
-            .map(|(rates, threads)| ((rates.delayed / threads).min(1.0), 1.0));
+            .map(|(rates, threads)| (rates.delayed / threads).min(1.0));
         quartile(delays.collect())
     })
 }
 
-fn quartile(shares: Vec<(f64, f64)>) -> f64 {
-    if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
+/// The smallest value that three quarters of all do not exceed.
+fn quartile(mut shares: Vec<f64>) -> f64 {
+    shares.sort_by(|a, b| b.total_cmp(a));
+    shares.get(shares.len() / 4).copied().unwrap_or_default()
 }
 
 /// The scored pods of a window.

@@ -67,29 +67,17 @@ pub struct Scenario {
 pub struct Exemption {
     /// Kernel series, such as `6.12`.
     pub kernels: Vec<String>,
-    pub score: Score,
-    /// The largest error, either way; without it the lab's own bound.
-    pub error: Option<f64>,
-    /// What the bound compares in place of score and truth.
-    pub compare: Option<Compare>,
+    pub score: Resource,
+    /// The largest error, either way.
+    pub error: f64,
     /// The reason, in one or two sentences; docs/lab.md explains it.
     pub why: String,
 }
 
-/// What an exemption compares.
+/// A resource that threads wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Compare {
-    /// CPU: the demand-weighted mean of all VMs, in place of their upper quartile.
-    AllVms,
-}
-
-/// A score of the agent that the lab judges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Score {
-    /// CPU by run delay.
-    RunDelay,
+pub enum Resource {
     Memory,
     Io,
 }
@@ -353,14 +341,9 @@ mod tests {
         assert!(cpu().filter(|scenario| scenario.vcpus >= 16).count() >= 6);
         for scenario in &all {
             assert!([2, 4, 8, 16].contains(&scenario.vcpus), "{}", scenario.name);
-            for Exemption { score, error, compare, why, .. } in &scenario.exemptions {
+            for Exemption { error, why, .. } in &scenario.exemptions {
                 assert!(!why.is_empty(), "{}", scenario.name);
-                assert!(error.is_some() || compare.is_some(), "{}", scenario.name);
-                assert!(error.is_none_or(|error| error <= 0.3), "{}", scenario.name);
-                let fits = |compare: &Compare| match compare {
-                    Compare::AllVms => *score == Score::RunDelay,
-                };
-                assert!(compare.as_ref().is_none_or(fits), "{}", scenario.name);
+                assert!(*error <= 0.3, "{}", scenario.name);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::judging::{THRESHOLDS, TOLERANCE, Verdict, marks, wrong_sides};
 use crate::record::{Answer, Record};
 use crate::rules::RULES;
-use crate::scenario::{Compare, Exemption, Scenario, Score};
+use crate::scenario::{Exemption, Scenario};
 use crate::truth::{self, mean};
 
 /// Bounds of the score by run delay against what the loads measured.
@@ -34,9 +34,6 @@ struct Row<'a> {
     with_timers: f64,
     /// In the order of [`estimators`].
     estimates: Vec<Estimate>,
-    /// The demand-weighted mean of all VMs by run delay: what the loads measured, and the agent's.
-    all_vms: (f64, f64),
-    exempt: bool,
 }
 
 /// One estimator's value, and the truth that it is compared with.
@@ -50,7 +47,7 @@ struct Estimate {
 
 /// The names of the columns.
 pub fn header() -> String {
-    let columns = ["scenario", "CPUs", "exempted", "truth", "loads"].into_iter();
+    let columns = ["scenario", "CPUs", "truth", "loads"].into_iter();
     columns.chain(estimators()).collect::<Vec<_>>().join(",")
 }
 
@@ -68,7 +65,6 @@ pub fn table(records: &[&Record]) -> Verdict {
         let _ = writeln!(shown, "{}", row.shown());
         row.judge(&mut failures);
     }
-    notes(records, &[Score::RunDelay], &mut summary);
     headlines(&rows, &mut summary, &mut failures);
     Verdict { rows: shown, summary, failures }
 }
@@ -100,23 +96,19 @@ impl<'a> Row<'a> {
             loads,
             with_timers: truth::by_loads_and_timers(record),
             estimates,
-            all_vms: (truth::of_all_by_loads(record), of_all_in(&record.run_delay)),
-            exempt: record.exemption(Score::RunDelay).is_some(),
         })
     }
 
     fn shown(&self) -> String {
         let Scenario { name, vcpus, .. } = &self.record.scenario;
-        let exempt = u8::from(self.exempt);
-        let mut row = format!("{name},{vcpus},{exempt},{:.3},{:.3}", self.truth, self.loads);
+        let mut row = format!("{name},{vcpus},{:.3},{:.3}", self.truth, self.loads);
         for estimate in &self.estimates {
             let _ = write!(row, ",{:.3}", estimate.value);
         }
         row
     }
 
-    /// What fails of the score by run delay: its side of a threshold, whatever the exemption, and its
-    /// error.
+    /// What fails of the score by run delay: its side of a threshold, and its error.
     fn judge(&self, failures: &mut Vec<String>) {
         let Some(estimate) = self.estimates.first() else { return };
         let Estimate { truth, value, .. } = *estimate;
@@ -128,14 +120,7 @@ impl<'a> Row<'a> {
         if !wrong.is_empty() {
             failures.push(format!("{what}: wrong side{wrong}"));
         }
-        let exemption = self.record.exemption(Score::RunDelay);
-        let largest = exemption.and_then(|exemption| exemption.error).unwrap_or(LARGEST_ERROR);
-        if exemption.is_some_and(|exemption| exemption.compare == Some(Compare::AllVms)) {
-            let (truth, score) = self.all_vms;
-            if (score - truth).abs() > largest {
-                failures.push(format!("{what}; of all VMs {truth:.3} and {score:.3}"));
-            }
-        } else if estimate.error() > largest {
+        if estimate.error() > LARGEST_ERROR {
             failures.push(what);
         }
     }
@@ -160,19 +145,11 @@ impl Estimate {
 }
 
 /// The reasons of exemptions.
-pub fn notes(records: &[&Record], scores: &[Score], text: &mut String) {
+pub fn notes(records: &[&Record], text: &mut String) {
     for record in records {
-        for Exemption { error, compare, why, .. } in
-            scores.iter().filter_map(|score| record.exemption(*score))
-        {
+        for Exemption { error, why, .. } in record.exemptions() {
             let name = &record.scenario.name;
-            let bound =
-                error.map_or_else(String::new, |error| format!(", error of at most {error}"));
-            let of = match compare {
-                Some(Compare::AllVms) => ", mean of all VMs",
-                None => "",
-            };
-            let _ = writeln!(text, "\n† {name}{bound}{of}: {why}");
+            let _ = writeln!(text, "\n† {name}, error of at most {error}: {why}");
         }
     }
 }
@@ -184,31 +161,13 @@ pub fn score_in(answers: &[Answer]) -> Option<f64> {
     mean(&scores.collect::<Vec<_>>())
 }
 
-/// The demand-weighted mean of all VMs in the same answers.
-fn of_all_in(answers: &[Answer]) -> f64 {
-    let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
-    let means = snapshots.map(|snapshot| {
-        let cgroups = snapshot["cgroups"].as_array().into_iter().flatten();
-        let waits = cgroups.filter_map(|cgroup| {
-            let waiting = &cgroup["scored"]["waiting"]["cpu"];
-            waiting["contention"].as_f64().zip(waiting["demand"].as_f64())
-        });
-        truth::of_all(&waits.collect::<Vec<_>>())
-    });
-    mean(&means.collect::<Vec<_>>()).unwrap_or_default()
-}
-
 /// The comparison of all estimators over several sets of scenarios, and the bounds of all scenarios.
 fn headlines(rows: &[Row<'_>], text: &mut String, failures: &mut Vec<String>) {
     let not_zero = |row: &&Row<'_>| row.truth >= NEAR_ZERO;
-    let not_exempt = |row: &&Row<'_>| !row.exempt;
     let all = || rows.iter();
     comparison("All scenarios", &all().collect::<Vec<_>>(), text);
-    comparison("Without exempted scenarios", &all().filter(not_exempt).collect::<Vec<_>>(), text);
     let without_zero = format!("Without scenarios of truth below {NEAR_ZERO}");
     comparison(&without_zero, &all().filter(not_zero).collect::<Vec<_>>(), text);
-    let neither = "Without both";
-    comparison(neither, &all().filter(not_zero).filter(not_exempt).collect::<Vec<_>>(), text);
     details(rows, text);
     by_psi(rows, text);
     let of = |estimator| rows.iter().filter_map(move |row| row.estimates.get(estimator));
@@ -279,13 +238,11 @@ fn details(rows: &[Row<'_>], text: &mut String) {
         (mean(&errors).unwrap_or(0.0), errors.into_iter().fold(0.0_f64, f64::max))
     };
     let score = |row: &Row<'_>| row.estimates.first().map(|estimate| estimate.value);
-    let (of_all, largest_of_all) = far(&|row| Some(row.all_vms.1 - row.all_vms.0));
     let (by_delay, largest_by_delay) = far(&|row| Some(score(row)? - row.truth));
     let (with_timers, _) = far(&|row| Some(score(row)? - row.with_timers));
     let _ = writeln!(
         text,
-        "\nBy run delay: mean of all VMs, mean error {of_all:.3}, largest {largest_of_all:.3}. Against \
-         truth by run delay: mean error {by_delay:.3}, largest {largest_by_delay:.3}. With late timers \
+        "\nBy run delay: against truth by run delay, mean error {by_delay:.3}, largest {largest_by_delay:.3}. With late timers \
          counted as missed work: mean error {with_timers:.3}."
     );
     let answers = rows.iter().flat_map(|row| {

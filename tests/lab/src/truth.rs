@@ -9,10 +9,8 @@ use crate::rates::{PodRates, Window, scored, windows};
 use crate::record::Record;
 use crate::scenario::{JUDGED_FROM, Pod, WINDOW};
 
-/// Below this demand of all VMs, in CPUs or as a share of the node's CPUs, contention counts as 0; from
-/// there to twice as much it counts in part.
+/// At least as much demand is averaged, in CPUs.
 const LEAST_CPUS: f64 = 0.5;
-const LEAST_SHARE: f64 = 0.02;
 
 /// A VM's contention, and its demand in CPUs.
 pub type Weighted = (f64, f64);
@@ -47,7 +45,7 @@ pub fn used_and_waited(record: &Record) -> BTreeMap<String, (f64, f64)> {
 }
 
 fn in_window(record: &Record, window: &Window<'_>) -> f64 {
-    of_node(contentions(record, window), record.scenario.vcpus)
+    of_node(contentions(record, window))
 }
 
 fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
@@ -61,25 +59,16 @@ fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
 /// By what the loads measured, the mean of the judged windows. Late timers don't count: meanwhile no
 /// thread waits for a CPU.
 pub fn by_loads(record: &Record) -> f64 {
-    by_reports(record, |progress| progress, |shares| of_node(shares, record.scenario.vcpus))
+    by_reports(record, |progress| progress)
 }
 
 /// The same with late timers counted as missed work.
 pub fn by_loads_and_timers(record: &Record) -> f64 {
     let with_timers = |progress| CpuProgress { late: 0.0, ..progress };
-    by_reports(record, with_timers, |shares| of_node(shares, record.scenario.vcpus))
+    by_reports(record, with_timers)
 }
 
-/// As [`by_loads`], the demand-weighted mean of all VMs. Unlike a quartile it is continuous.
-pub fn of_all_by_loads(record: &Record) -> f64 {
-    by_reports(record, |progress| progress, |shares| of_all(&shares))
-}
-
-fn by_reports(
-    record: &Record,
-    adjust: impl Fn(CpuProgress) -> CpuProgress,
-    of_vms: impl Fn(Vec<Weighted>) -> f64,
-) -> f64 {
+fn by_reports(record: &Record, adjust: impl Fn(CpuProgress) -> CpuProgress) -> f64 {
     let windows = windows(record);
     let mut shares = Vec::new();
     let (mut at, mut number) = (JUDGED_FROM, 0);
@@ -93,7 +82,7 @@ fn by_reports(
             let throttled = rates.map_or(0.0, |rates| throttled(pod, rates, record.scenario.vcpus));
             missed(pod, adjust(progress.copied().unwrap_or_default()), throttled)
         });
-        shares.push(of_vms(vms.collect()));
+        shares.push(of_node(vms.collect()));
         at += WINDOW;
         number += 1;
     }
@@ -144,24 +133,18 @@ fn missed(pod: &Pod, CpuProgress { used, elapsed, late }: CpuProgress, throttled
     ((1.0 - used / wanted).max(0.0), wanted / WINDOW)
 }
 
-/// The upper quartile weighted by demand: the smallest value that three quarters of it do not exceed.
-pub fn of_node(mut waits: Vec<Weighted>, vcpus: u32) -> f64 {
+/// The mean over the half of the demand that waits most, but over half a CPU at least.
+pub fn of_node(mut waits: Vec<Weighted>) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
-    let counts = wanted / LEAST_CPUS.min(LEAST_SHARE * f64::from(vcpus)) - 1.0;
+    let half = (wanted / 2.0).max(LEAST_CPUS);
     waits.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let mut above = 0.0;
-    let quartile = waits.iter().find(|(_, wants)| {
-        above += wants;
-        above > wanted / 4.0 * (1.0 + 1e-9)
+    let mut left = half;
+    let waited = waits.iter().map(|(share, wants)| {
+        let part = wants.min(left);
+        left -= part;
+        share * part
     });
-    quartile.map_or(0.0, |(share, _)| *share * counts.clamp(0.0, 1.0))
-}
-
-/// The mean weighted by demand.
-pub fn of_all(waits: &[Weighted]) -> f64 {
-    let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
-    let waited: f64 = waits.iter().map(|(share, wanted)| share * wanted).sum();
-    if wanted > 0.0 { waited / wanted } else { 0.0 }
+    waited.sum::<f64>() / half
 }
 
 /// `None` without values.
@@ -175,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_the_demand_may_wait_longer() {
-        assert_eq!(of_node(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.3);
-        assert_eq!(of_node(vec![(0.9, 1.1), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)], 4), 0.9);
-        // A demand of 2 % of four CPUs counts as 0, twice as much counts in full.
-        assert_eq!(of_node(vec![(0.8, 0.08)], 4), 0.0);
-        assert!((of_node(vec![(0.8, 0.12)], 4) - 0.4).abs() < 1e-9);
-        assert_eq!(of_node(vec![(0.8, 0.16)], 4), 0.8);
+    fn the_half_of_the_demand_that_waits_most_counts() {
+        let rounded = |waits| (of_node(waits) * 1e6).round() / 1e6;
+        assert_eq!(rounded(vec![(0.1, 1.0), (0.9, 1.0), (0.3, 1.0), (0.2, 1.0)]), 0.6);
+        assert_eq!(rounded(vec![(0.8, 1.0), (0.0, 3.0)]), 0.4);
+        // Less than half a CPU counts in part.
+        assert_eq!(rounded(vec![(0.8, 0.25)]), 0.4);
+        assert_eq!(rounded(vec![]), 0.0);
     }
 
     fn pod(json: &str) -> Pod {
@@ -227,7 +210,5 @@ mod tests {
         let light = pod(r#"{"name": "vm", "threads": 1, "duty": 0.1}"#);
         assert_eq!(missed(&light, progress(0.5, 1.0, 0.0), 0.0), (0.5, 0.2));
         assert_eq!(missed(&light, progress(0.5, 1.0, 0.5), 0.0), (0.0, 0.1));
-        assert_eq!(of_all(&[(0.5, 0.2), (0.0, 0.2)]), 0.25);
-        assert_eq!(of_all(&[]), 0.0);
     }
 }

@@ -25,21 +25,14 @@
 use crate::counters::{PodCounters, Point};
 use crate::rates::scored;
 use crate::record::{Alone, Record};
-use crate::scenario::{How, Io, JUDGED_FROM, Pod};
+use crate::scenario::{How, Io, JUDGED_FROM, Pod, Resource};
 use crate::taskstats::Delays;
 use crate::truth::of_node;
-
-/// A resource that threads wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
-    Memory,
-    Io,
-}
 
 /// Demand for memory wait, in CPUs, below which a VM counts as if it wanted as much.
 const LEAST_CPUS: f64 = 0.25;
 
-/// The upper quartile of the VMs' waiting because of the node.
+/// The VMs' waiting because of the node.
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
@@ -102,7 +95,7 @@ pub fn by_loads(record: &Record) -> f64 {
     of_all(record, Resource::Io, |name, pod| lost(record, name, record.alone.get(&pod.name)?))
 }
 
-/// The upper quartile of a node's VMs, of those that have a number. Of memory, a VM has the weight of the
+/// The half of a node's VMs that waits most, of those that have a number. Of memory, a VM has the weight of the
 /// memory that it needs; of I/O, all have the same.
 pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Option<f64>) -> f64 {
     let weight = |pod: &Pod| match resource {
@@ -112,7 +105,7 @@ pub fn of_all(record: &Record, resource: Resource, of: impl Fn(&str, &Pod) -> Op
     let all = scored(record).into_iter();
     let shares = all.filter_map(|(name, pod)| Some((of(&name, pod)?.clamp(0.0, 1.0), weight(pod))));
     let shares: Vec<_> = shares.collect();
-    if shares.is_empty() { 0.0 } else { of_node(shares, 1) }
+    if shares.is_empty() { 0.0 } else { of_node(shares) }
 }
 
 /// The memory of a pod's working sets, as far as its own limits allow it, MiB.
@@ -133,7 +126,7 @@ fn lost(record: &Record, name: &str, alone: &Alone) -> Option<f64> {
     (wanted > 0.0).then_some(1.0 - record.reports.get(name)?.work / wanted)
 }
 
-/// The upper quartile of the VMs' share of time in one kind of delay, whatever its cause.
+/// The VMs' share of time in one kind of delay, whatever its cause.
 pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
     of_all(record, Resource::Memory, |name, _| {
         let (before, after) = judged(record)?;

@@ -3,7 +3,8 @@
 
 use crate::counters::{MemoryIo, PodCounters, Pressures};
 use crate::record::Record;
-use crate::waits::{Resource, judged, of_all};
+use crate::scenario::Resource;
+use crate::waits::{judged, of_all};
 
 /// `some` of the whole node.
 pub fn node_some(record: &Record, resource: Resource) -> f64 {

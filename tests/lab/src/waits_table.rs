@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::record::Record;
-use crate::scenario::Score;
+use crate::scenario::Resource;
 use crate::table::notes;
 use crate::taskstats::Delays;
 use crate::truth::mean;
-use crate::waits::{self, Resource};
+use crate::waits;
 use crate::waits_rules::{by_disks, node_some};
 
 /// The largest score without contention, and the largest truth there.
@@ -18,8 +18,6 @@ const NO_CONTENTION_TRUTH: f64 = 0.10;
 /// `ANYTHING`: scenarios that don't use a resource would flatter any score.
 const MEAN_ERROR: f64 = 0.10;
 const ANYTHING: f64 = 0.01;
-/// The largest error of an exempted scenario that names none.
-const LARGEST_ERROR: f64 = 0.15;
 
 /// The ways in which a thread waits for memory. Pressure counts the first two: reading a page from swap is
 /// a stall only if the page was in use when it was reclaimed, which is thrashing.
@@ -58,7 +56,7 @@ pub fn table(records: &[&Record]) -> Verdict {
         for (resource, cells) in [(Resource::Memory, &mut memory), (Resource::Io, &mut io)] {
             let cell = Cell::of(record, resource);
             cell.judge(record, resource, &mut failures);
-            let exempt = u8::from(record.exemption(score_of(resource)).is_some());
+            let exempt = u8::from(record.exemption(resource).is_some());
             let _ = write!(rows, ",{exempt},{},{:.2}", cell.shown(), cell.node);
             cells.push(cell);
             if resource == Resource::Memory {
@@ -69,7 +67,7 @@ pub fn table(records: &[&Record]) -> Verdict {
         }
         let _ = writeln!(rows, ",{:.2}", by_disks(record));
     }
-    notes(records, &[Score::Memory, Score::Io], &mut summary);
+    notes(records, &mut summary);
     summary.push('\n');
     for (resource, cells) in [(Resource::Memory, &memory), (Resource::Io, &io)] {
         errors(resource, cells, &mut summary, &mut failures);
@@ -104,7 +102,7 @@ impl Cell {
     }
 
     fn judge(&self, record: &Record, resource: Resource, failures: &mut Vec<String>) {
-        let exemption = record.exemption(score_of(resource));
+        let exemption = record.exemption(resource);
         let Self { truth, score, .. } = *self;
         let what = format!("{}, {}: truth {truth:.3}", record.scenario.name, key(resource));
         let no_contention = record.scenario.no_contention;
@@ -126,7 +124,7 @@ impl Cell {
         if !wrong.is_empty() {
             failures.push(format!("{what}: wrong side{wrong}"));
         }
-        let largest = exemption.map(|exemption| exemption.error.unwrap_or(LARGEST_ERROR));
+        let largest = exemption.map(|exemption| exemption.error);
         if largest.is_some_and(|largest| (score - truth).abs() > largest) {
             failures.push(what);
         }
@@ -149,13 +147,6 @@ fn errors(resource: Resource, cells: &[Cell], text: &mut String, failures: &mut 
     );
     if mean_error > MEAN_ERROR {
         failures.push(format!("{key}: mean error {mean_error:.3}, more than {MEAN_ERROR}"));
-    }
-}
-
-fn score_of(resource: Resource) -> Score {
-    match resource {
-        Resource::Memory => Score::Memory,
-        Resource::Io => Score::Io,
     }
 }
 
