@@ -207,15 +207,20 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
     let population = score.population.map_or("containers", Population::plural);
     let members = format!("{} {population}", score.containers.len());
     let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
-    if hidden > 0 && source.is_ok() {
-        source = fail(
-            format!(
-                "run delay is not readable, so there is no CPU score: --proc-root does not show all \
-                 threads of {hidden} of {members}"
-            ),
-            "set --proc-root to the host's /proc, mounted without hidepid, as daemonset/base does; \
-             or choose --cpu-source=psi",
-        );
+    if hidden > 0 {
+        match &mut source {
+            Err(problem) => problem.is_fatal = true,
+            Ok(_) => {
+                source = fail(
+                    format!(
+                        "run delay is not readable, so there is no CPU score: --proc-root does not \
+                         show all threads of {hidden} of {members}"
+                    ),
+                    "set --proc-root to the host's /proc, as daemonset/base does; or choose \
+                     --cpu-source=psi",
+                );
+            }
+        }
     }
     let scored = match score.missing(&COUNTED) {
         None => Ok(members),

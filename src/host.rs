@@ -35,6 +35,12 @@ pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
 const NO_CGROUP2: &str = "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount the \
     host's /sys/fs/cgroup and set --cgroup-root to it";
 
+const HIDEPID_REMEDY: &str = "mount /proc on the node without hidepid, or with \
+    hidepid=invisible,gid=GROUP, and add that group to supplementalGroups of the agent's pod";
+
+const SELINUX_REMEDY: &str =
+    "run the agent with the type spc_t: components/selinux, or agent.seLinuxType of the chart";
+
 #[derive(Debug)]
 pub struct Host {
     pub proc: ProcRoot,
@@ -107,20 +113,43 @@ impl Host {
     pub fn cpu_wait(&self, source: &SourceFlags) -> Finding {
         let is_auto = source.cpu_source == CpuSourceFlag::Auto;
         let chosen = if is_auto { ", chosen by auto" } else { "" };
-        match (self.cpu_source, self.counts_run_delay) {
-            (CpuSource::Psi, true) => Ok(format!("PSI{chosen}")),
-            (CpuSource::Psi, false) => Ok(format!(
+        match (self.cpu_source, self.counts_run_delay, self.denial()) {
+            (CpuSource::Psi, true, Some((cause, remedy))) if is_auto => {
+                warn(format!("PSI{chosen}: {cause}"), remedy)
+            }
+            (CpuSource::Psi, true, _) => Ok(format!("PSI{chosen}")),
+            (CpuSource::Psi, false, _) => Ok(format!(
                 "PSI{chosen}: this kernel counts no run delay (kernel.task_delayacct is off)"
             )),
-            (CpuSource::RunDelay, true) => Ok(format!(
+            (CpuSource::RunDelay, true, Some((cause, remedy))) => {
+                warn(format!("run delay{chosen}: {cause}"), remedy)
+            }
+            (CpuSource::RunDelay, true, None) => Ok(format!(
                 "run delay{chosen}: the host's processes are visible in {}",
                 source.proc_root.display()
             )),
-            (CpuSource::RunDelay, false) => fail(
+            (CpuSource::RunDelay, false, _) => fail(
                 "run delay is not counted by this kernel, so there is no CPU score",
                 "boot with delayacct, or with a kernel that has CONFIG_SCHEDSTATS; or choose --cpu-source=psi",
             ),
         }
+    }
+
+    /// Why the host's processes are not readable, with the remedy, if the cause is known.
+    fn denial(&self) -> Option<(String, &'static str)> {
+        let buffer = &mut ReadBuffer::default();
+        if self.proc.shows_first_process(buffer) {
+            return None;
+        }
+        if let Some(options) = self.proc.hiding_options(buffer) {
+            let cause =
+                format!("/proc is mounted with {options}, which hides the host's processes");
+            return Some((cause, HIDEPID_REMEDY));
+        }
+        let denied = self.proc.selinux_type(buffer).filter(|name| name != "spc_t")?;
+        let cause =
+            format!("SELinux denies the agent's type {denied} access to the host's processes");
+        Some((cause, SELINUX_REMEDY))
     }
 
     /// A collector of this host, which keeps as many directory handles as the process may have. Without

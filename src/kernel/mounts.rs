@@ -1,4 +1,5 @@
-//! Finds the mount of cgroup v2: alone, beside cgroup v1, or the host's mount inside a pod.
+//! Finds the mount of cgroup v2: alone, beside cgroup v1, or the host's mount inside a pod. Reads which
+//! processes a mount of `/proc` hides.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,34 @@ pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<PathBuf>, ReadError> {
 
 /// Lists the cgroup2 mounts in the text of a mountinfo file. Lines that do not parse are skipped.
 pub fn cgroup2_of(mountinfo: &[u8]) -> Vec<PathBuf> {
+    let mut mounts = mounts_of(mountinfo, "cgroup2");
+    mounts.sort_by_key(|mount| Reverse(levels_above(&mount.root)));
+    mounts.iter().map(path_of).collect()
+}
+
+/// The mounts of a file system, in the order of the file.
+fn mounts_of(mountinfo: &[u8], file_system: &str) -> Vec<MountInfo> {
     let lines = mountinfo.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
     let mounts = lines.filter_map(|line| MountInfo::from_line(line).ok());
-    let mut mounts: Vec<_> = mounts.filter(|mount| mount.fs_type == "cgroup2").collect();
-    mounts.sort_by_key(|mount| Reverse(levels_above(&mount.root)));
-    let path = |mount: MountInfo| unescape(&mount.mount_point.to_string_lossy()).into();
-    mounts.into_iter().map(path).collect()
+    mounts.filter(|mount| mount.fs_type == file_system).collect()
+}
+
+fn path_of(mount: &MountInfo) -> PathBuf {
+    unescape(&mount.mount_point.to_string_lossy()).into()
+}
+
+/// The options of the mounted `/proc` at this path, such as `hidepid=invisible,gid=7`, if they hide
+/// processes of other users from a process in these groups.
+pub fn hiding_options(mountinfo: &[u8], proc_root: &Path, groups: &[u32]) -> Option<String> {
+    let mounts = mounts_of(mountinfo, "proc");
+    // A later mount at the same path hides the earlier one.
+    let mount = mounts.iter().rfind(|mount| path_of(mount) == proc_root)?;
+    let option = |name| mount.super_options.get(name)?.as_deref();
+    let hidepid = option("hidepid")?;
+    // The group sees all processes, but not with `ptraceable`. It is 0 without the option.
+    let gid = option("gid").unwrap_or("0");
+    let in_group = groups.iter().any(|group| group.to_string() == gid);
+    (hidepid == "ptraceable" || !in_group).then(|| format!("hidepid={hidepid},gid={gid}"))
 }
 
 /// Levels of a mount's top above the root of this process's cgroup namespace: `/` is that root itself,
@@ -79,6 +102,28 @@ mod tests {
              51 40 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup ro",
             Some("/sys/fs/cgroup"),
         );
+    }
+
+    #[test]
+    fn the_topmost_proc_at_the_path_hides_processes_from_groups_other_than_its_own() {
+        let of = |options: &str, groups: &[u32]| {
+            let text = format!(
+                "25 1 0:22 / /proc rw - proc proc rw\n\
+                 50 40 0:22 / /host\\040proc ro,nosuid - proc proc rw,hidepid=noaccess\n\
+                 51 50 0:23 / /host\\040proc ro,nosuid - proc proc {options}\n\
+                 52 40 0:24 / /host\\040proc/sys/fs/binfmt_misc rw - binfmt_misc none rw"
+            );
+            hiding_options(text.as_bytes(), Path::new("/host proc/"), groups).unwrap_or_default()
+        };
+        let invisible = "rw,gid=4711,hidepid=invisible";
+        assert_eq!(of(invisible, &[9942]), "hidepid=invisible,gid=4711");
+        assert_eq!(of(invisible, &[9942, 4711]), "");
+        assert_eq!(of("rw,gid=4711,hidepid=ptraceable", &[4711]), "hidepid=ptraceable,gid=4711");
+        assert_eq!(of("rw,hidepid=2", &[9942]), "hidepid=2,gid=0");
+        assert_eq!(of("rw,hidepid=2", &[0]), "");
+        assert_eq!(of("rw", &[9942]), "");
+        let elsewhere = b"25 1 0:22 / /proc rw - proc proc rw,hidepid=2";
+        assert_eq!(hiding_options(elsewhere, Path::new("/host/proc"), &[]), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The agent's own process: its resource usage, its limit of open files, and the name of its host.
+//! The agent's own process: its resource usage, its groups, its limit of open files, and the name of its
+//! host.
 
 use std::path::Path;
 
@@ -45,6 +46,12 @@ impl OwnProcess {
             start_time_s: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
         })
     }
+}
+
+/// The groups by which the kernel grants access to files.
+pub fn own_groups() -> Vec<u32> {
+    let status = Process::myself().and_then(|process| process.status());
+    status.map_or(vec![], |status| [status.groups, vec![status.fgid]].concat())
 }
 
 /// Descriptors reserved for connections, inotify and the file being read.

@@ -6,15 +6,17 @@ use std::path::Path;
 
 use super::directory::Directory;
 use super::io_stat::Device;
+use super::mounts::hiding_options;
 use super::node_text::{
     CpuTimes, Disk, NodeMemory, Reclaim, parse_diskstats, parse_meminfo, parse_proc_stat,
     parse_schedstat, parse_swaps, parse_vmstat,
 };
+use super::own_process::own_groups;
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
 use super::resource::{PerResource, Resource};
-use super::task_text::counts_two_pids;
+use super::task_text::{counts_two_pids, selinux_type};
 use super::text::ParseError;
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`
@@ -44,14 +46,31 @@ impl ProcRoot {
         self.0.list(c".", TaskId::of)
     }
 
-    /// Whether this mount shows all processes of the host, or of the node if that is a container.
-    /// Such a mount belongs to an outer PID namespace, in which this process has another PID, or to
-    /// the initial one, which alone has kernel threads.
+    /// Whether this mount shows all processes of the host, or of the node if that is a container, and
+    /// they are readable. Such a mount belongs to an outer PID namespace, in which this process has
+    /// another PID, or to the initial one, which alone has kernel threads.
     pub fn shows_host_processes(&self, buffer: &mut ReadBuffer) -> bool {
         let is_outer = self.0.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
         let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";
-        is_outer == Ok(true)
+        (is_outer == Ok(true) && self.shows_first_process(buffer))
             || self.0.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
+    }
+
+    /// Whether process 1 is readable. In the host's `/proc` it is not one of this user or container.
+    pub fn shows_first_process(&self, buffer: &mut ReadBuffer) -> bool {
+        self.0.read(c"1/comm", buffer, |_| Ok(())).is_ok()
+    }
+
+    /// The options of this mount that hide processes of other users from this one.
+    pub fn hiding_options(&self, buffer: &mut ReadBuffer) -> Option<String> {
+        let options = |text: &[u8]| Ok(hiding_options(text, &self.0.path, &own_groups()));
+        self.0.read(c"self/mountinfo", buffer, options).ok()?
+    }
+
+    /// The SELinux type of this process. `None` without SELinux; AppArmor has its profile in the file.
+    pub fn selinux_type(&self, buffer: &mut ReadBuffer) -> Option<String> {
+        let parsed = |text: &[u8]| Ok(selinux_type(text));
+        self.0.read(c"self/attr/current", buffer, parsed).ok()?
     }
 
     /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`): if not, it

@@ -46,6 +46,14 @@ pub fn counts_two_pids(text: &[u8]) -> bool {
     line.is_some_and(|line| pids(line) > 1)
 }
 
+/// The type in an SELinux context `user:role:type:level`, from `/proc/PID/attr/current`. `None` for the
+/// profile of AppArmor.
+pub fn selinux_type(text: &[u8]) -> Option<String> {
+    let mut parts = str::from_utf8(text).ok()?.split(':');
+    let of_context = parts.nth(2)?;
+    parts.next().map(|_| of_context.to_owned())
+}
+
 /// Parses the cgroup v2 path in `/proc/PID/cgroup`; `None` where the file has none. In a cgroup
 /// namespace, a path outside of it begins with `/..`.
 pub fn parse_cgroup_path(text: &[u8]) -> Result<Option<&[u8]>, ParseError> {
@@ -72,6 +80,17 @@ mod tests {
         assert!(counts_two_pids(b"Name:\tx\nNSpid:\t4711\t7\nNSsid:\t1\n"));
         assert!(!counts_two_pids(b"Name:\tx\nNSpid:\t4711\n"));
         assert!(!counts_two_pids(b"Name:\tNSpid: 1 2\n") && !counts_two_pids(b""));
+    }
+
+    #[test]
+    fn a_type_is_the_third_part_of_a_context() {
+        let of = |text: &str| selinux_type(text.as_bytes());
+        assert_eq!(of("system_u:system_r:container_t:s0:c1,c2\0").as_deref(), Some("container_t"));
+        assert_eq!(of("system_u:system_r:spc_t:s0\n").as_deref(), Some("spc_t"));
+        for other in ["", "unconfined\n", "cri-containerd.apparmor.d (enforce)\n", ":ns:profile\n"]
+        {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[test]

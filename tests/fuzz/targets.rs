@@ -7,6 +7,7 @@ mod connection;
 mod network;
 
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
@@ -16,13 +17,14 @@ use psi_agent::kernel::counters::{
 };
 use psi_agent::kernel::io_stat::{parse_io_limited, parse_io_stat};
 use psi_agent::kernel::limits::{parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
-use psi_agent::kernel::mounts::cgroup2_of;
+use psi_agent::kernel::mounts::{cgroup2_of, hiding_options};
 use psi_agent::kernel::node_text::{
     parse_diskstats, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
     counts_two_pids, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
+    selinux_type,
 };
 use psi_agent::serve::compression::accepts_gzip;
 
@@ -35,7 +37,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 37] = targets! {
+static TARGETS: [(&str, Parse); 38] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
@@ -53,7 +55,7 @@ static TARGETS: [(&str, Parse); 37] = targets! {
     meminfo: parse_meminfo,
     memory_events: parse_memory_events,
     memory_stat: parse_memory_stat,
-    mountinfo: cgroup2_of,
+    mountinfo: |bytes| (cgroup2_of(bytes), hiding_options(bytes, Path::new("/host/proc"), &[7])),
     node: network::node,
     node_annotations: network::node_annotations,
     number: parse_number,
@@ -67,6 +69,7 @@ static TARGETS: [(&str, Parse); 37] = targets! {
     query_form: network::query_form,
     reviews: network::reviews,
     schedstat: parse_schedstat,
+    selinux_context: selinux_type,
     snapshot: network::snapshot,
     task_schedstat: parse_task_schedstat,
     task_stat: parse_is_runnable,

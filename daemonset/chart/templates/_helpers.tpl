@@ -32,8 +32,11 @@ imagePullSecrets:
 {{- /* The user of pods that read nothing of the host. */ -}}
 {{- define "psi-agent.unprivilegedUser" -}}
 runAsNonRoot: true
+{{- /* OpenShift assigns a user ID from the namespace's range. */}}
+{{- if not .Values.openshift.enabled }}
 runAsUser: 65534
 runAsGroup: 65534
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}

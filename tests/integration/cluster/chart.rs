@@ -16,11 +16,14 @@ use crate::support::wait_for;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Values of the chart, and the components of daemonset/components that do the same.
-const EQUIVALENTS: [(&[&str], &[&str]); 8] = [
+const EQUIVALENTS: [(&[&str], &[&str]); 11] = [
     (&[], &[]),
     (&["agent.label=true"], &["label"]),
     (&["agent.taintLevels={medium,high}"], &["taints"]),
     (&["agent.hostProc=false"], &["without-host-proc"]),
+    (&["agent.seLinuxType=spc_t"], &["selinux"]),
+    (&["openshift.enabled=true", "bridge.enabled=true"], &["bridge", "openshift"]),
+    (&["openshift.enabled=true", "agent.hostProc=false"], &["openshift", "without-host-proc"]),
     (&["agent.markCandidate=true"], &["candidate"]),
     (&["bridge.enabled=true"], &["bridge"]),
     (&["monitoring.enabled=true"], &["monitoring"]),
@@ -91,6 +94,7 @@ fn values_are_checked_and_a_missing_repository_is_one_clear_message() {
         ("agent.label=maybe", "boolean"),
         ("agent.taintLevels={low}", "taintLevels"),
         ("agent.family=pressure", "family"),
+        ("agent.seLinuxType=spc", "seLinuxType"),
         ("networkPolicy.apiServerPorts={0}", "apiServerPorts"),
         ("image.digest=abc", "digest"),
     ] {

@@ -27,6 +27,7 @@ pub(crate) fn components() -> Vec<String> {
         "monitoring",
         "openshift",
         "restricted",
+        "selinux",
         "taints",
         "without-host-proc",
         "auth",
@@ -36,7 +37,7 @@ pub(crate) fn components() -> Vec<String> {
 }
 
 /// Of these one other component at most changes something.
-const APART: [&str; 4] = ["bridge", "without-host-proc", "restricted", "candidate"];
+const APART: [&str; 5] = ["bridge", "without-host-proc", "restricted", "candidate", "selinux"];
 
 /// Every combination of them, also none. Each that stands apart is in every second one, so that it
 /// is there and is not there whatever the others are, and whether or not the other one is.
@@ -57,6 +58,9 @@ fn combinations(names: &[String]) -> Vec<Vec<&str>> {
         }
         if [0, 3].contains(&(others % 4)) {
             names.insert(0, APART[3]);
+        }
+        if others % 4 >= 2 {
+            names.insert(0, APART[4]);
         }
         if others % 2 == 1 {
             names.insert(0, APART[0]);

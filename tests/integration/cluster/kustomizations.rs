@@ -59,8 +59,16 @@ fn every_component_follows_another_namespace() {
     let cluster = Cluster::start("another-namespace");
     install_definitions(&cluster);
     // All but restricted, which has a namespace of its own.
-    let components =
-        ["bridge", "label", "monitoring", "taints", "without-host-proc", "openshift", "auth"];
+    let components = [
+        "bridge",
+        "label",
+        "monitoring",
+        "taints",
+        "without-host-proc",
+        "selinux",
+        "openshift",
+        "auth",
+    ];
     let mut kustomization = with_components(&components);
     let part = documented_part();
     kustomization.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
@@ -130,9 +138,12 @@ fn openshift_admits_the_agent_by_its_own_constraints_and_the_others_by_the_defau
             kinds.sort_unstable();
             kinds.dedup();
             assert_eq!(json!(kinds), constraints["volumes"]);
+            // Another strategy compares the pod's options with its own, also the level.
+            assert_eq!(of_container["seLinuxOptions"], json!({"type": "spc_t"}));
+            assert_eq!(constraints["seLinuxContext"]["type"], "RunAsAny");
         } else {
             // A user or group of its own would be refused, as would a volume of the host.
-            for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+            for field in ["runAsUser", "runAsGroup", "fsGroup", "seLinuxOptions"] {
                 assert_eq!(of_pod.get(field), None, "{name}: {field}");
             }
             assert!(kinds.is_empty(), "{name}: {kinds:?}");

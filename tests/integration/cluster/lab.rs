@@ -1,8 +1,9 @@
 //! The shipped binary: that it needs nothing but a kernel, and what it does on one with PSI on and off.
 
 use crate::host::lab::{check_exposition, limited, names};
+use crate::support::cache_dir;
 use crate::support::exposition::{ids, parse};
-use crate::support::virtual_machine::{boot, static_binary};
+use crate::support::virtual_machine::{boot, boot_with, static_binary};
 
 #[test]
 #[ignore = "needs the static binary: tests/run builds it"]
@@ -49,4 +50,40 @@ fn kernel_with_psi_off_costs_the_pressure_series_and_is_explained() {
 #[ignore = "needs QEMU, a Debian kernel and the static binary: tests/run prepares them"]
 fn the_shipped_binary_exports_what_the_files_of_limited_containers_hold() {
     check_exposition(&static_binary());
+}
+
+/// The lines about this in the output of `check`.
+fn lines_about<'a>(about: &str, check: &'a str) -> Vec<&'a str> {
+    check.lines().filter(|line| line.get(6..).is_some_and(|line| line.starts_with(about))).collect()
+}
+
+#[test]
+#[ignore = "needs QEMU, a Debian kernel, the static binary and what tests/selinux/build makes"]
+fn with_selinux_enforcing_the_type_spc_t_may_read_run_delay_and_container_t_is_named_as_the_cause()
+{
+    let policy = cache_dir().join("selinux/policy");
+    let guest = boot_with(&static_binary(), "selinux", "psi=1 lsm=selinux", Some(&policy));
+    assert_eq!(guest.text("enforce", 0), "1\n");
+    let denied = "SELinux denies the agent's type container_t access to the host's processes";
+    for (name, expected) in [
+        (
+            "container_t",
+            [
+                format!("warn  cpu source PSI, chosen by auto: {denied}"),
+                format!("FAIL  cpu source run delay: {denied}"),
+            ],
+        ),
+        (
+            "spc_t",
+            ["run delay, chosen by auto", "run delay"].map(|source| {
+                format!("ok    cpu source {source}: the host's processes are visible in /proc")
+            }),
+        ),
+    ] {
+        let text = guest.text(name, 0);
+        assert!(text.starts_with("CapEff:\t0000000000000000\n9942\n"), "{text}");
+        assert_eq!(lines_about("cpu source", text), expected, "{text}");
+    }
+    let spc = guest.text("spc_t", 0);
+    assert_eq!(lines_about("scored", spc), ["ok    scored     2 containers"; 2], "{spc}");
 }

@@ -93,8 +93,14 @@ fn components_add_what_they_say() {
     for part in ["kind: SecurityContextConstraints", "openshift.io/node-selector: \"\""] {
         assert!(rendered.contains(part), "{part}: {rendered}");
     }
-    // Only the agent may run as a user of its choice there.
-    assert_eq!(rendered.matches("runAsUser: 9942").count(), 1, "{rendered}");
+    // Only the agent may run as a user and with an SELinux type of its choice there.
+    for part in ["runAsUser: 9942", "type: spc_t"] {
+        assert_eq!(rendered.matches(part).count(), 1, "{part}: {rendered}");
+    }
+    let rendered = cluster.render_with(&["selinux"]);
+    assert_eq!(rendered.matches("type: spc_t").count(), 1, "{rendered}");
+    let rendered = cluster.render_with(&["openshift", "without-host-proc"]);
+    assert!(!rendered.contains("spc_t"), "{rendered}");
 }
 
 #[test]

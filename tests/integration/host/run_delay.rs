@@ -1,11 +1,15 @@
 //! Run delay of this host's own processes, read by the agent.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::support::agent::{Agent, BINARY};
 use crate::support::cgroup::OwnCgroup;
 use crate::support::cpu::BusyCpu;
+use crate::support::folder::Folder;
 use crate::support::wait_for;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -57,4 +61,50 @@ fn run_delay_is_read_where_the_hosts_processes_are_visible() {
         !passes && text.contains("--proc-root does not show all threads of 2 of 2 containers"),
         "{text}"
     );
+}
+
+/// The lines of `check` about the CPU source in a mount namespace of its own, where the host's `/proc` is
+/// mounted again with an option. The agent has a process namespace of its own, as in a pod, and runs as a
+/// user without rights, in a group.
+fn cpu_source_in_a_pod(folder: &Folder, own: &OwnCgroup, option: &str, group: &str) -> String {
+    let script = "mount -t proc -o $1 proc \"$0/proc\" || exit 2; exec unshare --pid --fork --kill-child \
+                  setpriv --reuid=65534 --regid=65534 --groups=\"$2\" --inh-caps=-all \
+                  \"$0/psi-agent\" check --proc-root \"$0/proc\" --cgroup-root \"$3\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .args([Path::new(folder.text()), option.as_ref(), group.as_ref(), &own.path])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{option}: {text}{:?}", output.stderr);
+    text[text.find("cpu source").expect("a CPU source") - 6..].to_owned()
+}
+
+#[test]
+#[ignore = "needs root, to mount a /proc for itself, and a cgroup2 mount"]
+fn a_proc_with_hidepid_is_named_as_the_cause_unless_the_agent_is_in_its_group() {
+    let cpu = BusyCpu::share();
+    let own = two_that_wait("hidepid", &cpu);
+    let folder = Folder::new("hidepid");
+    fs::create_dir(folder.0.join("proc")).unwrap();
+    fs::copy(BINARY, folder.0.join("psi-agent")).unwrap();
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let visible =
+        "ok    cpu source run delay, chosen by auto: the host's processes are visible in ";
+    for (option, group, expected) in [
+        ("hidepid=off", "65534", ""),
+        ("hidepid=invisible,gid=4711", "65534", "hidepid=invisible,gid=4711"),
+        ("hidepid=invisible,gid=4711", "4711", ""),
+        ("hidepid=noaccess", "65534", "hidepid=noaccess,gid=0"),
+        ("hidepid=ptraceable,gid=4711", "4711", "hidepid=ptraceable,gid=4711"),
+    ] {
+        let text = cpu_source_in_a_pod(&folder, &own, option, group);
+        if expected.is_empty() {
+            assert!(text.starts_with(visible), "{option}: {text}");
+        } else {
+            let hidden =
+                format!("warn  cpu source PSI, chosen by auto: /proc is mounted with {expected},");
+            assert!(text.starts_with(&hidden), "{option}: {text}");
+        }
+    }
 }

@@ -84,13 +84,23 @@ impl std::fmt::Debug for Sections {
 
 /// Boots with this agent and with `psi=` on the kernel's command line, and runs the guest script.
 pub(crate) fn boot(binary: &Path, script: &str, psi: u8) -> Sections {
+    boot_with(binary, script, &format!("psi={psi}"), None)
+}
+
+/// The same with these parameters, and with a file that the script finds as `/policy`.
+pub(crate) fn boot_with(
+    binary: &Path,
+    script: &str,
+    parameters: &str,
+    policy: Option<&Path>,
+) -> Sections {
     let lab = Folder::new(script);
     let initramfs = lab.0.join("initramfs.gz");
-    make_initramfs(&lab.0.join("root"), binary, script, &initramfs);
-    let first = run(&lab.0, &initramfs, psi);
+    make_initramfs(&lab.0.join("root"), binary, script, policy, &initramfs);
+    let first = run(&lab.0, &initramfs, parameters);
     // The emulator itself may fail; a guest that hangs or a wrong number is no reason to repeat.
     Sections::parse(&first).unwrap_or_else(|| {
-        let second = run(&lab.0, &initramfs, psi);
+        let second = run(&lab.0, &initramfs, parameters);
         Sections::parse(&second).unwrap_or_else(|| {
             panic!("{script}: the guest ended early, twice: {first}\n--- and ---\n{second}")
         })
@@ -128,7 +138,13 @@ impl Drop for Folder {
     }
 }
 
-fn make_initramfs(root: &Path, binary: &Path, script: &str, initramfs: &Path) {
+fn make_initramfs(
+    root: &Path,
+    binary: &Path,
+    script: &str,
+    policy: Option<&Path>,
+    initramfs: &Path,
+) {
     let own = Path::new(REPOSITORY).join("tests/lab");
     let above = root.parent().unwrap();
     make_folders(above, &Path::new(root.file_name().unwrap()).join("bin"));
@@ -149,6 +165,9 @@ fn make_initramfs(root: &Path, binary: &Path, script: &str, initramfs: &Path) {
     }
     copy(&own.join("init"), "init", 0o755);
     copy(&own.join(format!("{script}.sh")), "guest.sh", 0o644);
+    if let Some(policy) = policy {
+        copy(policy, "policy", 0o644);
+    }
     symlink("busybox", root.join("bin/sh")).unwrap();
     let pack = "find . | cpio -o -H newc -R 0:0 --quiet | gzip -1 >\"$0\"";
     let mut packing = Command::new("bash");
@@ -180,7 +199,7 @@ fn make_folders(root: &Path, folders: &Path) {
 }
 
 /// One run of QEMU; answers what came out of the guest's serial port.
-fn run(folder: &Path, initramfs: &Path, psi: u8) -> String {
+fn run(folder: &Path, initramfs: &Path, parameters: &str) -> String {
     let kernel = cache_dir().join("lab/vmlinuz");
     assert!(kernel.exists(), "{} is missing: run tests/lab/prepare", kernel.display());
     let [disk, console] = ["disk", "console"].map(|name| folder.join(name));
@@ -192,7 +211,7 @@ fn run(folder: &Path, initramfs: &Path, psi: u8) -> String {
         .arg("-drive")
         .arg(format!("if=none,id=disk,format=raw,cache=unsafe,file={}", disk.display()))
         .args(["-device", "nvme,drive=disk,serial=lab", "-append"])
-        .arg(format!("console=ttyS0 psi={psi} panic=-1 quiet loglevel=0"))
+        .arg(format!("console=ttyS0 {parameters} panic=-1 quiet loglevel=0"))
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
