@@ -61,7 +61,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
     let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(source).await?;
-    let authenticator = match config.access.auth {
+    let authenticator = match config.auth {
         Auth::None => None,
         Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),
     };

@@ -13,7 +13,6 @@ use super::values::duration_within;
 use crate::client::flags::parse_duration;
 use crate::contract::{Level, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
-use crate::serve::authorization::Page;
 use crate::serve::tls::CertificateFiles;
 
 #[derive(Debug, Clone, Args)]
@@ -68,25 +67,6 @@ pub struct ServerFlags {
 
     #[command(flatten)]
     pub tls: TlsFlags,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
-pub struct AccessFlags {
-    /// Authentication for /metrics
-    ///
-    /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
-    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None,
-          requires_if("kubernetes", "tls_cert_file"))]
-    pub auth: Auth,
-
-    /// Clients that may open the page and /snapshot.json
-    ///
-    /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
-    /// clients that may read the metrics. off: none.
-    #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
-          value_parser = PossibleValuesParser::new(Page::VARIANTS).try_map(|word| word.parse::<Page>()))]
-    pub page: Page,
 }
 
 /// Authentication for the metrics.
