@@ -9,12 +9,13 @@ use clap_complete::Shell;
 use strum::VariantNames;
 
 use super::flags::{
-    Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags, TlsFlags,
+    Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags,
 };
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
 use crate::client::flags::{ApiFlags, ReapFlags, StaleAfter};
 use crate::serve::authorization::{AccessRules, Page};
+use crate::serve::tls::CertificateFiles;
 
 /// A command, with its configuration.
 #[derive(Debug, Parser)]
@@ -141,7 +142,7 @@ pub struct TopConfig {
 #[derive(Debug, Args)]
 pub struct CheckConfig {
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub certificate: Option<CertificateFiles>,
     #[command(flatten)]
     pub source: SourceFlags,
     #[command(flatten)]
@@ -202,7 +203,7 @@ impl Command {
 impl RunConfig {
     pub fn access_rules(&self) -> AccessRules {
         AccessRules {
-            tls: self.server.tls.certificate().is_some(),
+            tls: self.server.certificate.is_some(),
             tokens: self.auth == Auth::Kubernetes,
             page: self.page,
         }

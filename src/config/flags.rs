@@ -1,7 +1,6 @@
 //! The flags of serving, scoring, publishing and logging, in groups of one subject.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
@@ -30,30 +29,6 @@ pub struct ListenAddress {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
-#[group(multiple = true, requires_all = ["tls_cert_file", "tls_private_key_file"])]
-pub struct TlsFlags {
-    /// TLS certificate chain (PEM), reloaded when it changes
-    ///
-    /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
-    /// need no certificate.
-    #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
-    tls_cert_file: Option<PathBuf>,
-
-    /// Private key of the TLS certificate (PEM), reloaded when it changes
-    #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
-    tls_private_key_file: Option<PathBuf>,
-}
-
-impl TlsFlags {
-    /// `None` for plain HTTP.
-    pub fn certificate(&self) -> Option<CertificateFiles> {
-        let files = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
-        files.map(|(certificate, key)| CertificateFiles { certificate, key })
-    }
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
 pub struct ServerFlags {
     #[command(flatten)]
     pub listen: ListenAddress,
@@ -65,8 +40,9 @@ pub struct ServerFlags {
     #[arg(long, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
     pub probe_address: Option<SocketAddr>,
 
+    /// `None` for plain HTTP.
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub certificate: Option<CertificateFiles>,
 }
 
 /// Authentication for the metrics.
