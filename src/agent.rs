@@ -56,12 +56,12 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
     let metrics = Arc::new(OwnMetrics::default());
     metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
-    let certificate = flags.tls.certificate();
+    let certificate = flags.certificate.as_ref();
     metrics.set_tls(certificate.is_some());
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
+    let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(source).await?;
-    let authenticator = match config.access.auth {
+    let authenticator = match config.auth {
         Auth::None => None,
         Auth::Kubernetes => Some(authenticator(node.as_ref(), &metrics)?),
     };

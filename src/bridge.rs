@@ -38,11 +38,11 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         () = &mut stop => return Ok(()),
         api = api_flags.connect() => api?,
     };
-    let certificate = flags.tls.certificate();
+    let certificate = flags.certificate.as_ref();
     let metrics = Arc::new(BridgeMetrics::default());
     metrics.set_tls(certificate.is_some());
     let of_tls = Arc::clone(&metrics);
-    let tls = Tls::follow(certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
+    let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let (url, prefix) = (&server.url, &api_flags.prefix.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");

@@ -238,8 +238,8 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
 
 /// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.
 fn certificate(config: &CheckConfig) -> Option<Finding> {
-    let files = config.tls.certificate()?;
-    let path = files.certificate.display().to_string();
+    let files = config.certificate.as_ref()?;
+    let path = files.tls_cert_file.display().to_string();
     Some(match files.read() {
         Ok(_) => Ok(format!("{path} matches its key")),
         Err(error) => fail(

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::client::cluster::block_on;
 use crate::client::output::print;
 use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
 use crate::export::scrape::Scrapes;
 use crate::host::Host;
 use crate::own_metrics::OwnMetrics;
-use crate::pod_source::read_now;
+use crate::pod_source::{connect, list};
 use crate::relief::Assessor;
 use crate::sample::Detail;
 
@@ -26,7 +27,8 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let host = Host::open(&config.source)?;
     let has_cgroup2 = !host.node_alone;
     let mut collector = host.into_collector(&config.source, Some(&config.export));
-    let pods = read_now(&config.source)?;
+    let source = &config.source;
+    let pods = block_on(async { list(source, connect(source).await?.as_ref()).await })?;
     let pods = pods.as_ref();
     collector.tick(pods);
     std::thread::sleep(WINDOW);

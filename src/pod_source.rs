@@ -7,7 +7,7 @@ use anyhow::Context;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
 
-use crate::client::cluster::{OwnNode, WatchEvent, block_on};
+use crate::client::cluster::{OwnNode, WatchEvent};
 use crate::client::pod::Pod;
 use crate::clock;
 use crate::config::{PodSource, SourceFlags};
@@ -82,19 +82,11 @@ async fn apply(
 }
 
 /// The pods now; `None` where there is no source of pods.
-pub fn read_now(source: &SourceFlags) -> anyhow::Result<Option<PodIndex>> {
-    block_on(async { list(source, connect(source).await?.as_ref()).await })
-}
-
-fn log_skipped(error: String) {
-    tracing::warn!(%error, "Cannot decode a pod, which is skipped");
-}
-
-/// As [`read_now`], with an existing client.
 pub async fn list(
     source: &SourceFlags,
     node: Option<&OwnNode>,
 ) -> anyhow::Result<Option<PodIndex>> {
+    let log_skipped = |error| tracing::warn!(%error, "Cannot decode a pod, which is skipped");
     let pods = match (source.pods(), node) {
         (_, Some(node)) => Some(node.list_pods(log_skipped).await.context("cannot list the pods")?),
         (PodSource::File(path), None) => Some(file::read(&path)?),

@@ -123,7 +123,7 @@ pub struct WaitSeconds {
 #[derive(Debug, Default)]
 pub struct Scorer {
     /// Resources that make up the score.
-    counted: Vec<Resource>,
+    pub(crate) counted: Vec<Resource>,
     population: Option<Population>,
     node: History,
     steal: MovingAverage,

@@ -16,7 +16,8 @@ use tokio::time::sleep;
 use crate::output::print;
 use crate::snapshot::Snapshot;
 use screen::Screen;
-use table::{Choice, Frame, Size, lines};
+pub use table::Size;
+use table::{Choice, Frame, lines};
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -32,24 +33,16 @@ pub async fn show(next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyho
 
 /// The lines that a terminal of this size shows for the later of two snapshots. Snapshots are not
 /// trusted, since any server can send them.
-pub fn lines_of(
-    [before, latest]: [&[u8]; 2],
-    columns: u16,
-    rows: usize,
-) -> Result<Vec<String>, serde_json::Error> {
-    let before: Snapshot = serde_json::from_slice(before)?;
-    let latest: Snapshot = serde_json::from_slice(latest)?;
-    let frame = Frame::since(&before, (format!("agent {}", latest.version), latest));
-    Ok(lines(&frame, Choice::default(), Size { columns: columns.into(), rows }))
+pub fn lines_of(before: &Snapshot, latest: Described, size: Size) -> Vec<String> {
+    lines(&Frame::since(before, latest), Choice::default(), size)
 }
 
 /// Prints the second of two frames, since rates need two.
 async fn piped(mut next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyhow::Result<()> {
     let (_, before) = next().await?;
     sleep(FETCH_INTERVAL).await;
-    let frame = Frame::since(&before, next().await?);
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
-    let mut text = lines(&frame, Choice::default(), size).join("\n");
+    let mut text = lines_of(&before, next().await?, size).join("\n");
     text.push('\n');
     print(text, &mut stdout()).context("cannot write the table")
 }

@@ -6,12 +6,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::contract::NodePressure;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::resource::PerResource;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::{Assessment, Assessor};
 use crate::sample::Tick;
 use crate::sampler::Sampler;
-use crate::score::Absence;
+use crate::score::{Absence, NodeScore};
+use crate::waiting::Population;
 
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
@@ -26,7 +26,7 @@ pub(super) struct Ticks {
 impl Ticks {
     /// Processes ticks forever; an error means that the sampling thread has ended.
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
-        let (mut pressure, mut hidden, mut absence) = Default::default();
+        let mut pressure = None;
         loop {
             let tick = self.sampler.next_tick().await?;
             log_pressure(&self.start_message, &tick, &mut pressure);
@@ -35,10 +35,9 @@ impl Ticks {
                 self.assessor.adopt(&published);
             }
             if tick.window.is_some() {
-                let assessment = self.assessor.advance(&tick);
-                log_hidden(&assessment, &mut hidden);
-                log_absence(&assessment, &mut absence);
-                self.assessments.send_replace(Some(Arc::new(assessment)));
+                let assessment = Arc::new(self.assessor.advance(&tick));
+                let before = self.assessments.send_replace(Some(Arc::clone(&assessment)));
+                log_unknown(before.as_ref().map(|before| &before.score), &assessment.score);
             }
         }
     }
@@ -62,14 +61,13 @@ fn log_pressure(start_message: &str, tick: &Tick, before: &mut Option<String>) {
     *before = Some(now);
 }
 
-/// Logs when the waiting of workloads becomes unknown or known.
-fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
-    let hidden = assessment.score.hidden;
-    let population =
-        assessment.score.population.map_or("workloads", |population| population.plural());
-    for resource in Resource::ALL {
-        let (count, had) = (*hidden.of(resource), *before.of(resource) > 0);
-        let resource = resource.into_str();
+/// Logs when the waiting of workloads becomes unknown or known, and why there is no score, when that
+/// changes.
+fn log_unknown(before: Option<&NodeScore>, now: &NodeScore) {
+    let population = now.population.map_or("workloads", Population::plural);
+    for each in Resource::ALL {
+        let (count, resource) = (*now.hidden.of(each), each.into_str());
+        let had = before.is_some_and(|before| *before.hidden.of(each) > 0);
         if count > 0 && !had {
             tracing::warn!(
                 count,
@@ -80,20 +78,10 @@ fn log_hidden(assessment: &Assessment, before: &mut PerResource<usize>) {
         } else if count == 0 && had {
             tracing::info!(resource, "The waiting of all {population} is known");
         }
-    }
-    *before = hidden;
-}
-
-/// Logs why there is no score, when that changes.
-fn log_absence(assessment: &Assessment, before: &mut PerResource<Option<Absence>>) {
-    let absence = assessment.score.absence;
-    for resource in Resource::ALL {
-        let (now, resource_word) = (*absence.of(resource), resource.into_str());
-        if let Some(why) =
-            now.filter(|why| *why != Absence::WarmingUp && now != *before.of(resource))
-        {
-            tracing::info!(resource = resource_word, reason = why.into_str(), "No contention");
+        let absence = *now.absence.of(each);
+        let is_new = before.is_none_or(|before| *before.absence.of(each) != absence);
+        if let Some(why) = absence.filter(|why| is_new && *why != Absence::WarmingUp) {
+            tracing::info!(resource, reason = why.into_str(), "No contention");
         }
     }
-    *before = absence;
 }

@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
 use clap_complete::Shell;
+use strum::VariantNames;
 
 use super::flags::{
-    AccessFlags, Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags,
-    ServerFlags, TlsFlags,
+    Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags,
 };
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
 use crate::client::flags::{ApiFlags, ReapFlags, StaleAfter};
-use crate::serve::authorization::AccessRules;
+use crate::serve::authorization::{AccessRules, Page};
+use crate::serve::tls::CertificateFiles;
 
 /// A command, with its configuration.
 #[derive(Debug, Parser)]
@@ -88,8 +90,19 @@ pub enum Command {
 pub struct RunConfig {
     #[command(flatten)]
     pub server: ServerFlags,
-    #[command(flatten)]
-    pub access: AccessFlags,
+    /// Authentication for /metrics
+    ///
+    /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
+    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None, help_heading = "Server",
+          requires_if("kubernetes", "tls_cert_file"))]
+    pub auth: Auth,
+    /// Clients that may open the page and /snapshot.json
+    ///
+    /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
+    /// clients that may read the metrics. off: none.
+    #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback", help_heading = "Server",
+          value_parser = PossibleValuesParser::new(Page::VARIANTS).try_map(|word| word.parse::<Page>()))]
+    pub page: Page,
     #[command(flatten)]
     pub source: SourceFlags,
     #[command(flatten)]
@@ -129,7 +142,7 @@ pub struct TopConfig {
 #[derive(Debug, Args)]
 pub struct CheckConfig {
     #[command(flatten)]
-    pub tls: TlsFlags,
+    pub certificate: Option<CertificateFiles>,
     #[command(flatten)]
     pub source: SourceFlags,
     #[command(flatten)]
@@ -190,9 +203,9 @@ impl Command {
 impl RunConfig {
     pub fn access_rules(&self) -> AccessRules {
         AccessRules {
-            tls: self.server.tls.certificate().is_some(),
-            tokens: self.access.auth == Auth::Kubernetes,
-            page: self.access.page,
+            tls: self.server.certificate.is_some(),
+            tokens: self.auth == Auth::Kubernetes,
+            page: self.page,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The flags of serving, scoring, publishing and logging, in groups of one subject.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
@@ -13,7 +12,6 @@ use super::values::duration_within;
 use crate::client::flags::parse_duration;
 use crate::contract::{Level, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
-use crate::serve::authorization::Page;
 use crate::serve::tls::CertificateFiles;
 
 #[derive(Debug, Clone, Args)]
@@ -31,30 +29,6 @@ pub struct ListenAddress {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
-#[group(multiple = true, requires_all = ["tls_cert_file", "tls_private_key_file"])]
-pub struct TlsFlags {
-    /// TLS certificate chain (PEM), reloaded when it changes
-    ///
-    /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
-    /// need no certificate.
-    #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE")]
-    tls_cert_file: Option<PathBuf>,
-
-    /// Private key of the TLS certificate (PEM), reloaded when it changes
-    #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
-    tls_private_key_file: Option<PathBuf>,
-}
-
-impl TlsFlags {
-    /// `None` for plain HTTP.
-    pub fn certificate(&self) -> Option<CertificateFiles> {
-        let files = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
-        files.map(|(certificate, key)| CertificateFiles { certificate, key })
-    }
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
 pub struct ServerFlags {
     #[command(flatten)]
     pub listen: ListenAddress,
@@ -66,27 +40,9 @@ pub struct ServerFlags {
     #[arg(long, env = "PSI_AGENT_PROBE_ADDRESS", value_name = "ADDRESS:PORT")]
     pub probe_address: Option<SocketAddr>,
 
+    /// `None` for plain HTTP.
     #[command(flatten)]
-    pub tls: TlsFlags,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
-pub struct AccessFlags {
-    /// Authentication for /metrics
-    ///
-    /// kubernetes requires TLS, and a cluster whose API server reviews the tokens.
-    #[arg(long, env = "PSI_AGENT_AUTH", value_enum, default_value_t = Auth::None,
-          requires_if("kubernetes", "tls_cert_file"))]
-    pub auth: Auth,
-
-    /// Clients that may open the page and /snapshot.json
-    ///
-    /// loopback: clients on this host or in this pod, `kubectl port-forward` included. anywhere: all
-    /// clients that may read the metrics. off: none.
-    #[arg(long, env = "PSI_AGENT_PAGE", default_value = "loopback",
-          value_parser = PossibleValuesParser::new(Page::VARIANTS).try_map(|word| word.parse::<Page>()))]
-    pub page: Page,
+    pub certificate: Option<CertificateFiles>,
 }
 
 /// Authentication for the metrics.

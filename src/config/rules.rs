@@ -44,7 +44,7 @@ fn check_source(source: &SourceFlags, in_cluster: bool) -> Checked {
 fn check_run(config: &RunConfig) -> Checked {
     let flag = if config.publishing.publish.mode(&config.source) == Publish::On {
         "--publish on"
-    } else if config.access.auth == Auth::Kubernetes {
+    } else if config.auth == Auth::Kubernetes {
         "--auth kubernetes"
     } else {
         return Ok(());

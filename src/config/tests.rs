@@ -183,7 +183,7 @@ fn values_of_a_closed_set_are_parsed_and_others_refused_with_the_set() {
     assert_eq!(config.score.score_resources, [Resource::Cpu, Resource::Io]);
     let log = parse("psi-agent --log-level debug").unwrap().log();
     assert_eq!(log.unwrap().level, tracing::Level::DEBUG);
-    assert_eq!(config.access.page, Page::Off);
+    assert_eq!(config.page, Page::Off);
     let defaults = run("psi-agent");
     assert_eq!(defaults.score.score_resources, [Resource::Cpu, Resource::Memory]);
     assert_eq!(defaults.source.cpu_source, CpuSourceFlag::Auto);

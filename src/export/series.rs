@@ -39,11 +39,9 @@ impl SeriesLabels {
     }
 
     fn is_for(&self, member: &CgroupSample) -> bool {
-        let same_workload = match (&self.workload, &member.workload) {
-            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-            (before, now) => before.is_none() && now.is_none(),
-        };
-        self.cgroup.id == member.cgroup.id && same_workload
+        let [before, now] =
+            [&self.workload, &member.workload].map(|one| one.as_ref().map(Arc::as_ptr));
+        self.cgroup.id == member.cgroup.id && before == now
     }
 
     /// The labels with a family's own label, in three parts. Without one, all is in the first part,

@@ -48,7 +48,6 @@ pub struct Relief {
 #[derive(Debug)]
 pub struct Assessor {
     scorer: Scorer,
-    counted: Vec<Resource>,
     /// Score at which the level `medium` begins, 0 to 1.
     medium: f64,
     demands: HashMap<CgroupId, SmoothedDemand>,
@@ -75,7 +74,7 @@ impl Assessor {
     /// An assessor without history.
     pub fn new(counted: Vec<Resource>, thresholds: Thresholds) -> Self {
         let medium = f64::from(thresholds.medium()) / 100.0;
-        Self { scorer: Scorer::new(counted.clone()), counted, medium, demands: HashMap::new() }
+        Self { scorer: Scorer::new(counted), medium, demands: HashMap::new() }
     }
 
     /// Continues from the values that an earlier agent published.
@@ -109,7 +108,7 @@ impl Assessor {
         }
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
         let Some((now, node)) = predicted else { return score.into() };
-        let counts_cpu = self.counted.contains(&Resource::Cpu);
+        let counts_cpu = self.scorer.counted.contains(&Resource::Cpu);
         let headroom_cpus = counts_cpu.then(|| node.headroom_cpus(self.medium));
         let relief = self.relief(&score, now, &node);
         Assessment { score, headroom_cpus, relief }
@@ -142,7 +141,7 @@ impl Assessor {
             memory: now.memory - without.memory,
             io: 0.0,
         };
-        let left = self.counted.iter().filter_map(|resource| {
+        let left = self.scorer.counted.iter().filter_map(|resource| {
             let contention = (*score.contention.of(*resource))?.get();
             Ratio::of(contention - ends.of(*resource), 1.0)
         });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use clap::Args;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -21,10 +22,21 @@ use tokio_rustls::server::TlsStream;
 /// kubelet replaces a symbolic link above the files.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The flags of TLS, of which one requires the other.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+#[group(multiple = true, requires_all = ["tls_cert_file", "tls_private_key_file"])]
 pub struct CertificateFiles {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
+    /// TLS certificate chain (PEM), reloaded when it changes
+    ///
+    /// Plain HTTP from loopback still works for all but the metrics, so `kubectl port-forward` and top
+    /// need no certificate.
+    #[arg(long, env = "PSI_AGENT_TLS_CERT_FILE", value_name = "FILE", required = false)]
+    pub tls_cert_file: PathBuf,
+
+    /// Private key of the TLS certificate (PEM), reloaded when it changes
+    #[arg(long, env = "PSI_AGENT_TLS_PRIVATE_KEY_FILE", value_name = "FILE", required = false)]
+    pub tls_private_key_file: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -66,18 +78,19 @@ impl CertificateFiles {
     /// The certificate in PEM, and how it is served with the key. No error contains the content of a
     /// file.
     pub fn read(&self) -> anyhow::Result<(Vec<u8>, ServerConfig)> {
-        let (pem, key) = (read(&self.certificate)?, read(&self.key)?);
+        let Self { tls_cert_file, tls_private_key_file } = self;
+        let (pem, key) = (read(tls_cert_file)?, read(tls_private_key_file)?);
         let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
         let chain = chain.ok().filter(|chain| !chain.is_empty()).with_context(|| {
-            let path = self.certificate.display();
+            let path = tls_cert_file.display();
             format!("there is no certificate in PEM (BEGIN CERTIFICATE) in {path}")
         })?;
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
-            let path = self.key.display();
+            let path = tls_private_key_file.display();
             anyhow!("there is no private key in PEM (BEGIN PRIVATE KEY) in {path}")
         })?;
         let unusable = |error| {
-            let (certificate, key) = (self.certificate.display(), self.key.display());
+            let (certificate, key) = (tls_cert_file.display(), tls_private_key_file.display());
             anyhow!("cannot serve TLS with {certificate} and {key}: {error}")
         };
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))

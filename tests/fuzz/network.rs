@@ -24,7 +24,8 @@ use psi_agent::cgroup_path::Place;
 use psi_agent::client::cluster::list_items::ListItems;
 use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
 use psi_agent::client::pod::Pod;
-use psi_agent::client::top;
+use psi_agent::client::snapshot::Snapshot;
+use psi_agent::client::top::{self, Size};
 use psi_agent::config::OutputFlags;
 use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
 use psi_agent::identity::pod_index::PodIndex;
@@ -424,11 +425,14 @@ pub(super) fn snapshot(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let first = parts.next().unwrap_or_default();
     let snapshots = [first, parts.next().unwrap_or(first)];
-    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (u16::MAX, usize::MAX)] {
-        let Ok(lines) = top::lines_of(snapshots, columns, rows) else { return };
+    let [before, latest] = snapshots.map(serde_json::from_slice::<Snapshot>);
+    let (Ok(before), Ok(latest)) = (before, latest) else { return };
+    for (columns, rows) in [(80, 24), (1, 3), (200, 60), (usize::from(u16::MAX), usize::MAX)] {
+        let shown = (format!("agent {}", latest.version), latest.clone());
+        let lines = top::lines_of(&before, shown, Size { columns, rows });
         assert!(lines.len() <= rows, "{} lines", lines.len());
         for line in lines {
-            assert!(line.len() <= usize::from(columns), "{} columns: {line}", line.len());
+            assert!(line.len() <= columns, "{} columns: {line}", line.len());
             assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line:?}");
         }
     }

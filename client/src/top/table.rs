@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use crate::snapshot::{Cgroup, Pressure, Snapshot, Waiting};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) columns: usize,
-    pub(super) rows: usize,
+pub struct Size {
+    pub columns: usize,
+    pub rows: usize,
 }
 
 impl Size {
