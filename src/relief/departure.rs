@@ -160,7 +160,7 @@ mod tests {
         let own = Demand { cpuset: set(0..2), weight: Some(200.0), ..vm(1.808, 0.192) };
         let beside = node(4, vec![vm(0.745, 0.138), vm(0.73, 0.143), own, batch.clone()]);
         let (now, left) = (beside.contention().cpu, without(&beside, 0).cpu);
-        assert!(now > 0.15 && left > 0.1, "{now} {left}");
+        assert!(now > 0.15 && left > 0.6 * now, "{now} {left}");
         // A job that hardly waits takes nothing that becomes free.
         let calm = Demand { used: 0.9, waiting: 0.1, ..batch.clone() };
         let beside = node(2, vec![vm(0.55, 0.1), vm(0.55, 0.1), calm]);

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn little_demand_for_cpus_counts_in_part() {
         let cpu = |demand| WorstHalf::of_cpu(waits([(0.5, demand)]), 0.0).contention;
-        assert_eq!([0.0, 0.1, 0.5, 1.0, 4.0].map(cpu), [0.0, 0.1, 0.5, 0.5, 0.5]);
+        assert_eq!([0.0, 0.25, 0.5, 1.0, 4.0].map(cpu), [0.0, 0.25, 0.5, 0.5, 0.5]);
     }
 
     #[test]
