@@ -15,10 +15,10 @@ pub mod pressure;
 pub mod proc_root;
 pub mod process_dir;
 mod read;
-pub mod resource;
 pub mod task_text;
 pub mod text;
 
+pub use crate::client::resource;
 pub use read::{ReadBuffer, ReadError, ReadErrorKind};
 
 /// Size of a memory page, bytes.

@@ -15,7 +15,7 @@ use crate::sampler::WARM_UP;
 use crate::score::{Absence, PerResource, Resource};
 use crate::waiting::Ratio;
 use cgroup::{cgroup, scored};
-use shares::{by_resource, pressure, share};
+use shares::{pressure, share};
 
 /// Properties that do not change while the agent runs.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub fn snapshot(
         let relief = assessment.and_then(|latest| latest.relief.get(&id));
         let scored = containers.get(&id).map(|container| scored(container, relief));
         let (is_user, shares) = (sample.workloads.contains(&id), shares.unwrap_or_default());
-        cgroup(member, is_user, by_resource(shares, pressure), scored, population)
+        cgroup(member, is_user, shares.map(pressure), scored, population)
     });
     let missing = score.and_then(|score| score.missing(&identity.counted));
     let warms_up = missing.is_none_or(|missing| missing.absence == Absence::WarmingUp);
@@ -85,7 +85,7 @@ fn node(
     assessment: Option<&Assessment>,
 ) -> Node {
     let score = assessment.map(|latest| &latest.score);
-    let shares = |shares: PerResource<Option<Ratio>>| by_resource(shares, |one| one.map(share));
+    let shares = |shares: PerResource<Option<Ratio>>| shares.map(|one| one.map(share));
     let memory = sample.node.memory;
     Node {
         score: score.and_then(|score| score.score).map(share),
@@ -95,7 +95,7 @@ fn node(
         population: score.and_then(|score| Some(score.population?.plural().to_owned())),
         contended: score.map_or(0, |score| score.contended),
         headroom_cpus: assessment.and_then(|latest| latest.headroom_cpus),
-        pressure: by_resource(rates.map(|rates| rates.node.pressure).unwrap_or_default(), pressure),
+        pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default().map(pressure),
         utilization: rates.and_then(|rates| rates.node.utilization).map(share),
         steal: rates.and_then(|rates| rates.node.steal).map(share),
         cpus: sample.node.cpu_times.map(|times| times.value.cpus),

@@ -7,6 +7,7 @@ pub mod nodes;
 pub mod output;
 pub mod pod;
 pub mod reap;
+pub mod resource;
 pub mod snapshot;
 pub mod top;
 

@@ -7,6 +7,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
+use crate::resource::PerResource;
+
 /// The node and its cgroups at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -32,21 +34,6 @@ pub struct Snapshot {
     pub node: Node,
     /// Its cgroups, by path.
     pub cgroups: Vec<Cgroup>,
-}
-
-/// One value for each resource.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct ByResource<T> {
-    pub cpu: T,
-    pub memory: T,
-    pub io: T,
-}
-
-impl<T> ByResource<T> {
-    /// Those of CPU, memory and I/O.
-    pub(crate) fn values(self) -> [T; 3] {
-        [self.cpu, self.memory, self.io]
-    }
 }
 
 /// Scores at which the levels begin, 0 to 1.
@@ -129,16 +116,16 @@ pub struct Node {
     /// Why there is no score, and what to do; absent while `warm_up_left_s` is the reason.
     pub no_score: Option<String>,
     /// Share of their demand that workloads waited for because of the node, smoothed over 30 s.
-    pub contention: ByResource<Option<f64>>,
+    pub contention: PerResource<Option<f64>>,
     /// The same in the last tick, not smoothed.
-    pub latest: ByResource<Option<f64>>,
+    pub latest: PerResource<Option<f64>>,
     /// What is scored: `VMs`, `containers` or `units`; absent before the first score.
     pub population: Option<String>,
     /// Scored workloads whose CPU ready or memory contention is 5 % or more.
     pub contended: usize,
     /// Busy vCPUs that can be added before the level is `medium`; absent without a score.
     pub headroom_cpus: Option<f64>,
-    pub pressure: ByResource<Pressure>,
+    pub pressure: PerResource<Pressure>,
     /// Share of the CPUs' time in use.
     pub utilization: Option<f64>,
     /// Share of the CPUs' time that the hypervisor gave to others.
@@ -187,7 +174,7 @@ pub struct Cgroup {
     pub is_user: bool,
     /// Whether this is a VM container of KubeVirt, or a scored VM of another stack.
     pub is_vm: bool,
-    pub pressure: ByResource<Pressure>,
+    pub pressure: PerResource<Pressure>,
     /// Its part in the score; absent for cgroups that are not scored.
     pub scored: Option<Scored>,
     /// CPU time used since the cgroup was created, seconds.
@@ -218,14 +205,14 @@ pub struct Scored {
     /// CPUs used in the last window.
     pub usage: Option<f64>,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
-    pub contention: ByResource<Option<f64>>,
+    pub contention: PerResource<Option<f64>>,
     /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
     pub cpu_ready: Option<f64>,
     /// Pressures of the last window.
     #[serde(default)]
-    pub pressure: ByResource<Pressure>,
+    pub pressure: PerResource<Pressure>,
     /// Waiting in the last window, by cause; absent where it is unknown.
-    pub waiting: ByResource<Option<Waiting>>,
+    pub waiting: PerResource<Option<Waiting>>,
     /// What would change if it left; absent for containers that are not VMs, and without a score.
     pub relief: Option<Relief>,
 }

@@ -17,7 +17,6 @@ use crate::contract::NodePressure;
 use crate::identity::Workload;
 use crate::own_metrics::OwnMetrics;
 use crate::publish::PublishedScore;
-use crate::publish::marker::Mark;
 use crate::publish::plan::WriteReason;
 use crate::publish::publisher::{Publisher, Report};
 use crate::relief::Assessment;
@@ -108,7 +107,9 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
         Report::Candidate(Err(reason)) => metrics.set_candidate(None, reason.into_str()),
         Report::Marked(Ok(mark)) => {
             metrics.candidate_written();
-            log_mark(mark);
+            let PodName { namespace, name, .. } = &mark.pod;
+            let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
+            tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
         }
         Report::Marked(Err(error)) => metrics.candidate_failed(error),
     }
@@ -117,12 +118,6 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
 fn candidate(workload: &Workload) -> Option<CandidateName> {
     let vm = workload.vm.as_ref()?;
     Some(CandidateName { namespace: workload.namespace.to_string(), name: vm.name.to_string() })
-}
-
-fn log_mark(mark: &Mark) {
-    let PodName { namespace, name, .. } = &mark.pod;
-    let done = if mark.is_set { "Labelled" } else { "Removed the label of" };
-    tracing::info!(%namespace, pod = %name, "{done} the pod of the VM to move first");
 }
 
 fn value(published: &PublishedScore) -> PublishedValue {

@@ -23,10 +23,10 @@ use super::limits::{
 };
 use super::pressure::{Pressure, parse_pressure};
 use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
-use super::resource::PerResource;
-pub use super::resource::Resource;
 use super::text::ParseError;
 use crate::cgroup_path::Place;
+use crate::client::resource::PerResource;
+pub use crate::client::resource::Resource;
 
 /// The host's root cgroup.
 const ROOT: CgroupId = CgroupId(1);

@@ -15,9 +15,9 @@ use super::own_process::own_groups;
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
 use super::read::{ReadBuffer, ReadError, files, if_present};
-use super::resource::{PerResource, Resource};
 use super::task_text::{counts_two_pids, selinux_type};
 use super::text::ParseError;
+use crate::client::resource::{PerResource, Resource};
 
 /// A mounted `/proc`, or a directory with copies of its files. A value is `None`
 /// where the file is absent; any other failure is an error.

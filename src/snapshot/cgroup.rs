@@ -1,10 +1,11 @@
 //! A cgroup in `/snapshot.json`.
 
-use super::shares::{by_resource, pressure, rounded, share};
+use super::shares::{pressure, rounded, share};
 use crate::cgroup_path::{Place, Unit};
-use crate::client::snapshot::{self, ByResource, Limit, Pressure, Scored, Waiting};
+use crate::client::snapshot::{self, Limit, Pressure, Scored, Waiting};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
+use crate::kernel::resource::PerResource;
 use crate::relief::Relief;
 use crate::sample::CgroupSample;
 use crate::score::ContainerScore;
@@ -13,7 +14,7 @@ use crate::waiting::Population;
 pub(super) fn cgroup(
     sample: &CgroupSample,
     is_user: bool,
-    pressure: ByResource<Pressure>,
+    pressure: PerResource<Pressure>,
     scored: Option<Scored>,
     population: Option<Population>,
 ) -> snapshot::Cgroup {
@@ -55,10 +56,10 @@ pub(super) fn cgroup(
 pub(super) fn scored(container: &ContainerScore, relief: Option<&Relief>) -> Scored {
     Scored {
         usage: container.usage,
-        contention: by_resource(container.contention, |value| value.map(share)),
+        contention: container.contention.map(|value| value.map(share)),
         cpu_ready: container.cpu_ready.map(share),
-        pressure: by_resource(container.pressure, pressure),
-        waiting: by_resource(container.waiting, |wait| {
+        pressure: container.pressure.map(pressure),
+        waiting: container.waiting.map(|wait| {
             wait.map(|wait| Waiting {
                 raw: share(wait.raw),
                 own_limit: share(wait.own_limit),

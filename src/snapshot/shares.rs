@@ -1,18 +1,8 @@
 //! Shares and pressures, as `/snapshot.json` has them.
 
-use crate::client::snapshot::{ByResource, Pressure};
-use crate::score::PerResource;
+use crate::client::snapshot::Pressure;
 use crate::waiting::Ratio;
 use crate::waiting::series::PressureShares;
-
-/// A value of each resource, as the snapshot has it.
-pub(super) fn by_resource<T, U>(
-    values: PerResource<T>,
-    shown: impl FnMut(T) -> U,
-) -> ByResource<U> {
-    let PerResource { cpu, memory, io } = values.map(shown);
-    ByResource { cpu, memory, io }
-}
 
 /// To four decimals: more would be noise.
 pub(super) fn rounded(number: f64) -> f64 {

@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 
 use jiff::Timestamp;
 
+use crate::resource::PerResource;
 use crate::snapshot::{Cgroup, Pressure, Snapshot, Waiting};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,12 +118,12 @@ const HELP: &str = "CONTENTION: share of its demand that the VM, container or un
 /// The lines of a frame, at most as many and as long as fit.
 pub(super) fn lines(frame: &Frame, choice: Choice, size: Size) -> Vec<String> {
     let snapshot = &frame.snapshot;
-    let pressure = snapshot.node.pressure.values().map(|one| one.some);
+    let pressure = snapshot.node.pressure.map(|one| one.some);
     let mut lines = Vec::new();
     for fields in [
         head(frame),
         node_fields(snapshot),
-        each("contention:", snapshot.node.contention.values()),
+        each("contention:", snapshot.node.contention),
         each("pressure, some:", pressure),
     ] {
         lines.extend(wrap(fields, "  ", size.columns));
@@ -185,8 +186,8 @@ fn node_fields(snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// A share for each resource.
-fn each(what: &str, shares: [Option<f64>; 3]) -> Vec<String> {
-    let [cpu, memory, io] = shares.map(percent);
+fn each(what: &str, shares: PerResource<Option<f64>>) -> Vec<String> {
+    let PerResource { cpu, memory, io } = shares.map(percent);
     vec![format!("{what} CPU {cpu}"), format!("memory {memory}"), format!("I/O {io}")]
 }
 
@@ -244,8 +245,8 @@ fn population(snapshot: &Snapshot, sort: Sort) -> Option<(&'static str, Vec<&Cgr
         })
         .find(|(_, members)| !members.is_empty())?;
     sort_by_values(&mut cgroups, |cgroup| {
-        let pressure = cgroup.pressure.values().map(|one| one.some);
-        let most = pressure.into_iter().flatten().reduce(f64::max);
+        let PerResource { cpu, memory, io } = cgroup.pressure.map(|one| one.some);
+        let most = [cpu, memory, io].into_iter().flatten().reduce(f64::max);
         let over_budget = cgroup.is_over_budget().then_some(1.0);
         match sort {
             Sort::Contention => [over_budget, cgroup.contention(), most],

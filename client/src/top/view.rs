@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::snapshot::{Agent, ByResource, Cgroup, DatedError, Snapshot, Waiting};
+use crate::resource::PerResource;
+use crate::snapshot::{Agent, Cgroup, DatedError, Snapshot, Waiting};
 
 impl Snapshot {
     /// Computes the CPU use of each cgroup since `before`. A tick contains the use of scored
@@ -74,13 +75,13 @@ impl Cgroup {
         self.scored.and_then(|scored| scored.usage).or(self.used)
     }
 
-    pub(super) fn waiting(&self) -> ByResource<Option<Waiting>> {
+    pub(super) fn waiting(&self) -> PerResource<Option<Waiting>> {
         self.scored.map(|scored| scored.waiting).unwrap_or_default()
     }
 
     /// The larger of CPU and memory contention, as on the page.
     pub(super) fn contention(&self) -> Option<f64> {
-        let ByResource { cpu, memory, .. } = self.scored?.contention;
+        let PerResource { cpu, memory, .. } = self.scored?.contention;
         cpu.into_iter().chain(memory).reduce(f64::max)
     }
 

@@ -1,5 +1,6 @@
 //! The three resources of PSI, and one value for each.
 
+use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
@@ -14,7 +15,7 @@ impl Resource {
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerResource<T> {
     pub cpu: T,
     pub memory: T,
