@@ -35,3 +35,31 @@ pub(super) fn read_stats(
         processes: files.read_if(processes, |buffer| dir.process_count(buffer)),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+    use crate::kernel::cgroup_dir::CgroupRoot;
+    use std::fs;
+    use std::sync::Arc;
+
+    #[test]
+    fn only_the_files_of_the_exported_families_are_read() {
+        let path = std::env::temp_dir().join(format!("psi-agent-families-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("cpu.max"), "50000 100000\n").unwrap();
+        fs::write(path.join("pids.current"), "1\n").unwrap();
+        let dir = CgroupDir::open(&CgroupRoot::open(&path).unwrap(), "/", true).unwrap();
+        let read = |group, detail| {
+            let groups = [FamilyGroup::Pressure, group];
+            let stats = read_stats(&mut Files::new(Arc::new(now)), &dir, &groups, detail)?;
+            Some((stats.cpu_max.is_some(), stats.pids_current.is_some()))
+        };
+        assert_eq!(read(FamilyGroup::Node, Detail::Exported), None);
+        assert_eq!(read(FamilyGroup::Node, Detail::Everything), Some((true, false)));
+        assert_eq!(read(FamilyGroup::Cpu, Detail::Exported), Some((true, false)));
+        assert_eq!(read(FamilyGroup::Processes, Detail::Exported), Some((false, true)));
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
