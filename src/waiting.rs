@@ -70,7 +70,7 @@ pub struct Measurement {
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` for units, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
-    /// CPUs in use.
+    /// CPUs in use by all threads: of a VM, also those of its emulator and for its I/O.
     pub used: Option<f64>,
     pub limits: Option<CpuLimits>,
     /// Memory in use and swapped out, bytes; `None` while no task of the node waits for memory.
@@ -105,7 +105,10 @@ impl Measurement {
         Self {
             cgroup: Arc::clone(cgroup),
             workload,
-            used: threads.map(|threads| threads.ran).or_else(|| cpu_limits::usage(readings)),
+            used: [threads.map(|threads| threads.ran), cpu_limits::usage(readings)]
+                .into_iter()
+                .flatten()
+                .reduce(f64::max),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
                 #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]

@@ -8,10 +8,18 @@ use crate::kernel::counters::CpuStat;
 /// Interval at which limits, and counters of containers that do not wait, are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The limits are needed again after some time.
-pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    let due = readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now));
-    if due { Needs::CPU_LIMITS } else { Needs::empty() }
+/// The limits are needed again after some time. `cpu.stat` costs many times as much as pressure. So it
+/// is read at each tick of a container that waits, and of a calm one only often enough for its usage.
+pub(super) fn needs(readings: &Readings, waits: bool, now: Instant) -> Needs {
+    let mut needs = Needs::empty();
+    if readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now)) {
+        needs |= Needs::CPU_LIMITS;
+    }
+    let last = readings.cpu.both().and(readings.cpu.last());
+    if waits || readings.waited_lately(now) || last.is_none_or(|last| is_due(last.at, now)) {
+        needs |= Needs::CPU_COUNTERS;
+    }
+    needs
 }
 
 /// Whether a file with the slow interval is to be read.

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use super::cpu_limits::{self, is_due};
+use super::cpu_limits;
 use super::readings::{Needs, Readings};
 use super::run_delay::ThreadTimes;
 use super::series::Ratio;
@@ -33,18 +33,10 @@ pub(super) fn waits(readings: &Readings) -> bool {
     readings.pressure.cpu.some().is_some_and(|some| some >= NEGLIGIBLE)
 }
 
-/// `cpu.stat` costs many times as much as pressure. So it is read at each tick of a container that
-/// waits, and of a calm one only often enough for the weight of its demand.
+/// The number of tasks, with the counters: no more of them can wait.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    let mut needs = cpu_limits::needs(readings, now);
-    let is_due = || {
-        let last = readings.cpu.both().and(readings.cpu.last());
-        last.is_none_or(|last| is_due(last.at, now))
-    };
-    if waits(readings) || readings.waited_lately(now) || is_due() {
-        needs |= Needs::CPU_COUNTERS | Needs::TASKS;
-    }
-    needs
+    let needs = cpu_limits::needs(readings, waits(readings), now);
+    if needs.contains(Needs::CPU_COUNTERS) { needs | Needs::TASKS } else { needs }
 }
 
 /// As [`needs`], for a workload that is not scored: nothing while it does not wait.

@@ -90,9 +90,6 @@ impl Readings {
     /// Ends a reading: counters that were not needed are forgotten, since they are not compared
     /// across the time in which they are not read.
     fn forget(&mut self, done: Needs) {
-        if !done.contains(Needs::CPU_COUNTERS) && matches!(self.threads, Threads::Read(_)) {
-            self.cpu.clear();
-        }
         if !done.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
         }

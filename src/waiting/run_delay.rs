@@ -43,17 +43,9 @@ pub(super) fn waits(readings: &Readings) -> bool {
     ThreadTimes::of(readings).is_some_and(|times| times.delayed >= NEGLIGIBLE)
 }
 
-/// The threads show CPU usage, so counters of the cgroup are needed only for the effect of a quota
-/// while the container waits, or from the next reading on.
+/// The counters of the cgroup show the effect of a quota, and what other threads than vCPUs use.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    let mut needs = cpu_limits::needs(readings, now);
-    let may_wait = || ThreadTimes::of(readings).is_none_or(|times| times.delayed >= NEGLIGIBLE);
-    if readings.limits().is_some_and(|limits| limits.quota().is_some())
-        && (readings.waited_lately(now) || may_wait())
-    {
-        needs |= Needs::CPU_COUNTERS;
-    }
-    needs
+    cpu_limits::needs(readings, waits(readings), now)
 }
 
 /// `cpus` are the node's.
@@ -67,12 +59,23 @@ fn known_wait(readings: &Readings, cpus: f64) -> Option<Wait> {
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
+        if readings.limits()?.quota().is_some() && !are_of_one_window(readings) {
+            return None;
+        }
         let by_node = threads.delayed - own_delay(readings, threads, cpus)?;
         by_node.min(cpu_limits::quota_left(readings)?).max(0.0)
     };
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
     Wait::of_cpu(threads.ran, waited, raw, own_limit)
+}
+
+/// Whether the counters are of the same window as the times of the threads: until the container waits,
+/// they are read rarely.
+fn are_of_one_window(readings: &Readings) -> bool {
+    let Threads::Read(threads) = &readings.threads else { return false };
+    let windows = threads.iter().filter_map(|thread| thread.times.seconds());
+    readings.cpu.seconds().is_some_and(|seconds| seconds < 1.5 * windows.fold(0.0, f64::max))
 }
 
 /// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,
@@ -160,16 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_quota_are_read_while_the_threads_wait() {
+    fn counters_of_the_cgroup_are_read_while_the_threads_wait_and_else_every_half_minute() {
         use std::time::Duration;
-        let needs_of = |vm: &Readings| {
+        let needs_after = |vm: &Readings, seconds: u64| {
             let read_at = vm.cpu_limits.as_ref().unwrap().at;
-            needs(vm, read_at + Duration::from_secs(5))
+            needs(vm, read_at + Duration::from_secs(5 + seconds))
         };
-        assert_eq!(needs_of(&vm(1.0, 1.0, 0.0, None)), Needs::empty(), "no quota");
-        assert_eq!(needs_of(&vm(1.0, 0.0, 0.0, Some(2.0))), Needs::empty(), "no wait");
-        assert_eq!(needs_of(&vm(1.0, 1.0, 0.0, Some(2.0))), Needs::CPU_COUNTERS);
-        let hidden = Readings { threads: Threads::Hidden, ..vm(1.0, 0.0, 0.0, Some(2.0)) };
-        assert_eq!(needs_of(&hidden), Needs::CPU_COUNTERS);
+        assert_eq!(needs_after(&vm(1.0, 0.0, 0.0, Some(2.0)), 0), Needs::empty());
+        assert!(needs_after(&vm(1.0, 0.0, 0.0, None), 31).contains(Needs::CPU_COUNTERS));
+        assert_eq!(needs_after(&vm(1.0, 1.0, 0.0, None), 0), Needs::CPU_COUNTERS);
     }
 }

@@ -83,3 +83,23 @@ pub(super) fn ran_and_delayed(ran: f64, delayed: f64) -> Threads {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few threads")]
     Threads::Read(vec![thread; count as usize])
 }
+
+#[test]
+fn a_vm_uses_what_all_its_threads_use_and_waits_for_what_its_vcpus_wait_for() {
+    use super::{Measurement, NodeReadings};
+    use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    let of = |container_used| {
+        let readings = Readings {
+            threads: ran_and_delayed(0.6, 0.2),
+            ..container(0.2, container_used, 0.0, None)
+        };
+        let cgroup = Cgroup::new(CgroupId(1), "/vm".to_owned(), None);
+        let node = NodeReadings::default();
+        let measured = Measurement::of(&cgroup.into(), None, &readings, &node, 1.0);
+        let round = |value: f64| (value * 1e6).round() / 1e6;
+        (measured.used.map(round), round(measured.waits.cpu.unwrap().contention.get()))
+    };
+    assert_eq!(of(1.1), (Some(1.1), 0.25));
+    // The counters are those of some time ago.
+    assert_eq!(of(0.1), (Some(0.6), 0.25));
+}
