@@ -40,6 +40,8 @@ pub struct CgroupRoot {
     handle: OwnedFd,
     /// Whether the file system is cgroup2, by its magic number.
     pub is_cgroup2: bool,
+    /// `cgroup.controllers`; `None` where it can't be read.
+    controllers: Option<String>,
 }
 
 impl CgroupRoot {
@@ -51,7 +53,21 @@ impl CgroupRoot {
         let handle = open(path, flags, Mode::empty()).map_err(named)?;
         let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
         let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
-        Ok(Arc::new(Self { path: path.to_owned(), handle, is_cgroup2 }))
+        let controllers = std::fs::read_to_string(path.join("cgroup.controllers")).ok();
+        Ok(Arc::new(Self { path: path.to_owned(), handle, is_cgroup2, controllers }))
+    }
+
+    /// Whether any cgroup can have this file. If the host has a controller in cgroup v1 or not at all,
+    /// thousands of its files would be looked for in vain.
+    fn may_have(&self, file: &CStr) -> bool {
+        let file = file.to_string_lossy();
+        let controller = file.split('.').next().unwrap_or_default();
+        controller == "cgroup"
+            || file.starts_with("cpu.stat")
+            || self
+                .controllers
+                .as_ref()
+                .is_none_or(|all| all.split_whitespace().any(|one| one == controller))
     }
 
     /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.
@@ -205,6 +221,9 @@ impl CgroupDir {
         buffer: &mut ReadBuffer,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
+        if !self.root.may_have(name) {
+            return Ok(None);
+        }
         let (base, file) = self.locate(name);
         let value = buffer.read_all(base, &file).and_then(|text| Ok(parse(text)?));
         // Unsupported: `cgroup.procs` of a threaded cgroup.
@@ -282,6 +301,14 @@ mod tests {
         assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
         let error = dir.memory_peak(buffer).unwrap_err().to_string();
         assert!(error.ends_with("memory.peak: malformed in line 1: expected a number"), "{error}");
+        // Files of a controller that the hierarchy does not have are not looked for.
+        fs::write(path.join("cgroup.controllers"), "cpuset pids\n").unwrap();
+        let root = CgroupRoot::open(&path).unwrap();
+        let dir = CgroupDir::open(&root, "/", true).unwrap();
+        assert_eq!((dir.memory_max(buffer), dir.cpuset(buffer)), (Ok(None), Ok(None)));
+        assert_eq!(dir.pids_max(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
+        assert_eq!(dir.populated(buffer), Ok(Some(true)));
         fs::remove_dir_all(&path).unwrap();
     }
 }
