@@ -8,3 +8,4 @@ mod pod_lists;
 mod release;
 mod scale;
 mod soak;
+mod upgrade;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Deref;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::sample::Groups;
 use psi_agent::waiting::CpuSource;
 
-use super::agent::Agent;
+use super::agent::{Agent, BINARY};
 use super::cluster::Cluster;
 use super::folder::Folder;
 use super::staged_node::start_agent_on;
@@ -141,7 +142,8 @@ impl FakeNode {
     ) -> Agent {
         let kubeconfig = cluster.agent_kubeconfig(pod);
         let roots = ["cgroup", "proc"].map(|root| self.folder.0.join(root));
-        start_agent_on("127.0.0.1:0", node, &kubeconfig, roots.each_ref(), more)
+        let program = Command::new(BINARY);
+        start_agent_on(program, "127.0.0.1:0", node, &kubeconfig, roots.each_ref(), more)
     }
 }
 

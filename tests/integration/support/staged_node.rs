@@ -85,13 +85,31 @@ impl StagedNode {
     }
 
     fn start_on(&self, address: &str, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
-        start_agent_on(
-            address,
-            node,
-            kubeconfig,
-            [&self.own.path, &self.files.0.join("proc")],
-            more,
-        )
+        self.start_by(Command::new(BINARY), address, node, kubeconfig, more)
+    }
+
+    /// Starts another program as the agent of this node.
+    pub(crate) fn start_agent_as(
+        &self,
+        program: PathBuf,
+        cluster: &Cluster,
+        pod: &str,
+        more: &[&str],
+    ) -> Agent {
+        let kubeconfig = cluster.agent_kubeconfig(pod);
+        self.start_by(Command::new(program), "127.0.0.1:0", self.name, &kubeconfig, more)
+    }
+
+    fn start_by(
+        &self,
+        program: Command,
+        address: &str,
+        node: &str,
+        kubeconfig: &Path,
+        more: &[&str],
+    ) -> Agent {
+        let roots = [&self.own.path, &self.files.0.join("proc")];
+        start_agent_on(program, address, node, kubeconfig, roots, more)
     }
 
     /// A VM's pod as API server and kernel come to know it; answers the container's cgroup.
@@ -111,6 +129,7 @@ impl StagedNode {
 
 /// Starts an agent of a node's that reads these cgroups and this `/proc`.
 pub(crate) fn start_agent_on(
+    program: Command,
     address: &str,
     node: &str,
     kubeconfig: &Path,
@@ -121,7 +140,7 @@ pub(crate) fn start_agent_on(
     flags.extend([kubeconfig.to_str().unwrap(), "--cgroup-root"]);
     flags.extend([cgroups.to_str().unwrap(), "--proc-root", proc.to_str().unwrap()]);
     flags.extend(more);
-    Agent::start_at(address, Command::new(BINARY), &flags)
+    Agent::start_at(address, program, &flags)
 }
 
 /// Where the kernel has a container of a VM's pod.
