@@ -29,7 +29,7 @@ use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::own_process::raise_open_file_limit;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::{Detail, Groups, ScrapeSample};
+use psi_agent::sample::{Detail, ScrapeSample};
 use psi_agent::waiting::CpuSource;
 use support::{Turns, cpu_time_of, judge, take_turns};
 
@@ -174,7 +174,7 @@ impl Agent {
             proc: open,
             root,
             selection: Some(selection),
-            groups: Groups::default(),
+            groups: Vec::new(),
             cpu_source: CpuSource::Psi,
             cgroup_handles: handles,
             task_handles: 0,

@@ -13,7 +13,7 @@ use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::{CgroupRoot, Resource};
 use psi_agent::kernel::proc_root::ProcRoot;
 use psi_agent::relief::Assessor;
-use psi_agent::sample::{Groups, Tick};
+use psi_agent::sample::Tick;
 use psi_agent::waiting::CpuSource;
 use serde_json::json;
 
@@ -60,7 +60,7 @@ impl Node {
             proc,
             root,
             selection: Some(selection),
-            groups: Groups::default(),
+            groups: Vec::new(),
             cpu_source: source,
             cgroup_handles: handles,
             task_handles: 100_000,

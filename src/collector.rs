@@ -20,7 +20,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::sample::{
-    CgroupSample, Detail, FamilyGroup, Groups, NodeRates, PassReport, Scored, ScrapeSample, Tick,
+    CgroupSample, Detail, FamilyGroup, NodeRates, PassReport, Scored, ScrapeSample, Tick,
 };
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
@@ -41,7 +41,7 @@ pub struct Sources {
     /// The cgroups that are exported; `None` on a node without cgroup v2, of which only the node's
     /// own files are read.
     pub selection: Option<Selection>,
-    pub groups: Groups,
+    pub groups: Vec<FamilyGroup>,
     pub cpu_source: CpuSource,
     /// Maximum number of kept handles of cgroups; beyond that, files are opened by path.
     pub cgroup_handles: usize,
@@ -62,7 +62,7 @@ pub struct Collector {
     /// `None` unless run delay is the source of CPU wait time.
     processes: Option<ProcessFinder>,
     selection: Option<Selection>,
-    groups: Groups,
+    groups: Vec<FamilyGroup>,
     /// Whether the tree covers the whole node, as the counters in `/proc` do.
     is_whole_node: bool,
 }

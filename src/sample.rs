@@ -122,8 +122,6 @@ pub enum FamilyGroup {
     Node,
 }
 
-pub type Groups = Vec<FamilyGroup>;
-
 /// The node, as an export pass reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSample {

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::client::flags::ApiFlags;
 use crate::identity::selection::Selection;
-use crate::sample::{FamilyGroup, Groups};
+use crate::sample::FamilyGroup;
 
 #[derive(Debug, Clone, Args)]
 pub struct SourceFlags {
@@ -141,7 +141,7 @@ enum CgroupLevel {
 
 impl ExportFlags {
     /// The exported groups. Without flags, all of them.
-    pub fn groups(export: Option<&Self>) -> Groups {
+    pub fn groups(export: Option<&Self>) -> Vec<FamilyGroup> {
         let all = || FamilyGroup::value_variants().to_vec();
         export.map_or_else(all, |export| export.families.clone())
     }

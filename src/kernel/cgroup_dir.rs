@@ -41,7 +41,7 @@ pub struct CgroupRoot {
     /// Whether the file system is cgroup2, by its magic number.
     pub is_cgroup2: bool,
     /// `cgroup.controllers`; `None` where it can't be read.
-    controllers: Option<String>,
+    controllers: Option<Vec<String>>,
 }
 
 impl CgroupRoot {
@@ -53,21 +53,21 @@ impl CgroupRoot {
         let handle = open(path, flags, Mode::empty()).map_err(named)?;
         let kind = fstatfs(&handle).map_err(named)?.filesystem_type();
         let is_cgroup2 = kind == CGROUP2_SUPER_MAGIC;
-        let controllers = std::fs::read_to_string(path.join("cgroup.controllers")).ok();
+        let controllers = std::fs::read_to_string(path.join("cgroup.controllers"));
+        let controllers =
+            controllers.ok().map(|text| text.split_whitespace().map(str::to_owned).collect());
         Ok(Arc::new(Self { path: path.to_owned(), handle, is_cgroup2, controllers }))
     }
 
     /// Whether any cgroup can have this file. If the host has a controller in cgroup v1 or not at all,
     /// thousands of its files would be looked for in vain.
     fn may_have(&self, file: &CStr) -> bool {
+        let Some(controllers) = &self.controllers else { return true };
         let file = file.to_string_lossy();
         let controller = file.split('.').next().unwrap_or_default();
         controller == "cgroup"
             || file.starts_with("cpu.stat")
-            || self
-                .controllers
-                .as_ref()
-                .is_none_or(|all| all.split_whitespace().any(|one| one == controller))
+            || controllers.iter().any(|one| one == controller)
     }
 
     /// Whether this is cgroup v2, or a directory with copies of the root cgroup's files.

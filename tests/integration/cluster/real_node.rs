@@ -228,8 +228,8 @@ fn contention_is(scene: &Scene) {
 
 /// While others burn all CPU that there is: it is not throttled, far from its limit of memory, and a small
 /// part of what a node has anyway. How much of a CPU that is depends on how busy this machine is. The
-/// guest charges whoever runs with time in which this machine ran something else, so one window of few
-/// that holds is enough.
+/// guest's clock runs on while this machine runs other programs, so in a single window the agent can be
+/// charged with CPU time that it did not have. One of a few windows has to hold.
 fn check_what_the_agent_costs(scene: &Scene) {
     let agent = scene.cgroup(&scene.agent(), "psi-agent");
     let kubelet = "/sys/fs/cgroup/system.slice/kubelet.service";

@@ -11,7 +11,6 @@ use psi_agent::collector::{Collector, Sources};
 use psi_agent::identity::selection::Selection;
 use psi_agent::kernel::cgroup_dir::CgroupRoot;
 use psi_agent::kernel::proc_root::ProcRoot;
-use psi_agent::sample::Groups;
 use psi_agent::waiting::CpuSource;
 
 use super::agent::{Agent, BINARY};
@@ -119,7 +118,7 @@ impl FakeNode {
             proc: ProcRoot::open(&self.join("proc")).unwrap(),
             root: CgroupRoot::open(&self.join("cgroup")).unwrap(),
             selection: Some(selection),
-            groups: Groups::default(),
+            groups: Vec::new(),
             cpu_source,
             cgroup_handles: 100,
             task_handles: processes,
