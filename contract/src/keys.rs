@@ -73,6 +73,15 @@ pub enum Key {
     ObservedAt,
     /// Annotation: source and version of the estimator.
     Basis,
+    /// Annotation: busy vCPUs that can be added before the level is `medium`, a whole number. Label
+    /// (opt-in): the same, rounded down to 0, 1, 2, 4, 8 and so on.
+    Headroom,
+    /// Annotation: CPUs that VMs would use without waiting, and that all else uses.
+    Demand,
+    /// Annotation: CPUs' worth of time that VMs wait because of the node.
+    Waiting,
+    /// Annotation: the VMs whose moves end most waiting, at most three.
+    Candidates,
     /// Label: `low`, `medium` or `high`.
     Pressure,
     /// Taint: the level is `medium` or `high`.
@@ -84,9 +93,11 @@ pub enum Key {
 }
 
 impl Key {
-    /// The annotations.
-    pub const ANNOTATIONS: [Key; 6] =
+    /// The annotations of the score.
+    pub const OF_SCORE: [Key; 6] =
         [Key::Score, Key::Cpu, Key::Memory, Key::Io, Key::ObservedAt, Key::Basis];
+    /// The annotations of the demand.
+    pub const OF_DEMAND: [Key; 4] = [Key::Headroom, Key::Demand, Key::Waiting, Key::Candidates];
     /// The taints.
     pub const TAINTS: [Key; 2] = [Key::PressureMedium, Key::PressureHigh];
 

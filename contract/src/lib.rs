@@ -3,10 +3,12 @@
 // its absence means.
 #![warn(missing_docs)]
 
+mod demand;
 mod keys;
 mod level;
 mod pressure;
 
+pub use demand::{Candidate, MOST_CANDIDATES, Malformed, NodeDemand};
 pub use keys::{Key, NotASubdomain, Prefix};
 pub use level::{Level, NotThresholds, Thresholds};
 pub use pressure::{Basis, ContractError, Freshness, NodePressure, STALE_AFTER};

@@ -95,7 +95,7 @@ pub enum Freshness {
 }
 
 impl NodePressure {
-    /// Parses a Node's annotations; `None` if the Node has none of [`Key::ANNOTATIONS`] with this
+    /// Parses a Node's annotations; `None` if the Node has none of [`Key::OF_SCORE`] with this
     /// prefix.
     ///
     /// # Errors
@@ -104,10 +104,10 @@ impl NodePressure {
         prefix: &Prefix,
         annotations: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Option<Self>, ContractError> {
-        let keys = Key::ANNOTATIONS.map(|key| key.of(prefix));
+        let keys = Key::OF_SCORE.map(|key| key.of(prefix));
         let own = annotations.into_iter().filter_map(|(key, value)| {
             let at = keys.iter().position(|own| own == key.as_ref())?;
-            Some((*Key::ANNOTATIONS.get(at)?, value.as_ref().to_owned()))
+            Some((*Key::OF_SCORE.get(at)?, value.as_ref().to_owned()))
         });
         let own: BTreeMap<Key, String> = own.collect();
         if own.is_empty() {

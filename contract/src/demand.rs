@@ -1,0 +1,254 @@
+//! What a Node's VMs want, for programs that place or move VMs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::keys::{Key, Prefix};
+use super::pressure::ContractError;
+
+/// Most candidates on a Node.
+pub const MOST_CANDIDATES: usize = 3;
+
+/// The demand of a Node as its agent published it: averages over 30 min. Its date and basis are those
+/// of [`NodePressure`](super::NodePressure).
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeDemand {
+    /// Busy vCPUs that can be added before the level is `medium`.
+    pub headroom: u32,
+    /// CPUs that the VMs would use if they did not wait.
+    pub vms: f64,
+    /// CPUs that all else on the node uses.
+    pub others: f64,
+    /// CPUs' worth of time that the VMs wait for CPUs and for memory because of the node.
+    pub waiting: f64,
+    /// The VMs whose moves end most waiting, the best first; empty unless the node is contended.
+    pub candidates: Vec<Candidate>,
+}
+
+/// A VM whose move would end waiting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// UID of its virt-launcher pod.
+    pub uid: String,
+    /// CPUs that it would use if it did not wait.
+    pub demand: f64,
+    /// CPUs' worth of waiting on its node that would end if it left.
+    pub relief: f64,
+    /// Memory in use or requested, which a migration copies, in bytes; `None` if unknown.
+    pub memory: Option<u64>,
+}
+
+/// The text is not of the published form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed")]
+pub struct Malformed;
+
+impl NodeDemand {
+    /// Parses a Node's annotations; `None` if the agent published no demand, since it has too little
+    /// history or is older than this contract.
+    ///
+    /// # Errors
+    /// [`ContractError`] if an annotation is malformed, or headroom, demand or waiting is missing beside
+    /// the others.
+    pub fn from_annotations<K: AsRef<str>, V: AsRef<str>>(
+        prefix: &Prefix,
+        annotations: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Option<Self>, ContractError> {
+        let keys = Key::OF_DEMAND.map(|key| (key.of(prefix), key));
+        let own = annotations.into_iter().filter_map(|(name, value)| {
+            let (_, key) = keys.iter().find(|(own, _)| own == name.as_ref())?;
+            Some((*key, value.as_ref().to_owned()))
+        });
+        let own: BTreeMap<Key, String> = own.collect();
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let value = |key: Key| {
+            own.get(&key).map(String::as_str).ok_or_else(|| ContractError::Missing(key.of(prefix)))
+        };
+        let malformed = |key: Key, value: &str, expected| ContractError::Malformed {
+            key: key.of(prefix),
+            value: value.to_owned(),
+            expected,
+        };
+        let (headroom, demand, waiting) =
+            (value(Key::Headroom)?, value(Key::Demand)?, value(Key::Waiting)?);
+        let both = fields(demand, ["vms", "others"])
+            .and_then(|[vms, others]| Some((cpus(vms?)?, cpus(others?)?)));
+        let (vms, others) =
+            both.ok_or_else(|| malformed(Key::Demand, demand, "vms=CPUS,others=CPUS"))?;
+        let listed = own.get(&Key::Candidates).map_or("", String::as_str);
+        Ok(Some(Self {
+            headroom: whole(headroom)
+                .ok_or_else(|| malformed(Key::Headroom, headroom, "a whole number"))?,
+            vms,
+            others,
+            waiting: cpus(waiting).ok_or_else(|| malformed(Key::Waiting, waiting, "CPUs"))?,
+            candidates: candidates(listed).ok_or_else(|| {
+                let expected = "up to three of uid=UID,demand=CPUS,relief=CPUS,memory=BYTES";
+                malformed(Key::Candidates, listed, expected)
+            })?,
+        }))
+    }
+
+    /// The annotations, each with its value; `None` where a Node must not have it.
+    #[must_use]
+    pub fn annotations(&self) -> [(Key, Option<String>); 4] {
+        let candidates: Vec<String> =
+            self.candidates.iter().take(MOST_CANDIDATES).map(Candidate::to_string).collect();
+        [
+            (Key::Headroom, Some(self.headroom.to_string())),
+            (Key::Demand, Some(format!("vms={:.2},others={:.2}", self.vms, self.others))),
+            (Key::Waiting, Some(format!("{:.2}", self.waiting))),
+            (Key::Candidates, (!candidates.is_empty()).then(|| candidates.join(";"))),
+        ]
+    }
+
+    /// The value of the label `headroom`: the largest of 0, 1, 2, 4, 8 and so on that is not above the
+    /// headroom. Node affinity compares it with `Gt`.
+    #[must_use]
+    pub fn headroom_class(&self) -> u32 {
+        self.headroom.checked_ilog2().map_or(0, |power| 1 << power)
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { uid, demand, relief, memory } = self;
+        write!(f, "uid={uid},demand={demand:.2},relief={relief:.2}")?;
+        memory.map_or(Ok(()), |bytes| write!(f, ",memory={bytes}"))
+    }
+}
+
+impl FromStr for Candidate {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let parse = || {
+            let [uid, demand, relief, memory] =
+                fields(text, ["uid", "demand", "relief", "memory"])?;
+            let uid = uid.filter(|uid| (1..=63).contains(&uid.len()))?.to_owned();
+            let memory = match memory {
+                Some(bytes) => Some(whole(bytes)?),
+                None => None,
+            };
+            Some(Self { uid, demand: cpus(demand?)?, relief: cpus(relief?)?, memory })
+        };
+        parse().ok_or(Malformed)
+    }
+}
+
+fn candidates(text: &str) -> Option<Vec<Candidate>> {
+    let listed: Result<Vec<Candidate>, Malformed> =
+        text.split(';').filter(|one| !one.is_empty()).map(str::parse).collect();
+    listed.ok().filter(|listed| listed.len() <= MOST_CANDIDATES)
+}
+
+/// The values of `NAME=VALUE,…` by name; `None` with an unknown or repeated name.
+fn fields<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Option<[Option<&'a str>; N]> {
+    let mut found = [None; N];
+    for field in text.split(',') {
+        let (name, value) = field.split_once('=')?;
+        let at = names.iter().position(|known| *known == name)?;
+        if found.get_mut(at)?.replace(value).is_some() {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+/// A number of CPUs: digits with at most one point, as agents write it, and no exponent, sign, infinity
+/// or NaN.
+fn cpus(text: &str) -> Option<f64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| is_plain && text.len() <= 12)
+}
+
+fn whole<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn demand() -> NodeDemand {
+        let candidate = |uid: &str, memory| Candidate {
+            uid: uid.to_owned(),
+            demand: 1.5,
+            relief: 0.75,
+            memory,
+        };
+        NodeDemand {
+            headroom: 3,
+            vms: 5.25,
+            others: 0.5,
+            waiting: 1.25,
+            candidates: vec![candidate("a-1", Some(4096)), candidate("b-2", None)],
+        }
+    }
+
+    fn parsed(
+        annotations: &[(Key, Option<String>)],
+    ) -> Result<Option<NodeDemand>, ContractError> {
+        let prefix = Prefix::default();
+        let present = annotations.iter().filter_map(|(key, value)| Some((*key, value.as_ref()?)));
+        NodeDemand::from_annotations(&prefix, present.map(|(key, value)| (key.of(&prefix), value)))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let annotations = demand().annotations();
+        assert_eq!(parsed(&annotations), Ok(Some(demand())));
+        let [_, (_, written), _, (_, candidates)] = annotations;
+        assert_eq!(written.as_deref(), Some("vms=5.25,others=0.50"));
+        let expected = "uid=a-1,demand=1.50,relief=0.75,memory=4096;uid=b-2,demand=1.50,relief=0.75";
+        assert_eq!(candidates.as_deref(), Some(expected));
+        let calm = NodeDemand { candidates: vec![], ..demand() };
+        assert_eq!(calm.annotations()[3], (Key::Candidates, None));
+        assert_eq!(parsed(&calm.annotations()), Ok(Some(calm)));
+        assert_eq!(parsed(&[]), Ok(None));
+    }
+
+    #[test]
+    fn a_missing_or_malformed_annotation_is_an_error_that_names_it() {
+        let with = |key: Key, value: Option<&str>| {
+            let mut annotations = demand().annotations();
+            annotations.iter_mut().find(|(found, _)| *found == key).unwrap().1 =
+                value.map(str::to_owned);
+            parsed(&annotations).unwrap_err().to_string()
+        };
+        assert!(with(Key::Waiting, None).contains("psi-agent.io/waiting is missing"));
+        for (key, value) in [
+            (Key::Headroom, "-1"),
+            (Key::Headroom, "+1"),
+            (Key::Demand, "5.25"),
+            (Key::Demand, "vms=1.00"),
+            (Key::Demand, "vms=1.00,vms=1.00,others=0"),
+            (Key::Waiting, "NaN"),
+            (Key::Waiting, "1e9"),
+            (Key::Candidates, "uid=a,demand=1"),
+            (Key::Candidates, "uid=,demand=1,relief=1"),
+            (Key::Candidates, &["uid=a,demand=1,relief=1"; 4].join(";")),
+        ] {
+            assert!(with(key, Some(value)).contains(&format!("{value:?}")), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_class_is_a_power_of_two_or_zero() {
+        let class = |headroom| NodeDemand { headroom, ..demand() }.headroom_class();
+        assert_eq!([0, 1, 2, 3, 4, 7, 8, 100].map(class), [0, 1, 2, 2, 4, 4, 8, 64]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_an_error(at in 0_usize..4, value: String) {
+            let mut annotations = demand().annotations();
+            annotations[at].1 = Some(value);
+            let _ = parsed(&annotations);
+        }
+    }
+}
