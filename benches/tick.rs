@@ -69,7 +69,11 @@ impl Node {
         Self {
             collector: Collector::new(sources, clock.clock()),
             pods: PodIndex::of(Prefix::default(), &pods),
-            assessor: Assessor::new(vec![Resource::Cpu, Resource::Memory], Thresholds::default()),
+            assessor: Assessor::new(
+                vec![Resource::Cpu, Resource::Memory],
+                Thresholds::default(),
+                Duration::ZERO,
+            ),
             last: None,
             clock,
             ticks: 0,

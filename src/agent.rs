@@ -74,7 +74,11 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
     publishing::start(config, node, assessments.clone(), adopt, &metrics);
     let ticks = Ticks {
         sampler: sampler.clone(),
-        assessor: Assessor::new(score.score_resources.clone(), score.levels),
+        assessor: Assessor::new(
+            score.score_resources.clone(),
+            score.levels,
+            config.publishing.settle,
+        ),
         assessments: assessed,
         adopted,
         metrics: Arc::clone(&metrics),

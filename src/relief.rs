@@ -7,6 +7,8 @@ mod candidate;
 mod departure;
 mod node;
 mod sharing;
+mod slow_demand;
 
 pub use assessment::{Assessment, Assessor, Relief};
-pub use candidate::{NoCandidate, choose};
+pub use candidate::{Candidate, NoCandidate, candidates, first};
+pub use slow_demand::{SlowAssessment, SlowRelief};

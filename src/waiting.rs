@@ -72,6 +72,8 @@ pub struct Measurement {
     pub workload: Option<Arc<Workload>>,
     /// CPUs in use by all threads: of a VM, also those of its emulator and for its I/O.
     pub used: Option<f64>,
+    /// CPUs that it would use if it did not wait for the node's CPUs; `None` if that is unknown.
+    pub undelayed: Option<f64>,
     pub limits: Option<CpuLimits>,
     /// Memory in use and swapped out, bytes; `None` while no task of the node waits for memory.
     pub memory: Option<f64>,
@@ -102,13 +104,13 @@ impl Measurement {
             Threads::Hidden => Err(Unknown { most_demand: cpu_limits::most_demand(readings) }),
             Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
         };
+        let used = [threads.map(|threads| threads.ran), cpu_limits::usage(readings)];
+        let used = used.into_iter().flatten().reduce(f64::max);
         Self {
             cgroup: Arc::clone(cgroup),
             workload,
-            used: [threads.map(|threads| threads.ran), cpu_limits::usage(readings)]
-                .into_iter()
-                .flatten()
-                .reduce(f64::max),
+            used,
+            undelayed: used.zip(cpu.ok()).map(|(used, wait)| undelayed(used, &wait, threads)),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
                 #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]
@@ -123,6 +125,17 @@ impl Measurement {
             },
         }
     }
+}
+
+/// CPUs that a container would use if it did not wait because of the node. What its own limit explains
+/// would stay.
+fn undelayed(used: f64, wait: &Wait, threads: Option<ThreadTimes>) -> f64 {
+    let by_all_causes = match threads {
+        Some(threads) => threads.undelayed + (used - threads.ran),
+        // CPU ready is the delay of the average busy vCPU.
+        None => used / (1.0 - wait.node.get()),
+    };
+    by_all_causes.min(used + wait.cpus).max(used)
 }
 
 #[cfg(test)]

@@ -190,9 +190,7 @@ mod tests {
         }
     }
 
-    fn parsed(
-        annotations: &[(Key, Option<String>)],
-    ) -> Result<Option<NodeDemand>, ContractError> {
+    fn parsed(annotations: &[(Key, Option<String>)]) -> Result<Option<NodeDemand>, ContractError> {
         let prefix = Prefix::default();
         let present = annotations.iter().filter_map(|(key, value)| Some((*key, value.as_ref()?)));
         NodeDemand::from_annotations(&prefix, present.map(|(key, value)| (key.of(&prefix), value)))
@@ -204,7 +202,8 @@ mod tests {
         assert_eq!(parsed(&annotations), Ok(Some(demand())));
         let [_, (_, written), _, (_, candidates)] = annotations;
         assert_eq!(written.as_deref(), Some("vms=5.25,others=0.50"));
-        let expected = "uid=a-1,demand=1.50,relief=0.75,memory=4096;uid=b-2,demand=1.50,relief=0.75";
+        let expected =
+            "uid=a-1,demand=1.50,relief=0.75,memory=4096;uid=b-2,demand=1.50,relief=0.75";
         assert_eq!(candidates.as_deref(), Some(expected));
         let calm = NodeDemand { candidates: vec![], ..demand() };
         assert_eq!(calm.annotations()[3], (Key::Candidates, None));

@@ -127,6 +127,13 @@ pub struct PublishingFlags {
     #[command(flatten)]
     pub outputs: OutputFlags,
 
+    /// History of the demand of each VM that headroom and candidates need, 1s to 30m
+    ///
+    /// They are averages over 30 min. A node publishes none until all of its VMs have this history.
+    #[arg(long, env = "PSI_AGENT_SETTLE", value_name = "DURATION", default_value = "5m",
+          value_parser = duration_within([1, 1_800], "this history is 1s to 30m long"))]
+    pub settle: Duration,
+
     /// Label PREFIX/migrate-first on the virt-launcher pod of the VM whose move helps most
     ///
     /// At most one pod of this node has the label, and only while the level is medium or high.

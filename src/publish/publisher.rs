@@ -15,7 +15,7 @@ use crate::config::{Publish, PublishingFlags, RunConfig, ScoreFlags};
 use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
-use crate::relief::{Assessment, NoCandidate, choose};
+use crate::relief::{Assessment, NoCandidate, candidates, first};
 use crate::score::{ContainerScore, NodeScore};
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
@@ -137,7 +137,8 @@ impl Publisher {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
         let last = self.candidate.or_else(|| self.labelled_container(assessment));
-        let candidate = choose(assessment, self.plan.level(), min_age, last);
+        let candidate = candidates(assessment, self.plan.level(), min_age)
+            .and_then(|found| first(&found, last).ok_or(NoCandidate::NoMoveHelps));
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
         let candidate = candidate.map(|vm| vm.workload.as_deref());
         let candidate = candidate.and_then(|workload| workload.ok_or(NoCandidate::NoMoveHelps));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::departure::{Departure, Departures};
 use super::node::{Contention, Demand, Node};
+use super::slow_demand::{SlowAssessment, SlowDemand, SlowRelief, average};
 use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
@@ -23,12 +24,15 @@ pub struct Assessment {
     pub headroom_cpus: Option<f64>,
     /// What would change if a VM left, by its container; empty without a score.
     pub relief: HashMap<CgroupId, Relief>,
+    /// Predictions by slow demand; `None` without a score, or while a scored container has too little
+    /// history.
+    pub slow: Option<SlowAssessment>,
 }
 
 impl From<NodeScore> for Assessment {
     /// An assessment without predictions.
     fn from(score: NodeScore) -> Self {
-        Self { score, headroom_cpus: None, relief: HashMap::new() }
+        Self { score, headroom_cpus: None, relief: HashMap::new(), slow: None }
     }
 }
 
@@ -50,7 +54,12 @@ pub struct Assessor {
     scorer: Scorer,
     /// Score at which the level `medium` begins, 0 to 1.
     medium: f64,
+    /// Least history of slow demand.
+    settle: Duration,
     demands: HashMap<CgroupId, SmoothedDemand>,
+    population: Option<Population>,
+    /// CPUs that all else than the scored containers uses, averaged over 30 min.
+    others: MovingAverage,
 }
 
 /// CPUs used, and CPUs' worth of waiting for CPUs and for memory, smoothed.
@@ -59,6 +68,7 @@ struct SmoothedDemand {
     used: MovingAverage,
     waiting: MovingAverage,
     memory_waiting: MovingAverage,
+    slow: SlowDemand,
 }
 
 impl SmoothedDemand {
@@ -67,14 +77,21 @@ impl SmoothedDemand {
         let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
         self.waiting.advance(waits.cpu, window);
         self.memory_waiting.advance(waits.memory, window);
+        self.slow.advance(measured, window);
     }
 }
 
 impl Assessor {
-    /// An assessor without history.
-    pub fn new(counted: Vec<Resource>, thresholds: Thresholds) -> Self {
-        let medium = f64::from(thresholds.medium()) / 100.0;
-        Self { scorer: Scorer::new(counted), medium, demands: HashMap::new() }
+    /// An assessor without history. Slow demand needs a history of `settle`.
+    pub fn new(counted: Vec<Resource>, thresholds: Thresholds, settle: Duration) -> Self {
+        Self {
+            scorer: Scorer::new(counted),
+            medium: f64::from(thresholds.medium()) / 100.0,
+            settle,
+            demands: HashMap::new(),
+            population: None,
+            others: average(),
+        }
     }
 
     /// Continues from the values that an earlier agent published.
@@ -89,7 +106,7 @@ impl Assessor {
         tick: &Tick,
     ) -> Assessment {
         let score = Scorer::of_one_window(counted.clone(), tick);
-        Self::new(counted, thresholds).assess(score, tick)
+        Self::new(counted, thresholds, Duration::MAX).assess(score, tick)
     }
 
     /// The assessment after one more tick.
@@ -106,12 +123,61 @@ impl Assessor {
             demand.advance(measured, tick.window.unwrap_or_default());
             self.demands.insert(id, demand);
         }
+        self.advance_others(&score, tick);
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
         let Some((now, node)) = predicted else { return score.into() };
         let counts_cpu = self.scorer.counted.contains(&Resource::Cpu);
         let headroom_cpus = counts_cpu.then(|| node.headroom_cpus(self.medium));
         let relief = self.relief(&score, now, &node);
-        Assessment { score, headroom_cpus, relief }
+        let slow = counts_cpu.then(|| self.slow(&score, &node)).flatten();
+        Assessment { score, headroom_cpus, relief, slow }
+    }
+
+    /// What others use is what the scored containers do not: unknown while one of these is, and of
+    /// another population something else.
+    fn advance_others(&mut self, score: &NodeScore, tick: &Tick) {
+        if self.population != score.population {
+            (self.population, self.others) = (score.population, average());
+        }
+        let used = || {
+            let measurements = &tick.scored.as_ref()?.measurements;
+            let scored: Option<f64> = measurements.iter().map(|measured| measured.used).sum();
+            Some(cpus(tick)? * tick.node.utilization?.get() - scored?)
+        };
+        let used = used().map(|used| used.max(0.0));
+        self.others.advance(used, tick.window.unwrap_or_default());
+    }
+
+    /// Predictions for the same node by slow demand. Others share no CPUs that become free: what they
+    /// use is not available.
+    fn slow(&self, score: &NodeScore, node: &Node) -> Option<SlowAssessment> {
+        let demand = |container: &ContainerScore| {
+            let slow = self.demands.get(&container.cgroup.id)?.slow;
+            slow.covers(self.settle).then_some(slow)
+        };
+        let slow: Option<Vec<SlowDemand>> = score.containers.iter().map(demand).collect();
+        let (slow, others) =
+            (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
+        let demands: Vec<Demand> =
+            slow.iter().zip(&node.demands).map(|(slow, fast)| slow.demand(fast)).collect();
+        let used: f64 = demands.iter().map(|demand| demand.used).sum();
+        let idle = (f64::from(node.cpus) - used - others).max(0.0);
+        let node = Node { idle, demands, ..node.clone() };
+        let as_it_is = node.contention();
+        let is_calm = as_it_is.waiting < NEGLIGIBLE;
+        let departures = (!is_calm).then(|| Departures::new(&node, as_it_is));
+        let relief = node.demands.iter().zip(&score.containers).map(|(demand, container)| {
+            let departure = departures.as_ref().map(|departures| departures.without(demand));
+            let cpus = departure.map_or(0.0, |departure| departure.relief_cpus);
+            (container.cgroup.id, SlowRelief { demand: demand.wanted(), cpus })
+        });
+        Some(SlowAssessment {
+            headroom_cpus: node.headroom_cpus(self.medium),
+            vms: slow.iter().map(SlowDemand::undelayed).sum(),
+            others,
+            waiting: slow.iter().map(SlowDemand::all_waiting).sum(),
+            relief: relief.collect(),
+        })
     }
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
@@ -182,6 +248,11 @@ impl Assessor {
             ..with_limits(measured)
         }
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "2^52 CPUs are no node's")]
+fn cpus(tick: &Tick) -> Option<f64> {
+    tick.node.cpus.map(|cpus| cpus as f64)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]

@@ -1,11 +1,12 @@
-//! The one VM of a node whose move helps most.
+//! The VMs of a node whose moves help most, by slow demand.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use strum::IntoStaticStr;
 
-use super::assessment::{Assessment, Relief};
+use super::assessment::Assessment;
+use super::slow_demand::SlowRelief;
 use crate::contract::Level;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::CgroupId;
@@ -26,6 +27,8 @@ const NEARLY: f64 = 0.9;
 pub enum NoCandidate {
     NoScore,
     LevelLow,
+    /// A VM or the agent started too recently: averages over 30 min say nothing yet.
+    TooLittleHistory,
     /// No move would end enough waiting, or the VM would wait elsewhere as well.
     NoMoveHelps,
     /// The VMs whose move would help arrived too recently, or are excluded from eviction.
@@ -33,41 +36,66 @@ pub enum NoCandidate {
     Excluded,
 }
 
-/// The VM to move first at this level, of those that arrived or started at least `min_age` ago. Among
-/// VMs with nearly equal relief, it is the last candidate, else the one with the least memory to copy.
-pub fn choose(
+/// A VM whose move pays.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate<'a> {
+    pub vm: &'a ContainerScore,
+    pub relief: SlowRelief,
+}
+
+/// The VMs whose moves pay at this level, of those that arrived or started at least `min_age` ago: the
+/// one with the most relief first.
+pub fn candidates(
     assessment: &Assessment,
     level: Level,
     min_age: Duration,
-    last: Option<CgroupId>,
-) -> Result<&ContainerScore, NoCandidate> {
+) -> Result<Vec<Candidate<'_>>, NoCandidate> {
     if assessment.score.score.is_none() {
         return Err(NoCandidate::NoScore);
     }
     if level < Level::Medium {
         return Err(NoCandidate::LevelLow);
     }
-    let pays =
-        |relief: &Relief| relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand;
+    let slow = assessment.slow.as_ref().ok_or(NoCandidate::TooLittleHistory)?;
+    let pays = |relief: &SlowRelief| {
+        relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand
+    };
     let vms = assessment.score.containers.iter();
-    let helpful = vms.filter_map(|vm| Some((vm, assessment.relief.get(&vm.cgroup.id)?)));
-    let helpful: Vec<(&ContainerScore, f64)> =
-        helpful.filter(|(_, relief)| pays(relief)).map(|(vm, relief)| (vm, relief.cpus)).collect();
+    let all = vms.filter_map(|vm| {
+        let relief = *slow.relief.get(&vm.cgroup.id)?;
+        Some(Candidate { vm, relief })
+    });
+    let mut helpful: Vec<Candidate<'_>> = all.filter(|one| pays(&one.relief)).collect();
     if helpful.is_empty() {
         return Err(NoCandidate::NoMoveHelps);
     }
     let now = assessment.score.moment.timestamp();
-    let mut movable = helpful;
-    movable.retain(|(vm, _)| {
-        vm.workload.as_deref().is_some_and(|workload| is_movable(workload, min_age, now))
+    helpful.retain(|one| {
+        one.vm.workload.as_deref().is_some_and(|workload| is_movable(workload, min_age, now))
     });
-    let most = movable.iter().map(|(_, cpus)| *cpus).fold(0.0, f64::max);
-    let equal = movable.into_iter().filter(|(_, cpus)| *cpus >= NEARLY * most);
+    if helpful.is_empty() {
+        return Err(NoCandidate::Excluded);
+    }
+    helpful.sort_by(|a, b| {
+        let by_relief = b.relief.cpus.total_cmp(&a.relief.cpus);
+        by_relief.then(a.vm.cgroup.id.cmp(&b.vm.cgroup.id))
+    });
+    Ok(helpful)
+}
+
+/// The VM to move first: among those with nearly equal relief the last one, else the one with the least
+/// memory to copy.
+pub fn first<'a>(
+    candidates: &[Candidate<'a>],
+    last: Option<CgroupId>,
+) -> Option<&'a ContainerScore> {
+    let most = candidates.first()?.relief.cpus;
+    let equal = candidates.iter().filter(|one| one.relief.cpus >= NEARLY * most);
     let order = |vm: &ContainerScore| {
         let memory = vm.workload.as_deref().and_then(|workload| workload.memory_request);
         (last != Some(vm.cgroup.id), memory.unwrap_or(u64::MAX), vm.cgroup.id)
     };
-    equal.map(|(vm, _)| vm).min_by_key(|vm| order(vm)).ok_or(NoCandidate::Excluded)
+    equal.map(|one| one.vm).min_by_key(|vm| order(vm))
 }
 
 fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
@@ -83,6 +111,7 @@ fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slow_demand::SlowAssessment;
     use super::*;
     use crate::clock::Moment;
     use crate::clock::now;
@@ -90,7 +119,6 @@ mod tests {
     use crate::measured_vms::{measured_vm, tick_of_vms};
     use crate::score::{NodeScore, Resource, Scorer};
     use crate::waiting::Ratio;
-    use std::collections::HashMap;
     use std::sync::Arc;
 
     const MIN_AGE: Duration = Duration::from_secs(15 * 60);
@@ -115,15 +143,27 @@ mod tests {
         let tick = tick_of_vms(moment, Duration::from_secs(5), 4, vms);
         let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
         let score = NodeScore { score: ratio(0.4), ..score };
-        let relief = rows.iter().map(|&(number, cpus, demand, _)| {
-            (CgroupId(number), Relief { cpus, demand, score_without: Ratio::ZERO })
-        });
-        Assessment { score, headroom_cpus: None, relief: relief.collect::<HashMap<_, _>>() }
+        let relief = rows
+            .iter()
+            .map(|&(number, cpus, demand, _)| (CgroupId(number), SlowRelief { demand, cpus }));
+        let relief = relief.collect();
+        let slow =
+            SlowAssessment { headroom_cpus: 0.0, vms: 1.0, others: 0.0, waiting: 1.0, relief };
+        Assessment { slow: Some(slow), ..Assessment::from(score) }
+    }
+
+    fn choose(
+        assessment: &Assessment,
+        level: Level,
+        last: Option<CgroupId>,
+    ) -> Result<u64, NoCandidate> {
+        let candidates = candidates(assessment, level, MIN_AGE)?;
+        Ok(first(&candidates, last).unwrap().cgroup.id.0)
     }
 
     fn chosen(rows: &[Row], level: Level, named: Option<u64>) -> Result<u64, NoCandidate> {
         let assessment = assessment(rows, |_, _| ());
-        choose(&assessment, level, MIN_AGE, named.map(CgroupId)).map(|one| one.cgroup.id.0)
+        choose(&assessment, level, named.map(CgroupId))
     }
 
     #[test]
@@ -136,7 +176,9 @@ mod tests {
             score: NodeScore { score: None, ..assessment(&rows, |_, _| ()).score },
             ..assessment(&rows, |_, _| ())
         };
-        assert_eq!(choose(&unscored, Level::High, MIN_AGE, None).err(), Some(NoCandidate::NoScore));
+        assert_eq!(choose(&unscored, Level::High, None), Err(NoCandidate::NoScore));
+        let recent = Assessment { slow: None, ..assessment(&rows, |_, _| ()) };
+        assert_eq!(choose(&recent, Level::High, None), Err(NoCandidate::TooLittleHistory));
     }
 
     #[test]
@@ -166,14 +208,11 @@ mod tests {
             let change = move |number, vm: &mut Vm| {
                 vm.arrived_at = (number == 1).then_some(at);
             };
-            choose(&assessment(&rows, change), Level::High, MIN_AGE, None).unwrap().cgroup.id.0
+            choose(&assessment(&rows, change), Level::High, None).unwrap()
         };
         assert_eq!([arrived(0), arrived(14), arrived(15), arrived(500)], [2, 2, 1, 1]);
         let stays = |_, vm: &mut Vm| vm.prefers_no_eviction = true;
         let none = assessment(&rows, stays);
-        assert_eq!(
-            choose(&none, Level::High, MIN_AGE, Some(CgroupId(1))).err(),
-            Some(NoCandidate::Excluded)
-        );
+        assert_eq!(choose(&none, Level::High, Some(CgroupId(1))), Err(NoCandidate::Excluded));
     }
 }

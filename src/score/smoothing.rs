@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::waiting::Ratio;
 
-/// Time after which the smoothed value has followed a change by 63 %.
+/// Time after which a score has followed a change by 63 %.
 const TIME_CONSTANT: Duration = Duration::from_secs(30);
 
 /// Minimum weight of the windows for a score, which is reached after 30 s.
@@ -16,8 +16,9 @@ const SETTLED: f64 = 0.632;
 const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// An exponential moving average. The time before the first window has no weight.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MovingAverage {
+    time_constant: Duration,
     sum: f64,
     weight: f64,
     absent: Duration,
@@ -26,21 +27,43 @@ pub struct MovingAverage {
     was_read: bool,
 }
 
+impl Default for MovingAverage {
+    fn default() -> Self {
+        Self::over(TIME_CONSTANT)
+    }
+}
+
 impl MovingAverage {
+    /// An average that follows a change by 63 % in this time.
+    pub fn over(time_constant: Duration) -> Self {
+        Self { time_constant, sum: 0.0, weight: 0.0, absent: Duration::ZERO, was_read: false }
+    }
+
     /// Adds the value of a window; `None` if it could not be read. A window longer than 60 s, in
     /// which the agent was suspended, counts as not read.
     pub fn advance(&mut self, value: Option<f64>, window: Duration) {
         let Some(value) = value.filter(|_| window <= HELD_FOR) else {
             self.absent = self.absent.saturating_add(window);
             if self.absent > HELD_FOR {
-                *self = Self { absent: self.absent, ..Self::default() };
+                *self = Self { absent: self.absent, ..Self::over(self.time_constant) };
             }
             return;
         };
-        let kept = (-window.as_secs_f64() / TIME_CONSTANT.as_secs_f64()).exp();
+        let kept = self.kept_after(window);
         self.sum = self.sum * kept + value * (1.0 - kept);
         self.weight = self.weight * kept + (1.0 - kept);
         (self.absent, self.was_read) = (Duration::ZERO, true);
+    }
+
+    /// Share of its weight that a value has left after this time.
+    fn kept_after(&self, time: Duration) -> f64 {
+        (-time.as_secs_f64() / self.time_constant.as_secs_f64()).exp()
+    }
+
+    /// Whether its windows are together at least as long as this.
+    pub fn covers(&self, history: Duration) -> bool {
+        const ROUNDING: f64 = 1e-9;
+        self.was_read && self.weight + ROUNDING >= 1.0 - self.kept_after(history)
     }
 
     /// Uses `value` for all the time before the first window.

@@ -13,6 +13,8 @@ pub(super) struct ThreadTimes {
     pub(super) ran: f64,
     /// CPUs that they waited for: 1 for each thread that waits all the time.
     pub(super) delayed: f64,
+    /// CPUs that they would run on if they did not wait, and slept as long between two bursts.
+    pub(super) undelayed: f64,
 }
 
 impl ThreadTimes {
@@ -20,11 +22,15 @@ impl ThreadTimes {
     /// this window, and those of a thread that ended are lost.
     pub(super) fn of(readings: &Readings) -> Option<Self> {
         let Threads::Read(threads) = &readings.threads else { return None };
-        let (mut ran, mut delayed, mut is_known) = (0.0, 0.0, threads.is_empty());
-        for (more_ran, more_delayed) in threads.iter().filter_map(rates) {
-            (ran, delayed, is_known) = (ran + more_ran, delayed + more_delayed, true);
-        }
-        is_known.then_some(Self { ran, delayed })
+        let mut known = threads.iter().filter_map(rates).peekable();
+        let is_known = threads.is_empty() || known.peek().is_some();
+        let none = Self { ran: 0.0, delayed: 0.0, undelayed: 0.0 };
+        let all = known.fold(none, |all, (ran, delayed)| Self {
+            ran: all.ran + ran,
+            delayed: all.delayed + delayed,
+            undelayed: all.undelayed + undelayed(ran, delayed),
+        });
+        is_known.then_some(all)
     }
 }
 
@@ -36,6 +42,12 @@ fn rates(thread: &ThreadReading) -> Option<(f64, f64)> {
     // observed to count sleep as delay.
     let most = (1.0 - ran).max(0.0);
     Some((ran, if thread.starved { most } else { delayed.min(most) }))
+}
+
+/// A thread sleeps for the time that is left. Without the delay, it would run for the same share of the
+/// rest.
+fn undelayed(ran: f64, delayed: f64) -> f64 {
+    if ran + delayed < 1.0 { ran / (1.0 - delayed) } else { 1.0 }
 }
 
 /// Whether the threads wait. One that never gets a CPU waits, although its counters stand still.

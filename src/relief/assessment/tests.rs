@@ -8,6 +8,7 @@ use crate::clock::now;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::measured_vms::{measured_vm, tick_of_vms};
+use crate::sample::Scored;
 use crate::waiting::Wait;
 use crate::waiting::readings::CpuLimits;
 
@@ -39,7 +40,7 @@ fn node(vms: Vec<Measurement>, others: Vec<Measurement>) -> Tick {
 }
 
 fn assessor() -> Assessor {
-    Assessor::new(COUNTED.into(), Thresholds::default())
+    Assessor::new(COUNTED.into(), Thresholds::default(), Duration::from_secs(30))
 }
 
 /// The assessment after a minute with the same ticks.
@@ -135,4 +136,56 @@ fn memory_contention_decreases_by_the_part_of_the_vm_that_leaves() {
     let short = settled(&node(vec![thrashes(1, 3e9), thrashes(2, 1e9)], vec![]));
     assert_eq!((relief(&short, 1), relief(&short, 2)), ((0.7, 0.1), (0.5, 0.3)));
     assert_eq!(short.headroom_cpus, Some(0.0));
+}
+
+/// Slow demand after the ticks, each repeated for so many minutes.
+fn slow_after(ticks: &[(&Tick, u32)]) -> Option<SlowAssessment> {
+    let mut assessor = assessor();
+    let repeated = ticks.iter().flat_map(|(tick, minutes)| (0..minutes * 12).map(move |_| *tick));
+    repeated.map(|tick| assessor.advance(tick)).last()?.slow
+}
+
+#[test]
+fn slow_demand_is_an_average_that_needs_some_history() {
+    let busy = node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0)], vec![]);
+    let calm = node(vec![vm(1, 0.0, 0.0), vm(2, 1.0, 0.0)], vec![]);
+    let mut assessor = assessor();
+    let five: Vec<bool> = (0..7).map(|_| assessor.advance(&busy).slow.is_some()).collect();
+    assert_eq!(five, [false, false, false, false, false, true, true], "after 30 s");
+    let always = slow_after(&[(&busy, 60)]).unwrap();
+    assert!((always.vms - 4.0).abs() < 1e-6 && (always.waiting - 2.0).abs() < 1e-6, "{always:?}");
+    assert_eq!(always.headroom_cpus, 0.0);
+    // Half an hour later 63 % of the change is in the average.
+    let later = slow_after(&[(&busy, 240), (&calm, 30)]).unwrap();
+    assert!((later.vms - (1.0 + 3.0 * (-1.0_f64).exp())).abs() < 0.01, "{later:?}");
+    let relief = later.relief[&CgroupId(1)];
+    assert!((relief.demand - 2.0 * (-1.0_f64).exp()).abs() < 0.01, "{relief:?}");
+    // A VM that has just arrived has none yet.
+    let arrived = node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0), vm(3, 0.0, 0.0)], vec![]);
+    let mut assessor = super::tests::assessor();
+    (0..12).for_each(|_| drop(assessor.advance(&busy)));
+    assert_eq!(assessor.advance(&arrived).slow, None);
+}
+
+#[test]
+fn what_others_use_leaves_less_room_and_is_of_one_population() {
+    let alone = slow_after(&[(&node(vec![vm(1, 0.5, 0.0)], vec![]), 60)]).unwrap();
+    let beside = node(vec![vm(1, 0.5, 0.0)], vec![other(1.0, 0.0)]);
+    let beside = slow_after(&[(&beside, 60)]).unwrap();
+    assert!((beside.others - 1.0).abs() < 1e-6 && alone.others < 1e-6, "{beside:?}");
+    assert!(beside.headroom_cpus < alone.headroom_cpus - 0.9, "{alone:?} {beside:?}");
+    // While pods are not listed, it is unknown what others use. Containers that were scored before the
+    // first VM are others from then on.
+    let containers = node(vec![vm(2, 1.5, 0.0)], vec![]);
+    let scored = containers.scored.clone().unwrap();
+    let containers = Tick {
+        scored: Some(Scored { population: Population::Containers, ..scored }),
+        ..containers
+    };
+    let vms = node(vec![vm(1, 0.5, 0.0)], vec![other(1.0, 0.0)]);
+    let unlisted = Tick { scored: None, ..vms.clone() };
+    for before in [&containers, &unlisted] {
+        let after = slow_after(&[(before, 60), (&vms, 2)]).unwrap();
+        assert!((after.others - 1.0).abs() < 1e-6, "{after:?}");
+    }
 }

@@ -76,5 +76,5 @@ fn full_assessment() -> Assessment {
     let score = Scorer::of_one_window(counted, &tick);
     let relief = Relief { cpus: 1.0, demand: 1.0, score_without: Ratio::ZERO };
     let relief = HashMap::from([(CgroupId(1), relief)]);
-    Assessment { score, headroom_cpus: Some(1.0), relief }
+    Assessment { score, headroom_cpus: Some(1.0), relief, slow: None }
 }

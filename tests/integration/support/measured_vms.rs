@@ -26,6 +26,7 @@ pub(crate) fn measured_vm(
         cgroup,
         workload,
         used: Some(used),
+        undelayed: Some(used + waited),
         limits: Some(CpuLimits::default()),
         memory: None,
         pressure: PerResource::default(),

@@ -107,7 +107,7 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
     let score_without = Ratio::ZERO;
     let relief = vms
         .map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, demand: 1.0, score_without }));
-    Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief) }
+    Assessment { score, headroom_cpus: Some(0.0), relief: HashMap::from(relief), slow: None }
 }
 
 fn new_scorer() -> Scorer {

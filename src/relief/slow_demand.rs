@@ -1,0 +1,96 @@
+//! Demand averaged over 30 min, for decisions about moves and room: a VM that is busy for some minutes
+//! is not worth a migration, and leaves no room when it is idle for some.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::node::Demand;
+use crate::kernel::cgroup_tree::CgroupId;
+use crate::score::MovingAverage;
+use crate::waiting::Measurement;
+
+/// Time after which an average has followed a change by 63 %. Migrations take minutes and their VMs
+/// stay for hours, and an average over less would follow each burst.
+const AVERAGED_OVER: Duration = Duration::from_secs(30 * 60);
+
+/// Predictions by slow demand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowAssessment {
+    /// Busy vCPUs that can be added before the level is `medium`.
+    pub headroom_cpus: f64,
+    /// CPUs that the VMs would use if they did not wait.
+    pub vms: f64,
+    /// CPUs that all else uses.
+    pub others: f64,
+    /// CPUs' worth of time that the VMs wait for CPUs and for memory because of the node.
+    pub waiting: f64,
+    /// What would change if a VM left, by its container.
+    pub relief: HashMap<CgroupId, SlowRelief>,
+}
+
+/// What would change if a VM left the node, by slow demand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlowRelief {
+    /// CPUs that it would use if it did not wait.
+    pub demand: f64,
+    /// CPUs' worth of waiting that would end.
+    pub cpus: f64,
+}
+
+/// Averages of a workload.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlowDemand {
+    used: MovingAverage,
+    undelayed: MovingAverage,
+    waiting: MovingAverage,
+    memory_waiting: MovingAverage,
+}
+
+impl Default for SlowDemand {
+    fn default() -> Self {
+        let average = average();
+        Self { used: average, undelayed: average, waiting: average, memory_waiting: average }
+    }
+}
+
+/// A slow average without history.
+pub(super) fn average() -> MovingAverage {
+    MovingAverage::over(AVERAGED_OVER)
+}
+
+impl SlowDemand {
+    pub(super) fn advance(&mut self, measured: &Measurement, window: Duration) {
+        let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
+        self.used.advance(measured.used, window);
+        self.undelayed.advance(measured.undelayed, window);
+        self.waiting.advance(waits.cpu, window);
+        self.memory_waiting.advance(waits.memory, window);
+    }
+
+    /// Whether its history is at least as long as this.
+    pub(super) fn covers(&self, history: Duration) -> bool {
+        [self.used, self.undelayed, self.waiting].iter().all(|average| average.covers(history))
+    }
+
+    /// CPUs that it would use if it did not wait.
+    pub(super) fn undelayed(&self) -> f64 {
+        self.undelayed.mean().unwrap_or(0.0)
+    }
+
+    /// CPUs' worth of time that it waits for CPUs and for memory.
+    pub(super) fn all_waiting(&self) -> f64 {
+        [self.waiting, self.memory_waiting].iter().filter_map(MovingAverage::mean).sum()
+    }
+
+    /// The demand by these averages; limits and memory are those of `fast`. What it waits for is what it
+    /// would use in addition, so that the CPUs that become free are given to those that need them.
+    pub(super) fn demand(&self, fast: &Demand) -> Demand {
+        let used = self.used.mean().unwrap_or(0.0);
+        Demand {
+            used,
+            waiting: (self.undelayed() - used).max(0.0),
+            memory_waiting: self.memory_waiting.mean().unwrap_or(0.0),
+            ..fast.clone()
+        }
+    }
+}
