@@ -1,0 +1,182 @@
+//! Chooses moves, greedily by net gain.
+
+use crate::waiting::expected_waiting;
+
+/// When a move is worth it, and how many there are at once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rules {
+    /// Least net gain of a move, CPUs' worth of waiting: it pays for the migration, which needs about a
+    /// CPU on both nodes for a minute.
+    pub least_gain: f64,
+    /// Most demand of a target with the VM, as a share of its CPUs.
+    pub fullest_target: f64,
+    /// Most moves in one plan.
+    pub most_moves: usize,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { least_gain: 0.5, fullest_target: 0.85, most_moves: usize::MAX }
+    }
+}
+
+/// A node, by slow demand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Number of CPUs.
+    pub cpus: f64,
+    /// CPUs that its VMs and all else would use if they did not wait.
+    pub demand: f64,
+    /// Whether a VM may leave it now.
+    pub is_source: bool,
+    /// Whether a VM may enter it now.
+    pub is_target: bool,
+}
+
+/// A VM that may move.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Movable {
+    /// Its node: an index into the nodes.
+    pub node: usize,
+    /// CPUs that it would use if it did not wait.
+    pub demand: f64,
+    /// CPUs' worth of waiting on its node that would end if it left.
+    pub relief: f64,
+    /// Memory that a migration copies, bytes; `None` if unknown.
+    pub memory: Option<u64>,
+    /// The nodes that its requests and constraints allow.
+    pub targets: Vec<usize>,
+}
+
+/// A proposed move.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Move {
+    /// The VM: an index into the VMs.
+    pub vm: usize,
+    /// Its node.
+    pub source: usize,
+    /// Where it is to go.
+    pub target: usize,
+    /// CPUs' worth of waiting that end on both nodes together.
+    pub gain: f64,
+}
+
+/// The moves with the largest net gains: at most one from each node, and one to each.
+#[must_use]
+pub fn plan(nodes: &[Node], vms: &[Movable], rules: &Rules) -> Vec<Move> {
+    let mut all: Vec<Move> = vms
+        .iter()
+        .enumerate()
+        .flat_map(|(vm, movable)| possible(nodes, vm, movable, rules))
+        .collect();
+    // Of equal gains, the VM with the least memory moves: it is copied fastest.
+    let memory = |one: &Move| vms.get(one.vm).and_then(|vm| vm.memory).unwrap_or(u64::MAX);
+    all.sort_by(|a, b| {
+        b.gain.total_cmp(&a.gain).then(memory(a).cmp(&memory(b))).then(a.target.cmp(&b.target))
+    });
+    let mut chosen: Vec<Move> = Vec::new();
+    for candidate in all {
+        let is_taken = chosen.iter().any(|one| {
+            let of_both = [one.source, one.target];
+            of_both.contains(&candidate.source) || of_both.contains(&candidate.target)
+        });
+        if !is_taken && chosen.len() < rules.most_moves {
+            chosen.push(candidate);
+        }
+    }
+    chosen
+}
+
+/// The moves of a VM that are worth it.
+fn possible<'a>(
+    nodes: &'a [Node],
+    vm: usize,
+    movable: &'a Movable,
+    rules: &'a Rules,
+) -> impl Iterator<Item = Move> + 'a {
+    let source = movable.node;
+    let may_leave = nodes.get(source).is_some_and(|node| node.is_source);
+    let targets = movable.targets.iter().filter(move |target| may_leave && **target != source);
+    targets.filter_map(move |&target| {
+        let node = nodes.get(target).filter(|node| node.is_target)?;
+        let after = node.demand + movable.demand;
+        let gain = movable.relief - added_waiting(node, movable.demand);
+        let is_worth_it = after <= rules.fullest_target * node.cpus && gain >= rules.least_gain;
+        is_worth_it.then_some(Move { vm, source, target, gain })
+    })
+}
+
+/// CPUs' worth of waiting that begins on a target.
+fn added_waiting(target: &Node, demand: f64) -> f64 {
+    expected_waiting(target.demand + demand, target.cpus)
+        - expected_waiting(target.demand, target.cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(cpus: f64, demand: f64) -> Node {
+        Node { cpus, demand, is_source: true, is_target: true }
+    }
+
+    fn vm(node: usize, demand: f64, relief: f64) -> Movable {
+        Movable { node, demand, relief, memory: Some(1), targets: vec![0, 1, 2, 3] }
+    }
+
+    fn planned(nodes: &[Node], vms: &[Movable]) -> Vec<(usize, usize)> {
+        plan(nodes, vms, &Rules::default()).iter().map(|one| (one.vm, one.target)).collect()
+    }
+
+    #[test]
+    fn the_vm_that_ends_most_waiting_goes_where_it_adds_least() {
+        let nodes = [node(32.0, 40.0), node(32.0, 20.0), node(32.0, 10.0)];
+        let vms = [vm(0, 1.0, 0.9), vm(0, 4.0, 4.0)];
+        assert_eq!(planned(&nodes, &vms), [(1, 2)]);
+        let [one] = plan(&nodes, &vms, &Rules::default())[..] else { unreachable!() };
+        assert!(one.gain > 3.9 && one.gain < 4.0, "{one:?}");
+    }
+
+    #[test]
+    fn a_vm_that_would_overload_the_target_stays_and_a_smaller_one_goes() {
+        let nodes = [node(32.0, 40.0), node(32.0, 24.0)];
+        assert_eq!(planned(&nodes, &[vm(0, 8.0, 8.0)]), []);
+        assert_eq!(planned(&nodes, &[vm(0, 8.0, 8.0), vm(0, 3.0, 3.0)]), [(1, 1)]);
+    }
+
+    #[test]
+    fn a_gain_that_does_not_pay_moves_nothing() {
+        let nodes = [node(32.0, 40.0), node(32.0, 4.0)];
+        assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.4)]), []);
+        assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.6)]), [(0, 1)]);
+    }
+
+    #[test]
+    fn each_node_takes_part_in_one_move() {
+        let nodes = [node(32.0, 40.0), node(32.0, 40.0), node(32.0, 4.0), node(32.0, 8.0)];
+        let vms = [vm(0, 4.0, 4.0), vm(0, 3.0, 3.0), vm(1, 4.0, 3.5)];
+        assert_eq!(planned(&nodes, &vms), [(0, 2), (2, 3)]);
+        let rules = Rules { most_moves: 1, ..Rules::default() };
+        assert_eq!(plan(&nodes, &vms, &rules).len(), 1);
+    }
+
+    #[test]
+    fn nodes_and_targets_that_are_excluded_are_left_alone() {
+        let full = node(32.0, 40.0);
+        let calm = node(32.0, 4.0);
+        let not_source = Node { is_source: false, ..full.clone() };
+        let not_target = Node { is_target: false, ..calm.clone() };
+        assert_eq!(planned(&[not_source, calm.clone()], &[vm(0, 4.0, 4.0)]), []);
+        assert_eq!(planned(&[full.clone(), not_target], &[vm(0, 4.0, 4.0)]), []);
+        let elsewhere = Movable { targets: vec![], ..vm(0, 4.0, 4.0) };
+        assert_eq!(planned(&[full, calm], &[elsewhere]), []);
+    }
+
+    #[test]
+    fn of_equal_gains_the_least_memory_is_copied() {
+        let nodes = [node(32.0, 40.0), node(32.0, 4.0)];
+        let small = Movable { memory: Some(1), ..vm(0, 2.0, 2.0) };
+        let large = Movable { memory: None, ..small.clone() };
+        assert_eq!(planned(&nodes, &[large, small]), [(1, 1)]);
+    }
+}

@@ -1,0 +1,33 @@
+//! How many CPUs a node lacks on average, from the mean demand of 30 min.
+
+/// Spread of a node's demand around its mean, as a share of its CPUs: the scale of a logistic
+/// distribution. Its standard deviation is 1.81 times as large, 15 % of the CPUs, as demand of the
+/// traces in docs/benefit.md varies within half an hour.
+const SPREAD: f64 = 0.083;
+
+/// CPUs that a node with so many CPUs lacks on average, if its mean demand is `demand`. Demand varies,
+/// so a node can lack some even if it has more than it needs on average.
+pub(crate) fn expected_waiting(demand: f64, cpus: f64) -> f64 {
+    let scale = SPREAD * cpus;
+    if scale <= 0.0 {
+        return demand.max(0.0);
+    }
+    // The mean of the part above `cpus`. For large arguments ln(1 + e^x) is x.
+    let excess = (demand - cpus) / scale;
+    if excess > 30.0 { demand - cpus } else { scale * excess.exp().ln_1p() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_node_waits_and_an_overloaded_one_lacks_what_is_too_much() {
+        let near = |value: f64, expected: f64| (value - expected).abs() < 0.01;
+        assert!(near(expected_waiting(0.0, 32.0), 0.0));
+        assert!(near(expected_waiting(16.0, 32.0), 0.0064));
+        assert!(near(expected_waiting(32.0, 32.0), 32.0 * SPREAD * 2_f64.ln()));
+        assert!(near(expected_waiting(96.0, 32.0), 64.0));
+        assert_eq!(expected_waiting(3.0, 0.0), 3.0);
+    }
+}
