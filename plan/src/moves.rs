@@ -98,18 +98,22 @@ fn possible<'a>(
     let may_leave = nodes.get(source).is_some_and(|node| node.is_source);
     let targets = movable.targets.iter().filter(move |target| may_leave && **target != source);
     targets.filter_map(move |&target| {
-        let node = nodes.get(target).filter(|node| node.is_target)?;
-        let after = node.demand + movable.demand;
-        let gain = movable.relief - added_waiting(node, movable.demand);
-        let is_worth_it = after <= rules.fullest_target * node.cpus && gain >= rules.least_gain;
+        let (from, to) = (nodes.get(source)?, nodes.get(target)?);
+        let after = to.demand + movable.demand;
+        let gain = net_gain(from, to, movable);
+        let is_worth_it =
+            to.is_target && after <= rules.fullest_target * to.cpus && gain >= rules.least_gain;
         is_worth_it.then_some(Move { vm, source, target, gain })
     })
 }
 
-/// CPUs' worth of waiting that begins on a target.
-fn added_waiting(target: &Node, demand: f64) -> f64 {
-    expected_waiting(target.demand + demand, target.cpus)
-        - expected_waiting(target.demand, target.cpus)
+/// CPUs' worth of waiting that ends on the source, less what begins on the target. The same model is used
+/// for both, so that a VM goes only to a node with more room. It ends no more than the agent measured.
+fn net_gain(source: &Node, target: &Node, vm: &Movable) -> f64 {
+    let waiting = |node: &Node, demand: f64| expected_waiting(demand, node.cpus);
+    let ends = waiting(source, source.demand) - waiting(source, source.demand - vm.demand);
+    let begins = waiting(target, target.demand + vm.demand) - waiting(target, target.demand);
+    ends.min(vm.relief) - begins
 }
 
 #[cfg(test)]
@@ -149,6 +153,9 @@ mod tests {
         let nodes = [node(32.0, 40.0), node(32.0, 4.0)];
         assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.4)]), []);
         assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.6)]), [(0, 1)]);
+        // Where both nodes are alike, one of them would wait as much as the other does now.
+        let alike = [node(32.0, 26.0), node(32.0, 22.0)];
+        assert_eq!(planned(&alike, &[vm(0, 4.0, 4.0)]), []);
     }
 
     #[test]

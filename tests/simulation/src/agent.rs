@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use psi_agent::clock::{self, Moment};
-use psi_agent::contract::{Level, Thresholds};
+use psi_agent::contract::{Candidate, Level, MOST_CANDIDATES, NodeDemand, Thresholds};
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::publish::plan::Plan;
-use psi_agent::relief::{Assessor, choose};
+use psi_agent::relief::{Assessment, Assessor, candidates, first};
 use psi_agent::sample::Tick;
-use psi_agent::score::{NodeScore, Scorer};
-use psi_agent::waiting::Ratio;
+use psi_agent::waiting::{Measurement, Ratio};
 
 use crate::measured_vms::{measured_vm, tick_of_vms};
 use crate::node::Share;
@@ -62,8 +61,13 @@ pub struct Seen<'a> {
     pub share: Share,
 }
 
+/// `--settle`.
+const SETTLE: Duration = Duration::from_secs(300);
+
 pub struct Agent {
-    scorer: Scorer,
+    assessor: Assessor,
+    /// Of the last tick.
+    assessment: Option<Assessment>,
     plan: Plan,
     start: Instant,
     /// Seconds after the start of a tick at which this agent's tick is.
@@ -77,6 +81,8 @@ pub struct Agent {
     /// The level on the Node, and when the values there were written.
     pub level: Level,
     pub written_at: Option<u32>,
+    /// The demand on the Node; a candidate's UID is the number of its cgroup.
+    pub demand: Option<NodeDemand>,
     /// The VM whose pod has the label, and the pod.
     pub marked: Option<(usize, CgroupId)>,
     marks: VecDeque<u32>,
@@ -91,7 +97,8 @@ impl Agent {
     /// The agent of a node with this number of CPUs. `min_age_s` is the descheduler's `minPodAge`.
     pub fn new(cpus: f64, phase_s: u32, min_age_s: u32, start: Instant) -> Self {
         Self {
-            scorer: Scorer::new(COUNTED.to_vec()),
+            assessor: Assessor::new(COUNTED.to_vec(), Thresholds::default(), SETTLE),
+            assessment: None,
             plan: Plan::new(Thresholds::default(), COUNTED.to_vec(), true, HEARTBEAT),
             start,
             phase_s,
@@ -102,6 +109,7 @@ impl Agent {
             utilization: 0.0,
             level: Level::Low,
             written_at: None,
+            demand: None,
             marked: None,
             marks: VecDeque::new(),
         }
@@ -110,12 +118,15 @@ impl Agent {
     /// A tick, and how many requests it wrote. `random`, from 0 to 1, spreads heartbeats.
     pub fn tick(&mut self, now_s: u32, vms: &[Seen<'_>], busy: f64, random: f64) -> u16 {
         let at_s = now_s + self.phase_s;
-        let score = self.scorer.advance(&self.measure(at_s, vms, busy));
+        let assessment = self.assessor.advance(&self.measure(at_s, vms, busy));
+        let score = &assessment.score;
         let value = |ratio: Option<Ratio>| ratio.map_or(0.0, Ratio::get);
         self.score = value(score.score);
         self.cpu_contention = value(score.contention.cpu);
         self.utilization = value(score.utilization.cpu);
-        self.publish(at_s, &score, random)
+        let writes = self.publish(at_s, &assessment, random);
+        self.assessment = Some(assessment);
+        writes
     }
 
     /// What a tick measures of these VMs, on a node with so many busy CPUs.
@@ -123,7 +134,10 @@ impl Agent {
         let measurement = |seen: &Seen<'_>| {
             let (pod, share) = (seen.pod, seen.share);
             let (cgroup, workload) = (Arc::clone(&pod.cgroup), Some(Arc::clone(&pod.workload)));
-            measured_vm(cgroup, workload, share.ran, share.waited)
+            let (ran, waited) = (share.ran, share.waited);
+            let undelayed = (seen.vcpus * ran / (seen.vcpus - waited)).min(ran + waited);
+            let undelayed = Some(undelayed).filter(|undelayed| undelayed.is_finite());
+            Measurement { undelayed, ..measured_vm(cgroup, workload, ran, waited) }
         };
         let window = Duration::from_secs(u64::from(TICK_S));
         let vms = vms.iter().map(measurement).collect();
@@ -132,31 +146,46 @@ impl Agent {
         tick
     }
 
-    fn publish(&mut self, at_s: u32, score: &NodeScore, random: f64) -> u16 {
-        let now = score.moment.at;
-        let Some((published, reason)) = self.plan.next_write(now, score) else { return 0 };
+    fn publish(&mut self, at_s: u32, assessment: &Assessment, random: f64) -> u16 {
+        let now = assessment.score.moment.at;
+        let Some((published, reason)) = self.plan.next_write(now, &assessment.score) else {
+            return 0;
+        };
         self.plan.written(published, reason, now, random);
         self.level = published.level;
         self.written_at = Some(at_s);
+        self.demand = self.demand_of(assessment);
         1
     }
 
-    /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote. The
-    /// prediction is of the present minute, and not smoothed over 30 s as the agent's.
-    pub fn mark(&mut self, now_s: u32, vms: &[Seen<'_>], busy: f64) -> u16 {
+    fn demand_of(&self, assessment: &Assessment) -> Option<NodeDemand> {
+        let slow = assessment.slow.as_ref()?;
+        let found = candidates(assessment, self.level, self.min_age).unwrap_or_default();
+        let candidates = found.iter().take(MOST_CANDIDATES).map(|one| Candidate {
+            uid: one.vm.cgroup.id.0.to_string(),
+            demand: one.relief.demand,
+            relief: one.relief.cpus,
+            memory: one.vm.workload.as_deref().and_then(|workload| workload.memory_request),
+        });
+        Some(NodeDemand {
+            headroom: slow.headroom_cpus as u32,
+            vms: slow.vms,
+            others: slow.others,
+            waiting: slow.waiting,
+            candidates: candidates.collect(),
+        })
+    }
+
+    /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote.
+    pub fn mark(&mut self, now_s: u32, vms: &[Seen<'_>]) -> u16 {
         let (at_s, level) = (now_s + self.phase_s, self.plan.level());
         let named = self.marked.map(|marked| marked.1);
-        let assess = || {
-            let tick = self.measure(at_s, vms, busy);
-            Assessor::of_one_window(COUNTED.to_vec(), Thresholds::default(), &tick)
-        };
-        // Below `medium` no VM is chosen, whatever the prediction.
-        let assessment = (level >= Level::Medium).then(assess);
-        let chosen = assessment.as_ref();
-        let chosen = chosen.and_then(|found| choose(found, level, self.min_age, named).ok());
-        let chosen = chosen.and_then(|one| {
-            let seen = vms.iter().find(|seen| seen.pod.cgroup.id == one.cgroup.id)?;
-            Some((seen.vm, one.cgroup.id))
+        let found = self.assessment.as_ref();
+        let found = found.and_then(|found| candidates(found, level, self.min_age).ok());
+        let chosen = found.and_then(|found| {
+            let id = first(&found, named)?.cgroup.id;
+            let seen = vms.iter().find(|seen| seen.pod.cgroup.id == id)?;
+            Some((seen.vm, id))
         });
         if chosen == self.marked {
             return 0;
@@ -190,7 +219,7 @@ mod tests {
         for tick in 0..minutes * 60 / TICK_S {
             let busy = shares.iter().map(|share| share.ran).sum();
             writes += agent.tick(tick * TICK_S, &vms, busy, 0.5);
-            agent.mark(tick * TICK_S, &vms, busy);
+            agent.mark(tick * TICK_S, &vms);
         }
         (agent, writes)
     }

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 
 use crate::consumers::descheduler::Policy;
+use crate::consumers::planner::Limits;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Arm {
@@ -30,6 +31,8 @@ pub enum Arm {
     Brake,
     /// The same, with a `minPodAge` of six hours.
     Rest,
+    /// psi-agent's planner, which chooses the VM and its target.
+    Planner,
 }
 
 /// What the descheduler compares.
@@ -42,6 +45,7 @@ pub enum Signal {
     IdealPoint,
     Score,
     Load,
+    Demand,
 }
 
 /// The policy of docs/consumers/descheduler.md. Arms with another signal have it too, so that they differ
@@ -68,6 +72,8 @@ pub struct Overrides {
     /// Seconds between runs of the descheduler, for psi-agent's policies
     #[arg(long)]
     pub interval_s: Option<u32>,
+    #[command(flatten)]
+    pub planner: Limits,
 }
 
 impl Overrides {
@@ -99,6 +105,7 @@ impl Arm {
             Self::Candidate => "psi-agent, candidate",
             Self::Brake => "psi-agent, candidate, brake",
             Self::Rest => "psi-agent, candidate, brake, 6 h",
+            Self::Planner => "psi-agent, planner",
         }
     }
 
@@ -111,13 +118,14 @@ impl Arm {
             Self::Openshift | Self::OpenshiftCooldown => Signal::IdealPoint,
             Self::Score | Self::Candidate | Self::Brake | Self::Rest => Signal::Score,
             Self::Load => Signal::Load,
+            Self::Planner => Signal::Demand,
         }
     }
 
     pub fn policy(self) -> Policy {
         match self {
             Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
-            Self::Rest => REST,
+            Self::Rest | Self::Planner => REST,
             _ => RECOMMENDED,
         }
     }
@@ -128,7 +136,7 @@ impl Arm {
     }
 
     pub fn has_agents(self) -> bool {
-        matches!(self.signal(), Signal::Score | Signal::Load)
+        matches!(self.signal(), Signal::Score | Signal::Load | Signal::Demand)
     }
 
     pub fn names_a_vm(self) -> bool {

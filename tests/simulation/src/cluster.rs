@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::agent::Pod;
 use crate::consumers::kubevirt;
 use crate::consumers::scheduler::{Allocation, Candidate, select};
-use crate::judge::Move;
+use crate::judge::{Effect, Move};
 use crate::node::{Claimant, Share, share};
 use crate::random::Random;
 use crate::trace::Trace;
@@ -15,6 +15,7 @@ const MILLI_PER_VCPU: i64 = 100;
 const OVERHEAD_MIB: u64 = 250;
 /// KubeVirt ends a migration whose target found no node in this time.
 const PENDING_S: u32 = 300;
+const HOUR_S: u32 = 3600;
 
 /// The nodes of a cluster, which are all alike.
 #[derive(Debug, Clone, Copy)]
@@ -148,13 +149,7 @@ impl Cluster {
 
     /// Whether the VM's requests fit on another node: the descheduler's `nodeFit`.
     pub fn fits_elsewhere(&self, vm: usize) -> bool {
-        let (request, capacity) = (self.vms[vm].request(), self.capacity());
-        let fits = |(node, state): (usize, &Node)| {
-            let requested = state.requested;
-            node != self.vms[vm].node
-                && Candidate { node, capacity, requested, soft_taints: 0 }.fits(request)
-        };
-        self.nodes.iter().enumerate().any(fits)
+        !self.targets(vm).is_empty()
     }
 
     fn reserve(&mut self, node: usize, request: Allocation, sign: i64) {
@@ -219,7 +214,8 @@ impl Cluster {
         let moved = &mut self.vms[vm];
         (moved.node, moved.arrived_s) = (target, Some(ends_s));
         moved.pod = Pod::new(self.pods, moved.memory_mib, Some(ends_s));
-        self.moves.push(Move { vm, started_s, ended_s: ends_s });
+        let effect = Effect::default();
+        self.moves.push(Move { vm, source, target, started_s, ended_s: ends_s, effect });
     }
 
     /// Sets what each VM wants from now on, as a share of its vCPUs' time.
@@ -230,31 +226,92 @@ impl Cluster {
 
     /// Shares the CPUs of each changed node among its VMs and migrations.
     pub fn share_cpus(&mut self) {
-        let cpus = f64::from(self.shape.cpus);
-        for (number, node) in self.nodes.iter_mut().enumerate() {
-            if !std::mem::take(&mut node.is_changed) {
+        for number in 0..self.nodes.len() {
+            if !std::mem::take(&mut self.nodes[number].is_changed) {
                 continue;
             }
-            let mut claimants: Vec<Claimant> =
-                node.vms.iter().map(|&vm| claimant(&self.vms[vm])).collect();
-            let migrations = self.in_progress.iter().filter(|migration| {
-                migration.target == number || self.vms[migration.vm].node == number
-            });
-            // A migration's thread has the weight of a vCPU.
-            claimants.extend(migrations.map(|_| Claimant {
-                vcpus: kubevirt::CPUS,
-                duty: 1.0,
-                weight: 1.0,
-                quota: None,
-                together: false,
-            }));
-            let shares = share(cpus, &claimants);
+            let vms: Vec<usize> = self.nodes[number].vms.iter().copied().collect();
+            let shares = self.shares(number, &vms);
+            let node = &mut self.nodes[number];
             node.ran = shares.iter().map(|share| share.ran).sum();
             node.waited = shares.iter().map(|share| share.waited).sum();
-            for (&vm, share) in node.vms.iter().zip(shares) {
+            for (vm, share) in vms.into_iter().zip(shares) {
                 self.vms[vm].share = share;
             }
         }
+    }
+
+    /// What these VMs get on a node, and after them its migrations.
+    fn shares(&self, node: usize, vms: &[usize]) -> Vec<Share> {
+        let mut claimants: Vec<Claimant> = vms.iter().map(|&vm| claimant(&self.vms[vm])).collect();
+        let migrations = self
+            .in_progress
+            .iter()
+            .filter(|migration| migration.target == node || self.vms[migration.vm].node == node);
+        // A migration's thread has the weight of a vCPU.
+        claimants.extend(migrations.map(|_| Claimant {
+            vcpus: kubevirt::CPUS,
+            duty: 1.0,
+            weight: 1.0,
+            quota: None,
+            together: false,
+        }));
+        share(f64::from(self.shape.cpus), &claimants)
+    }
+
+    /// Compares both nodes of each recent move with what they would wait for without it.
+    pub fn judge_moves(&mut self, now_s: u32) {
+        for at in 0..self.moves.len() {
+            let one = self.moves[at];
+            if !one.is_judged_at(now_s) || self.vms[one.vm].node != one.target {
+                continue;
+            }
+            let waited = |node: usize, vms: Vec<usize>| -> f64 {
+                self.shares(node, &vms).iter().map(|share| share.waited).sum()
+            };
+            let on = |node: usize| self.nodes[node].vms.iter().copied();
+            let moved = self.nodes[one.source].waited + self.nodes[one.target].waited;
+            let stayed = waited(one.source, on(one.source).chain([one.vm]).collect())
+                + waited(one.target, on(one.target).filter(|vm| *vm != one.vm).collect());
+            let effect = &mut self.moves[at].effect;
+            effect.minutes += 1;
+            effect.moved += moved;
+            effect.stayed += stayed;
+        }
+    }
+
+    /// Nodes that take part in a migration, or did so within this time.
+    pub fn took_part(&self, node: usize, within_s: u32, now_s: u32) -> bool {
+        let in_progress =
+            self.in_progress.iter().any(|one| one.target == node || self.vms[one.vm].node == node);
+        in_progress
+            || self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S).any(|one| {
+                now_s < one.ended_s + within_s && (one.source == node || one.target == node)
+            })
+    }
+
+    /// VMs that arrived on a node in the last hour, or are on their way.
+    pub fn arrivals(&self, node: usize, now_s: u32) -> usize {
+        let recent = self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S);
+        recent.filter(|one| one.target == node).count()
+            + self.in_progress.iter().filter(|one| one.target == node).count()
+            + self.waiting.iter().filter(|one| one.1 == Some(node)).count()
+    }
+
+    /// Migrations that run or wait for their turn.
+    pub fn active(&self) -> usize {
+        self.in_progress.len() + self.waiting.len()
+    }
+
+    /// Nodes on which the VM's requests fit, besides its own.
+    pub fn targets(&self, vm: usize) -> Vec<usize> {
+        let (request, capacity) = (self.vms[vm].request(), self.capacity());
+        let fits = |(node, state): (usize, &Node)| {
+            let requested = state.requested;
+            let candidate = Candidate { node, capacity, requested, soft_taints: 0 };
+            (node != self.vms[vm].node && candidate.fits(request)).then_some(node)
+        };
+        self.nodes.iter().enumerate().filter_map(fits).collect()
     }
 
     /// Containers of a node that are throttled all the time.

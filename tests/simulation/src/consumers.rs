@@ -3,5 +3,6 @@
 pub mod descheduler;
 pub mod kubevirt;
 pub mod openshift;
+pub mod planner;
 pub mod proxlb;
 pub mod scheduler;

@@ -4,8 +4,36 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Move {
     pub vm: usize,
+    pub source: usize,
+    pub target: usize,
     pub started_s: u32,
     pub ended_s: u32,
+    pub effect: Effect,
+}
+
+/// What all VMs of both nodes wait for after a move, in CPUs, added up over some minutes: with the VM on
+/// its new node, and with the same demand on its old one.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Effect {
+    pub minutes: usize,
+    pub moved: f64,
+    pub stayed: f64,
+}
+
+impl Move {
+    /// Whether this minute after the move is compared.
+    pub fn is_judged_at(&self, now_s: u32) -> bool {
+        let after = now_s.saturating_sub(self.ended_s) as usize / 60;
+        (SETTLING..SETTLING + COMPARED).contains(&after) && now_s >= self.ended_s
+    }
+
+    /// Whether the move helped: neighbours count, and what else changed does not. `None` before all
+    /// minutes are known.
+    pub fn effect(&self, vcpus: f64) -> Option<Verdict> {
+        let Effect { minutes, moved, stayed } = self.effect;
+        let change = (moved - stayed) / COMPARED as f64;
+        (minutes == COMPARED).then(|| Verdict::of(change / vcpus))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +41,17 @@ pub enum Verdict {
     Helped,
     Neutral,
     Hurt,
+}
+
+impl Verdict {
+    /// `change` is a share of the VM's vCPUs' time.
+    fn of(change: f64) -> Self {
+        match change {
+            change if change >= CHANGED => Self::Hurt,
+            change if change <= -CHANGED => Self::Helped,
+            _ => Self::Neutral,
+        }
+    }
 }
 
 /// Minutes before the start and after the end that are compared, and the minutes after the end that are
@@ -26,7 +65,8 @@ const DAY_S: u32 = 86_400;
 const LEAST_MOVES: usize = 5;
 const SOON_S: u32 = 6 * 3600;
 
-/// The verdict on a move, once ten settled minutes have passed. `waits` is the VM's CPU wait by minute.
+/// The verdict on a move by psi-agent's recording rules, which see the VM alone: once ten settled minutes
+/// have passed. `waits` is the VM's CPU wait by minute.
 pub fn verdict(one: &Move, waits: &[f32]) -> Option<Verdict> {
     let start = (one.started_s / 60) as usize;
     let from = one.ended_s.div_ceil(60) as usize + SETTLING;
@@ -35,11 +75,7 @@ pub fn verdict(one: &Move, waits: &[f32]) -> Option<Verdict> {
     };
     let after = mean(waits.get(from..from + COMPARED)?);
     let before = mean(&waits[start.saturating_sub(COMPARED)..start]);
-    Some(match after - before {
-        change if change >= CHANGED => Verdict::Hurt,
-        change if change <= -CHANGED => Verdict::Helped,
-        _ => Verdict::Neutral,
-    })
+    Some(Verdict::of(after - before))
 }
 
 /// Whether the brake holds: most of the last day's moves that are judged, at least five, did not help.
@@ -117,10 +153,28 @@ pub struct Outcome {
 mod tests {
     use super::*;
 
+    fn moved(vm: usize, started_s: u32, ended_s: u32) -> Move {
+        Move { vm, source: 0, target: 1, started_s, ended_s, effect: Effect::default() }
+    }
+
+    #[test]
+    fn the_effect_of_a_move_counts_all_vms_of_both_nodes() {
+        let one = moved(0, 0, 600);
+        let judged: Vec<u32> = (0..60).filter(|minute| one.is_judged_at(minute * 60)).collect();
+        assert_eq!(judged, (12..22).collect::<Vec<u32>>());
+        let effect = |minutes, moved, stayed| {
+            Move { effect: Effect { minutes, moved, stayed }, ..one }.effect(4.0)
+        };
+        assert_eq!(effect(9, 0.0, 9.0), None);
+        assert_eq!(effect(10, 1.0, 3.0), Some(Verdict::Helped));
+        assert_eq!(effect(10, 3.0, 3.5), Some(Verdict::Neutral));
+        assert_eq!(effect(10, 3.0, 2.0), Some(Verdict::Hurt));
+    }
+
     #[test]
     fn a_move_is_judged_by_ten_minutes_before_and_after() {
         let mut waits = [vec![0.2_f32; 20], vec![0.9; 3], vec![0.1; 10]].concat();
-        let one = Move { vm: 0, started_s: 20 * 60, ended_s: 20 * 60 + 30 };
+        let one = moved(0, 20 * 60, 20 * 60 + 30);
         assert_eq!(verdict(&one, &waits), Some(Verdict::Helped));
         waits[23..].fill(0.21);
         assert_eq!(verdict(&one, &waits), Some(Verdict::Neutral));
@@ -133,9 +187,8 @@ mod tests {
     #[test]
     fn the_brake_needs_five_judged_moves_of_one_day() {
         let waits = vec![vec![0.1_f32; 3000]];
-        let moves: Vec<Move> = (0..5)
-            .map(|number| Move { vm: 0, started_s: 3600 * number, ended_s: 3600 * number + 30 })
-            .collect();
+        let moves: Vec<Move> =
+            (0..5).map(|number| moved(0, 3600 * number, 3600 * number + 30)).collect();
         assert!(brake_holds(&moves, &waits, 40_000));
         assert!(!brake_holds(&moves[..4], &waits, 40_000));
         assert!(!brake_holds(&moves, &waits, DAY_S + 30));
@@ -143,7 +196,7 @@ mod tests {
 
     #[test]
     fn two_moves_within_six_hours_count_once_for_a_vm() {
-        let at = |vm, ended_s| Move { vm, started_s: ended_s, ended_s };
+        let at = |vm, ended_s| moved(vm, ended_s, ended_s);
         let moves = [at(0, 0), at(1, 10), at(0, 100), at(0, 200), at(1, 10 + SOON_S)];
         assert_eq!(moved_again_soon(&moves, 2), 1);
     }

@@ -7,6 +7,7 @@ use crate::agent::{Agent, Seen, TICK_S};
 use crate::arm::{Arm, Overrides, PROXLB_INTERVAL_S, Signal};
 use crate::cluster::{Cluster, Shape};
 use crate::consumers::descheduler::{Classified, Pod, Policy, percent};
+use crate::consumers::planner::{INTERVAL_S as PLANNER_INTERVAL_S, Limits, Planner};
 use crate::consumers::{openshift, proxlb};
 use crate::judge::{self, Outcome, Waits};
 use crate::node::some;
@@ -40,6 +41,7 @@ pub struct Simulation<'a> {
     /// Writes to the API server by second.
     writes: Vec<u16>,
     ages: (f64, f64),
+    planner: Planner,
 }
 
 /// Runs the trace once. The same arguments give the same outcome.
@@ -52,7 +54,8 @@ pub fn run(
 ) -> anyhow::Result<Outcome> {
     // Placement is the same for all rebalancers of a seed.
     let cluster = Cluster::new(trace, shape, &mut Random::new(seed, 0xc1))?;
-    let mut simulation = Simulation::new(trace, cluster, (arm, overrides.apply(arm)), seed);
+    let mut simulation =
+        Simulation::new(trace, cluster, (arm, overrides.apply(arm)), overrides.planner, seed);
     for step in 0..trace.minutes as u32 * (MINUTE_S / STEP_S) {
         simulation.step(step * STEP_S);
     }
@@ -60,7 +63,13 @@ pub fn run(
 }
 
 impl<'a> Simulation<'a> {
-    fn new(trace: &'a Trace, cluster: Cluster, (arm, policy): (Arm, Policy), seed: u64) -> Self {
+    fn new(
+        trace: &'a Trace,
+        cluster: Cluster,
+        (arm, policy): (Arm, Policy),
+        limits: Limits,
+        seed: u64,
+    ) -> Self {
         let nodes = cluster.nodes.len();
         let mut random = Random::new(seed, 0x5e);
         let start = clock::now().at;
@@ -85,6 +94,7 @@ impl<'a> Simulation<'a> {
             all_waits: Waits::default(),
             writes: vec![0; trace.minutes * 60 + STEP_S as usize],
             ages: (0.0, 0.0),
+            planner: Planner::new(limits),
             cluster,
         }
     }
@@ -109,7 +119,7 @@ impl<'a> Simulation<'a> {
         self.tick_agents(now_s);
         let end_s = now_s + STEP_S;
         if end_s.is_multiple_of(MINUTE_S) {
-            self.end_minute();
+            self.end_minute(end_s);
         }
         if end_s.is_multiple_of(RULE_S) {
             self.record_rules();
@@ -144,7 +154,7 @@ impl<'a> Simulation<'a> {
             let vms: Vec<Seen<'_>> = node.vms.iter().map(seen).collect();
             let mut writes = agent.tick(now_s, &vms, node.ran, self.random.share());
             if self.arm.names_a_vm() && now_s.is_multiple_of(MINUTE_S) {
-                writes += agent.mark(now_s, &vms, node.ran);
+                writes += agent.mark(now_s, &vms);
             }
             self.writes[(now_s + agent.phase_s) as usize] += writes;
             node.soft_taints = match agent.level {
@@ -155,7 +165,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn end_minute(&mut self) {
+    fn end_minute(&mut self, now_s: u32) {
         let steps = f64::from(MINUTE_S / STEP_S);
         for (number, vm) in self.cluster.vms.iter().enumerate() {
             let (ran, waited) = std::mem::take(&mut self.sums[number]);
@@ -170,6 +180,7 @@ impl<'a> Simulation<'a> {
             self.contention[number].push(contention as f32);
         }
         self.minutes.iter_mut().for_each(Minutes::end_minute);
+        self.cluster.judge_moves(now_s);
     }
 
     fn memory_utilization(&self, node: usize) -> f64 {
@@ -192,6 +203,12 @@ impl<'a> Simulation<'a> {
     fn rebalance(&mut self, now_s: u32) {
         if self.arm == Arm::Proxlb && now_s.is_multiple_of(PROXLB_INTERVAL_S) {
             return self.run_proxlb(now_s);
+        }
+        if self.arm == Arm::Planner {
+            if now_s.is_multiple_of(PLANNER_INTERVAL_S) {
+                self.planner.run(&mut self.cluster, &self.agents, now_s);
+            }
+            return;
         }
         if self.arm.signal() == Signal::None
             || !now_s.is_multiple_of(self.policy.interval_s)
@@ -221,7 +238,7 @@ impl<'a> Simulation<'a> {
             self.minutes.iter().map(|node| of(node).last().copied().unwrap_or(0.0)).collect()
         };
         let (values, age) = match self.arm.signal() {
-            Signal::None => return None,
+            Signal::None | Signal::Demand => return None,
             Signal::Requests => {
                 let capacity = self.cluster.capacity();
                 let requested = |node: usize| {
@@ -326,7 +343,7 @@ impl<'a> Simulation<'a> {
     fn finish(mut self) -> Outcome {
         let moves = &self.cluster.moves;
         let verdicts: Vec<judge::Verdict> =
-            moves.iter().filter_map(|one| judge::verdict(one, &self.waits[one.vm])).collect();
+            moves.iter().filter_map(|one| one.effect(self.cluster.vms[one.vm].vcpus)).collect();
         let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count() as f64;
         self.writes.sort_unstable();
         let seconds = self.writes.len();

@@ -65,10 +65,18 @@ pub fn cools_down(moves: &[Move], vm: usize, now_s: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::Effect;
 
     #[test]
     fn a_cooldown_doubles_with_each_move_up_to_six_hours() {
-        let at = |ended_s| Move { vm: 1, started_s: ended_s - 60, ended_s };
+        let at = |ended_s| Move {
+            vm: 1,
+            source: 0,
+            target: 1,
+            started_s: ended_s - 60,
+            ended_s,
+            effect: Effect::default(),
+        };
         let moves = [at(1000), at(2000), Move { vm: 2, ..at(2500) }, at(3000)];
         assert!(cools_down(&moves[..1], 1, 1899) && !cools_down(&moves[..1], 1, 1900));
         assert!(cools_down(&moves, 1, 6599) && !cools_down(&moves, 1, 6600));

@@ -1,0 +1,104 @@
+//! psi-agent's planner, by its own crate for the choice of moves, and its limits.
+
+use std::collections::VecDeque;
+
+use psi_agent_plan::{Movable, Node, Rules, plan};
+
+use crate::agent::Agent;
+use crate::cluster::Cluster;
+
+/// Seconds between plans.
+pub const INTERVAL_S: u32 = 120;
+/// A node that took part in a migration is left alone for this time.
+const PAUSE_S: u32 = 600;
+/// No VM moves twice within this time.
+const REST_S: u32 = 6 * 3600;
+/// VMs that may enter one node in an hour.
+const MOST_ARRIVALS: usize = 2;
+const HOUR_S: u32 = 3600;
+
+/// The limits of the planner.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Limits {
+    /// Migrations that the planner has at once
+    #[arg(long, default_value_t = 2)]
+    pub most_active: usize,
+    /// Moves in an hour
+    #[arg(long, default_value_t = 10)]
+    pub moves_per_hour: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { most_active: 2, moves_per_hour: 10 }
+    }
+}
+
+pub struct Planner {
+    limits: Limits,
+    /// When it created migrations, in the last hour.
+    created: VecDeque<u32>,
+}
+
+impl Planner {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, created: VecDeque::new() }
+    }
+
+    /// Plans once, and creates the migrations that the limits allow.
+    pub fn run(&mut self, cluster: &mut Cluster, agents: &[Agent], now_s: u32) {
+        self.created.retain(|at| now_s < at + HOUR_S);
+        let most_moves = self
+            .limits
+            .most_active
+            .saturating_sub(cluster.active())
+            .min(self.limits.moves_per_hour.saturating_sub(self.created.len()));
+        let nodes: Vec<Node> =
+            agents.iter().enumerate().map(|(at, agent)| node(cluster, at, agent, now_s)).collect();
+        let (vms, movables): (Vec<usize>, Vec<Movable>) = agents
+            .iter()
+            .enumerate()
+            .flat_map(|(at, agent)| movables(cluster, at, agent, now_s))
+            .unzip();
+        let rules = Rules { most_moves, ..Rules::default() };
+        for one in plan(&nodes, &movables, &rules) {
+            cluster.evict(vms[one.vm], Some(one.target), now_s);
+            self.created.push_back(now_s);
+        }
+    }
+}
+
+fn node(cluster: &Cluster, number: usize, agent: &Agent, now_s: u32) -> Node {
+    let is_usable = agent.demand.is_some() && !cluster.took_part(number, PAUSE_S, now_s);
+    Node {
+        cpus: f64::from(cluster.shape.cpus),
+        demand: agent.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others),
+        is_source: is_usable,
+        is_target: is_usable && cluster.arrivals(number, now_s) < MOST_ARRIVALS,
+    }
+}
+
+/// The VMs that a node's agent proposes, of those that have not moved lately.
+fn movables<'a>(
+    cluster: &'a Cluster,
+    number: usize,
+    agent: &'a Agent,
+    now_s: u32,
+) -> impl Iterator<Item = (usize, Movable)> + 'a {
+    let candidates = agent.demand.iter().flat_map(|demand| &demand.candidates);
+    candidates.filter_map(move |candidate| {
+        let has_uid = |vm: &&usize| cluster.vms[**vm].pod.cgroup.id.0.to_string() == candidate.uid;
+        let vm = *cluster.nodes[number].vms.iter().find(has_uid)?;
+        if cluster.is_in_flight(vm) || cluster.vms[vm].age_s(now_s) < REST_S {
+            return None;
+        }
+        let movable = Movable {
+            node: number,
+            demand: candidate.demand,
+            relief: candidate.relief,
+            memory: candidate.memory,
+            targets: cluster.targets(vm),
+        };
+        Some((vm, movable))
+    })
+}
