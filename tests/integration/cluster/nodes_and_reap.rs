@@ -34,9 +34,13 @@ fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
                 "psi-agent.io/memory": "0",
                 "psi-agent.io/observed-at": format!("{observed_at:.0}"),
                 "psi-agent.io/basis": "psi/1",
+                "psi-agent.io/headroom": "5",
+                "psi-agent.io/demand": "vms=2.00,others=0.50",
+                "psi-agent.io/waiting": "0.25",
+                "psi-agent.io/candidates": "uid=3f0c,demand=1.00,relief=0.25",
                 "other.io/score": "7",
             },
-            "labels": {"psi-agent.io/pressure": "medium", "kubernetes.io/os": "linux"},
+            "labels": {"psi-agent.io/pressure": "medium", "psi-agent.io/headroom": "4", "kubernetes.io/os": "linux"},
         },
         "spec": {"taints": [
             {"key": "psi-agent.io/pressure-medium", "value": "true", "effect": "PreferNoSchedule"},
@@ -110,7 +114,8 @@ fn nodes_are_listed_by_score_and_stale_values_are_reaped() {
     let rows = table.lines().take_while(|line| !line.is_empty());
     let names: Vec<&str> = rows.map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["NAME", "old", "busy", "young", "calm", "undated"], "{table}");
-    assert!(table.contains("95      95    0        -    psi/1   30m (stale)\n"), "{table}");
+    let row = "95      95    0        -    5          psi/1   30m (stale)   3f0c\n";
+    assert!(table.contains(row), "{table}");
     assert!(table.contains("\"soon\", expected a time in RFC 3339"), "{table}");
 
     let said = scene.say(&["reap", "--older-than", "15m"]);
