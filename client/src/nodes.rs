@@ -82,7 +82,7 @@ impl Row {
                 (None, [None; 3].map(cell), "-".into(), "unreadable".into())
             }
         };
-        let demand = demand.map_err(to_line).ok().flatten();
+        let demand = demand.map_err(to_line).ok().flatten().filter(|_| score.is_some());
         let headroom = demand.as_ref().map_or("-".into(), |demand| demand.headroom.to_string());
         let candidate = demand.as_ref().and_then(|demand| demand.candidates.first());
         let candidate = candidate.map_or("-".into(), |candidate| candidate.uid.clone());

@@ -159,7 +159,7 @@ impl Scene {
             (false, annotation("other.io/score", json!("5"))),
             (false, annotation("psi-agent.iox/score", json!("5"))),
             (false, annotation("other.io/kept", Value::Null)),
-            (false, label("psi-agent.io/headroom", json!("-1"))),
+            (false, label("psi-agent.io/headroom", json!("many"))),
             (false, label("psi-agent.io/headroom", json!("100000"))),
             (false, annotation("psi-agent.io/headroom", json!("many"))),
             (false, annotation("psi-agent.io/demand", json!("vms=1e9,others=0"))),
