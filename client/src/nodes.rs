@@ -8,7 +8,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 
 use crate::cluster::{ApiClient, NodeKeys};
-use crate::contract::{Freshness, NodePressure, Prefix};
+use crate::contract::{Freshness, NodeDemand, NodePressure, Prefix};
 use crate::output::print;
 
 /// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
@@ -25,7 +25,8 @@ pub async fn nodes(
     let row = |node: &NodeKeys| {
         let metadata = &node.metadata;
         let pressure = NodePressure::from_annotations(prefix, &metadata.annotations);
-        Row::of(&metadata.name, pressure, now, stale_after)
+        let demand = NodeDemand::from_annotations(prefix, &metadata.annotations);
+        Row::of(&metadata.name, pressure, demand, now, stale_after)
     };
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
@@ -42,26 +43,30 @@ pub fn terminal_width() -> Option<usize> {
 const GAP: usize = 3;
 
 /// Columns that are omitted on a narrow terminal, the least important first; indices of [`HEADER`].
-const OPTIONAL: [usize; 4] = [5, 4, 3, 2];
+const OPTIONAL: [usize; 6] = [8, 6, 4, 3, 2, 5];
 
-const HEADER: [&str; 7] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"];
+const HEADER: [&str; 9] =
+    ["NAME", "SCORE", "CPU", "MEMORY", "IO", "HEADROOM", "BASIS", "AGE", "CANDIDATE"];
 
 struct Row {
     /// For sorting: a node without a value comes last.
     score: Option<u8>,
-    cells: [String; 7],
-    error: Option<String>,
+    cells: [String; 9],
+    errors: Vec<String>,
 }
 
 impl Row {
     fn of<E: std::fmt::Display>(
         name: &str,
         pressure: Result<Option<NodePressure>, E>,
+        demand: Result<Option<NodeDemand>, E>,
         now: Timestamp,
         stale_after: Duration,
     ) -> Self {
         let cell = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
-        let (score, [cpu, memory, io], basis, age, error) = match pressure {
+        let mut errors = Vec::new();
+        let mut to_line = |error: E| errors.push(format!("{name}: {error}"));
+        let (score, [cpu, memory, io], basis, age) = match pressure {
             Ok(Some(pressure)) => {
                 let each = [pressure.cpu, pressure.memory, pressure.io].map(cell);
                 let age = match pressure.freshness(now, stale_after) {
@@ -69,22 +74,28 @@ impl Row {
                     Freshness::Stale { age } => format!("{} (stale)", short(age)),
                     Freshness::Future => "in the future".into(),
                 };
-                (Some(pressure.score), each, pressure.basis.to_string(), age, None)
+                (Some(pressure.score), each, pressure.basis.to_string(), age)
             }
-            Ok(None) => (None, [None; 3].map(cell), "-".into(), "-".into(), None),
+            Ok(None) => (None, [None; 3].map(cell), "-".into(), "-".into()),
             Err(error) => {
-                let error = Some(format!("{name}: {error}"));
-                (None, [None; 3].map(cell), "-".into(), "unreadable".into(), error)
+                to_line(error);
+                (None, [None; 3].map(cell), "-".into(), "unreadable".into())
             }
         };
-        Self { score, cells: [name.to_owned(), cell(score), cpu, memory, io, basis, age], error }
+        let demand = demand.map_err(to_line).ok().flatten().filter(|_| score.is_some());
+        let headroom = demand.as_ref().map_or("-".into(), |demand| demand.headroom.to_string());
+        let candidate = demand.as_ref().and_then(|demand| demand.candidates.first());
+        let candidate = candidate.map_or("-".into(), |candidate| candidate.uid.clone());
+        let name = name.to_owned();
+        let cells = [name, cell(score), cpu, memory, io, headroom, basis, age, candidate];
+        Self { score, cells, errors }
     }
 }
 
 /// Columns as wide as their longest cell, as kubectl prints them, with errors below.
 fn table(rows: &[Row], width: Option<usize>) -> String {
     let header = HEADER.map(str::to_owned);
-    let lines: Vec<&[String; 7]> =
+    let lines: Vec<&[String; 9]> =
         std::iter::once(&header).chain(rows.iter().map(|row| &row.cells)).collect();
     let longest = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
@@ -109,7 +120,7 @@ fn table(rows: &[Row], width: Option<usize>) -> String {
         text.push_str(cells.collect::<Vec<_>>().join(&gap).trim_end());
         text.push('\n');
     }
-    let errors: Vec<&str> = rows.iter().filter_map(|row| row.error.as_deref()).collect();
+    let errors: Vec<&str> = rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
     if !errors.is_empty() {
         text.push_str(&format!("\n{}\n", errors.join("\n")));
     }
@@ -138,13 +149,18 @@ mod tests {
             ("psi-agent.io/cpu", "35"),
             ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
             ("psi-agent.io/basis", "psi/1"),
+            ("psi-agent.io/headroom", "0"),
+            ("psi-agent.io/demand", "vms=5.00,others=0.50"),
+            ("psi-agent.io/waiting", "1.00"),
+            ("psi-agent.io/candidates", "uid=3f0c,demand=1.00,relief=0.50"),
         ];
         let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
+        let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
         let rows = [
-            Row::of("worker-1", pressure, now, STALE_AFTER),
-            Row::of("worker-2", Ok::<_, String>(None), now, STALE_AFTER),
-            Row::of("worker-3", Err("not a date"), now, STALE_AFTER),
+            Row::of("worker-1", pressure, demand, now, STALE_AFTER),
+            Row::of("worker-2", Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
+            Row::of("worker-3", Err("not a date"), Err("not a number"), now, STALE_AFTER),
         ];
         table(&rows, width).lines().map(str::to_owned).collect()
     }
@@ -152,18 +168,23 @@ mod tests {
     #[test]
     fn a_narrow_terminal_goes_without_the_less_important_columns() {
         let whole = [
-            "NAME       SCORE   CPU   MEMORY   IO   BASIS   AGE",
-            "worker-1   35      35    -        -    psi/1   10m (stale)",
-            "worker-2   -       -     -        -    -       -",
-            "worker-3   -       -     -        -    -       unreadable",
+            "NAME       SCORE   CPU   MEMORY   IO   HEADROOM   BASIS   AGE           CANDIDATE",
+            "worker-1   35      35    -        -    0          psi/1   10m (stale)   3f0c",
+            "worker-2   -       -     -        -    -          -       -             -",
+            "worker-3   -       -     -        -    -          -       unreadable    -",
             "",
             "worker-3: not a date",
+            "worker-3: not a number",
         ];
         assert_eq!(lines(None), whole);
-        assert_eq!(lines(Some(58)), whole);
-        let narrow = lines(Some(57));
-        assert_eq!(narrow[1], "worker-1   35      35    -        -    10m (stale)");
-        assert_eq!(lines(Some(40))[1], "worker-1   35      35    10m (stale)");
+        assert_eq!(lines(Some(81)), whole);
+        let narrow = lines(Some(80));
+        assert_eq!(
+            narrow[1],
+            "worker-1   35      35    -        -    0          psi/1   10m (stale)"
+        );
+        assert_eq!(lines(Some(60))[1], "worker-1   35      35    -        0          10m (stale)");
+        assert_eq!(lines(Some(41))[1], "worker-1   35      0          10m (stale)");
         // Names, scores and ages are never omitted.
         assert_eq!(lines(Some(1))[1], "worker-1   35      10m (stale)");
     }

@@ -133,6 +133,12 @@ impl Spec {
         rounded(self.request(container, "cpu")?)
     }
 
+    /// CPU requests of the containers that run at the same time, thousandths of a CPU each.
+    pub fn cpu_requests(&self) -> impl Iterator<Item = u64> {
+        let requests = self.containers.iter().map(|container| &container.resources.requests);
+        requests.filter_map(|requests| rounded(thousandths(requests.get("cpu")?)?))
+    }
+
     /// Bytes.
     pub fn memory_request(&self, container: &str) -> Option<u64> {
         rounded(self.request(container, "memory")? / 1e3)

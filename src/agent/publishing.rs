@@ -100,6 +100,11 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
             log("Would publish", published, *reason, *patch);
         }
         Report::Level(level) => metrics.set_level(level.word()),
+        Report::DemandDenied(error) => tracing::warn!(
+            %error,
+            "Published the score without headroom, demand and candidates, which the API server \
+             denies; apply the admission policies of this release"
+        ),
         Report::Failed(error) => metrics.publish_failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
             metrics.set_candidate(candidate(workload), "most_relief");
@@ -133,7 +138,7 @@ fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Optio
     let [cpu, memory, io] =
         [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
     match reason {
-        WriteReason::Change | WriteReason::Level => {
+        WriteReason::Change | WriteReason::Level | WriteReason::Demand => {
             tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
         }
         WriteReason::Heartbeat => {
@@ -198,7 +203,7 @@ mod tests {
             observed_at: jiff::Timestamp::UNIX_EPOCH,
             basis: Basis::Psi(1),
         };
-        let score = PublishedScore { pressure, level: Level::Medium };
+        let score = PublishedScore { pressure, level: Level::Medium, demand: None };
         let patch = serde_json::json!({"metadata": {}});
         for (report, end) in [
             (Report::Written(&score, WriteReason::Change), r#"level="medium""#),

@@ -1,5 +1,5 @@
-//! kube-scheduler's HTTP extender, verb `prioritize`: a score for each Node that a pod fits on.
-//! Pure.
+//! kube-scheduler's HTTP extender, verb `prioritize`: a score for each Node that a pod fits on. Nodes with
+//! enough headroom for its vCPUs come before all others. Pure.
 
 use std::fmt::{self, Formatter};
 use std::marker::PhantomData;
@@ -11,9 +11,17 @@ use serde_json::json;
 
 use super::document::{Document, document};
 use super::table::Views;
+use super::window::SlowNode;
+use crate::client::pod::Spec;
 
-/// The highest score of an extender, for the least pressure.
-const BEST: f64 = 10.0;
+/// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
+/// is for the least contention. Within these, Nodes with more headroom score no better: schedulers would
+/// send all pods to the same one.
+const FITS: [f64; 2] = [6.0, 10.0];
+const UNKNOWN: [f64; 2] = [0.0, 5.0];
+const TOO_SMALL: [f64; 2] = [0.0, 4.0];
+/// The same where no agent publishes headroom. 10 is the highest score of an extender.
+const BY_CONTENTION: [f64; 2] = [0.0, 10.0];
 
 /// Maximum number of Nodes in a request, which is more than Kubernetes supports in a cluster.
 const MAX_CANDIDATES: usize = 20_000;
@@ -22,8 +30,24 @@ const MAX_CANDIDATES: usize = 20_000;
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Arguments {
+    pod: Option<Pod>,
     node_names: Option<BoundedList<String>>,
     nodes: Option<Nodes>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Pod {
+    spec: Spec,
+}
+
+/// The pod and the Nodes of a request.
+#[derive(Debug)]
+pub struct Asked {
+    /// CPU request of the pod, rounded up; at least 1, since KubeVirt requests a tenth of a CPU for each
+    /// vCPU by default.
+    vcpus: u32,
+    pub nodes: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -69,25 +93,38 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     }
 }
 
-/// The Nodes of a request: by name with `nodeCacheCapable: true`, else whole. The error is the reason
-/// why the body is refused.
-pub fn candidates(body: &[u8]) -> Result<Vec<String>, String> {
-    let Arguments { node_names, nodes } = serde_json::from_slice(body)
+/// Parses a request. It has Nodes by name with `nodeCacheCapable: true`, else whole. The error is the
+/// reason why the body is refused.
+pub fn parse(body: &[u8]) -> Result<Asked, String> {
+    let Arguments { pod, node_names, nodes } = serde_json::from_slice(body)
         .map_err(|error| format!("the body is not an ExtenderArgs of kube-scheduler: {error}"))?;
     let whole = |nodes: Nodes| nodes.items.0.into_iter().map(|node| node.metadata.name).collect();
     let names = node_names.map(|names| names.0).or_else(|| nodes.map(whole));
-    names.ok_or("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes".to_owned())
+    let nodes = names
+        .ok_or("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes".to_owned())?;
+    let spec = pod.unwrap_or_default().spec;
+    let thousandths = spec.cpu_requests().fold(0, u64::saturating_add);
+    let vcpus = u32::try_from(thousandths.div_ceil(1000).max(1)).unwrap_or(u32::MAX);
+    Ok(Asked { vcpus, nodes })
 }
 
-/// A score for each candidate; `None` if no Node has a known score. A Node without a value gets the
-/// average, since the scheduler counts a missing score as 0.
-pub fn answer(views: Arc<Views>, candidates: Vec<String>) -> Option<Document> {
+/// A score for each Node; `None` if no Node has a known score. A Node without a value gets the average,
+/// since the scheduler counts a missing score as 0.
+pub fn answer(views: Arc<Views>, Asked { vcpus, nodes }: Asked) -> Option<Document> {
     views.neutral?;
+    let has_headroom =
+        nodes.iter().any(|name| views.of(name).is_some_and(|node| node.headroom.is_some()));
     let host = move |name: String| {
-        let score = score(views.of(&name)?.score.mean);
+        let node = views.of(&name)?;
+        let range = if has_headroom { range(&node, vcpus) } else { BY_CONTENTION };
+        let score = score(node.score.mean, range);
         Some(json!({"Host": name, "Score": score}).to_string())
     };
-    Some(document("[".to_owned(), candidates.into_iter().filter_map(host), "]"))
+    Some(document("[".to_owned(), nodes.into_iter().filter_map(host), "]"))
+}
+
+fn range(node: &SlowNode, vcpus: u32) -> [f64; 2] {
+    node.headroom.map_or(UNKNOWN, |headroom| if headroom >= vcpus { FITS } else { TOO_SMALL })
 }
 
 #[allow(
@@ -95,8 +132,8 @@ pub fn answer(views: Arc<Views>, candidates: Vec<String>) -> Option<Document> {
     clippy::cast_sign_loss,
     reason = "points are between 0 and 100, so this is between 0 and 10"
 )]
-fn score(points: f64) -> u8 {
-    (BEST - points / 100.0 * BEST).round() as u8
+fn score(points: f64, [least, most]: [f64; 2]) -> u8 {
+    (most - points / 100.0 * (most - least)).round() as u8
 }
 
 #[cfg(test)]
@@ -110,16 +147,33 @@ mod tests {
     const WHOLE: &str = r#"{"Pod":{"spec":{}},"Nodes":{"metadata":{},"items":[
         {"metadata":{"name":"calm","labels":{}},"status":{}},{"metadata":{"name":"hot"}}]},"NodeNames":null}"#;
 
+    fn names(body: &str) -> Vec<String> {
+        parse(body.as_bytes()).unwrap().nodes
+    }
+
     #[test]
     fn both_modes_of_an_extender_are_read() {
-        assert_eq!(candidates(BY_NAME.as_bytes()).unwrap(), ["hot", "silent", "calm", "new"]);
-        assert_eq!(candidates(WHOLE.as_bytes()).unwrap(), ["calm", "hot"]);
-        assert!(candidates(br#"{"NodeNames":[]}"#).unwrap().is_empty());
+        assert_eq!(names(BY_NAME), ["hot", "silent", "calm", "new"]);
+        assert_eq!(names(WHOLE), ["calm", "hot"]);
+        assert!(names(r#"{"NodeNames":[]}"#).is_empty());
+    }
+
+    #[test]
+    fn the_vcpus_of_a_pod_are_its_cpu_request_rounded_up() {
+        let vcpus = |containers: serde_json::Value| {
+            let body = json!({"Pod": {"spec": {"containers": containers}}, "NodeNames": []});
+            parse(body.to_string().as_bytes()).unwrap().vcpus
+        };
+        let requests = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+        assert_eq!(vcpus(json!([])), 1);
+        assert_eq!(vcpus(json!([{"name": "c"}, requests("200m")])), 1);
+        assert_eq!(vcpus(json!([requests("4"), requests("100m")])), 5);
+        assert_eq!(vcpus(json!([requests("many")])), 1);
     }
 
     #[test]
     fn malformed_bodies_are_errors() {
-        let error = |body: &str| candidates(body.as_bytes()).unwrap_err().to_string();
+        let error = |body: &str| parse(body.as_bytes()).unwrap_err();
         assert!(error(r#"{"Pod":{},"Nodes":null,"NodeNames":null}"#).contains("neither NodeNames"));
         assert!(error("[").contains("not an ExtenderArgs"));
         assert!(error(r#"{"NodeNames":[1]}"#).contains("expected a string"));
@@ -128,17 +182,17 @@ mod tests {
 
     #[test]
     fn more_candidates_than_any_cluster_has_are_refused() {
-        let names =
+        let body =
             |count: usize| format!("{{\"NodeNames\":[{}\"a\"]}}", "\"a\",".repeat(count - 1));
-        assert_eq!(candidates(names(MAX_CANDIDATES).as_bytes()).unwrap().len(), MAX_CANDIDATES);
-        let error = candidates(names(MAX_CANDIDATES + 1).as_bytes()).unwrap_err().to_string();
+        assert_eq!(names(&body(MAX_CANDIDATES)).len(), MAX_CANDIDATES);
+        let error = parse(body(MAX_CANDIDATES + 1).as_bytes()).unwrap_err();
         assert!(error.contains("expected a list of at most 20000"), "{error}");
     }
 
     #[test]
     fn the_least_pressure_scores_10_and_an_unknown_node_the_average() {
         let views = views(&[("hot", Some(60.0)), ("calm", Some(0.0)), ("silent", None)]);
-        let answer = answer(views.into(), candidates(BY_NAME.as_bytes()).unwrap()).map(parsed);
+        let answer = answer(views.into(), parse(BY_NAME.as_bytes()).unwrap()).map(parsed);
         let expected = json!([
             {"Host": "hot", "Score": 4}, {"Host": "silent", "Score": 7},
             {"Host": "calm", "Score": 10}, {"Host": "new", "Score": 7},
@@ -149,21 +203,45 @@ mod tests {
     #[test]
     fn without_a_known_node_there_is_no_score() {
         let unknown = Arc::new(views(&[("silent", None)]));
-        for candidates in [vec!["silent".to_owned()], Vec::new()] {
-            assert!(answer(Arc::clone(&unknown), candidates).is_none());
+        for nodes in [vec!["silent".to_owned()], Vec::new()] {
+            assert!(answer(Arc::clone(&unknown), Asked { vcpus: 1, nodes }).is_none());
         }
+    }
+
+    #[test]
+    fn nodes_with_enough_headroom_score_above_all_others_and_alike() {
+        let names = ["full", "hot", "large", "new", "small"];
+        let contention = [20.0, 40.0, 0.0, 0.0, 0.0].map(Some);
+        let mut views = views(&std::iter::zip(names, contention).collect::<Vec<_>>());
+        for ((_, view), headroom) in
+            views.nodes.iter_mut().zip([Some(0), Some(8), Some(64), None, Some(4)])
+        {
+            view.as_mut().unwrap().headroom = headroom;
+        }
+        let views = Arc::new(views);
+        let scores = |vcpus| {
+            let nodes = names.map(str::to_owned).into();
+            let answer = parsed(answer(Arc::clone(&views), Asked { vcpus, nodes }).unwrap());
+            let scores = answer.as_array().unwrap().iter().map(|node| node["Score"].as_u64());
+            scores.map(Option::unwrap).collect::<Vec<_>>()
+        };
+        assert_eq!(scores(4), [3, 8, 10, 5, 10]);
+        assert_eq!(scores(5), [3, 8, 10, 5, 4]);
+        assert_eq!(scores(100), [3, 2, 4, 5, 4]);
     }
 
     proptest! {
         #[test]
         fn any_body_is_read_or_refused(body: Vec<u8>) {
-            let _ = candidates(&body);
+            let _ = parse(&body);
         }
 
         #[test]
         fn scores_are_0_to_10_and_less_pressure_never_scores_lower(a in 0.0_f64..=100.0, b in 0.0_f64..=100.0) {
-            prop_assert!(score(a) <= 10 && score(b) <= 10);
-            prop_assert!(a > b || score(a) >= score(b));
+            for range in [FITS, UNKNOWN, TOO_SMALL, BY_CONTENTION] {
+                prop_assert!(score(a, range) <= 10 && score(b, range) <= 10);
+                prop_assert!(a > b || score(a, range) >= score(b, range));
+            }
         }
     }
 }

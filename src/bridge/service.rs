@@ -83,8 +83,8 @@ impl BridgeService {
 
     async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
-        let candidates = prioritize::candidates(&body).map_err(bad_request)?;
-        let answer = prioritize::answer(self.views()?, candidates).ok_or_else(no_node_known)?;
+        let asked = prioritize::parse(&body).map_err(bad_request)?;
+        let answer = prioritize::answer(self.views()?, asked).ok_or_else(no_node_known)?;
         // The turn ends when the response is written, or its connection has failed.
         Ok(Box::new(answer.inspect(move |_| _ = &turn)))
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::window::{Reach, Slow, SlowNode, Window};
-use crate::contract::{Basis, ContractError, Freshness, NodePressure, Prefix};
+use crate::contract::{Basis, ContractError, Freshness, NodeDemand, NodePressure, Prefix};
 
 /// The states of a Node's value, as the metric label `standing` names them. A value that is `new` has
 /// been known for less than half of the window. One that is `malformed` was not written by an agent,
@@ -24,6 +24,8 @@ struct Node {
     /// Whether the value was dated in the future when it arrived. It then stays unusable, even
     /// after that date.
     is_from_future: bool,
+    /// Class of the headroom; `None` if the agent published none.
+    headroom: Option<u32>,
     window: Window,
 }
 
@@ -73,7 +75,10 @@ impl Table {
             value.filter(|value| value.freshness(now, self.reach.stale_after) != Freshness::Future);
         let mut window = nodes.remove(&name).map(|before| before.window).unwrap_or_default();
         window.change(usable, now, self.reach);
-        nodes.insert(name, Node { published, is_from_future: usable != value, window });
+        let demand = NodeDemand::from_annotations(&self.prefix, annotations).ok().flatten();
+        let headroom = demand.map(|demand| demand.headroom_class());
+        let is_from_future = usable != value;
+        nodes.insert(name, Node { published, is_from_future, headroom, window });
     }
 
     pub fn remove(&mut self, name: &str) {
@@ -88,7 +93,10 @@ impl Table {
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
         let common = most_common(fresh);
         let view = |node: &Node| match self.basis_now(node, now)? {
-            basis if Some(basis) == common => node.window.slow(now, self.reach, basis).ok_or("new"),
+            basis if Some(basis) == common => {
+                let slow = node.window.slow(now, self.reach, basis).ok_or("new")?;
+                Ok(SlowNode { headroom: node.headroom, ..slow })
+            }
             _ => Err("other_basis"),
         };
         let nodes: Vec<(String, NodeView)> =
@@ -150,6 +158,7 @@ fn average(known: &[SlowNode]) -> Option<SlowNode> {
         score: of(|node| Some(node.score))?,
         cpu: of(|node| node.cpu),
         memory: of(|node| node.memory),
+        headroom: None,
     })
 }
 

@@ -37,6 +37,8 @@ pub struct SlowNode {
     pub cpu: Option<Slow>,
     /// Memory; `None` as for CPU.
     pub memory: Option<Slow>,
+    /// Class of the headroom, from the last value; `None` without one.
+    pub headroom: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,7 @@ impl Window {
             score: slow(|value| Some(value.score))?,
             cpu: slow(|value| value.cpu),
             memory: slow(|value| value.memory),
+            headroom: None,
         })
     }
 

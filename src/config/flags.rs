@@ -99,7 +99,7 @@ impl PublishFlag {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Publishing")]
 pub struct OutputFlags {
-    /// Label PREFIX/pressure with the level, beside the annotations
+    /// Labels PREFIX/pressure with the level and PREFIX/headroom, beside the annotations
     #[arg(long, env = "PSI_AGENT_LABEL", value_parser = BoolishValueParser::new())]
     pub label: bool,
 

@@ -15,7 +15,7 @@ use crate::contract::{Key, Level, Prefix};
 pub fn node_patch(
     prefix: &Prefix,
     node: &NodeKeys,
-    PublishedScore { pressure, level }: &PublishedScore,
+    PublishedScore { pressure, level, demand }: &PublishedScore,
     outputs: &OutputFlags,
 ) -> Value {
     let points = |points: Option<u8>| points.map(|points| points.to_string());
@@ -27,11 +27,20 @@ pub fn node_patch(
         (Key::ObservedAt, Some(format!("{:.0}", pressure.observed_at))),
         (Key::Basis, Some(pressure.basis.to_string())),
     ];
-    let label = [(Key::Pressure, outputs.label.then(|| level.word().to_owned()))];
+    let of_demand = match demand {
+        Some(demand) => demand.annotations(),
+        None => Key::OF_DEMAND.map(|key| (key, None)),
+    };
+    let class = demand.as_ref().map(|demand| demand.headroom_class().to_string());
+    let labels = [
+        (Key::Pressure, outputs.label.then(|| level.word().to_owned())),
+        (Key::Headroom, class.filter(|_| outputs.label)),
+    ];
     let (mut patch, mut metadata) = (Map::new(), Map::new());
+    let annotations = annotations.into_iter().chain(of_demand);
     let annotations = changes(prefix, annotations, &node.metadata.annotations);
     metadata.insert("annotations".into(), annotations.into());
-    let labels = changes(prefix, label, &node.metadata.labels);
+    let labels = changes(prefix, labels, &node.metadata.labels);
     if !labels.is_empty() {
         metadata.insert("labels".into(), labels.into());
     }
@@ -43,15 +52,26 @@ pub fn node_patch(
     patch.into()
 }
 
+/// The same patch without the keys of the demand, which admission policies of earlier releases deny.
+pub fn without_demand(prefix: &Prefix, patch: &Value) -> Value {
+    let mut patch = patch.clone();
+    for keys in ["/metadata/annotations", "/metadata/labels"] {
+        let keys = patch.pointer_mut(keys).and_then(Value::as_object_mut);
+        if let Some(keys) = keys {
+            keys.retain(|name, _| Key::OF_DEMAND.iter().all(|key| key.of(prefix) != *name));
+        }
+    }
+    patch
+}
+
 /// Sets the keys that have a value, and removes the others where the Node has them.
-fn changes<const N: usize>(
+fn changes(
     prefix: &Prefix,
-    wanted: [(Key, Option<String>); N],
+    wanted: impl IntoIterator<Item = (Key, Option<String>)>,
     present: &BTreeMap<String, String>,
 ) -> Map<String, Value> {
-    let wanted = wanted.map(|(key, value)| (key.of(prefix), value));
-    let changes =
-        wanted.into_iter().filter(|(key, value)| value.is_some() || present.contains_key(key));
+    let wanted = wanted.into_iter().map(|(key, value)| (key.of(prefix), value));
+    let changes = wanted.filter(|(key, value)| value.is_some() || present.contains_key(key));
     changes.map(|(key, value)| (key, value.into())).collect()
 }
 
@@ -86,7 +106,7 @@ fn taints(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Basis, NodePressure};
+    use crate::contract::{Basis, Candidate, NodeDemand, NodePressure};
 
     fn node(value: Value) -> NodeKeys {
         serde_json::from_value(value).unwrap()
@@ -101,7 +121,20 @@ mod tests {
             observed_at: jiff::Timestamp::from_millisecond(1_767_323_045_678).unwrap(),
             basis: Basis::Psi(8),
         };
-        PublishedScore { pressure, level }
+        PublishedScore { pressure, level, demand: None }
+    }
+
+    fn with_demand(headroom: u32) -> PublishedScore {
+        let candidate =
+            Candidate { uid: "a-1".into(), demand: 1.5, relief: 0.5, memory: Some(4096) };
+        let demand = NodeDemand {
+            headroom,
+            vms: 3.0,
+            others: 0.5,
+            waiting: 1.0,
+            candidates: vec![candidate],
+        };
+        PublishedScore { demand: Some(demand), ..published(Level::High) }
     }
 
     fn outputs(label: bool, taint_levels: &[Level]) -> OutputFlags {
@@ -180,5 +213,38 @@ mod tests {
         assert_eq!(labels(labelled.clone(), true), medium);
         assert_eq!(labels(labelled, false), Some(json!({"psi-agent.io/pressure": null})));
         assert_eq!(labels(bare, false), None);
+    }
+
+    #[test]
+    fn the_demand_is_written_with_the_score_and_removed_when_it_is_unknown() {
+        let prefix = Prefix::default();
+        let patch = |value: Value, published: &PublishedScore, label| {
+            node_patch(&prefix, &node(value), published, &outputs(label, &[]))
+        };
+        let bare = json!({"metadata": {"name": "a"}});
+        let written = patch(bare.clone(), &with_demand(5), true);
+        let annotations = &written["metadata"]["annotations"];
+        assert_eq!(annotations["psi-agent.io/score"], "40");
+        assert_eq!(annotations["psi-agent.io/headroom"], "5");
+        assert_eq!(annotations["psi-agent.io/demand"], "vms=3.00,others=0.50");
+        assert_eq!(annotations["psi-agent.io/waiting"], "1.00");
+        let candidates = "uid=a-1,demand=1.50,relief=0.50,memory=4096";
+        assert_eq!(annotations["psi-agent.io/candidates"], candidates);
+        let labels = json!({"psi-agent.io/pressure": "high", "psi-agent.io/headroom": "4"});
+        assert_eq!(written["metadata"]["labels"], labels);
+
+        let unlabelled = patch(bare.clone(), &with_demand(5), false);
+        assert_eq!(unlabelled["metadata"].get("labels"), None);
+        let present = json!({"metadata": {"name": "a", "labels": {"psi-agent.io/headroom": "4"},
+            "annotations": {"psi-agent.io/headroom": "5", "psi-agent.io/candidates": candidates}}});
+        let removed = patch(present.clone(), &published(Level::High), true);
+        let annotations = &removed["metadata"]["annotations"];
+        assert_eq!(annotations["psi-agent.io/headroom"], Value::Null);
+        assert!(annotations.get("psi-agent.io/waiting").is_none());
+        assert_eq!(removed["metadata"]["labels"]["psi-agent.io/headroom"], Value::Null);
+
+        let earlier = patch(bare, &published(Level::High), true);
+        assert_eq!(without_demand(&prefix, &written), earlier);
+        assert_eq!(without_demand(&prefix, &removed), earlier);
     }
 }

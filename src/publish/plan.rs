@@ -1,13 +1,13 @@
 //! Decides when to write. Pure: time and random numbers are arguments, and the caller writes.
 //! `tests/integration/fixture/plan.rs` tests it over simulated hours.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, NodePressure, Thresholds};
+use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 use crate::waiting::Ratio;
 
@@ -16,6 +16,9 @@ use crate::waiting::Ratio;
 const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of changes in an hour. Beyond that, only heartbeats write new values.
 const MOST_CHANGES: usize = 60;
+/// Maximum number of writes in an hour that only the demand causes: a quarter of the heartbeats, which
+/// write it too.
+const MOST_DEMAND_CHANGES: usize = 3;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Points below which a value is published as 0.
 const ZERO_BELOW: f64 = STEP / 2.0;
@@ -33,6 +36,8 @@ pub enum WriteReason {
     Change,
     /// The level differs from the published one; the values stay as they are.
     Level,
+    /// The class of the headroom or the candidates differ; the values stay as they are.
+    Demand,
     /// The date is renewed. The values stay as they are, unless the hourly limit of changes is
     /// reached.
     Heartbeat,
@@ -47,7 +52,8 @@ pub struct Plan {
     heartbeat: Duration,
     last: Option<(PublishedScore, Instant)>,
     heartbeat_due: Option<Instant>,
-    changes: VecDeque<Instant>,
+    /// The writes of the last hour that were no heartbeats.
+    changes: VecDeque<(Instant, WriteReason)>,
     failures: u32,
     not_before: Option<Instant>,
 }
@@ -81,7 +87,7 @@ impl Plan {
         self.adopt_level(published.level);
         let written_at = now.checked_sub(age).unwrap_or(now);
         self.last = Some((published, written_at));
-        self.changes.push_back(written_at);
+        self.changes.push_back((written_at, WriteReason::Change));
         self.heartbeat_due = Some(written_at + self.heartbeat);
     }
 
@@ -96,19 +102,20 @@ impl Plan {
         self.levels.level()
     }
 
-    /// Adds the next score. Returns what to write now, if anything.
+    /// Adds the next score, with the demand of the node. Returns what to write now, if anything.
     pub fn next_write(
         &mut self,
         now: Instant,
         score: &NodeScore,
+        demand: Option<NodeDemand>,
     ) -> Option<(PublishedScore, WriteReason)> {
         let others = PerResource { cpu: None, ..score.contention };
         let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
         let other_than_cpu = others.map(points).fold(0.0, f64::max);
         let cpu_ready = score.cpu_ready.map(Ratio::get);
         let level = self.levels.advance(now, points(score.score?), other_than_cpu, cpu_ready);
-        let mut published = PublishedScore::of(score, level)?;
-        let reason = self.reason_to_write(now, score, level)?;
+        let mut published = PublishedScore::of(score, level, demand)?;
+        let reason = self.reason_to_write(now, score, &published)?;
         // Values stay as they are until they differ by a step, or while only the level changes. A
         // heartbeat writes the current ones if the limit of changes has kept them back.
         if let Some((last, _)) = &self.last
@@ -124,21 +131,30 @@ impl Plan {
         &self,
         now: Instant,
         score: &NodeScore,
-        level: Level,
+        published: &PublishedScore,
     ) -> Option<WriteReason> {
         let Some((last, written_at)) = &self.last else { return Some(WriteReason::Change) };
         let since = |at: &Instant| now.saturating_duration_since(*at);
-        if self.changes.iter().filter(|at| since(at) < HOUR).count() < MOST_CHANGES {
-            let may_change = self.changes.back().is_none_or(|at| since(at) >= SILENCE);
+        let is_silent = since(written_at) >= SILENCE;
+        let is_demand = |reason: &WriteReason| *reason == WriteReason::Demand;
+        let recent = self.changes.iter().filter(|(at, _)| since(at) < HOUR);
+        if recent.clone().count() < MOST_CHANGES {
+            let mut values = self.changes.iter().rev().filter(|(_, reason)| !is_demand(reason));
+            let may_change = values.next().is_none_or(|(at, _)| since(at) >= SILENCE);
             if may_change && values_differ(&last.pressure, score) {
                 return Some(WriteReason::Change);
             }
-            if self.level_shows && last.level != level {
+            if self.level_shows && last.level != published.level {
                 return Some(WriteReason::Level);
+            }
+            let of_demand = recent.filter(|(_, reason)| is_demand(reason)).count();
+            let may_change = is_silent && of_demand < MOST_DEMAND_CHANGES;
+            if may_change && demand_differs(last.demand.as_ref(), published.demand.as_ref()) {
+                return Some(WriteReason::Demand);
             }
         }
         let is_due = self.heartbeat_due.is_some_and(|due| now >= due);
-        (is_due && since(written_at) >= SILENCE).then_some(WriteReason::Heartbeat)
+        (is_due && is_silent).then_some(WriteReason::Heartbeat)
     }
 
     pub fn may_try(&self, now: Instant) -> bool {
@@ -160,8 +176,8 @@ impl Plan {
             *due += self.heartbeat;
         }
         if reason != WriteReason::Heartbeat {
-            self.changes.push_back(now);
-            self.changes.retain(|at| now.saturating_duration_since(*at) < HOUR);
+            self.changes.push_back((now, reason));
+            self.changes.retain(|(at, _)| now.saturating_duration_since(*at) < HOUR);
         }
     }
 
@@ -194,4 +210,13 @@ fn values_differ(last: &NodePressure, score: &NodeScore) -> bool {
         }
         (published, now) => published.is_some() != now.is_some(),
     })
+}
+
+/// Whether the class of the headroom or the candidates differ, in whatever order these are.
+fn demand_differs(last: Option<&NodeDemand>, now: Option<&NodeDemand>) -> bool {
+    let compared = |demand: &NodeDemand| {
+        let uids = demand.candidates.iter().map(|candidate| candidate.uid.clone());
+        (demand.headroom_class(), uids.collect::<BTreeSet<String>>())
+    };
+    last.map(compared) != now.map(compared)
 }

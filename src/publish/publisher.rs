@@ -5,22 +5,27 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::demand::demand;
 use super::marker::{Mark, Marker};
-use super::node_patch::node_patch;
+use super::node_patch::{node_patch, without_demand};
 use super::plan::{Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{NodeKeys, OwnNode, PodName};
 use crate::config::{Publish, PublishingFlags, RunConfig, ScoreFlags};
-use crate::contract::{Freshness, Key, Level, NodePressure, Prefix};
+use crate::contract::{Freshness, Key, Level, NodeDemand, NodePressure, Prefix};
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::relief::{Assessment, NoCandidate, candidates, first};
-use crate::score::{ContainerScore, NodeScore};
+use crate::score::ContainerScore;
 
 /// Time for which the agent keeps labels of an earlier agent that it continues from. Scores, and
 /// predictions for VMs that wait for memory, need this much history.
 const SETTLING: Duration = Duration::from_secs(30);
+
+/// Time for which the agent keeps the demand and the label of an earlier agent, until it has enough
+/// history of slow demand itself.
+const DEMAND_KEPT_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub enum Report<'a> {
@@ -30,6 +35,8 @@ pub enum Report<'a> {
     /// A dry run would have written this; in a cluster, with this patch.
     WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
     Failed(&'a CallError),
+    /// The API server denied the keys of the demand. The others were written.
+    DemandDenied(&'a CallError),
     /// The level after a score.
     Level(Level),
     /// The VM to move first.
@@ -54,6 +61,10 @@ pub struct Publisher {
     marker: Option<Marker>,
     /// When the agent began to continue from an earlier one.
     adopted_at: Option<Instant>,
+    /// The demand that an earlier agent published, and when the agent began to continue from it.
+    earlier_demand: Option<(NodeDemand, Instant)>,
+    /// Whether the API server denied the keys of the demand.
+    is_demand_denied: bool,
 }
 
 impl Publisher {
@@ -70,6 +81,8 @@ impl Publisher {
             candidate: None,
             marker: (flags.mark_candidate && !dry_run).then(|| Marker::new(label)),
             adopted_at: None,
+            earlier_demand: None,
+            is_demand_denied: false,
             prefix,
             flags,
             dry_run,
@@ -80,7 +93,7 @@ impl Publisher {
 
     pub async fn take(&mut self, assessment: &Assessment, mut report: impl FnMut(&Report<'_>)) {
         let score = &assessment.score;
-        if let Err(error) = self.publish(score, &mut report).await {
+        if let Err(error) = self.publish(assessment, &mut report).await {
             self.plan.failed(&error, score.moment.at, (self.random)());
             report(&Report::Failed(&error));
         }
@@ -93,11 +106,13 @@ impl Publisher {
     /// Reads the Node for values of an earlier agent, and writes later scores.
     async fn publish(
         &mut self,
-        score: &NodeScore,
+        assessment: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) -> Result<(), CallError> {
+        let score = &assessment.score;
         let now = score.moment.at;
-        let write = self.plan.next_write(now, score);
+        let demand = self.demand(assessment);
+        let write = self.plan.next_write(now, score, demand);
         let node = self.node.clone();
         if let (Some(node), false) = (&node, self.has_read_node) {
             if self.plan.may_try(now) {
@@ -106,7 +121,7 @@ impl Publisher {
                     Some(marker) => marker.labelled(node).await.is_ok_and(|pods| !pods.is_empty()),
                     None => false,
                 };
-                self.adopt(&keys, has_candidate, score, report);
+                self.adopt(&keys, has_candidate, assessment, report);
             }
             return Ok(());
         }
@@ -117,7 +132,7 @@ impl Publisher {
             let patch =
                 patch.insert(node_patch(&self.prefix, &keys, &published, &self.flags.outputs));
             if !self.dry_run {
-                node.patch(patch).await?;
+                self.send(node, patch, reason, report).await?;
             }
         }
         report(&if self.dry_run {
@@ -127,6 +142,46 @@ impl Publisher {
         });
         self.plan.written(published, reason, now, (self.random)());
         Ok(())
+    }
+
+    /// Writes the patch or, if the API server denies it, without the keys of the demand. Admission
+    /// policies are updated apart from the agent, so heartbeats try these keys again.
+    async fn send(
+        &mut self,
+        node: &OwnNode,
+        patch: &Value,
+        reason: WriteReason,
+        report: &mut impl FnMut(&Report<'_>),
+    ) -> Result<(), CallError> {
+        let earlier_keys = without_demand(&self.prefix, patch);
+        if self.is_demand_denied && reason != WriteReason::Heartbeat {
+            return node.patch(&earlier_keys).await;
+        }
+        match node.patch(patch).await {
+            Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. }))
+                if earlier_keys != *patch =>
+            {
+                node.patch(&earlier_keys).await?;
+                if !std::mem::replace(&mut self.is_demand_denied, true) {
+                    report(&Report::DemandDenied(&error));
+                }
+            }
+            written => {
+                written?;
+                self.is_demand_denied = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// The demand of the node or, until that is known, of an earlier agent.
+    fn demand(&mut self, assessment: &Assessment) -> Option<NodeDemand> {
+        let own = demand(assessment, self.flags.candidate_min_age);
+        let now = assessment.score.moment.at;
+        self.earlier_demand.take_if(|(_, since)| {
+            own.is_some() || now.saturating_duration_since(*since) >= DEMAND_KEPT_FOR
+        });
+        own.or_else(|| Some(self.earlier_demand.as_ref()?.0.clone()))
     }
 
     async fn choose_candidate(
@@ -148,7 +203,9 @@ impl Publisher {
         };
         let pod = candidate.ok().map(|workload| pod_name(workload, node));
         let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
-        let is_settling = !self.has_read_node || since.is_some_and(|since| since < SETTLING);
+        let has_little = candidate == Err(NoCandidate::TooLittleHistory);
+        let settling = if has_little { DEMAND_KEPT_FOR } else { SETTLING };
+        let is_settling = !self.has_read_node || since.is_some_and(|since| since < settling);
         if pod.is_none() && is_settling {
             return;
         }
@@ -169,12 +226,13 @@ impl Publisher {
     /// Continues from the Node's values if they are fresh. Values with another basis are not
     /// comparable, so only their level is kept. A contended node then keeps its level during an
     /// upgrade of the agent, until scores with the new basis change the level. If neither a label nor
-    /// taints show it, it was at least medium if a pod has the label of a candidate.
+    /// taints show it, it was at least medium if a pod has the label of a candidate. The demand is
+    /// written again as it is until enough history is there.
     fn adopt(
         &mut self,
         keys: &NodeKeys,
         has_candidate: bool,
-        score: &NodeScore,
+        Assessment { score, .. }: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) {
         self.has_read_node = true;
@@ -185,6 +243,9 @@ impl Publisher {
         let age = found.freshness(score.moment.timestamp(), self.flags.heartbeat_interval * 2);
         let Freshness::Fresh { age } = age else { return };
         self.adopted_at = Some(score.moment.at);
+        let demand = NodeDemand::from_annotations(prefix, &keys.metadata.annotations);
+        let demand = demand.ok().flatten();
+        self.earlier_demand = demand.clone().map(|demand| (demand, score.moment.at));
         let level = Level::from_labels(prefix, &keys.metadata.labels);
         let by_mark = if has_candidate { Level::Medium } else { Level::Low };
         let level =
@@ -192,7 +253,8 @@ impl Publisher {
         if found.basis != score.basis {
             return self.plan.adopt_level(level);
         }
-        self.plan.adopt(PublishedScore { pressure: found, level }, score.moment.at, age);
+        let published = PublishedScore { pressure: found, level, demand };
+        self.plan.adopt(published, score.moment.at, age);
         report(&Report::Adopted(&found));
     }
 }

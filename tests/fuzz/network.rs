@@ -15,7 +15,7 @@ use hyper::{Request, Response};
 use jiff::Timestamp;
 use kube::Client;
 use psi_agent::bridge::load_watcher::host_of;
-use psi_agent::bridge::prioritize::candidates;
+use psi_agent::bridge::prioritize;
 use psi_agent::bridge::query;
 use psi_agent::bridge::service::BridgeService;
 use psi_agent::bridge::table::Table;
@@ -27,7 +27,7 @@ use psi_agent::client::pod::Pod;
 use psi_agent::client::snapshot::Snapshot;
 use psi_agent::client::top::{self, Size};
 use psi_agent::config::OutputFlags;
-use psi_agent::contract::{Basis, Key, Level, NodePressure, Prefix};
+use psi_agent::contract::{Basis, Key, Level, NodeDemand, NodePressure, Prefix};
 use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::publish::PublishedScore;
@@ -176,8 +176,8 @@ pub(super) fn host(bytes: &[u8]) {
 
 /// The body that a scheduler sends to its extender.
 pub(super) fn extender_arguments(bytes: &[u8]) {
-    match candidates(bytes) {
-        Ok(names) => assert!(names.len() <= 20_000, "{}", names.len()),
+    match prioritize::parse(bytes) {
+        Ok(asked) => assert!(asked.nodes.len() <= 20_000, "{}", asked.nodes.len()),
         Err(error) => check_message(&error.to_string()),
     }
 }
@@ -362,7 +362,9 @@ pub(super) fn node(bytes: &[u8]) {
         observed_at: *START,
         basis: Basis::RunDelay(5),
     };
-    let published = PublishedScore { pressure, level: Level::High };
+    let demand =
+        NodeDemand { headroom: 3, vms: 1.0, others: 0.5, waiting: 0.0, candidates: Vec::new() };
+    let published = PublishedScore { pressure, level: Level::High, demand: Some(demand) };
     let keys = Key::TAINTS.map(|key| key.of(&prefix));
     let is_ours = |taint: &&Value| keys.iter().any(|key| taint["key"] == **key);
     for (label, taints) in
@@ -393,6 +395,8 @@ pub(super) fn node_annotations(bytes: &[u8]) {
     let mut now = *START;
     for (number, line) in bytes.split(|byte| *byte == b'\n').take(64).enumerate() {
         let Ok(annotations) = serde_json::from_slice::<Annotations>(line) else { continue };
+        let demand = NodeDemand::from_annotations(&Prefix::default(), &annotations);
+        assert!(demand.ok().flatten().is_none_or(|demand| demand.candidates.len() <= 3));
         let parsed = NodePressure::from_annotations(&Prefix::default(), &annotations);
         if let Ok(Some(NodePressure { score, cpu, memory, io, basis, .. })) = &parsed {
             let known = [Some(*score), *cpu, *memory, *io];

@@ -7,6 +7,7 @@ mod bad_api_server;
 mod broken_files;
 pub(crate) mod cli;
 pub(crate) mod dashboards;
+mod demand;
 mod documents;
 mod golden;
 mod http;
@@ -16,7 +17,6 @@ mod node_metadata;
 mod own_series;
 mod plan;
 mod pod_list;
-
 mod pods_file;
 pub(crate) mod policies;
 mod recordings;

@@ -9,7 +9,7 @@ pub(in crate::bridge) fn views(nodes: &[(&str, Option<f64>)]) -> Views {
     let slow = |mean| {
         let steady = Slow { mean, deviation: 0.0 };
         let memory = Slow { mean: 0.0, deviation: 0.0 };
-        SlowNode { score: steady, cpu: Some(steady), memory: Some(memory) }
+        SlowNode { score: steady, cpu: Some(steady), memory: Some(memory), headroom: None }
     };
     let view = |points: Option<f64>| points.map(slow).ok_or("missing");
     let known: Vec<SlowNode> = nodes.iter().filter_map(|(_, points)| points.map(slow)).collect();

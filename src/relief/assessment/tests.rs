@@ -149,8 +149,8 @@ fn slow_after(ticks: &[(&Tick, u32)]) -> Option<SlowAssessment> {
 fn slow_demand_is_an_average_that_needs_some_history() {
     let busy = node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0)], vec![]);
     let calm = node(vec![vm(1, 0.0, 0.0), vm(2, 1.0, 0.0)], vec![]);
-    let mut assessor = assessor();
-    let five: Vec<bool> = (0..7).map(|_| assessor.advance(&busy).slow.is_some()).collect();
+    let mut recent = assessor();
+    let five: Vec<bool> = (0..7).map(|_| recent.advance(&busy).slow.is_some()).collect();
     assert_eq!(five, [false, false, false, false, false, true, true], "after 30 s");
     let always = slow_after(&[(&busy, 60)]).unwrap();
     assert!((always.vms - 4.0).abs() < 1e-6 && (always.waiting - 2.0).abs() < 1e-6, "{always:?}");
@@ -162,7 +162,7 @@ fn slow_demand_is_an_average_that_needs_some_history() {
     assert!((relief.demand - 2.0 * (-1.0_f64).exp()).abs() < 0.01, "{relief:?}");
     // A VM that has just arrived has none yet.
     let arrived = node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0), vm(3, 0.0, 0.0)], vec![]);
-    let mut assessor = super::tests::assessor();
+    let mut assessor = assessor();
     (0..12).for_each(|_| drop(assessor.advance(&busy)));
     assert_eq!(assessor.advance(&arrived).slow, None);
 }

@@ -169,7 +169,9 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
             let assessment = assessment(&mut node, contention, db, web);
             let report = |report: &Report<'_>| match report {
                 Report::Marked(Ok(_)) => marks += 1,
-                Report::Failed(error) | Report::Marked(Err(error)) => panic!("{error}"),
+                Report::Failed(error)
+                | Report::DemandDenied(error)
+                | Report::Marked(Err(error)) => panic!("{error}"),
                 Report::Adopted(_)
                 | Report::Written(..)
                 | Report::WouldWrite(..)
@@ -179,7 +181,12 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
             publisher.take(&assessment, report).await;
         }
         assert_eq!(scene.labelled(), expected, "{contention} {db} {web}");
+        let annotations = &scene.cluster.get(&["node", NODE])["metadata"]["annotations"];
+        let candidates = annotations.get("psi-agent.io/candidates");
+        assert_eq!(candidates.is_some(), !expected.is_empty(), "{annotations}");
     }
+    let annotations = &scene.cluster.get(&["node", NODE])["metadata"]["annotations"];
+    assert_eq!(annotations["psi-agent.io/headroom"], "0");
     // The one that was left, then three changes, of which one is a change of pods.
     assert_eq!(marks, 5);
     let patches = scene.cluster.uses_of("pods");
@@ -205,6 +212,7 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
             | Report::WouldWrite(..)
             | Report::Level(_)
             | Report::Failed(_)
+            | Report::DemandDenied(_)
             | Report::Marked(Ok(_)) => {}
         };
         publisher.take(&assessment, report).await;

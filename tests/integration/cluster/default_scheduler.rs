@@ -164,3 +164,45 @@ fn vms_avoid_contended_nodes_by_taints_and_with_an_affinity_by_the_label() {
     check_metadata(&scene.cluster);
     check_taints_at_high_only(&scene.cluster);
 }
+
+/// The preferred terms of the pod that the API server would create (a dry run).
+fn preferences(cluster: &Cluster, pod: &Value) -> Value {
+    let create = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
+    let made: Value = serde_json::from_str(&cluster.kubectl(&create, &pod.to_string())).unwrap();
+    let affinity = &made["spec"]["affinity"]["nodeAffinity"];
+    affinity["preferredDuringSchedulingIgnoredDuringExecution"].clone()
+}
+
+#[test]
+#[ignore = "needs etcd and a control plane (tests/kubernetes/build)"]
+fn vms_prefer_nodes_with_headroom_by_an_admission_policy_and_spread_over_them() {
+    let cluster = Cluster::start_whole("headroom");
+    cluster.install_for_vms();
+    let nodes = ["full", "little", "enough", "large"];
+    for (node, class) in std::iter::zip(nodes, ["0", "1", "4", "64"]) {
+        cluster.add_node(node);
+        let label = format!("psi-agent.io/headroom={class}");
+        cluster.kubectl(&["label", "node", node, &label], "");
+    }
+    cluster.add_node(UNMARKED);
+    let vm = among([nodes[0], nodes[1], nodes[2], nodes[3], UNMARKED], unplaced_vm("roomy"));
+    assert_eq!(preferences(&cluster, &vm), Value::Null);
+    let policy = snippet("headroom-affinity.yaml");
+    cluster.kubectl(&["apply", "--validate=strict", "-f", "-"], &policy);
+    let written = wait_for("the policy is at work", MINUTE, || {
+        Some(preferences(&cluster, &vm)).filter(|preferred| !preferred.is_null())
+    });
+    assert_eq!(written.as_array().unwrap().len(), 2, "{written}");
+    assert_eq!(preferences(&cluster, &unplaced_vm("bare")), written);
+    // Preferences of the VM's owner stay.
+    let mut own = vm.clone();
+    let affinity = &mut own["spec"]["affinity"]["nodeAffinity"];
+    affinity["preferredDuringSchedulingIgnoredDuringExecution"] =
+        json!([{"weight": 1, "preference": written[0]["preference"]}]);
+    assert_eq!(preferences(&cluster, &own).as_array().unwrap().len(), 3);
+
+    let [enough, large] = cluster.place(&vm, 12, ["enough", "large"]);
+    assert!(enough + large == 12 && enough > 0 && large > 0, "{enough} {large}");
+    let vm = among(["full", "little", UNMARKED], unplaced_vm("crowded"));
+    assert_eq!(cluster.place(&vm, 6, ["little"]), [6]);
+}

@@ -21,6 +21,9 @@ use crate::support::cluster::Cluster;
 use crate::support::staged_node::agent_pod;
 use crate::support::terminal::Terminal;
 
+/// The columns of a terminal that has no space for the candidate.
+const HEADER: [&str; 8] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "HEADROOM", "BASIS", "AGE"];
+
 /// A Node with a score of so many minutes ago, and with foreign keys.
 fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
     let observed_at = Timestamp::now() - SignedDuration::from_mins(minutes_ago);
@@ -34,9 +37,13 @@ fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
                 "psi-agent.io/memory": "0",
                 "psi-agent.io/observed-at": format!("{observed_at:.0}"),
                 "psi-agent.io/basis": "psi/1",
+                "psi-agent.io/headroom": "5",
+                "psi-agent.io/demand": "vms=2.00,others=0.50",
+                "psi-agent.io/waiting": "0.25",
+                "psi-agent.io/candidates": "uid=3f0c,demand=1.00,relief=0.25",
                 "other.io/score": "7",
             },
-            "labels": {"psi-agent.io/pressure": "medium", "kubernetes.io/os": "linux"},
+            "labels": {"psi-agent.io/pressure": "medium", "psi-agent.io/headroom": "4", "kubernetes.io/os": "linux"},
         },
         "spec": {"taints": [
             {"key": "psi-agent.io/pressure-medium", "value": "true", "effect": "PreferNoSchedule"},
@@ -110,7 +117,8 @@ fn nodes_are_listed_by_score_and_stale_values_are_reaped() {
     let rows = table.lines().take_while(|line| !line.is_empty());
     let names: Vec<&str> = rows.map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["NAME", "old", "busy", "young", "calm", "undated"], "{table}");
-    assert!(table.contains("95      95    0        -    psi/1   30m (stale)\n"), "{table}");
+    let row = "95      95    0        -    5          psi/1   30m (stale)   3f0c\n";
+    assert!(table.contains(row), "{table}");
     assert!(table.contains("\"soon\", expected a time in RFC 3339"), "{table}");
 
     let said = scene.say(&["reap", "--older-than", "15m"]);
@@ -277,25 +285,25 @@ fn nodes_fit_a_terminal_with_ages_and_stale_marks() {
     scene.cluster.apply(&[node(long, 95, 30), node(young, 15, 9)]);
     scene.cluster.add_node("worker-3");
 
-    let lines = in_terminal(&scene, 80);
+    let lines = in_terminal(&scene, 100);
     let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "CPU", "MEMORY", "IO", "BASIS", "AGE"]);
-    assert_eq!(cells(&lines[1]), [long, "95", "95", "0", "-", "psi/1", "30m", "(stale)"]);
-    assert_eq!(cells(&lines[2]), [young, "15", "15", "0", "-", "psi/1", "9m"]);
-    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!(cells(&lines[0]), HEADER);
+    assert_eq!(cells(&lines[1]), [long, "95", "95", "0", "-", "5", "psi/1", "30m", "(stale)"]);
+    assert_eq!(cells(&lines[2]), [young, "15", "15", "0", "-", "5", "psi/1", "9m"]);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-", "-"]);
     let aligned = lines.iter().filter_map(|line| line.get(..31)?.strip_suffix("   "));
     assert_eq!(aligned.count(), lines.len(), "{lines:#?}");
 
     // The age is shown in any case.
-    let lines = in_terminal(&scene, 60);
-    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "CPU", "AGE"]);
-    assert_eq!(cells(&lines[1]), [long, "95", "95", "30m", "(stale)"]);
+    let lines = in_terminal(&scene, 62);
+    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "HEADROOM", "AGE"]);
+    assert_eq!(cells(&lines[1]), [long, "95", "5", "30m", "(stale)"]);
     assert_eq!(lines.len(), 4, "no line is broken: {lines:#?}");
 
     let undated = with_annotation(node("worker-3", 5, 1), "psi-agent.io/observed-at", "soon");
     scene.cluster.apply(&[undated]);
-    let lines = in_terminal(&scene, 80);
-    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "unreadable"]);
+    let lines = in_terminal(&scene, 100);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-", "unreadable"]);
     let why = lines[4..].concat();
     assert!(why.starts_with("worker-3: annotation psi-agent.io/observed-at is \"soon\""), "{why}");
 }

@@ -96,6 +96,7 @@ impl Scene {
                         "would write"
                     }
                     Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
+                    Report::DemandDenied(_) => "demand denied",
                     Report::Marked(Ok(_)) => "marked",
                     // At each tick.
                     Report::Level(_) | Report::Candidate(_) => return,

@@ -26,6 +26,8 @@ const OTHER_NODE: &str = "node-b";
 const MEDIUM: &str = "psi-agent.io/pressure-medium";
 const HIGH: &str = "psi-agent.io/pressure-high";
 const SOFT: &str = "PreferNoSchedule";
+const CANDIDATE: &str =
+    "uid=0c1f6e3a-0000-4000-8000-000000000001,demand=1.50,relief=0.75,memory=4294967296";
 
 /// How and where an installation is made.
 #[derive(Debug, Clone, Copy)]
@@ -145,11 +147,26 @@ impl Scene {
         for (allowed, what) in [
             (true, annotation("psi-agent.io/score", json!("5"))),
             (true, label("psi-agent.io/pressure", json!("low"))),
+            (true, label("psi-agent.io/headroom", json!("16"))),
+            (true, label("psi-agent.io/headroom", Value::Null)),
+            (true, annotation("psi-agent.io/headroom", json!("17"))),
+            (true, annotation("psi-agent.io/demand", json!("vms=12.34,others=0.50"))),
+            (true, annotation("psi-agent.io/waiting", json!("1.25"))),
+            (true, annotation("psi-agent.io/candidates", json!([CANDIDATE; 3].join(";")))),
+            (true, annotation("psi-agent.io/candidates", Value::Null)),
             (true, taints(&[(MEDIUM, SOFT), (HIGH, SOFT)])),
             (true, taints(&[(MEDIUM, SOFT)])),
             (false, annotation("other.io/score", json!("5"))),
             (false, annotation("psi-agent.iox/score", json!("5"))),
             (false, annotation("other.io/kept", Value::Null)),
+            (false, label("psi-agent.io/headroom", json!("many"))),
+            (false, label("psi-agent.io/headroom", json!("100000"))),
+            (false, annotation("psi-agent.io/headroom", json!("many"))),
+            (false, annotation("psi-agent.io/demand", json!("vms=1e9,others=0"))),
+            (false, annotation("psi-agent.io/waiting", json!("NaN"))),
+            (false, annotation("psi-agent.io/candidates", json!([CANDIDATE; 4].join(";")))),
+            (false, annotation("psi-agent.io/candidates", json!(format!("{CANDIDATE},name=x")))),
+            (false, annotation("psi-agent.io/score", json!("5".repeat(1_025)))),
             (false, label("other.io/pressure", json!("low"))),
             (false, label("psi-agent.io/other", json!("low"))),
             (false, label("kubernetes.io/hostname", json!("node-x"))),
@@ -303,14 +320,18 @@ fn installations_in_three_namespaces_by_kustomize_and_helm_are_restricted() {
     scene.check_reap();
 }
 
+const OWN_LABELS: [&str; 2] = ["psi-agent.io/pressure", "psi-agent.io/headroom"];
+
 /// Paths into a Node that a patch may name: of the agent, of others, and of fields.
-const PATHS: [&[&str]; 22] = [
+const PATHS: [&[&str]; 24] = [
+    &["metadata", "annotations", "psi-agent.io/candidates"],
     &["metadata", "annotations", "psi-agent.io/score"],
     &["metadata", "annotations", "psi-agent.io/new"],
     &["metadata", "annotations", "other.io/kept"],
     &["metadata", "annotations", "psi-agent.iox/score"],
     &["metadata", "annotations"],
     &["metadata", "labels", "psi-agent.io/pressure"],
+    &["metadata", "labels", "psi-agent.io/headroom"],
     &["metadata", "labels", "psi-agent.io/x"],
     &["metadata", "labels", "kubernetes.io/hostname"],
     &["metadata", "labels"],
@@ -390,7 +411,7 @@ fn foreign_part(mut node: Value) -> Value {
     for keys in ["annotations", "labels"] {
         let map = metadata.entry(keys).or_insert_with(|| json!({})).as_object_mut().unwrap();
         map.retain(
-            |key, _| if keys == "labels" { key != "psi-agent.io/pressure" } else { !own(key) },
+            |key, _| if keys == "labels" { !OWN_LABELS.contains(&key.as_str()) } else { !own(key) },
         );
     }
     let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default().into_iter();

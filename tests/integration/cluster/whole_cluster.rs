@@ -1,7 +1,10 @@
 //! Three nodes, ten pods, an agent each: real load on real cgroups, a real control plane with the
 //! project's own rights in it, in real time. What agents did is read from the audit log.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use psi_agent::contract::{NodeDemand, Prefix};
 
 use crate::support::agent::Agent;
 use crate::support::cluster::{Audited, Cluster, unplaced_vm};
@@ -10,7 +13,8 @@ use crate::support::exposition::parse;
 use crate::support::staged_node::{StagedNode, agent_pod};
 use crate::support::wait_for;
 
-const OUTPUTS: &[&str] = &["--label", "--taint-levels", "medium,high"];
+const OUTPUTS: &[&str] =
+    &["--label", "--taint-levels", "medium,high", "--settle", "30s", "--candidate-min-age", "1s"];
 const MINUTE: Duration = Duration::from_secs(60);
 const DOZE: &str = "sleep 3600";
 
@@ -125,6 +129,7 @@ fn a_node_that_gets_short_is_marked_and_avoided_until_it_is_calm_again() {
     eprintln!("high after {:?}", loaded.elapsed());
     let [agent, _calm, _idle] = agents;
     check_what_is_told_of_vms(&agent);
+    check_demand(&scene);
 
     // The scheduler, as it is by default, prefers the others.
     assert_eq!(scene.cluster.place(&unplaced_vm("while-high"), 6, ["node-a"]), [0]);
@@ -183,6 +188,30 @@ fn check_what_is_told_of_vms(agent: &Agent) {
     assert_eq!(metric(agent, "psi_agent_node_contended", &[]), Some(2.0));
 }
 
+/// The headroom of each node, and a busy VM as the candidate of the contended one.
+fn check_demand(scene: &Scene) {
+    let prefix = Prefix::default();
+    let demand = |node| {
+        let node = scene.cluster.get(&["node", node]);
+        let annotations: BTreeMap<String, String> =
+            serde_json::from_value(node["metadata"]["annotations"].clone()).unwrap();
+        NodeDemand::from_annotations(&prefix, annotations).unwrap()
+    };
+    let contended = wait_for("node-a has a candidate", 2 * MINUTE, || {
+        demand("node-a").filter(|demand| !demand.candidates.is_empty())
+    });
+    let uids = ["vm-0-0", "vm-0-1"].map(|vm| {
+        let pod = scene.cluster.get(&["pod", &format!("virt-launcher-{vm}"), "-n", "vms"]);
+        pod["metadata"]["uid"].as_str().unwrap().to_owned()
+    });
+    assert!(uids.contains(&contended.candidates[0].uid), "{contended:?} {uids:?}");
+    let calm = demand("node-b").unwrap();
+    assert!(calm.candidates.is_empty() && calm.waiting < contended.waiting, "{calm:?}");
+    let node = scene.cluster.get(&["node", "node-b"]);
+    let class = calm.headroom_class().to_string();
+    assert_eq!(node["metadata"]["labels"]["psi-agent.io/headroom"], class);
+}
+
 fn check_who_must_not_write(scene: &Scene, dry: &Agent, wrong: &Agent) {
     let said = dry.log();
     assert!(said.contains("Would publish") && said.contains("psi-agent.io/observed-at"), "{said}");
@@ -220,7 +249,8 @@ fn check_the_audit_log(scene: &Scene, time: Duration) {
     let heartbeats = usize::try_from(time.as_secs() / 300).unwrap() + 1;
     for node in ["node-b", "node-c"] {
         let writes = scene.writes(node);
-        assert!(writes.len() <= 1 + heartbeats, "{node}: {writes:?}");
+        // The first, and three that only the demand causes.
+        assert!(writes.len() <= 4 + heartbeats, "{node}: {writes:?}");
         assert_eq!(without_repeats(writes.iter().map(label)), ["low"]);
     }
 }

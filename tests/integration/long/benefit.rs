@@ -71,6 +71,8 @@ impl Arm {
                 "--mark-candidate",
                 "--candidate-min-age",
                 MIN_AGE,
+                "--settle",
+                "30s",
             ],
             Self::Nothing | Self::NodePsi => &["--publish", "off"],
         }

@@ -106,7 +106,7 @@ impl Simulation {
                 self.score.contention.cpu = ratio;
                 self.score.cpu_ready = ratio;
                 self.score.moment.at = now;
-                if let Some((published, reason)) = agent.plan.next_write(now, &self.score) {
+                if let Some((published, reason)) = agent.plan.next_write(now, &self.score, None) {
                     second.tries += 1;
                     let random = self.random.next();
                     if is_there {
@@ -254,7 +254,7 @@ fn published(score: u8) -> PublishedScore {
         observed_at: Timestamp::now(),
         basis: Basis::RunDelay(5),
     };
-    PublishedScore { pressure, level: Level::Low }
+    PublishedScore { pressure, level: Level::Low, demand: None }
 }
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
