@@ -1,7 +1,7 @@
 //! From the score to the Node: which values to write, when, and how. `publisher` and `marker` make the
 //! requests; the other modules are pure.
 
-mod demand;
+pub mod demand;
 pub mod level;
 pub mod marker;
 pub mod node_patch;

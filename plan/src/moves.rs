@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_vm_that_ends_most_waiting_goes_where_it_adds_least() {
-        let nodes = [node(32.0, 40.0), node(32.0, 20.0), node(32.0, 10.0)];
+        let nodes = [node(32.0, 48.0), node(32.0, 20.0), node(32.0, 10.0)];
         let vms = [vm(0, 1.0, 0.9), vm(0, 4.0, 4.0)];
         assert_eq!(planned(&nodes, &vms), [(1, 2)]);
         let [one] = plan(&nodes, &vms, &Rules::default())[..] else { unreachable!() };

@@ -9,7 +9,7 @@ use crate::waiting::Population;
 
 /// The demand of a node of a cluster, with the candidates that it has while it is contended; `None` with
 /// too little history, and where units are scored.
-pub(super) fn demand(assessment: &Assessment, min_age: Duration) -> Option<NodeDemand> {
+pub fn demand(assessment: &Assessment, min_age: Duration) -> Option<NodeDemand> {
     let slow = assessment.slow.as_ref()?;
     if assessment.score.population? == Population::Units {
         return None;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use psi_agent::clock::{self, Moment};
-use psi_agent::contract::{Candidate, Level, MOST_CANDIDATES, NodeDemand, Thresholds};
+use psi_agent::contract::{Level, NodeDemand, Thresholds};
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
+use psi_agent::publish::demand::demand;
 use psi_agent::publish::plan::Plan;
 use psi_agent::relief::{Assessment, Assessor, candidates, first};
 use psi_agent::sample::Tick;
@@ -32,6 +33,7 @@ const EPOCH_MS: u64 = 1_800_000_000_000;
 /// A VM's pod: a new one after each migration.
 #[derive(Debug, Clone)]
 pub struct Pod {
+    pub uid: String,
     pub cgroup: Arc<Cgroup>,
     pub workload: Arc<Workload>,
 }
@@ -39,7 +41,8 @@ pub struct Pod {
 impl Pod {
     /// Pods that are there from the start have no time of arrival.
     pub fn new(number: u64, memory_mib: u64, arrived_s: Option<u32>) -> Self {
-        let path = format!("/kubepods/pod{number}/compute");
+        let uid = format!("00000000-0000-4000-8000-{number:012}");
+        let path = format!("/kubepods/pod{uid}/{number:064x}");
         let arrived_at = arrived_s.map(|at| moment(clock::now().at, at).timestamp());
         let vm = Arc::new(Vm { arrived_at, ..Vm::default() });
         let workload = Workload {
@@ -49,7 +52,7 @@ impl Pod {
             ..Workload::default()
         };
         let cgroup = Arc::new(Cgroup::new(CgroupId(number), path, None));
-        Self { cgroup, workload: Arc::new(workload) }
+        Self { uid, cgroup, workload: Arc::new(workload) }
     }
 }
 
@@ -81,7 +84,7 @@ pub struct Agent {
     /// The level on the Node, and when the values there were written.
     pub level: Level,
     pub written_at: Option<u32>,
-    /// The demand on the Node; a candidate's UID is the number of its cgroup.
+    /// The demand on the Node.
     pub demand: Option<NodeDemand>,
     /// The VM whose pod has the label, and the pod.
     pub marked: Option<(usize, CgroupId)>,
@@ -147,33 +150,13 @@ impl Agent {
     }
 
     fn publish(&mut self, at_s: u32, assessment: &Assessment, random: f64) -> u16 {
-        let now = assessment.score.moment.at;
-        let Some((published, reason)) = self.plan.next_write(now, &assessment.score) else {
-            return 0;
-        };
+        let (now, score) = (assessment.score.moment.at, &assessment.score);
+        let demand = demand(assessment, self.min_age);
+        let Some((published, reason)) = self.plan.next_write(now, score, demand) else { return 0 };
+        (self.level, self.written_at) = (published.level, Some(at_s));
+        self.demand.clone_from(&published.demand);
         self.plan.written(published, reason, now, random);
-        self.level = published.level;
-        self.written_at = Some(at_s);
-        self.demand = self.demand_of(assessment);
         1
-    }
-
-    fn demand_of(&self, assessment: &Assessment) -> Option<NodeDemand> {
-        let slow = assessment.slow.as_ref()?;
-        let found = candidates(assessment, self.level, self.min_age).unwrap_or_default();
-        let candidates = found.iter().take(MOST_CANDIDATES).map(|one| Candidate {
-            uid: one.vm.cgroup.id.0.to_string(),
-            demand: one.relief.demand,
-            relief: one.relief.cpus,
-            memory: one.vm.workload.as_deref().and_then(|workload| workload.memory_request),
-        });
-        Some(NodeDemand {
-            headroom: slow.headroom_cpus as u32,
-            vms: slow.vms,
-            others: slow.others,
-            waiting: slow.waiting,
-            candidates: candidates.collect(),
-        })
     }
 
     /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote.

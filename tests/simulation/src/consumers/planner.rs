@@ -87,7 +87,7 @@ fn movables<'a>(
 ) -> impl Iterator<Item = (usize, Movable)> + 'a {
     let candidates = agent.demand.iter().flat_map(|demand| &demand.candidates);
     candidates.filter_map(move |candidate| {
-        let has_uid = |vm: &&usize| cluster.vms[**vm].pod.cgroup.id.0.to_string() == candidate.uid;
+        let has_uid = |vm: &&usize| cluster.vms[**vm].pod.uid == candidate.uid;
         let vm = *cluster.nodes[number].vms.iter().find(has_uid)?;
         if cluster.is_in_flight(vm) || cluster.vms[vm].age_s(now_s) < REST_S {
             return None;
