@@ -31,8 +31,8 @@ fn the_quick_start_prints_what_the_readme_shows() {
         log[at..].find('\n').map(|end| log[..=at + end].to_owned())
     });
     // What else runs on this host decides the level.
-    let log = ["medium", "high"].iter().fold(log, |log, level| {
-        log.replace(&format!("level=\"{level}\""), "level=\"low\"")
-    });
+    let log = ["medium", "high"]
+        .iter()
+        .fold(log, |log, level| log.replace(&format!("level=\"{level}\""), "level=\"low\""));
     run.check(&log);
 }
