@@ -51,8 +51,11 @@ fn columns(row: &str) -> Vec<&str> {
 #[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
 fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
     let shown = shown_by("README.md");
-    let [_, _, install, rollout, nodes] = &shown[..] else { panic!("{shown:?}") };
+    let [_, create, label, install, rollout, nodes] = &shown[..] else { panic!("{shown:?}") };
     let cluster = Cluster::start("documentation");
+    for shown in [create, label] {
+        shown.check(&run(shown, &cluster));
+    }
     let installed = run(install, &cluster);
     assert!(installed.contains("STATUS: deployed"), "{installed}");
     // The status of a DaemonSet whose pods are ready: this cluster has no controllers.

@@ -1,4 +1,4 @@
-//! Runs the commands in the `sh` blocks of docs/install.md and docs/release.md, with the files of a release.
+//! Runs the commands in the `sh` blocks of docs/install.md, with the files of a release.
 //! The image is set in its kustomizations, as the documents describe.
 
 use std::fs;
@@ -12,6 +12,8 @@ use super::helm;
 use super::packed_release::{MANIFESTS, PackedRelease};
 use super::project;
 use super::virtual_machine::static_binary;
+
+const DOCUMENT: &str = "docs/install.md";
 
 const NAME_TO_REPLACE: &str = "registry.example/psi-agent";
 
@@ -78,18 +80,13 @@ impl Drop for Checkout {
 
 /// The commands that docs/install.md gives below a heading, in their order.
 pub(crate) fn commands(heading: &str) -> Vec<String> {
-    commands_of("docs/install.md", heading)
-}
-
-/// The commands that a document gives below a heading, in their order.
-pub(crate) fn commands_of(document: &str, heading: &str) -> Vec<String> {
-    let text = project::text(document);
+    let text = project::text(DOCUMENT);
     let mut section = text.split("\n## ").skip(1);
     let section = section.find(|section| section.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("{document} has no part \"{heading}\""));
+    let section = section.unwrap_or_else(|| panic!("{DOCUMENT} has no part \"{heading}\""));
     let blocks = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let commands: Vec<String> = blocks.flat_map(of_block).collect();
-    assert!(!commands.is_empty(), "{document} has no command in \"{heading}\"");
+    assert!(!commands.is_empty(), "{DOCUMENT} has no command in \"{heading}\"");
     commands
 }
 

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use psi_agent_simulation::arm::{Arm, Overrides};
 use psi_agent_simulation::load::{self, Load};
 use psi_agent_simulation::population::Population;
-use psi_agent_simulation::report::{Row, goals_text, table};
+use psi_agent_simulation::report::{Row, csv, goals_text, table};
 use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
 use psi_agent_simulation::trace::Trace;
 use psi_agent_simulation::{extract, lab, plot};
@@ -28,6 +28,9 @@ enum Command {
         /// Directory for the pictures
         #[arg(long)]
         pictures: Option<PathBuf>,
+        /// Directory for the tables as CSV files
+        #[arg(long)]
+        tables: Option<PathBuf>,
     },
     /// Runs one cluster, with demand from a file or generated
     Run {
@@ -91,7 +94,9 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match Command::parse() {
-        Command::Suite { vms, seeds, pictures } => suite(&vms, seeds, pictures, &mut out),
+        Command::Suite { vms, seeds, pictures, tables } => {
+            suite(&vms, seeds, pictures, tables, &mut out)
+        }
         Command::Run { trace, population, vms, days, seeds, nodes, overrides, arms, picture } => {
             let read = trace.as_deref().map(read).transpose()?;
             let trace_of = |seed| match &read {
@@ -143,6 +148,7 @@ fn suite(
     vms: &[usize],
     seeds: u64,
     pictures: Option<PathBuf>,
+    tables: Option<PathBuf>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     for scenario in &SCENARIOS {
@@ -158,6 +164,10 @@ fn suite(
             if let Some(directory) = &pictures {
                 let file = format!("benefit-{}-{vms}.svg", scenario.name);
                 draw(&directory.join(file), &title, &rows)?;
+            }
+            if let Some(directory) = &tables {
+                let path = directory.join(format!("{}-{vms}.csv", scenario.name));
+                fs::write(&path, csv(&rows)).with_context(|| path.display().to_string())?;
             }
         }
     }

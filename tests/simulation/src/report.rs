@@ -83,6 +83,19 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
+/// The same table as CSV. Cells with a comma are in quotes.
+pub fn csv(rows: &[Row]) -> String {
+    let header = COLUMNS.map(str::to_owned).to_vec();
+    let lines = std::iter::once(header).chain(rows.iter().map(Row::cells)).map(|cells| {
+        let quoted = |cell: &String| match cell.contains(',') {
+            true => format!("\"{cell}\""),
+            false => cell.clone(),
+        };
+        cells.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n"
+    });
+    lines.collect()
+}
+
 /// What a scenario is to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::scene::{CONSOLE, Scene, VMS, name, wait_until};
 use crate::support::cluster::REAL_NODE;
 use crate::support::dashboard_queries::{PanelQuery, queries};
-use crate::support::install_document::commands_of;
+use crate::support::install_document::commands;
 use crate::support::prometheus::Prometheus;
 
 /// Titles of panels that need a program or an event that this test does not have.
@@ -22,7 +22,7 @@ const NOT_OF_THESE_VMS: [&str; 3] =
     ["container_spec_cpu_quota{", "container_spec_memory_limit_bytes{", "container_fs_"];
 
 pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
-    let install = commands_of("docs/release.md", "Install from a release");
+    let install = commands("Install from a release");
     let install = install.iter().find(|command| command.starts_with("helm install")).unwrap();
     let command = install.replace("registry.example/psi-agent", "localhost/psi-agent");
     assert_ne!(install, &command);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::cluster::{Audited, Cluster, REAL_NODE};
 use crate::support::exposition::{Series, parse};
-use crate::support::install_document::{Checkout, commands, commands_of};
+use crate::support::install_document::{Checkout, commands};
 use crate::support::packed_release;
 use crate::support::real_node::{GIVEN, RealNode};
 use crate::support::wait_for;
@@ -54,7 +54,7 @@ impl Scene {
         let checkout = Checkout::naming("localhost/psi-agent");
         let mut image = commands("An image");
         // By its digest, by which a release's manifests name it.
-        let of_release = commands_of("docs/release.md", "Install from a release");
+        let of_release = commands("Install from a release");
         image.extend(of_release.into_iter().filter(|command| command.starts_with("ctr ")));
         let (on_host, on_node): (Vec<String>, Vec<String>) =
             image.into_iter().partition(|command| !command.starts_with("ctr "));
@@ -65,7 +65,7 @@ impl Scene {
                 eprint!("{}", checkout.run(command, &cluster));
             }
         }
-        assert_eq!(on_node.len(), 2, "each document imports the image once");
+        assert_eq!(on_node.len(), 2, "an own image and one of a release are imported once each");
         let images = ["psi-agent.tar", packed_release::IMAGE];
         let node = RealNode::join(&cluster, &images.map(|image| checkout.folder.join(image)));
         // Where no controller of Nodes is, nobody finds that it has become ready.
