@@ -1,6 +1,6 @@
 //! Clusters of thousands of nodes: how agents spread their writes, in virtual time, and what 15,000
 //! Nodes of realistic size cost a real API server, the bridge and reap. The numbers of
-//! docs/performance.md.
+//! docs/operations.md.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
