@@ -106,11 +106,14 @@ pub struct Resources {
 /// Thousandths of a quantity; `None` if it is not one. The API server sends a string; a file of pods
 /// may have a number.
 fn thousandths(quantity: &Value) -> Option<f64> {
-    let text = match quantity {
-        Value::Number(number) => return Some(number.as_f64()? * 1e3),
-        Value::String(text) => text,
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-    };
+    match quantity {
+        Value::Number(number) => Some(number.as_f64()? * 1e3),
+        Value::String(text) => thousandths_of_text(text),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn thousandths_of_text(text: &str) -> Option<f64> {
     let binary = [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4)]
         .map(|(suffix, power)| (suffix, 1024_f64.powi(power) * 1e3));
     let decimal = [("n", -2), ("u", -1), ("m", 0), ("k", 2), ("M", 3), ("G", 4), ("T", 5), ("", 1)]
@@ -127,16 +130,15 @@ fn rounded(number: f64) -> Option<u64> {
     (0.0..=1e15).contains(&number).then_some(number.ceil() as u64)
 }
 
+/// Thousandths of a CPU; `None` if this is not a quantity.
+pub fn millicpus(quantity: &str) -> Option<u64> {
+    rounded(thousandths_of_text(quantity)?)
+}
+
 impl Spec {
     /// Thousandths of a CPU.
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
         rounded(self.request(container, "cpu")?)
-    }
-
-    /// CPU requests of the containers that run at the same time, thousandths of a CPU each.
-    pub fn cpu_requests(&self) -> impl Iterator<Item = u64> {
-        let requests = self.containers.iter().map(|container| &container.resources.requests);
-        requests.filter_map(|requests| rounded(thousandths(requests.get("cpu")?)?))
     }
 
     /// Bytes.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::document::{Document, document};
 use super::table::Views;
 use super::window::SlowNode;
-use crate::client::pod::Spec;
+use crate::client::pod::millicpus;
 
 /// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
 /// is for the least contention. Within these, Nodes with more headroom score no better: schedulers would
@@ -41,6 +41,30 @@ struct Pod {
     spec: Spec,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    containers: BoundedList<Container>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    resources: Resources,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    requests: Requests,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Requests {
+    cpu: String,
+}
+
 /// The pod and the Nodes of a request.
 #[derive(Debug)]
 pub struct Asked {
@@ -65,7 +89,8 @@ struct Metadata {
     name: String,
 }
 
-/// A list of at most [`MAX_CANDIDATES`]. A body of 4 MiB can name a million Nodes.
+/// A list of at most [`MAX_CANDIDATES`]. A body of 4 MiB can name a million Nodes or containers.
+#[derive(Default)]
 struct BoundedList<T>(Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
@@ -102,8 +127,9 @@ pub fn parse(body: &[u8]) -> Result<Asked, String> {
     let names = node_names.map(|names| names.0).or_else(|| nodes.map(whole));
     let nodes = names
         .ok_or("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes".to_owned())?;
-    let spec = pod.unwrap_or_default().spec;
-    let thousandths = spec.cpu_requests().fold(0, u64::saturating_add);
+    let containers = pod.unwrap_or_default().spec.containers.0;
+    let requests = containers.iter().filter_map(|one| millicpus(&one.resources.requests.cpu));
+    let thousandths = requests.fold(0, u64::saturating_add);
     let vcpus = u32::try_from(thousandths.div_ceil(1000).max(1)).unwrap_or(u32::MAX);
     Ok(Asked { vcpus, nodes })
 }
@@ -186,6 +212,10 @@ mod tests {
             |count: usize| format!("{{\"NodeNames\":[{}\"a\"]}}", "\"a\",".repeat(count - 1));
         assert_eq!(names(&body(MAX_CANDIDATES)).len(), MAX_CANDIDATES);
         let error = parse(body(MAX_CANDIDATES + 1).as_bytes()).unwrap_err();
+        assert!(error.contains("expected a list of at most 20000"), "{error}");
+        let containers = vec![json!({}); MAX_CANDIDATES + 1];
+        let body = json!({"Pod": {"spec": {"containers": containers}}, "NodeNames": []});
+        let error = parse(body.to_string().as_bytes()).unwrap_err();
         assert!(error.contains("expected a list of at most 20000"), "{error}");
     }
 

@@ -60,7 +60,8 @@ fn two_thousand_nodes_take_less_than_what_is_requested() {
     assert!(resident < MEMORY_REQUEST, "{} MiB", mebibytes(resident));
 
     // Four of the largest bodies at once, and more that wait.
-    let longest = format!("{{\"NodeNames\":[],\"Pod\":\"{}\"}}", "x".repeat(4_000_000));
+    let longest =
+        format!("{{\"NodeNames\":[],\"Pod\":{{\"status\":\"{}\"}}}}", "x".repeat(4_000_000));
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert_eq!(post(bridge, "/prioritize", &longest).status, 200));
