@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::Prefix;
 use jiff::Timestamp;
-use psi_agent_contract::Prefix;
 
 use crate::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 

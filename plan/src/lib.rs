@@ -11,5 +11,7 @@ mod proposal;
 mod vms;
 mod waiting;
 
+pub use psi_agent_contract as contract;
+
 pub use moves::{Movable, Move, Node, Rules, plan};
 pub use proposal::{LeftOut, Limits, Load, Proposal, ProposedMove, propose};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contract::{Basis, Freshness, Key, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
-use psi_agent_contract::{Basis, Freshness, Key, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 
 use crate::cluster::{Cluster, ClusterNode, SCHEDULABLE, is_within};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::{Candidate, NodeDemand};
 use jiff::Timestamp;
-use psi_agent_contract::{Candidate, NodeDemand};
 
 use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};

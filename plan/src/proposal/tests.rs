@@ -4,6 +4,9 @@ use crate::constraints::{NodeSelectorTerm, Requirement, Taint};
 
 const LIMITS: Limits = Limits { most_active: 2, moves_per_hour: 10 };
 
+type Change = fn(&mut Cluster);
+type ChangeOfVm = fn(&mut Vm, &mut Pod);
+
 fn now() -> Timestamp {
     "2026-01-02T12:00:00Z".parse().unwrap()
 }
@@ -142,7 +145,7 @@ fn what_an_agent_publishes_is_bounded() {
 
 #[test]
 fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
-    let changes: [(&str, fn(&mut Cluster)); 14] = [
+    let changes: [(&str, Change); 14] = [
         ("score is stale: 11 min old", |it| {
             annotate(&mut it.nodes[1], &[("observed-at", "2026-01-02T11:49:00Z")]);
         }),
@@ -238,7 +241,7 @@ fn without_values_of_two_thirds_of_the_nodes_there_is_no_plan() {
 
 #[test]
 fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
-    let changes: [(&str, fn(&mut Vm, &mut Pod)); 11] = [
+    let changes: [(&str, ChangeOfVm); 11] = [
         ("started within 6 h", |_, pod| pod.created = ago(359)),
         ("started within 6 h", |_, pod| pod.created = None),
         ("migrated, or tried to, within 6 h", |vm, _| {
