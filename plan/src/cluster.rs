@@ -7,8 +7,7 @@ use jiff::Timestamp;
 
 use crate::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 
-/// Labels, annotations or node selectors.
-pub type Labels = BTreeMap<String, String>;
+pub use crate::constraints::Labels;
 
 /// Amounts by resource, in whole units: CPUs, bytes, devices.
 pub type Amounts = BTreeMap<String, f64>;

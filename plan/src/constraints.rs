@@ -1,8 +1,11 @@
 //! Constraints of pods on Nodes and on other pods, in the form of the API server.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
-use crate::cluster::Labels;
+/// Labels, annotations or node selectors.
+pub type Labels = BTreeMap<String, String>;
 
 /// A taint of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
