@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use psi_agent::client::cluster::block_on;
 use psi_agent::client::output::print;
-use psi_agent::client::{nodes, reap};
+use psi_agent::client::{nodes, plan, reap};
 use psi_agent::config::Command;
 use psi_agent::{agent, bridge, check, clock, log, once, top};
 
@@ -55,6 +55,10 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Reap { api, flags, .. } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             reap::reap(&client, prefix, flags, clock::now().timestamp(), out).await
+        })?,
+        Command::Plan { api, flags, .. } => block_on(async {
+            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            plan::plan(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
         Command::Bridge(config) => bridge::bridge(config)?,
         Command::Completions { shell } => {

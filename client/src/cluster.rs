@@ -4,13 +4,16 @@ pub mod call;
 mod client;
 mod labels;
 pub mod list_items;
+mod migrations;
 mod nodes;
 mod pods;
 mod reviews;
+mod streamed_list;
 mod watch;
 
 pub use client::{ApiClient, OwnNode, block_on};
 pub use labels::PodName;
+pub use migrations::Listed;
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata};
 pub use reviews::Review;
 pub use watch::WatchEvent;

@@ -1,9 +1,9 @@
-//! The flags of `nodes` and `reap`, with their help.
+//! The flags of `nodes`, `reap` and `plan`, with their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -59,6 +59,48 @@ pub struct ReapFlags {
     /// For agents with --mark-candidate. It needs the right to list and patch pods.
     #[arg(long, help_heading = "Nodes")]
     pub candidates: bool,
+}
+
+/// What `plan` prints and does.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct PlanFlags {
+    /// Form of the plan
+    #[arg(short, long, value_enum, default_value_t = PlanOutput::Table, help_heading = "Plan")]
+    pub output: PlanOutput,
+    /// Creation of the plan's migrations, after a question
+    #[arg(long, help_heading = "Plan")]
+    pub apply: bool,
+    /// Creation of the migrations without a question
+    #[arg(long, requires = "apply", help_heading = "Plan")]
+    pub yes: bool,
+    /// Most migrations of plans at the same time
+    #[arg(
+        long,
+        env = "PSI_AGENT_MOST_ACTIVE",
+        value_name = "MIGRATIONS",
+        default_value_t = 2,
+        help_heading = "Plan"
+    )]
+    pub most_active: usize,
+    /// Most migrations of plans that begin within an hour
+    #[arg(
+        long,
+        env = "PSI_AGENT_MOVES_PER_HOUR",
+        value_name = "MIGRATIONS",
+        default_value_t = 10,
+        help_heading = "Plan"
+    )]
+    pub moves_per_hour: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlanOutput {
+    /// A table of moves, with the reasons why other VMs and nodes are left out
+    Table,
+    /// The same as JSON
+    Json,
+    /// The migrations as manifests
+    Yaml,
 }
 
 /// Parses a duration such as `90s`, `5m` or `1h30m`, which must be longer than 0.

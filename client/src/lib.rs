@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod flags;
 pub mod nodes;
 pub mod output;
+pub mod plan;
 pub mod pod;
 pub mod reap;
 pub mod resource;

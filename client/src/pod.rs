@@ -124,6 +124,11 @@ fn thousandths_of_text(text: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * scale)
 }
 
+/// A quantity in whole units; `None` if it is not one.
+pub(crate) fn whole_units(quantity: &Value) -> Option<f64> {
+    Some(thousandths(quantity)? / 1e3)
+}
+
 /// Rounded up, as Kubernetes does; `None` outside 0 to 10^15.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
 fn rounded(number: f64) -> Option<u64> {

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
-use psi_agent_client::flags::{PrefixFlag, ReapFlags, StaleAfter};
+use psi_agent_client::flags::{PlanFlags, PrefixFlag, ReapFlags, StaleAfter};
 use psi_agent_client::top::show;
-use psi_agent_client::{nodes, reap};
+use psi_agent_client::{nodes, plan, reap};
 
 use agent_pod::AgentPod;
 
@@ -55,6 +55,17 @@ enum Command {
         #[arg(short, long, value_name = "NAME")]
         namespace: Option<String>,
     },
+    /// Propose moves of VMs from contended nodes to nodes with headroom
+    ///
+    /// Reads Nodes, pods, and KubeVirt's VMs and migrations. Creates migrations only with --apply.
+    /// GAIN: CPUs' worth of waiting that would end on both nodes together. DEMAND: CPUs that the VM, or
+    /// all of the node, would use without waiting, averaged over 30 min, before and after the move.
+    Plan {
+        #[command(flatten)]
+        prefix: PrefixFlag,
+        #[command(flatten)]
+        flags: PlanFlags,
+    },
     /// Remove stale published scores from Nodes
     Reap {
         #[command(flatten)]
@@ -88,6 +99,9 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
             drop(out);
             let mut agent = AgentPod::new(api, node, namespace);
             show(async || agent.next().await).await
+        }
+        Command::Plan { prefix: PrefixFlag { prefix }, flags } => {
+            plan::plan(&api, &prefix, &flags, now, &mut out).await
         }
         Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
             reap::reap(&api, &prefix, &flags, now, &mut out).await

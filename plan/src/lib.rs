@@ -2,7 +2,16 @@
 //! nodes publish, and which VMs may move where. Pure; `docs/plan.md` explains it.
 #![warn(missing_docs)]
 
+pub mod cluster;
+pub mod constraints;
+mod fit;
 mod moves;
+mod nodes;
+mod proposal;
+mod vms;
 mod waiting;
 
+pub use psi_agent_contract as contract;
+
 pub use moves::{Movable, Move, Node, Rules, plan};
+pub use proposal::{LeftOut, Limits, Load, Proposal, ProposedMove, propose};

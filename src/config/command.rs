@@ -13,7 +13,7 @@ use super::flags::{
 };
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
-use crate::client::flags::{ApiFlags, ReapFlags, StaleAfter};
+use crate::client::flags::{ApiFlags, PlanFlags, ReapFlags, StaleAfter};
 use crate::serve::authorization::{AccessRules, Page};
 use crate::serve::tls::CertificateFiles;
 
@@ -66,6 +66,19 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: ReapFlags,
+        #[command(flatten)]
+        log: LogConfig,
+    },
+    /// Propose moves of VMs from contended nodes to nodes with headroom
+    ///
+    /// Reads Nodes, pods, and KubeVirt's VMs and migrations. Creates migrations only with --apply.
+    /// GAIN: CPUs' worth of waiting that would end on both nodes together. DEMAND: CPUs that the VM, or
+    /// all of the node, would use without waiting, averaged over 30 min, before and after the move.
+    Plan {
+        #[command(flatten)]
+        api: ApiFlags,
+        #[command(flatten)]
+        flags: PlanFlags,
         #[command(flatten)]
         log: LogConfig,
     },
@@ -193,7 +206,9 @@ impl Command {
             Command::Once(config) => Some(config.log),
             Command::Top(config) => Some(config.log),
             Command::Check(config) => Some(config.log),
-            Command::Nodes { log, .. } | Command::Reap { log, .. } => Some(*log),
+            Command::Nodes { log, .. } | Command::Reap { log, .. } | Command::Plan { log, .. } => {
+                Some(*log)
+            }
             Command::Bridge(config) => Some(config.log),
             Command::Completions { .. } | Command::Man { .. } => None,
         }

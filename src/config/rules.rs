@@ -17,7 +17,10 @@ pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
         Command::Once(OnceConfig { source, .. })
         | Command::Top(TopConfig { source, .. })
         | Command::Check(CheckConfig { source, .. }) => check_source(source, in_cluster),
-        Command::Bridge(_) | Command::Nodes { .. } | Command::Reap { .. } => Ok(()),
+        Command::Bridge(_)
+        | Command::Nodes { .. }
+        | Command::Reap { .. }
+        | Command::Plan { .. } => Ok(()),
         Command::Completions { .. } | Command::Man { .. } => Ok(()),
     }
 }

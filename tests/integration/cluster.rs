@@ -28,6 +28,7 @@ mod nodes_and_reap;
 mod openshift_descheduler;
 mod operator;
 mod page;
+mod plan;
 mod publishing;
 mod real_node;
 mod release;

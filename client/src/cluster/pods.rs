@@ -1,10 +1,6 @@
 //! The pods of one node. They are parsed into a small type: whole pods would double the agent's
 //! memory, and a metadata-only watch has no container IDs.
 
-use std::io::ErrorKind;
-use std::pin::pin;
-
-use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use kube::Client;
@@ -14,9 +10,8 @@ use kube::runtime::watcher::Error;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::call::LONGEST_OBJECT;
 use super::client::OwnNode;
-use super::list_items::ListItems;
+use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
 use crate::pod::{Metadata, Pod};
 
@@ -126,23 +121,11 @@ impl<S: FnMut(String)> PodWatch<S> {
     /// Lists the pods as they are in the API server's cache.
     async fn list(&mut self) -> kube::Result<Vec<Pod>> {
         let params = ListParams::default().fields(&self.selector).match_any();
-        let request = Request::new(PODS).list(&params).map_err(kube::Error::BuildRequest)?;
-        let mut body = pin!(self.client.request_stream(request).await?);
-        let (mut items, mut pods) = (ListItems::default(), Vec::new());
-        loop {
-            let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
-            if bytes.is_empty() {
-                break;
-            }
-            items.push(bytes, |item| pods.extend(self.decode(item)));
-            let length = bytes.len();
-            body.as_mut().consume(length);
-            if items.buffered() > LONGEST_OBJECT {
-                return Err(kube::Error::ReadEvents(ErrorKind::FileTooLarge.into()));
-            }
-        }
-        let list: WithMetadata =
-            serde_json::from_slice(items.rest()).map_err(kube::Error::SerdeError)?;
+        let client = self.client.clone();
+        let mut pods = Vec::new();
+        let rest = streamed_list(&client, PODS, &params, |item| pods.extend(self.decode(item)));
+        let rest = rest.await?;
+        let list: WithMetadata = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
         self.version = list.metadata.resource_version;
         Ok(pods)
     }

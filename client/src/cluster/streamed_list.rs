@@ -1,0 +1,35 @@
+//! A list whose items are reduced one by one while it arrives.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+
+use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
+use kube::Client;
+use kube::api::{ListParams, Request};
+
+use super::call::LONGEST_OBJECT;
+use super::list_items::ListItems;
+
+/// Passes each item of a list to `on_item`. Returns the list without its items.
+pub(super) async fn streamed_list(
+    client: &Client,
+    path: &str,
+    params: &ListParams,
+    mut on_item: impl FnMut(&[u8]),
+) -> kube::Result<Vec<u8>> {
+    let request = Request::new(path).list(params).map_err(kube::Error::BuildRequest)?;
+    let mut body = pin!(client.request_stream(request).await?);
+    let mut items = ListItems::default();
+    loop {
+        let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
+        if bytes.is_empty() {
+            return Ok(items.rest().to_vec());
+        }
+        items.push(bytes, &mut on_item);
+        let length = bytes.len();
+        body.as_mut().consume(length);
+        if items.buffered() > LONGEST_OBJECT {
+            return Err(kube::Error::ReadEvents(ErrorKind::FileTooLarge.into()));
+        }
+    }
+}

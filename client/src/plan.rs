@@ -1,0 +1,82 @@
+//! `psi-agent plan`: which VM to move from which node to which, and what stands in the way of others.
+
+mod objects;
+mod report;
+
+use std::io::{IsTerminal, Write, stdin};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use psi_agent_plan::cluster::Cluster;
+use psi_agent_plan::{Limits, Proposal, Rules, propose};
+
+use crate::cluster::{ApiClient, Listed};
+use crate::contract::Prefix;
+use crate::flags::{PlanFlags, PlanOutput};
+use crate::output::print;
+
+/// Prints a plan, and creates its migrations if that is wanted.
+pub async fn plan(
+    api: &ApiClient,
+    prefix: &Prefix,
+    flags: &PlanFlags,
+    now: Timestamp,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let limits = Limits { most_active: flags.most_active, moves_per_hour: flags.moves_per_hour };
+    let cluster = read(api, prefix).await?;
+    let proposal = propose(&cluster, &Rules::default(), &limits, now);
+    let text = match flags.output {
+        PlanOutput::Table => report::table(&proposal),
+        PlanOutput::Json => report::json(&proposal),
+        PlanOutput::Yaml => report::manifests(&proposal, prefix, now),
+    };
+    print(text, out).context("cannot write the plan")?;
+    if flags.apply && !proposal.moves.is_empty() {
+        apply(api, prefix, flags.yes, &proposal, now, out).await?;
+    }
+    Ok(())
+}
+
+async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Cluster> {
+    Ok(Cluster {
+        prefix: prefix.clone(),
+        // First: a migration that ends during the reads still counts as active.
+        migrations: api.list_all(Listed::Migrations, |one| objects::migration(one, prefix)).await?,
+        vms: api.list_all(Listed::Vms, objects::vm).await?,
+        nodes: api.list_all(Listed::Nodes, |one| objects::node(one, prefix)).await?,
+        pods: api.list_all(Listed::Pods, objects::pod).await?,
+    })
+}
+
+async fn apply(
+    api: &ApiClient,
+    prefix: &Prefix,
+    is_confirmed: bool,
+    proposal: &Proposal,
+    now: Timestamp,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let count = proposal.moves.len();
+    if !is_confirmed {
+        if !stdin().is_terminal() {
+            bail!("--apply asks before it creates migrations: run it in a terminal, or set --yes");
+        }
+        print(format!("Create migrations of {count} VMs? [y/N] "), out)
+            .context("cannot write the question")?;
+        let mut answer = String::new();
+        stdin().read_line(&mut answer).context("cannot read the answer")?;
+        if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+            return print("No migration created\n", out).context("cannot write the outcome");
+        }
+    }
+    for one in &proposal.moves {
+        let migration = report::manifest(one, prefix, now);
+        api.create_migration(&one.namespace, &migration).await.with_context(|| {
+            format!("cannot create a migration of VM {}/{}", one.namespace, one.name)
+        })?;
+        let line = format!("{}/{}: migration to {} created\n", one.namespace, one.name, one.target);
+        print(line, out).context("cannot write the outcome")?;
+    }
+    Ok(())
+}

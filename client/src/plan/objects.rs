@@ -1,0 +1,276 @@
+//! Objects as the API server sends them, reduced to what a plan needs.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use psi_agent_plan::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, Pod, Vm};
+use psi_agent_plan::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use crate::contract::Prefix;
+use crate::pod::{key, whole_units};
+
+/// Annotation of a migration that KubeVirt created for an eviction: the Node.
+const EVACUATION: &str = "kubevirt.io/evacuationMigration";
+/// Names of such migrations begin so.
+const EVACUATION_NAME: &str = "kubevirt-evacuation-";
+
+/// The key of the label of migrations that a plan created.
+pub(super) fn own_label(prefix: &Prefix) -> String {
+    format!("{prefix}/planner")
+}
+
+macro_rules! objects {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        pub(super) struct $name { $($(#[$field_meta])* $field: $type,)* }
+    )*};
+}
+
+type Quantities = BTreeMap<String, Value>;
+
+objects! {
+    Metadata {
+        name: String,
+        namespace: String,
+        uid: String,
+        labels: Labels,
+        annotations: Labels,
+        creation_timestamp: String,
+        owner_references: Vec<Owner>,
+    }
+    Owner { kind: String, uid: String, }
+    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, }
+
+    NodeObject { metadata: Metadata, spec: NodeSpec, status: NodeStatus, }
+    NodeSpec { taints: Vec<Taint>, unschedulable: bool, }
+    NodeStatus { capacity: Quantities, allocatable: Quantities, conditions: Vec<Condition>, }
+
+    PodObject { metadata: Metadata, spec: PodSpec, status: PodStatus, }
+    PodStatus { phase: String, }
+    PodSpec {
+        node_name: Option<String>,
+        containers: Vec<Container>,
+        init_containers: Vec<Container>,
+        overhead: Quantities,
+        node_selector: Labels,
+        tolerations: Vec<Toleration>,
+        affinity: Affinity,
+        topology_spread_constraints: Vec<Spread>,
+    }
+    Container { restart_policy: String, resources: Resources, }
+    Resources { requests: Quantities, limits: Quantities, }
+    Spread { when_unsatisfiable: String, }
+    Affinity { node_affinity: NodeAffinity, pod_affinity: PodAffinity, pod_anti_affinity: PodAffinity, }
+    NodeAffinity {
+        #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+        required: Option<NodeSelector>,
+    }
+    NodeSelector { node_selector_terms: Vec<NodeSelectorTerm>, }
+    PodAffinity {
+        #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+        required: Vec<PodTerm>,
+    }
+
+    VmObject { metadata: Metadata, spec: VmSpec, status: VmStatus, }
+    VmSpec { eviction_strategy: Option<String>, node_selector: Labels, domain: Domain, }
+    Domain { cpu: Option<Cpu>, memory: Memory, devices: Devices, resources: Resources, }
+    Cpu {
+        cores: u32,
+        sockets: u32,
+        threads: u32,
+        model: String,
+        dedicated_cpu_placement: bool,
+    }
+    Memory { hugepages: Option<IgnoredAny>, }
+    Devices { host_devices: Vec<IgnoredAny>, gpus: Vec<IgnoredAny>, interfaces: Vec<Interface>, }
+    Interface { sriov: Option<IgnoredAny>, }
+    VmStatus {
+        node_name: String,
+        conditions: Vec<Condition>,
+        migration_state: Option<MigrationState>,
+        evacuation_node_name: Option<String>,
+        migration_method: String,
+        #[serde(rename = "currentCPUTopology")] topology: Option<Cpu>,
+    }
+    MigrationState {
+        start_timestamp: String,
+        end_timestamp: String,
+        completed: bool,
+        failed: bool,
+        source_node: Option<String>,
+        target_node: Option<String>,
+    }
+
+    MigrationObject { metadata: Metadata, spec: MigrationSpec, status: MigrationStatus, }
+    MigrationSpec { vmi_name: String, }
+    MigrationStatus {
+        phase: String,
+        migration_state: MigrationState,
+        phase_transition_timestamps: Vec<Transition>,
+    }
+    Transition { phase: String, phase_transition_timestamp: String, }
+}
+
+/// Without this prefix's annotations a Node is as one without an agent.
+pub(super) fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
+    let NodeObject { metadata: Metadata { name, labels, mut annotations, .. }, spec, status } =
+        object;
+    annotations.retain(|key, _| prefix.owns(key));
+    ClusterNode {
+        name,
+        labels,
+        annotations,
+        taints: spec.taints,
+        is_cordoned: spec.unschedulable,
+        is_ready: status.conditions.iter().any(|one| one.kind == "Ready" && one.status == "True"),
+        cpus: status.capacity.get("cpu").and_then(whole_units).unwrap_or_default(),
+        // Of an unknown amount, nothing is free.
+        allocatable: amounts(&status.allocatable, 0.0),
+    }
+}
+
+pub(super) fn pod(object: PodObject) -> Pod {
+    let PodObject { metadata, spec, status } = object;
+    let owner = metadata.owner_references.into_iter();
+    let vm =
+        owner.filter(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid).next();
+    let requests = requests(&spec);
+    let spreads = spec.topology_spread_constraints;
+    let Affinity { node_affinity, pod_affinity, pod_anti_affinity } = spec.affinity;
+    Pod {
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        node: spec.node_name,
+        vm,
+        migration: metadata.labels.get(key::MIGRATION).cloned(),
+        created: metadata.creation_timestamp.parse().ok(),
+        phase: status.phase,
+        requests,
+        node_selector: spec.node_selector,
+        node_affinity: node_affinity.required.map(|selector| selector.node_selector_terms),
+        tolerations: spec.tolerations,
+        anti_affinity: pod_anti_affinity.required,
+        requires_other_pods: !pod_affinity.required.is_empty()
+            || spreads.iter().any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
+        prefers_no_eviction: metadata.annotations.contains_key(key::PREFER_NO_EVICTION),
+        labels: metadata.labels,
+    }
+}
+
+/// Containers and side-cars together, or one init container beside the side-cars if that is more.
+fn requests(spec: &PodSpec) -> Amounts {
+    let of = |container: &Container| amounts(&container.resources.requests, f64::INFINITY);
+    let mut all = Amounts::new();
+    let add = |to: &mut Amounts, more: Amounts| {
+        for (resource, amount) in more {
+            *to.entry(resource).or_default() += amount;
+        }
+    };
+    let (side_cars, others): (Vec<&Container>, Vec<&Container>) =
+        spec.init_containers.iter().partition(|one| one.restart_policy == "Always");
+    let mut beside = Amounts::new();
+    side_cars.into_iter().for_each(|one| add(&mut beside, of(one)));
+    spec.containers.iter().for_each(|one| add(&mut all, of(one)));
+    add(&mut all, beside.clone());
+    for init in others {
+        let mut at_start = beside.clone();
+        add(&mut at_start, of(init));
+        for (resource, amount) in at_start {
+            let most = all.entry(resource).or_default();
+            *most = most.max(amount);
+        }
+    }
+    add(&mut all, amounts(&spec.overhead, f64::INFINITY));
+    all
+}
+
+fn amounts(quantities: &Quantities, unknown: f64) -> Amounts {
+    let amount = |quantity: &Value| whole_units(quantity).unwrap_or(unknown);
+    quantities.iter().map(|(name, quantity)| (name.clone(), amount(quantity))).collect()
+}
+
+pub(super) fn vm(object: VmObject) -> Vm {
+    let VmObject { metadata, spec, status } = object;
+    let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
+    let live_migratable = match migratable {
+        Some(one) if one.status == "True" => Ok(()),
+        Some(one) => Err(one.reason.clone()),
+        None => Err("condition LiveMigratable is missing".into()),
+    };
+    let Domain { cpu, memory, devices, resources } = spec.domain;
+    let ties = [
+        (cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement), "dedicated CPUs"),
+        (memory.hugepages.is_some(), "huge pages"),
+        (devices.interfaces.iter().any(|one| one.sriov.is_some()), "SR-IOV interfaces"),
+        (!devices.host_devices.is_empty(), "host devices"),
+        (!devices.gpus.is_empty(), "GPUs"),
+        (status.migration_method == "BlockMigration", "local volumes"),
+    ];
+    let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
+    let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);
+    let topology = status.topology.as_ref().or(cpu.as_ref());
+    Vm {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        node: status.node_name,
+        vcpus: topology.and_then(Cpu::count).unwrap_or(requested),
+        live_migratable,
+        eviction_strategy: spec.eviction_strategy,
+        node_selector: spec.node_selector,
+        has_host_model: cpu.is_some_and(|cpu| cpu.model == "host-model"),
+        tied_by: ties.into_iter().find(|(applies, _)| *applies).map(|(_, tie)| tie),
+        migration: status.migration_state.map(|state| LatestMigration {
+            ended: state.ended(),
+            source: state.source_node.unwrap_or_default(),
+            target: state.target_node.unwrap_or_default(),
+        }),
+        evacuated_from: status.evacuation_node_name.filter(|name| !name.is_empty()),
+    }
+}
+
+impl Cpu {
+    /// Number of vCPUs; `None` if the VM sets none.
+    fn count(&self) -> Option<f64> {
+        let Self { cores, sockets, threads, .. } = *self;
+        let is_set = cores.max(sockets).max(threads) > 0;
+        is_set.then(|| [cores, sockets, threads].map(|one| f64::from(one.max(1))).iter().product())
+    }
+}
+
+impl MigrationState {
+    /// `None` while the migration is active.
+    fn ended(&self) -> Option<Timestamp> {
+        let is_over = self.completed || self.failed;
+        let start = || self.start_timestamp.parse().ok().filter(|_| is_over);
+        self.end_timestamp.parse().ok().or_else(start)
+    }
+}
+
+pub(super) fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
+    let MigrationObject { metadata, spec, status } = object;
+    let evacuated = metadata.annotations.get(EVACUATION);
+    let last = status.phase_transition_timestamps.iter().rfind(|one| one.phase == status.phase);
+    let last = last.and_then(|one| one.phase_transition_timestamp.parse().ok());
+    Migration {
+        is_own: metadata.labels.get(&own_label(prefix)).is_some_and(|value| value == "true"),
+        is_evacuation: evacuated.is_some() || metadata.name.starts_with(EVACUATION_NAME),
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        vm: spec.vmi_name,
+        created: metadata.creation_timestamp.parse().ok(),
+        ended: status.migration_state.ended().or(last),
+        source: status.migration_state.source_node.or(evacuated.cloned()),
+        target: status.migration_state.target_node,
+        phase: status.phase,
+    }
+}
+
+#[cfg(test)]
+mod tests;

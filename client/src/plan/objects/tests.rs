@@ -1,0 +1,141 @@
+use serde_json::json;
+
+use super::*;
+
+fn parse<T: for<'de> Deserialize<'de>>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn at(text: &str) -> Option<Timestamp> {
+    Some(text.parse().unwrap())
+}
+
+#[test]
+fn a_node_keeps_the_annotations_of_the_prefix() {
+    let node = node(
+        parse(json!({
+            "metadata": {"name": "a", "labels": {"x": "y"},
+                "annotations": {"psi-agent.io/score": "5", "other": "1"}},
+            "spec": {"unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule"}]},
+            "status": {
+                "capacity": {"cpu": "8"}, "allocatable": {"cpu": "7500m", "memory": "1Gi", "x": "?"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        })),
+        &Prefix::default(),
+    );
+    assert_eq!(node.annotations.keys().collect::<Vec<_>>(), ["psi-agent.io/score"]);
+    assert!(node.is_cordoned && node.is_ready && node.taints[0].key == "k");
+    assert_eq!((node.cpus, node.allocatable["cpu"], node.allocatable["x"]), (8.0, 7.5, 0.0));
+    assert_eq!(node.allocatable["memory"], f64::from(1 << 30));
+}
+
+#[test]
+fn a_pod_requests_what_its_containers_need_together_or_its_start() {
+    let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+    let side_car = json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}});
+    let cpu = |containers: Value, init: Value| {
+        let spec =
+            json!({"containers": containers, "initContainers": init, "overhead": {"cpu": "250m"}});
+        pod(parse(json!({ "spec": spec }))).requests["cpu"]
+    };
+    assert_eq!(cpu(json!([container("2"), container("500m")]), json!([])), 2.75);
+    assert_eq!(cpu(json!([container("2")]), json!([side_car, container("500m")])), 3.25);
+    assert_eq!(cpu(json!([container("2")]), json!([side_car, container("4")])), 5.25);
+    assert_eq!(cpu(json!([container("?")]), json!([])), f64::INFINITY);
+}
+
+#[test]
+fn a_pod_keeps_its_vm_and_its_constraints() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "Exists"}]});
+    let object = json!({
+        "metadata": {
+            "uid": "p", "creationTimestamp": "2026-01-02T03:04:05Z",
+            "labels": {"kubevirt.io/migrationJobUID": "m"},
+            "annotations": {"descheduler.alpha.kubernetes.io/prefer-no-eviction": ""},
+            "ownerReferences": [{"kind": "VirtualMachineInstance", "uid": "v"}],
+        },
+        "spec": {
+            "nodeName": "a",
+            "affinity": {
+                "nodeAffinity": {required: {"nodeSelectorTerms": [term]}},
+                "podAntiAffinity": {required: [{"topologyKey": "zone", "labelSelector": {}}]},
+            },
+        },
+        "status": {"phase": "Running"},
+    });
+    let found = pod(parse(object.clone()));
+    assert_eq!((found.vm.as_deref(), found.migration.as_deref()), (Some("v"), Some("m")));
+    assert_eq!((found.node.as_deref(), found.created), (Some("a"), at("2026-01-02T03:04:05Z")));
+    assert_eq!(found.node_affinity.unwrap()[0].match_expressions[0].key, "k");
+    assert_eq!(found.anti_affinity[0].topology_key, "zone");
+    assert!(found.prefers_no_eviction && !found.requires_other_pods);
+    for (path, value) in [
+        ("affinity", json!({"podAffinity": {required: [{"topologyKey": "zone"}]}})),
+        ("topologySpreadConstraints", json!([{"whenUnsatisfiable": "DoNotSchedule"}])),
+    ] {
+        let mut changed = object.clone();
+        changed["spec"][path] = value;
+        assert!(pod(parse(changed)).requires_other_pods, "{path}");
+    }
+}
+
+#[test]
+fn a_vm_is_tied_by_hardware_and_local_volumes() {
+    let with = |domain: Value, status: Value| {
+        let object = json!({"spec": {"domain": domain}, "status": status});
+        vm(parse(object))
+    };
+    let none = || json!({});
+    for (domain, status, tie) in [
+        (json!({"cpu": {"dedicatedCpuPlacement": true}}), none(), "dedicated CPUs"),
+        (json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), none(), "huge pages"),
+        (json!({"devices": {"interfaces": [{"sriov": {}}]}}), none(), "SR-IOV interfaces"),
+        (json!({"devices": {"hostDevices": [{"name": "x"}]}}), none(), "host devices"),
+        (json!({"devices": {"gpus": [{"name": "x"}]}}), none(), "GPUs"),
+        (none(), json!({"migrationMethod": "BlockMigration"}), "local volumes"),
+    ] {
+        assert_eq!(with(domain, status).tied_by, Some(tie));
+    }
+    let plain = with(json!({"devices": {"interfaces": [{"masquerade": {}}]}}), none());
+    assert_eq!((plain.tied_by, plain.vcpus), (None, 1.0));
+    let vcpus = |domain: Value, status: Value| with(domain, status).vcpus;
+    assert_eq!(vcpus(json!({"cpu": {"cores": 2, "sockets": 3}}), none()), 6.0);
+    assert_eq!(vcpus(json!({"resources": {"requests": {"cpu": "1500m"}}}), none()), 2.0);
+    let plugged = json!({"currentCPUTopology": {"cores": 1, "sockets": 8, "threads": 1}});
+    assert_eq!(vcpus(json!({"cpu": {"cores": 2}}), plugged), 8.0);
+}
+
+#[test]
+fn a_migration_state_without_an_end_is_active() {
+    let with = |status: Value| vm(parse(json!({ "status": status })));
+    assert_eq!(with(json!({})).live_migratable, Err("condition LiveMigratable is missing".into()));
+    let disks = json!({"type": "LiveMigratable", "status": "False", "reason": "Disks"});
+    assert_eq!(with(json!({"conditions": [disks]})).live_migratable, Err("Disks".into()));
+    let state = |state: Value| with(json!({ "migrationState": state })).migration.unwrap();
+    let start = "2026-01-02T03:04:05Z";
+    assert_eq!(state(json!({"startTimestamp": start, "targetNode": "b"})).ended, None);
+    assert_eq!(state(json!({"startTimestamp": start, "failed": true})).ended, at(start));
+    assert_eq!(state(json!({"endTimestamp": start, "targetNode": "b"})).target, "b");
+}
+
+#[test]
+fn a_migration_belongs_to_a_plan_or_to_an_evacuation() {
+    let with = |object: Value| migration(parse(object), &Prefix::default());
+    let own = with(json!({
+        "metadata": {"name": "psi-agent-a-1", "labels": {"psi-agent.io/planner": "true"}},
+        "spec": {"vmiName": "a"},
+        "status": {"phase": "Failed", "phaseTransitionTimestamps": [
+            {"phase": "Pending", "phaseTransitionTimestamp": "2026-01-02T03:04:05Z"},
+            {"phase": "Failed", "phaseTransitionTimestamp": "2026-01-02T03:05:05Z"},
+        ]},
+    }));
+    assert!(own.is_own && !own.is_evacuation && own.vm == "a");
+    assert_eq!(own.ended, at("2026-01-02T03:05:05Z"));
+    let annotations = json!({"kubevirt.io/evacuationMigration": "node-a"});
+    let evacuation = with(json!({"metadata": {"name": "x", "annotations": annotations}}));
+    assert!(evacuation.is_evacuation && !evacuation.is_own);
+    assert_eq!(evacuation.source.as_deref(), Some("node-a"));
+    assert!(with(json!({"metadata": {"name": "kubevirt-evacuation-7"}})).is_evacuation);
+}

@@ -1,0 +1,124 @@
+//! A plan as a table, as JSON, and as the manifests of its migrations.
+
+use jiff::Timestamp;
+use psi_agent_plan::{LeftOut, Load, Proposal, ProposedMove};
+use serde_json::{Value, json};
+
+use super::objects::own_label;
+use crate::contract::Prefix;
+
+/// Characters of a VM's name in the name of its migration.
+const NAME: usize = 40;
+
+const HEADER: [&str; 7] =
+    ["VM", "FROM", "TO", "GAIN", "VM DEMAND", "FROM DEMAND/CPUS", "TO DEMAND/CPUS"];
+
+pub(super) fn table(proposal: &Proposal) -> String {
+    let load = |load: &Load| format!("{:.1} -> {:.1} / {}", load.before, load.after, load.cpus);
+    let mut rows = vec![HEADER.map(str::to_owned)];
+    rows.extend(proposal.moves.iter().map(|one| {
+        [
+            format!("{}/{}", one.namespace, one.name),
+            one.source.clone(),
+            one.target.clone(),
+            format!("{:.1}", one.gain),
+            format!("{:.1}", one.demand),
+            load(&one.source_load),
+            load(&one.target_load),
+        ]
+    }));
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
+    let line = |row: &[String; 7]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("   ").trim_end())
+    };
+    let mut text = match &proposal.none_because {
+        Some(reason) => format!("No moves: {reason}\n"),
+        None => rows.iter().map(line).collect(),
+    };
+    for (title, left_out) in [("VMs that stay", &proposal.vms), ("Nodes", &proposal.nodes)] {
+        if !left_out.is_empty() {
+            text += &format!("\n{title}:\n");
+        }
+        for LeftOut { name, reason } in left_out {
+            text += &format!("  {name}: {reason}\n");
+        }
+    }
+    text
+}
+
+pub(super) fn json(proposal: &Proposal) -> String {
+    let load = |load: &Load| json!({"before": load.before, "after": load.after, "cpus": load.cpus});
+    let one = |one: &ProposedMove| {
+        json!({
+            "namespace": one.namespace, "vm": one.name, "source": one.source, "target": one.target,
+            "gain": one.gain, "demand": one.demand,
+            "sourceDemand": load(&one.source_load), "targetDemand": load(&one.target_load),
+        })
+    };
+    let left_out = |all: &[LeftOut]| {
+        let reasons = all.iter().map(|one| json!({"name": one.name, "reason": one.reason}));
+        reasons.collect::<Vec<Value>>()
+    };
+    let plan = json!({
+        "moves": proposal.moves.iter().map(one).collect::<Vec<_>>(),
+        "noMovesBecause": proposal.none_because,
+        "vms": left_out(&proposal.vms),
+        "nodes": left_out(&proposal.nodes),
+    });
+    format!("{plan:#}\n")
+}
+
+/// The migration of a move.
+pub(super) fn manifest(one: &ProposedMove, prefix: &Prefix, now: Timestamp) -> Value {
+    let short: String = one.name.chars().take(NAME).collect();
+    let short = short.trim_end_matches(['.', '-']);
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {
+            "name": format!("psi-agent-{short}-{}", now.as_second()),
+            "namespace": one.namespace,
+            "labels": {own_label(prefix): "true"},
+        },
+        "spec": {
+            "vmiName": one.name,
+            "addedNodeSelector": {psi_agent_plan::cluster::HOSTNAME: one.hostname},
+        },
+    })
+}
+
+/// The migrations of a plan in YAML; a comment if there are none.
+pub(super) fn manifests(proposal: &Proposal, prefix: &Prefix, now: Timestamp) -> String {
+    if let Some(reason) = &proposal.none_because {
+        return format!("# No moves: {reason}\n");
+    }
+    let document = |one: &ProposedMove| {
+        let mut text = format!(
+            "---\n# From {} to {}: {:.1} CPUs' worth of waiting end\n",
+            one.source, one.target, one.gain
+        );
+        write_yaml(&manifest(one, prefix, now), "", &mut text);
+        text
+    };
+    proposal.moves.iter().map(document).collect()
+}
+
+/// Objects of texts and objects. Texts are quoted, as in JSON, which is valid YAML.
+fn write_yaml(value: &Value, indent: &str, text: &mut String) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        if value.is_object() {
+            *text += &format!("{indent}{key}:\n");
+            write_yaml(value, &format!("{indent}  "), text);
+        } else {
+            *text += &format!("{indent}{key}: {value}\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! The objects of a cluster, reduced to what decides about moves.
+
+use std::collections::BTreeMap;
+
+use crate::contract::Prefix;
+use jiff::Timestamp;
+
+use crate::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
+
+pub use crate::constraints::Labels;
+
+/// Amounts by resource, in whole units: CPUs, bytes, devices.
+pub type Amounts = BTreeMap<String, f64>;
+
+/// Label of Nodes that can run VMs: `true` or `false`. KubeVirt sets it.
+pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
+
+/// Label of Nodes that `addedNodeSelector` names.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// All that a plan is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Cluster {
+    /// Prefix of the agents' keys.
+    pub prefix: Prefix,
+    /// Nodes, with and without VMs.
+    pub nodes: Vec<ClusterNode>,
+    /// VirtualMachineInstances.
+    pub vms: Vec<Vm>,
+    /// Pods of all kinds.
+    pub pods: Vec<Pod>,
+    /// VirtualMachineInstanceMigrations.
+    pub migrations: Vec<Migration>,
+}
+
+/// A Node.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterNode {
+    /// Name of the Node.
+    pub name: String,
+    /// All labels.
+    pub labels: Labels,
+    /// Annotations, at least those of the agent.
+    pub annotations: Labels,
+    /// All taints.
+    pub taints: Vec<Taint>,
+    /// Whether new pods are kept off (`spec.unschedulable`).
+    pub is_cordoned: bool,
+    /// Whether the condition Ready is True.
+    pub is_ready: bool,
+    /// CPUs of the node (`status.capacity`).
+    pub cpus: f64,
+    /// What pods may request, `pods` included.
+    pub allocatable: Amounts,
+}
+
+/// A VirtualMachineInstance.
+#[derive(Debug, Clone)]
+pub struct Vm {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, which owns its pods.
+    pub uid: String,
+    /// The Node that it runs on.
+    pub node: String,
+    /// Number of virtual CPUs.
+    pub vcpus: f64,
+    /// Why it is not live-migratable, by the condition LiveMigratable.
+    pub live_migratable: Result<(), String>,
+    /// `spec.evictionStrategy`.
+    pub eviction_strategy: Option<String>,
+    /// `spec.nodeSelector`.
+    pub node_selector: Labels,
+    /// Whether its CPU model is the one of its Node.
+    pub has_host_model: bool,
+    /// What ties it to the hardware of its Node, such as "huge pages".
+    pub tied_by: Option<&'static str>,
+    /// `status.migrationState`: the latest migration.
+    pub migration: Option<LatestMigration>,
+    /// The Node that it is evacuated from (`status.evacuationNodeName`).
+    pub evacuated_from: Option<String>,
+}
+
+/// The latest migration of a VM.
+#[derive(Debug, Clone, Default)]
+pub struct LatestMigration {
+    /// Its end; `None` while it is active.
+    pub ended: Option<Timestamp>,
+    /// The Node that the VM ran on.
+    pub source: String,
+    /// The Node that it was to run on.
+    pub target: String,
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+    /// The Node that it is bound to.
+    pub node: Option<String>,
+    /// All labels.
+    pub labels: Labels,
+    /// UID of the VirtualMachineInstance that owns it.
+    pub vm: Option<String>,
+    /// UID of the migration that it is the target of.
+    pub migration: Option<String>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// `status.phase`.
+    pub phase: String,
+    /// What it requests, overhead included.
+    pub requests: Amounts,
+    /// `spec.nodeSelector`.
+    pub node_selector: Labels,
+    /// Required node affinity; the terms are alternatives. `None` if it has none.
+    pub node_affinity: Option<Vec<NodeSelectorTerm>>,
+    /// `spec.tolerations`.
+    pub tolerations: Vec<Toleration>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<PodTerm>,
+    /// Whether it requires pod affinity or a topology spread, which a plan does not compute.
+    pub requires_other_pods: bool,
+    /// Whether its VM's owner prefers no eviction, by the descheduler's annotation.
+    pub prefers_no_eviction: bool,
+}
+
+impl Pod {
+    pub(crate) fn has_ended(&self) -> bool {
+        ["Succeeded", "Failed"].contains(&self.phase.as_str())
+    }
+
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        self.node.as_deref() == Some(node) && !self.has_ended()
+    }
+}
+
+/// A VirtualMachineInstanceMigration.
+#[derive(Debug, Clone, Default)]
+pub struct Migration {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, which the target's pod has as a label.
+    pub uid: String,
+    /// Name of the VM.
+    pub vm: String,
+    /// `status.phase`; empty at first.
+    pub phase: String,
+    /// Whether a plan of psi-agent created it, by its label.
+    pub is_own: bool,
+    /// Whether KubeVirt created it for the eviction of a pod.
+    pub is_evacuation: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When it succeeded or failed.
+    pub ended: Option<Timestamp>,
+    /// The Node that the VM ran on, once known.
+    pub source: Option<String>,
+    /// The Node that it was to run on, once known.
+    pub target: Option<String>,
+}
+
+impl Migration {
+    pub(crate) fn is_active(&self) -> bool {
+        !["Succeeded", "Failed"].contains(&self.phase.as_str())
+    }
+
+    /// Whether it does not run yet.
+    pub(crate) fn is_queued(&self) -> bool {
+        ["", "Pending", "Scheduling"].contains(&self.phase.as_str())
+    }
+
+    pub(crate) fn is_of(&self, vm: &Vm) -> bool {
+        self.namespace == vm.namespace && self.vm == vm.name
+    }
+}
+
+/// Whether a moment is at most so many seconds ago, or in the future.
+pub(crate) fn is_within(seconds: i64, moment: Option<Timestamp>, now: Timestamp) -> bool {
+    moment.is_some_and(|moment| now.as_second() - moment.as_second() <= seconds)
+}

@@ -1,0 +1,146 @@
+//! Which Nodes a VM may leave, and which it may enter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::contract::{Basis, Freshness, Key, NodeDemand, NodePressure, Prefix, STALE_AFTER};
+use jiff::Timestamp;
+
+use crate::cluster::{Cluster, ClusterNode, SCHEDULABLE, is_within};
+
+/// Seconds without moves after a migration: the averages then describe the new distribution.
+const REST: i64 = 600;
+
+/// Score and memory contention from which a Node is no target: the default of `medium`.
+const MEDIUM: u8 = 10;
+
+/// Most VMs that enter a Node in an hour. A false value of one agent attracts no more.
+const MOST_ARRIVALS: usize = 2;
+const HOUR: i64 = 3_600;
+
+/// A Node that can run VMs.
+pub(crate) struct Assessed<'a> {
+    pub(crate) node: &'a ClusterNode,
+    /// `None` if there is no value that a plan can use.
+    pub(crate) demand: Option<NodeDemand>,
+    /// Why it is neither source nor target.
+    pub(crate) left_out: Option<String>,
+    /// Why it is no target.
+    pub(crate) not_target: Option<String>,
+}
+
+/// The Nodes that can run VMs.
+pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
+    let nodes: Vec<&ClusterNode> =
+        cluster.nodes.iter().filter(|node| node.labels.contains_key(SCHEDULABLE)).collect();
+    let values: Vec<_> = nodes.iter().map(|node| value(node, &cluster.prefix, now)).collect();
+    let mut bases: BTreeMap<Basis, usize> = BTreeMap::new();
+    for (pressure, _) in values.iter().flatten() {
+        *bases.entry(pressure.basis).or_default() += 1;
+    }
+    let most = bases.into_iter().max_by_key(|(_, count)| *count).map(|(basis, _)| basis);
+    let migrating = migrating(cluster, now);
+    let assessed = nodes.into_iter().zip(values).map(|(node, value)| {
+        let value = value.and_then(|(pressure, demand)| {
+            let basis = pressure.basis;
+            if Some(basis) == most { Ok((pressure, demand)) } else { Err(format!("basis {basis}")) }
+        });
+        let is_migrating = migrating.contains(node.name.as_str());
+        let left_out = value.as_ref().err().cloned().or_else(|| closed(node, is_migrating));
+        let not_target = value.as_ref().ok().and_then(|(pressure, _)| {
+            contended(node, pressure, &cluster.prefix).or_else(|| crowded(cluster, node, now))
+        });
+        Assessed { node, demand: value.ok().map(|(_, demand)| demand), left_out, not_target }
+    });
+    assessed.collect()
+}
+
+/// What a Node's agent published, or why it is not usable.
+fn value(
+    node: &ClusterNode,
+    prefix: &Prefix,
+    now: Timestamp,
+) -> Result<(NodePressure, NodeDemand), String> {
+    if !node.is_ready {
+        return Err("not ready".into());
+    }
+    let pressure = NodePressure::from_annotations(prefix, &node.annotations);
+    let pressure = pressure.map_err(|error| error.to_string())?.ok_or("no published score")?;
+    match pressure.freshness(now, STALE_AFTER) {
+        Freshness::Fresh { .. } => {}
+        Freshness::Stale { age } => {
+            return Err(format!("score is stale: {} min old", age.as_secs() / 60));
+        }
+        Freshness::Future => return Err("score is dated in the future".into()),
+    }
+    let demand = NodeDemand::from_annotations(prefix, &node.annotations);
+    let demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;
+    Ok((pressure, demand))
+}
+
+/// Why a Node with a value takes part in no move.
+fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
+    if node.is_cordoned {
+        Some("cordoned".into())
+    } else if node.labels.get(SCHEDULABLE).is_none_or(|value| value != "true") {
+        Some(format!("not schedulable for KubeVirt: label {SCHEDULABLE} is not true"))
+    } else if node.cpus <= 0.0 {
+        Some("no CPU capacity".into())
+    } else if is_migrating {
+        Some("part of a migration now or in the last 10 min".into())
+    } else {
+        None
+    }
+}
+
+fn contended(node: &ClusterNode, pressure: &NodePressure, prefix: &Prefix) -> Option<String> {
+    let label = node.labels.get(&Key::Pressure.of(prefix));
+    let is_own = |key: &str| Key::TAINTS.iter().any(|own| own.of(prefix) == key);
+    if pressure.score >= MEDIUM {
+        return Some(format!("score {}", pressure.score));
+    }
+    match pressure.memory {
+        None => return Some("unknown memory contention".into()),
+        Some(memory) if memory >= MEDIUM => return Some(format!("memory contention {memory}")),
+        Some(_) => {}
+    }
+    let is_low = label.is_none_or(|level| level == "low")
+        && !node.taints.iter().any(|taint| is_own(&taint.key));
+    (!is_low).then(|| "level not low".into())
+}
+
+/// The pod of a VM stays on the Node that it was created for, so young pods are arrivals.
+fn crowded(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Option<String> {
+    let arrivals = cluster.pods.iter().filter(|pod| {
+        pod.vm.is_some() && pod.is_on(&node.name) && is_within(HOUR, pod.created, now)
+    });
+    let count = arrivals.count();
+    (count >= MOST_ARRIVALS).then(|| format!("{count} VMs arrived within an hour"))
+}
+
+/// Nodes with a migration now or lately.
+fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
+    let mut nodes: BTreeSet<&str> = BTreeSet::new();
+    for migration in &cluster.migrations {
+        if migration.is_active() {
+            nodes.extend(
+                cluster.vms.iter().find(|vm| migration.is_of(vm)).map(|vm| vm.node.as_str()),
+            );
+            let of_target = |uid: &String| *uid == migration.uid;
+            let pods =
+                cluster.pods.iter().filter(|pod| pod.migration.as_ref().is_some_and(of_target));
+            nodes.extend(pods.filter_map(|pod| pod.node.as_deref()));
+        }
+        if migration.is_active() || is_within(REST, migration.ended, now) {
+            nodes.extend(
+                [&migration.source, &migration.target].into_iter().flatten().map(String::as_str),
+            );
+        }
+    }
+    for vm in &cluster.vms {
+        let Some(latest) = &vm.migration else { continue };
+        if latest.ended.is_none() || is_within(REST, latest.ended, now) {
+            nodes.extend([latest.source.as_str(), latest.target.as_str()]);
+        }
+    }
+    nodes
+}

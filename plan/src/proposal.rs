@@ -1,0 +1,297 @@
+//! The moves that a cluster should make now, and what stands in the way of others.
+
+use std::collections::BTreeMap;
+
+use crate::contract::{Candidate, NodeDemand};
+use jiff::Timestamp;
+
+use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
+use crate::fit::{Constraints, Free};
+use crate::moves::{Movable, Move, Node, Rules, plan};
+use crate::nodes::{self, Assessed};
+use crate::vms;
+
+const HOUR: i64 = 3_600;
+
+/// How many moves there are at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Own migrations at the same time.
+    pub most_active: usize,
+    /// Own migrations that begin within an hour.
+    pub moves_per_hour: usize,
+}
+
+/// The demand of a node, with its CPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// CPUs that its VMs and all else would use without waiting, before the move.
+    pub before: f64,
+    /// The same after the move.
+    pub after: f64,
+    /// Number of CPUs.
+    pub cpus: f64,
+}
+
+/// A move to make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProposedMove {
+    /// Namespace of the VM.
+    pub namespace: String,
+    /// Name of the VM.
+    pub name: String,
+    /// The Node that it leaves.
+    pub source: String,
+    /// The Node that it enters.
+    pub target: String,
+    /// The target's value of the label [`HOSTNAME`].
+    pub hostname: String,
+    /// CPUs that the VM would use without waiting.
+    pub demand: f64,
+    /// CPUs' worth of waiting that end, on both nodes together.
+    pub gain: f64,
+    /// Demand of the source.
+    pub source_load: Load,
+    /// Demand of the target.
+    pub target_load: Load,
+}
+
+/// A VM or a Node without a move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Name of the Node, or namespace and name of the VM.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A plan, with explanations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Proposal {
+    /// The moves, the largest gain first.
+    pub moves: Vec<ProposedMove>,
+    /// Candidates that do not move.
+    pub vms: Vec<LeftOut>,
+    /// Nodes that are no source or no target.
+    pub nodes: Vec<LeftOut>,
+    /// Why there are no moves.
+    pub none_because: Option<String>,
+}
+
+/// A candidate that may move.
+struct Found<'a> {
+    vm: &'a Vm,
+    movable: Movable,
+    /// Why Nodes do not fit, with their number.
+    obstacles: BTreeMap<String, usize>,
+}
+
+/// The moves to make now.
+#[must_use]
+pub fn propose(cluster: &Cluster, rules: &Rules, limits: &Limits, now: Timestamp) -> Proposal {
+    let nodes = nodes::assess(cluster, now);
+    let mut proposal = Proposal::default();
+    for one in &nodes {
+        let reason = one.left_out.clone();
+        let reason = reason.or_else(|| Some(format!("no target: {}", one.not_target.as_ref()?)));
+        let name = one.node.name.clone();
+        proposal.nodes.extend(reason.map(|reason| LeftOut { name, reason }));
+    }
+    match moves(cluster, &nodes, rules, limits, now, &mut proposal.vms) {
+        Ok(moves) => proposal.moves = moves,
+        Err(reason) => proposal.none_because = Some(reason),
+    }
+    proposal
+}
+
+fn moves(
+    cluster: &Cluster,
+    nodes: &[Assessed<'_>],
+    rules: &Rules,
+    limits: &Limits,
+    now: Timestamp,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<Vec<ProposedMove>, String> {
+    let without = nodes.iter().filter(|one| one.demand.is_none()).count();
+    if nodes.is_empty() {
+        return Err("no Node can run VMs of KubeVirt".into());
+    }
+    if without * 3 > nodes.len() {
+        let all = nodes.len();
+        return Err(format!("{without} of {all} nodes have no usable value, more than a third"));
+    }
+    let allowed = allowed(cluster, limits, now)?;
+    let free = Free::of(cluster);
+    let mut found: Vec<Found<'_>> = Vec::new();
+    for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
+        let Some(demand) = &source.demand else { continue };
+        for candidate in &demand.candidates {
+            match find(cluster, nodes, at, demand, candidate, &free, now) {
+                Ok(one) => found.push(one),
+                Err(reason) => left_out.push(reason),
+            }
+        }
+    }
+    let of_nodes: Vec<Node> = nodes.iter().map(node).collect();
+    let movables: Vec<Movable> = found.iter().map(|one| one.movable.clone()).collect();
+    let rules = &Rules { most_moves: rules.most_moves.min(allowed), ..*rules };
+    let planned = plan(&of_nodes, &movables, rules);
+    for (at, one) in found.iter().enumerate() {
+        if !planned.iter().any(|planned| planned.vm == at) {
+            let reason = unplanned(one, &of_nodes, rules);
+            left_out.push(LeftOut { name: name_of(one.vm), reason });
+        }
+    }
+    if planned.is_empty() {
+        return Err(match (found.is_empty(), left_out.is_empty()) {
+            (true, true) => "no node that may lose a VM has candidates: none is contended".into(),
+            (true, false) => "no candidate may move".into(),
+            (false, _) => "no candidate has a target that gains".into(),
+        });
+    }
+    Ok(planned.iter().filter_map(|one| proposed(one, &found, nodes, &of_nodes)).collect())
+}
+
+/// The number of moves that may begin now, at least one; otherwise the reason.
+fn allowed(cluster: &Cluster, limits: &Limits, now: Timestamp) -> Result<usize, String> {
+    let migrations = &cluster.migrations;
+    let is_drained = |name: Option<&str>| {
+        cluster.nodes.iter().any(|node| Some(node.name.as_str()) == name && node.is_cordoned)
+    };
+    let evacuated = cluster
+        .vms
+        .iter()
+        .find(|vm| vm.evacuated_from.is_some() && !is_drained(vm.evacuated_from.as_deref()));
+    let evacuation = migrations.iter().find(|one| {
+        one.is_evacuation && is_within(HOUR, one.created, now) && !is_drained(one.source.as_deref())
+    });
+    let vm =
+        evacuated.map(name_of).or(evacuation.map(|one| format!("{}/{}", one.namespace, one.vm)));
+    if let Some(vm) = vm {
+        return Err(format!(
+            "{vm} was evicted within an hour from a Node that is not cordoned: a descheduler is at work"
+        ));
+    }
+    let queued = migrations.iter().filter(|one| !one.is_own && one.is_queued()).count();
+    if queued > 0 {
+        return Err(format!("{queued} other migrations wait to start"));
+    }
+    let own = || migrations.iter().filter(|one| one.is_own);
+    let active = own().filter(|one| one.is_active()).count();
+    let begun = own().filter(|one| is_within(HOUR, one.created, now)).count();
+    let left = limits.most_active.saturating_sub(active);
+    if left == 0 {
+        return Err(format!("{active} own migrations are active, the limit"));
+    }
+    match limits.moves_per_hour.saturating_sub(begun) {
+        0 => Err(format!("{begun} own migrations began within an hour, the limit")),
+        of_hour => Ok(left.min(of_hour)),
+    }
+}
+
+/// The VM of a candidate, if it may move. What the agent published is bounded by what KubeVirt knows.
+fn find<'a>(
+    cluster: &'a Cluster,
+    nodes: &[Assessed<'a>],
+    at: usize,
+    published: &NodeDemand,
+    candidate: &Candidate,
+    free: &Free<'_>,
+    now: Timestamp,
+) -> Result<Found<'a>, LeftOut> {
+    let unknown = || LeftOut {
+        name: format!("pod {}", candidate.uid),
+        reason: "no running VM of the node has this pod".into(),
+    };
+    let source = nodes.get(at).ok_or_else(unknown)?.node;
+    let is_it =
+        |pod: &&Pod| pod.uid == candidate.uid && pod.is_on(&source.name) && pod.phase == "Running";
+    let pod = cluster.pods.iter().find(is_it).ok_or_else(unknown)?;
+    let is_vm = |vm: &&Vm| pod.vm.as_deref() == Some(&vm.uid) && vm.node == source.name;
+    let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
+    let refused = |reason| LeftOut { name: name_of(vm), reason };
+    if let Some(reason) = vms::obstacle(cluster, vm, pod, now) {
+        return Err(refused(reason));
+    }
+    let constraints = Constraints::of(cluster, vm, pod, source);
+    let others = || nodes.iter().enumerate().filter(|(other, _)| *other != at);
+    if !others().any(|(_, other)| constraints.select(other.node)) {
+        return Err(refused("pinned to its node by its node selector or affinity".into()));
+    }
+    let (mut targets, mut obstacles) = (Vec::new(), BTreeMap::new());
+    for (other, target) in others() {
+        let closed = target.left_out.is_some() || target.not_target.is_some();
+        let obstacle = if closed {
+            Some("is no target".to_owned())
+        } else {
+            constraints.obstacle(target.node, free)
+        };
+        match obstacle {
+            None => targets.push(other),
+            Some(obstacle) => *obstacles.entry(obstacle).or_default() += 1,
+        }
+    }
+    let of_node = cluster.vms.iter().filter(|vm| vm.node == source.name);
+    let waiting = published.waiting.min(of_node.map(|vm| vm.vcpus).sum());
+    let demand = candidate.demand.min(vm.vcpus).min(source.cpus);
+    let relief = candidate.relief.min(demand + waiting);
+    let movable = Movable { node: at, demand, relief, memory: candidate.memory, targets };
+    Ok(Found { vm, movable, obstacles })
+}
+
+fn node(one: &Assessed<'_>) -> Node {
+    let is_source = one.left_out.is_none();
+    let demand = one.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others);
+    Node {
+        cpus: one.node.cpus,
+        demand,
+        is_source,
+        is_target: is_source && one.not_target.is_none(),
+    }
+}
+
+fn unplanned(one: &Found<'_>, nodes: &[Node], rules: &Rules) -> String {
+    if one.movable.targets.is_empty() {
+        let counts = one.obstacles.iter().map(|(what, count)| format!("{what} ({count})"));
+        return format!("no node fits: {}", counts.collect::<Vec<_>>().join(", "));
+    }
+    if plan(nodes, std::slice::from_ref(&one.movable), rules).is_empty() {
+        let (gain, share) = (rules.least_gain, rules.fullest_target * 100.0);
+        return format!(
+            "no target gains {gain:.1} CPUs on both nodes together and stays below {share:.0} % of its CPUs"
+        );
+    }
+    "a move with a larger gain comes first".into()
+}
+
+fn proposed(
+    one: &Move,
+    found: &[Found<'_>],
+    assessed: &[Assessed<'_>],
+    nodes: &[Node],
+) -> Option<ProposedMove> {
+    let Found { vm, movable, .. } = found.get(one.vm)?;
+    let name = |at: usize| Some(assessed.get(at)?.node.name.clone());
+    let load = |at: usize, added: f64| {
+        let Node { demand: before, cpus, .. } = *nodes.get(at)?;
+        Some(Load { before, after: (before + added).max(0.0), cpus })
+    };
+    Some(ProposedMove {
+        namespace: vm.namespace.clone(),
+        name: vm.name.clone(),
+        source: name(one.source)?,
+        target: name(one.target)?,
+        hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),
+        demand: movable.demand,
+        gain: one.gain,
+        source_load: load(one.source, -movable.demand)?,
+        target_load: load(one.target, movable.demand)?,
+    })
+}
+
+fn name_of(vm: &Vm) -> String {
+    format!("{}/{}", vm.namespace, vm.name)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,39 @@
+//! Which VMs may move.
+
+use jiff::Timestamp;
+
+use crate::cluster::{Cluster, Pod, Vm, is_within};
+
+/// Seconds in which a VM does not move again.
+const REST: i64 = 6 * 3_600;
+
+/// Why a VM may not move, whatever the target.
+pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, now: Timestamp) -> Option<String> {
+    let latest = vm.migration.as_ref();
+    let is_active = latest.is_some_and(|latest| latest.ended.is_none())
+        || cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm));
+    if is_active {
+        return Some("a migration is active".into());
+    }
+    if let Err(reason) = &vm.live_migratable {
+        return Some(format!("not live-migratable: {reason}"));
+    }
+    if let Some(tie) = vm.tied_by {
+        return Some(format!("it has {tie}"));
+    }
+    if let Some(strategy @ ("None" | "External")) = vm.eviction_strategy.as_deref() {
+        return Some(format!("its eviction strategy is {strategy}"));
+    }
+    if pod.prefers_no_eviction {
+        return Some("its owner prefers no eviction".into());
+    }
+    if pod.requires_other_pods {
+        return Some("it requires pod affinity or topology spread".into());
+    }
+    let (since, what) = match latest {
+        Some(latest) => (latest.ended, "migrated, or tried to,"),
+        None => (pod.created, "started"),
+    };
+    // Without a date, the pod may be new.
+    (since.is_none() || is_within(REST, since, now)).then(|| format!("it {what} within 6 h"))
+}
