@@ -68,7 +68,7 @@ impl NodeRates {
         let times = readings.cpu_times.value();
         Self {
             pressure: PerResource::by(|resource| pressure.of(resource).shares()),
-            reports: PerResource::by(|resource| pressure.of(resource).last().is_some()),
+            reports: readings.reports,
             cpus: times.map(|times| times.cpus),
             utilization: readings.cpu_share(|times| times.busy),
             steal: readings.cpu_share(|times| times.steal),

@@ -68,6 +68,7 @@ impl NodeReader {
         let (proc, readings) = (&self.proc, &mut self.readings);
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
+            *readings.reports.of_mut(resource) |= pressure.of(resource).is_some();
         }
         readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
@@ -102,8 +103,13 @@ impl NodeReader {
         }
     }
 
-    /// Reads the run delay of all tasks, or forgets it where it is not needed.
+    /// Reads the run delay of all tasks, or forgets it where it is not needed. It is a sum over CPUs that
+    /// are online: one that comes online adds its delay since boot.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
+        let times = self.readings.cpu_times.both();
+        if times.is_some_and(|(before, last)| before.cpus != last.cpus) {
+            self.readings.run_delay_ns.clear();
+        }
         if is_needed {
             let delay = dated(files, |buffer| self.proc.run_delay(buffer));
             self.readings.run_delay_ns.push(delay);

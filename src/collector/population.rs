@@ -42,16 +42,22 @@ pub(super) struct Workloads<'a> {
 }
 
 impl<'a> Workloads<'a> {
-    /// `has_tasks` says whether a cgroup outside units has processes of its own.
+    /// `has_tasks` says whether a cgroup outside units has processes of its own. Where no other cgroup
+    /// has any, as on a hybrid host without systemd, the root is the one unit: its pressure, which is
+    /// the node's, is then that of its own tasks.
     pub(super) fn of(
         dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
+        let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
             let kind = match &dir.cgroup.place {
-                Place::Root => None,
+                Place::Root => {
+                    root = Some(Member { kind: Kind::Unit, dir, workload: None });
+                    None
+                }
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
                         pods.insert(&*pod.uid, dir);
@@ -74,6 +80,9 @@ impl<'a> Workloads<'a> {
             if let Some(kind) = kind {
                 all.push(Member { kind, dir, workload: found.workload().cloned() });
             }
+        }
+        if all.is_empty() && pods.is_empty() {
+            all.extend(root.filter(|root| has_tasks(root.dir)));
         }
         Self { pods, all }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::node::NodeReader;
 use super::population::Member;
 use super::state::States;
-use super::threads::is_young;
+use super::threads::{ContainerThreads, is_young};
 use crate::kernel::cgroup_dir::CgroupId;
 use crate::kernel::own_process::own_cgroup;
 use crate::kernel::proc_root::ProcRoot;
@@ -48,13 +48,18 @@ impl ProcessFinder {
     ) {
         let now = (files.clock)().at;
         // Without pressure, threads show the wait of any container.
-        let all_threads = node.readings.pressure.cpu.last().is_none();
+        let all_threads = !node.readings.reports.cpu;
         let may_be_vm = |member: &&Member<'_>| match population {
             Population::Vms => true,
             Population::Containers => all_threads || member.workload.is_none(),
             Population::Units => all_threads,
         };
-        let containers: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
+        let (containers, others): (Vec<&Member<'_>>, Vec<&Member<'_>>) =
+            members.iter().partition(may_be_vm);
+        // Threads that are not followed any more would be those of an earlier moment.
+        for Member { dir, .. } in others {
+            states.entry(dir.cgroup.id).or_default().threads = ContainerThreads::default();
+        }
         let (mut any_young, mut any_ended) = (false, false);
         for Member { dir, .. } in &containers {
             let threads = &mut states.entry(dir.cgroup.id).or_default().threads;

@@ -68,7 +68,9 @@ impl CgroupState {
             let kept = match (self.pressures.of(resource), of_node) {
                 (Some(kept), _) if is_fresh(kept.at, now) => *kept,
                 (Some(kept), Some(of_node))
-                    if resource != Resource::Cpu && kept.node == Some(of_node.value) =>
+                    if resource != Resource::Cpu
+                        && kept.pressure.is_some()
+                        && kept.node == Some(of_node.value) =>
                 {
                     KeptPressure { at: of_node.at, ..*kept }
                 }

@@ -17,6 +17,9 @@ const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeReadings {
     pub pressure: PerResource<Window<Pressure>>,
+    /// Whether the kernel reports pressure: it was read once. A file that can't be read later does not
+    /// mean that PSI is off.
+    pub reports: PerResource<bool>,
     pub cpu_times: Window<CpuTimes>,
     /// Run delay of all tasks of the node since boot, nanoseconds; read only while a scored container
     /// waits.
