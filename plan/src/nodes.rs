@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::{Basis, Freshness, Key, NodeDemand, NodePressure, Prefix, STALE_AFTER};
+use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
 
 use crate::cluster::{Cluster, ClusterNode, SCHEDULABLE, is_within};
@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, ClusterNode, SCHEDULABLE, is_within};
 /// Seconds without moves after a migration: the averages then describe the new distribution.
 const REST: i64 = 600;
 
-/// Score and memory contention from which a Node is no target: the default of `medium`.
+/// Memory contention from which a Node is no target: the default of `medium`.
 const MEDIUM: u8 = 10;
 
 /// Most VMs that enter a Node in an hour. A false value of one agent attracts no more.
@@ -47,7 +47,7 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
         let is_migrating = migrating.contains(node.name.as_str());
         let left_out = value.as_ref().err().cloned().or_else(|| closed(node, is_migrating));
         let not_target = value.as_ref().ok().and_then(|(pressure, _)| {
-            contended(node, pressure, &cluster.prefix).or_else(|| crowded(cluster, node, now))
+            short_of_memory(pressure).or_else(|| crowded(cluster, node, now))
         });
         Assessed { node, demand: value.ok().map(|(_, demand)| demand), left_out, not_target }
     });
@@ -92,20 +92,13 @@ fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
     }
 }
 
-fn contended(node: &ClusterNode, pressure: &NodePressure, prefix: &Prefix) -> Option<String> {
-    let label = node.labels.get(&Key::Pressure.of(prefix));
-    let is_own = |key: &str| Key::TAINTS.iter().any(|own| own.of(prefix) == key);
-    if pressure.score >= MEDIUM {
-        return Some(format!("score {}", pressure.score));
-    }
+/// Contention for CPUs does not exclude a target: its demand and the net gain decide, as simulated.
+fn short_of_memory(pressure: &NodePressure) -> Option<String> {
     match pressure.memory {
-        None => return Some("unknown memory contention".into()),
-        Some(memory) if memory >= MEDIUM => return Some(format!("memory contention {memory}")),
-        Some(_) => {}
+        None => Some("unknown memory contention".into()),
+        Some(memory) if memory >= MEDIUM => Some(format!("memory contention {memory}")),
+        Some(_) => None,
     }
-    let is_low = label.is_none_or(|level| level == "low")
-        && !node.taints.iter().any(|taint| is_own(&taint.key));
-    (!is_low).then(|| "level not low".into())
 }
 
 /// The pod of a VM stays on the Node that it was created for, so young pods are arrivals.

@@ -122,9 +122,9 @@ fn the_vm_with_the_most_relief_goes_to_the_emptiest_node() {
     assert_eq!(one.hostname, "host-cool");
     assert_eq!(one.source_load, Load { before: 40.0, after: 36.0, cpus: 32.0 });
     assert_eq!(one.target_load, Load { before: 4.0, after: 8.0, cpus: 32.0 });
-    assert!(one.gain > 3.9 && one.gain <= 4.0, "{one:?}");
+    assert!(one.gain > 3.5 && one.gain < 3.7, "{one:?}");
     assert_eq!(reason(&proposal.vms, "vms/small"), "a move with a larger gain comes first");
-    assert_eq!(reason(&proposal.nodes, "hot"), "no target: score 40");
+    assert_eq!(proposal.nodes, []);
     assert_eq!(proposal.none_because, None);
 }
 
@@ -133,8 +133,7 @@ fn what_an_agent_publishes_is_bounded() {
     let huge = |relief: &str| format!("uid=pod-big,demand=500,relief={relief}");
     let proposal = proposed(|it| annotate(&mut it.nodes[0], &[("candidates", &huge("9999"))]));
     let [one] = &proposal.moves[..] else { panic!("{proposal:?}") };
-    // 4 vCPUs, and what VMs with 8 vCPUs can wait.
-    assert!(one.demand == 4.0 && one.gain <= 12.0 && one.gain > 11.9, "{one:?}");
+    assert!(one.demand == 4.0 && one.gain < 4.0, "4 vCPUs: {one:?}");
     let foreign = |it: &mut Cluster| it.pods[0].node = Some("mild".into());
     let proposal = proposed(foreign);
     assert_eq!(moves(&proposal), [("small", "cool")]);
@@ -145,7 +144,7 @@ fn what_an_agent_publishes_is_bounded() {
 
 #[test]
 fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
-    let changes: [(&str, Change); 14] = [
+    let changes: [(&str, Change); 11] = [
         ("score is stale: 11 min old", |it| {
             annotate(&mut it.nodes[1], &[("observed-at", "2026-01-02T11:49:00Z")]);
         }),
@@ -158,18 +157,9 @@ fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
         ("not schedulable for KubeVirt", |it| {
             it.nodes[1].labels.insert(SCHEDULABLE.into(), "false".into());
         }),
-        ("score 10", |it| annotate(&mut it.nodes[1], &[("score", "10")])),
         ("memory contention 15", |it| annotate(&mut it.nodes[1], &[("memory", "15")])),
         ("unknown memory", |it| {
             it.nodes[1].annotations.remove("psi-agent.io/memory");
-        }),
-        ("level not low", |it| {
-            it.nodes[1].labels.insert("psi-agent.io/pressure".into(), "medium".into());
-        }),
-        ("level not low", |it| {
-            let key = "psi-agent.io/pressure-medium".into();
-            let effect = "PreferNoSchedule".into();
-            it.nodes[1].taints = vec![Taint { key, effect, ..Taint::default() }];
         }),
         ("2 VMs arrived within an hour", |it| {
             for name in ["a", "b"] {
