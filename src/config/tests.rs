@@ -132,6 +132,7 @@ fn flags_without_a_command_are_those_of_run() {
         once("psi-agent once --scope pods --families pressure,node");
     assert!(!source.selection(Some(&export)).everything);
     assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
+    assert_eq!(once("psi-agent once --families none").export.families, [FamilyGroup::None]);
     let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
     assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }
