@@ -161,7 +161,7 @@ fn without_flags_of_export_all_is_read() {
 }
 
 /// Flags of `reap` that have no environment variables: a variable could remove keys unnoticed.
-const WITHOUT_VARIABLE: [&str; 4] = ["older_than", "all", "force", "candidates"];
+const WITHOUT_VARIABLE: [&str; 5] = ["older_than", "all", "force", "candidates", "wait_for_agents"];
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
