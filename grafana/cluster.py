@@ -5,8 +5,8 @@ from grafana_foundation_sdk.builders import dashboard
 import agents
 import moves
 from panels import (
-    BLUE, CLUSTER_UID, CPUS, GREEN, RATIO, RED, VM_UID, WARN, YELLOW,
-    Query, graph, heatmap, level, link, new_dashboard, stat, table, threshold_lines, variable,
+    BLUE, CLUSTER_UID, CPUS, GREEN, POINTS, RATIO, RED, VM_UID, WARN,
+    Query, graph, heatmap, level, link, new_dashboard, points, stat, table, threshold_lines, variable,
 )
 
 OWN = 'job=~"$job", cluster=~"$cluster", node=~"$node"'
@@ -38,20 +38,22 @@ def vm_contention(resource: str) -> str:
 SCORE = f"psi_agent_node_score_ratio{{{OWN}}}"
 NODE_SCORE = by_node(SCORE)
 NODE_LEVEL = level(NODE_SCORE, OWN)
-CPU_PSI = by_node(
-    f'rate(container_pressure_cpu_waiting_seconds_total{{{OWN}, id="/"}}[$__rate_interval])'
-)
+# The agent's, or the kubelet's where the agent does not export them.
+ROOT = 'job=~"$job|$kubelet_job", cluster=~"$cluster", node=~"$node", id="/"'
+CPU_PSI = by_node(f"rate(container_pressure_cpu_waiting_seconds_total{{{ROOT}}}[$__rate_interval])")
+FROM_EITHER = " Raw PSI is from psi-agent, or from the kubelet's cAdvisor job if psi-agent does not export it."
 
 
 def worst_nodes(number: int) -> str:
-    """The nodes with the highest average over the time range. Over time, topk of the score itself
+    """The nodes with the highest score at the end of the time range. Over time, topk of the score itself
     would return more series than `number`."""
-    return f"topk({number}, {by_node(f'avg_over_time({SCORE}[$__range] @ end())')})"
+    return f"topk({number}, {by_node(f'{SCORE} @ end()')})"
 
 
-def worst_vms(series: str) -> Query:
-    top = f"topk(10, {by_vm(f'avg_over_time({series}[$__range] @ end())')})"
-    return Query(f"{by_vm(series)} and on ({VM_LABELS}) {top}", "{{namespace}}/{{name}} on {{node}}")
+def worst_vms(series: str, scaled: str) -> Query:
+    """`scaled` is made of the series, which select the VMs that are worst at the end of the time range."""
+    top = f"topk(10, max by (cluster, namespace, name) ({series} @ end()))"
+    return Query(f"{scaled} and on (cluster, namespace, name) {top}", "{{namespace}}/{{name}}")
 
 
 def build() -> dashboard.Dashboard:
@@ -80,7 +82,7 @@ def build() -> dashboard.Dashboard:
     _now(made.with_row(dashboard.Row("Now")))
     _nodes(made.with_row(dashboard.Row("Nodes")))
     _vms(made.with_row(dashboard.Row("VMs")))
-    _raw_psi(made.with_row(dashboard.Row("Score and raw PSI")))
+    made.with_row(_raw_psi(dashboard.Row("Score and raw PSI").collapsed(True)))
     made.with_row(moves.row())
     return made.with_row(agents.row(OWN))
 
@@ -117,11 +119,11 @@ def _now(made: dashboard.Dashboard) -> None:
 def _nodes(made: dashboard.Dashboard) -> None:
     to_node = link("This node", VM_UID, node="__field.labels.node")
     worst = f"topk(15, {NODE_SCORE})"
-    columns = {"score": (worst, RATIO), "level": (NODE_LEVEL, "none")}
+    columns = {"score": (points(worst), POINTS), "level": (NODE_LEVEL, "none")}
+    for name in ["CPU", "memory", "I/O"]:
+        resource = name.lower().replace("/", "")
+        columns[f"{name} contention"] = (points(contention(resource)), POINTS)
     ratios = {
-        "CPU contention": contention("cpu"),
-        "memory contention": contention("memory"),
-        "I/O contention": contention("io"),
         "steal": by_node(f"psi_agent_node_steal_ratio{{{OWN}}}"),
         "raw CPU PSI": CPU_PSI,
         "CPU in use": utilization("cpu"),
@@ -132,29 +134,29 @@ def _nodes(made: dashboard.Dashboard) -> None:
     for name, (query, unit) in list(columns.items())[1:]:
         columns[name] = (f"{query} and on (cluster, node) {worst}", unit)
     made.with_panel(heatmap(
-        "Score: worst 15 nodes",
-        "Score of the 15 nodes with the highest average over the time range. Green: 0 %. Red: "
-        "100 %.",
-        [Query(f"{NODE_SCORE} and on (cluster, node) {worst_nodes(15)}", "{{node}}")],
+        "Score over time: 15 nodes that are worst now",
+        "Score, 0 to 100, of the 15 nodes with the highest score at the end of the time range. The colours "
+        "are those of the levels by their default thresholds, 10 and 30.",
+        [Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(15)}", "{{node}}")],
         links=[to_node],
     ))
     made.with_panel(table(
-        "Worst 15 nodes",
-        "The 15 nodes with the highest score now. Level: by the agent's own thresholds. Steal: CPU "
-        "time that the node's hypervisor gave to others. By default I/O is not part of the score. "
-        "A cell is empty if the value cannot be read.",
+        "Worst 15 nodes now",
+        "The 15 nodes with the highest score now. Score and contention: 0 to 100. Level: by the agent's own "
+        "thresholds. Steal: CPU time that the node's hypervisor gave to others. By default I/O is not part "
+        "of the score. A cell is empty if the value cannot be read." + FROM_EITHER,
         columns, names={"node": "node"}, width=24,
         links={"node": link("This node", VM_UID, node="__value.raw")},
     ))
     made.with_panel(graph(
-        "Score: worst 10 nodes",
-        "Score of the 10 nodes with the highest average over the time range: the larger of CPU and "
-        "memory contention, smoothed over 30 s. Dashed lines: the agents' thresholds of the levels.",
+        "Score: 10 nodes that are worst now",
+        "Score, 0 to 100, of the 10 nodes with the highest score at the end of the time range: the larger of "
+        "CPU and memory contention, smoothed over 30 s. Dashed lines: the agents' thresholds of the levels.",
         [
-            Query(f"{NODE_SCORE} and on (cluster, node) {worst_nodes(10)}", "{{node}}"),
+            Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(10)}", "{{node}}"),
             threshold_lines(OWN),
         ],
-        links=[to_node],
+        unit=POINTS, links=[to_node], worst_first=True,
     ))
     made.with_panel(graph(
         "Nodes by level",
@@ -164,23 +166,26 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
-        unit="suffix:nodes", stacked=True, points=180,
+        unit="suffix:nodes", stacked=True, steps=180,
     ))
 
 
 def _vms(made: dashboard.Dashboard) -> None:
     cpu, wait = vm_contention("cpu"), f"psi_agent_vmi_wait_ratio{{{OWN}}}"
     worst = f"topk(15, {by_vm(cpu)})"
-    others = {"CPU wait": wait, "memory contention": vm_contention("memory")}
-    columns = {"CPU contention": (worst, RATIO)}
-    for name, series in others.items():
-        columns[name] = (f"{by_vm(series)} and on ({VM_LABELS}) {worst}", RATIO)
     made.with_panel(table(
-        "Worst 15 VMs by CPU contention",
+        "Worst 15 VMs by CPU contention now",
         "The 15 VMs with the highest CPU contention now. Contention: share of its CPU demand that "
-        "a VM waited for because of the node. CPU wait (CPU ready): the same wait as a share of "
-        "its vCPUs' time.",
-        columns, names={"namespace": "namespace", "name": "VM", "node": "node"},
+        "a VM waited for because of the node, 0 to 100. CPU ready: the same wait as a share of its "
+        "vCPUs' time.",
+        {
+            "CPU contention": (points(worst), POINTS),
+            "CPU ready": (f"{by_vm(wait)} and on ({VM_LABELS}) {worst}", RATIO),
+            "memory contention": (
+                f"{points(by_vm(vm_contention('memory')))} and on ({VM_LABELS}) {worst}", POINTS,
+            ),
+        },
+        names={"namespace": "namespace", "name": "VM", "node": "node"},
         links={"VM": link(
             "This VM", VM_UID, node="__data.fields.node",
             namespace="__data.fields.namespace", vm="__value.raw",
@@ -188,36 +193,40 @@ def _vms(made: dashboard.Dashboard) -> None:
     ))
     worst = f"topk(15, {by_vm(vm_contention('memory'))})"
     made.with_panel(table(
-        "Worst 15 VMs by memory contention",
+        "Worst 15 VMs by memory contention now",
         "The 15 VMs with the highest memory contention now: share of time that a VM waited for "
-        "memory because of the node.",
-        {"memory contention": (worst, RATIO)},
+        "memory because of the node, 0 to 100.",
+        {"memory contention": (points(worst), POINTS)},
         names={"namespace": "namespace", "name": "VM", "node": "node"},
     ))
     to_vm = link(
         "This VM", VM_UID, node="__field.labels.node",
         namespace="__field.labels.namespace", vm="__field.labels.name",
     )
-    for title, description, series in [
-        ("CPU contention: worst 10 VMs", "The 10 VMs with the highest average over the time range, "
-         "as a share of their CPU demand.", cpu),
-        ("CPU wait: worst 10 VMs", "The 10 VMs with the highest average over the time range, as a "
-         "share of their vCPUs' time. It does not depend on the VM's demand.", wait),
+    for title, description, query, unit in [
+        ("CPU contention: 10 VMs that are worst now", "The 10 VMs with the highest CPU contention at the end "
+         "of the time range, as a share of their CPU demand, 0 to 100.",
+         worst_vms(cpu, points(by_vm(cpu))), POINTS),
+        ("CPU ready: 10 VMs that are worst now", "The 10 VMs with the highest CPU ready at the end of the "
+         "time range, as a share of their vCPUs' time. It does not depend on the VM's demand.",
+         worst_vms(wait, by_vm(wait)), RATIO),
     ]:
-        made.with_panel(graph(title, description, [worst_vms(series)], links=[to_vm], points=120))
+        made.with_panel(graph(
+            title, description, [query], unit=unit, links=[to_vm], steps=120, worst_first=True,
+        ))
 
 
-def _raw_psi(made: dashboard.Dashboard) -> None:
+def _raw_psi(made: dashboard.Row) -> dashboard.Row:
     cpu, used = contention("cpu"), utilization("cpu")
     worst = f"topk(10, {CPU_PSI} - {cpu})"
     made.with_panel(table(
         "Raw CPU PSI higher than contention: 10 nodes",
         "The 10 nodes with the largest difference now. Raw PSI also counts tasks that wait because "
-        "of their own limit, mostly throttling. Moving VMs away does not reduce that part.",
+        "of their own limit, mostly throttling. Moving VMs away does not reduce that part." + FROM_EITHER,
         {
             "difference": (worst, RATIO),
             "raw CPU PSI": (f"{CPU_PSI} and {worst}", RATIO),
-            "CPU contention": (f"{cpu} and {worst}", RATIO),
+            "CPU contention": (f"{points(cpu)} and {worst}", POINTS),
             "CPU in use": (f"{used} and {worst}", RATIO),
         },
         names={"node": "node"}, rows=10,
@@ -241,14 +250,14 @@ def _raw_psi(made: dashboard.Dashboard) -> None:
     rule = f"(({CPU_PSI} > bool $rule_psi) * ({used} > bool 0.7))"
     score = f"({level(cpu, OWN)} >= bool 1)"
     cases = [("rule only", 1, 0), ("score only", 0, 1), ("both", 1, 1)]
-    made.with_panel(graph(
+    return made.with_panel(graph(
         "Nodes by PSI rule and score",
         "PSI rule: CPU PSI of the node is above `rule: PSI above` and more than 70 % of its CPU "
         "time is in use. Score: CPU contention is at or above the threshold of medium. Rule only: "
-        "tasks wait, but not because of the node. Score only: VMs wait and the rule misses it.",
+        "tasks wait, but not because of the node. Score only: VMs wait and the rule misses it." + FROM_EITHER,
         [
             Query(f"count(({rule} == {one}) and ({score} == {two})) or vector(0)", name)
             for name, one, two in cases
         ],
-        unit="suffix:nodes", width=24, points=180,
+        unit="suffix:nodes", width=24, steps=180,
     ))

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from panels import GREEN, RATIO, RED, Query, graph, stat, table
+from panels import GREEN, POINTS, RATIO, RED, Query, graph, points, stat, table
 
 WHERE = 'cluster=~"$cluster"'
 RULES = "From the rules of daemonset/prometheus."
@@ -19,10 +19,10 @@ def row() -> dashboard.Row:
     ))
     made.with_panel(graph(
         "Moves: last day by verdict",
-        "Number of moves in the day before. Helped or hurt: the VM's CPU wait changed by at least 2 % "
+        "Number of moves in the day before. Helped or hurt: the VM's CPU ready changed by at least 2 % "
         f"of its vCPUs' time. {RULES}",
         [Query(f"sum by (verdict) (psi_agent:vmi_moves:count1d{{{WHERE}}})", "{{verdict}}")],
-        unit="suffix:moves", width=18, points=180,
+        unit="suffix:moves", width=18, steps=180,
     ))
 
     def last(series: str) -> str:
@@ -31,8 +31,10 @@ def row() -> dashboard.Row:
     newest = f"topk(15, {last('vmi_move:arrival_timestamp_seconds')})"
     same = "and on (cluster, namespace, name, from, to)"
     ratios = {
-        "CPU wait before": "vmi_move:psi_agent_vmi_wait_ratio:before10m",
-        "CPU wait after": "vmi_move:psi_agent_vmi_wait_ratio:after10m",
+        "CPU ready before": "vmi_move:psi_agent_vmi_wait_ratio:before10m",
+        "CPU ready after": "vmi_move:psi_agent_vmi_wait_ratio:after10m",
+    }
+    scores = {
         "score of the old node": "vmi_move:psi_agent_node_score_ratio:before10m",
         "score of the new node": "vmi_move:psi_agent_node_score_ratio:after10m",
     }
@@ -40,10 +42,13 @@ def row() -> dashboard.Row:
     columns |= {
         name: (f"{last(series)} {same} {newest}", RATIO) for name, series in ratios.items()
     }
+    columns |= {
+        name: (f"{points(last(series))} {same} {newest}", POINTS) for name, series in scores.items()
+    }
     made.with_panel(table(
         "Moves: the last 15",
-        "Moves of the last day, newest first. CPU wait of the VM in its last ten minutes on the old "
-        f"node, and from 2 to 12 minutes after it arrived. {RULES}",
+        "Moves of the last day, newest first. CPU ready of the VM in its last ten minutes on the old "
+        f"node, and from 2 to 12 minutes after it arrived. Scores: 0 to 100. {RULES}",
         columns, width=24,
         names={"namespace": "namespace", "name": "VM", "from": "from", "to": "to"},
     ))

@@ -4,10 +4,10 @@ from grafana_foundation_sdk.builders import dashboard
 
 import vm
 from panels import (
-    CLUSTER_UID, CPUS, RATIO, VM_UID, Query, graph, link, new_dashboard, table, threshold_lines,
-    variable,
+    CLUSTER_UID, CPUS, POINTS, RATIO, VM_UID, Query, graph, link, new_dashboard, points, table,
+    threshold_lines, variable,
 )
-from vm import COMPUTE, FROM_KUBELET, NODE, OWN, rate
+from vm import COMPUTE, FROM_EITHER, FROM_KUBELET, NODE, OWN, rate
 
 
 def build() -> dashboard.Dashboard:
@@ -36,23 +36,26 @@ def build() -> dashboard.Dashboard:
 
 
 def _node(made: dashboard.Dashboard) -> None:
+    root = 'job=~"$job|$kubelet_job", cluster=~"$cluster", node="$node", id="/"'
     made.with_panel(graph(
         "Score and contention",
-        "Score of the node, and the contention ratios that it is computed from. Dashed lines: "
+        "Score of the node, and the contention that it is computed from, 0 to 100. Dashed lines: "
         "the agent's thresholds of the levels.",
         [
-            Query(f"max(psi_agent_node_score_ratio{{{NODE}}})", "score"),
-            Query(f"max by (resource) (psi_agent_node_contention_ratio{{{NODE}}})", "{{resource}}"),
+            Query(points(f"max(psi_agent_node_score_ratio{{{NODE}}})"), "score"),
+            Query(
+                points(f"max by (resource) (psi_agent_node_contention_ratio{{{NODE}}})"), "{{resource}}",
+            ),
             threshold_lines(NODE),
         ],
-        width=8,
+        unit=POINTS, width=8,
     ))
     made.with_panel(graph(
         "Raw PSI",
         "Share of time in which at least one task on the node waited, whatever the cause, own "
-        "limits included.",
+        "limits included." + FROM_EITHER,
         [
-            Query(rate(f'container_pressure_{word}_waiting_seconds_total{{{NODE}, id="/"}}'), word)
+            Query(f"max({rate(f'container_pressure_{word}_waiting_seconds_total{{{root}}}')})", word)
             for word in ["cpu", "memory", "io"]
         ],
         width=8,
@@ -78,18 +81,18 @@ def _neighbours(made: dashboard.Dashboard) -> None:
 
     worst = f"topk(15, {contention('cpu')})"
     others = {
-        "CPU wait": of_each(f"psi_agent_vmi_wait_ratio{{{NODE}}}"),
-        "memory contention": contention("memory"),
-        "I/O contention": contention("io"),
+        "CPU ready": (of_each(f"psi_agent_vmi_wait_ratio{{{NODE}}}"), RATIO),
+        "memory contention": (points(contention("memory")), POINTS),
+        "I/O contention": (points(contention("io")), POINTS),
     }
     made.with_panel(table(
-        "Worst 15 VMs of this node",
-        "The VMs with the highest CPU contention now. If all VMs wait, the node is overloaded. If "
-        "one VM waits alone, check its limits and threads.",
+        "Worst 15 VMs of this node now",
+        "The VMs with the highest CPU contention now, 0 to 100. If all VMs wait, the node is overloaded. "
+        "If one VM waits alone, check its limits and threads.",
         {
-            "CPU contention": (worst, RATIO),
-            **{name: (f"{query} and on (namespace, name) {worst}", RATIO)
-               for name, query in others.items()},
+            "CPU contention": (points(worst), POINTS),
+            **{name: (f"{query} and on (namespace, name) {worst}", unit)
+               for name, (query, unit) in others.items()},
         },
         names={"namespace": "namespace", "name": "VM"},
         links={"VM": link(
@@ -108,14 +111,14 @@ def _neighbours(made: dashboard.Dashboard) -> None:
         names={"namespace": "namespace", "name": "VM"},
     ))
     waited = f'psi_agent_vmi_wait_seconds_total{{{NODE}, resource="cpu", cause="node"}}'
-    total = of_each(f"increase({waited}[$__range] @ end())")
+    now = of_each(f"rate({waited}[$__rate_interval] @ end())")
     made.with_panel(graph(
-        "CPU wait because of the node: worst 10 VMs",
-        "Seconds per second that each VM waited for CPU because of the node, excluding own limits. "
-        "The 10 VMs that waited most over the time range.",
+        "CPU wait because of the node: 10 VMs that are worst now",
+        "CPUs that each VM waited for because of the node, excluding own limits. The 10 VMs that wait most "
+        "at the end of the time range.",
         [Query(
-            f"{of_each(rate(waited))} and on (namespace, name) topk(10, {total})",
+            f"{of_each(rate(waited))} and on (namespace, name) topk(10, {now})",
             "{{namespace}}/{{name}}",
         )],
-        width=24,
+        unit=CPUS, width=24, worst_first=True,
     ))

@@ -12,10 +12,12 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 CLUSTER_UID, VM_UID = "psi-agent-cluster", "psi-agent-node-and-vm"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RATIO, CPUS = "percentunit", "suffix:CPUs"
+POINTS = "none"  # Scores and contention of `points`, with the colours of the levels.
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 
 PLAIN = [(None, BLUE)]
 WARN = [(None, GREEN), (1, YELLOW)]
+LEVELS = [(None, GREEN), (10, YELLOW), (30, RED)]  # By the default thresholds.
 LEVEL_WORDS = {0: ("low", GREEN), 1: ("medium", YELLOW), 2: ("high", RED)}
 
 
@@ -30,9 +32,15 @@ class Query:
         return query.expr(self.expr).legend_format(self.legend or "__auto").range()
 
 
+def points(expr: str) -> str:
+    """Scores and contention are 0 to 1 in metrics, and 0 to 100 for people."""
+    return f"100 * {expr}"
+
+
 def threshold_lines(where: str) -> Query:
     """The agents' thresholds of the levels; `graph` draws these series as dashed lines."""
-    return Query(f"max by (level) (psi_agent_level_threshold{{{where}}})", "threshold {{level}}")
+    thresholds = f"max by (level) (psi_agent_level_threshold{{{where}}})"
+    return Query(points(thresholds), "threshold {{level}}")
 
 
 def level(score: str, where: str) -> str:
@@ -41,6 +49,10 @@ def level(score: str, where: str) -> str:
         series = f'psi_agent_level_threshold{{{where}, level="{name}"}}'
         return f"({score} >= bool max by (cluster, node) ({series}))"
     return f'({reached("medium")} + {reached("high")})'
+
+
+def _threshold_model(steps: list[tuple[float | None, str]]) -> model.ThresholdsConfig:
+    return thresholds(steps).build()
 
 
 def thresholds(steps: list[tuple[float | None, str]]) -> dashboard.ThresholdsConfig:
@@ -72,22 +84,28 @@ def graph(
     width: int = 12,
     links: list[dashboard.DashboardLink] = (),
     stacked: bool = False,
-    points: int | None = None,
+    worst_first: bool = False,
+    steps: int | None = None,
 ):
-    """Lines over time. `points` limits the steps of queries that read series of all VMs."""
+    """Lines over time. `steps` limits the steps of queries that read series of all VMs. `worst_first`:
+    the legend has the last values, sorted. A series has the colour of its name, also on another node."""
     panel = _common(timeseries.Panel(), title, description, queries, width, 8)
     panel.unit(unit).min(0).fill_opacity(60 if stacked else 0).line_width(1)
     panel.data_links(list(links)).show_points(common_model.VisibilityMode.NEVER)
     if stacked:
         panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL))
-    if points:
-        panel.max_data_points(points)
-    panel.legend(
-        common.VizLegendOptions()
-        .show_legend(True)
-        .display_mode(common_model.LegendDisplayMode.LIST)
-        .placement(common_model.LegendPlacement.BOTTOM)
-    )
+    if steps:
+        panel.max_data_points(steps)
+    by_name = model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME
+    panel.color_scheme(dashboard.FieldColor().mode(by_name))
+    legend = common.VizLegendOptions().show_legend(True)
+    if worst_first:
+        legend.display_mode(common_model.LegendDisplayMode.TABLE).calcs(["lastNotNull"])
+        legend.placement(common_model.LegendPlacement.RIGHT).sort_by("Last *").sort_desc(True)
+    else:
+        legend.display_mode(common_model.LegendDisplayMode.LIST)
+        legend.placement(common_model.LegendPlacement.BOTTOM)
+    panel.legend(legend)
     panel.tooltip(common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.MULTI))
     dashed = {"fill": "dash", "dash": [10, 10]}
     for name, color in [("medium", YELLOW), ("high", RED)]:
@@ -116,6 +134,8 @@ def stat(title, description, queries, *, unit="none", width=6, steps=PLAIN, heig
     """Current values as numbers."""
     panel = _instant(_common(stat_builder.Panel(), title, description, queries, width, height))
     panel.unit(unit).thresholds(thresholds(steps))
+    if steps is LEVELS:
+        panel.decimals(0)
     panel.reduce_options(_last()).graph_mode(common_model.BigValueGraphMode.NONE)
     # The name of a series without a legend would be its whole expression.
     return panel.text_mode(common_model.BigValueTextMode.VALUE)
@@ -128,12 +148,15 @@ def text(title, description, queries, *, width=6, height=4):
 
 
 def heatmap(title, description, queries, *, width=24, links=()):
-    """One row of coloured cells for each series, 0 to 100 %."""
-    panel = _common(statushistory.Panel(), title, description, queries, width, 10)
-    panel.unit(RATIO).min(0).max(1).decimals(0).data_links(list(links)).max_data_points(90)
-    panel.color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.CONTINUOUS_GR_YL_RD))
+    """One row of cells for each series, 0 to 100, in the colours of the levels, which the legend explains."""
+    panel = _common(statushistory.Panel(), title, description, queries, width, 11)
+    panel.unit(POINTS).min(0).max(100).decimals(0).data_links(list(links)).max_data_points(90)
+    panel.color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
+    panel.thresholds(thresholds(LEVELS))
     panel.show_value(common_model.VisibilityMode.NEVER).row_height(0.95).col_width(1)
-    return panel.legend(common.VizLegendOptions().show_legend(False))
+    legend = common.VizLegendOptions().show_legend(True)
+    legend.display_mode(common_model.LegendDisplayMode.LIST)
+    return panel.legend(legend.placement(common_model.LegendPlacement.BOTTOM))
 
 
 def table(
@@ -167,8 +190,10 @@ def table(
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organize))
     panel.thresholds(thresholds([(None, "text")]))
     panel.with_transformation(_sorted_by(next(iter(columns))))
-    for name, (_, unit) in columns.items():
+    for name, (expr, unit) in columns.items():
         look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 3)}
+        if expr.startswith("100 * "):
+            look |= {"thresholds": _threshold_model(LEVELS), "custom.cellOptions": {"type": "color-text"}}
         if name == "level":
             look |= {"mappings": [_words(LEVEL_WORDS)], "custom.cellOptions": {"type": "color-text"}}
         panel.override_by_name(name, _properties(look))

@@ -2,19 +2,20 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from panels import CPUS, RATIO, SOURCE, Query, graph, stat, text
+from panels import CPUS, LEVELS, POINTS, RATIO, SOURCE, Query, graph, points, stat, text
 
 OWN = 'job=~"$job", cluster=~"$cluster"'
 NODE = f'{OWN}, node="$node"'
 # Without the node, so that the time before a migration is shown too.
 VM = f'{OWN}, namespace="$namespace", name="$vm"'
+FROM_EITHER = " From psi-agent, or from the kubelet's cAdvisor job if psi-agent does not export it."
 FROM_KUBELET = (
     " From the kubelet's cAdvisor job; psi-agent's manifest does not export these families."
 )
 
 
 COMPUTE, EACH = 'container="compute"', 'container!~"|POD"'
-FROM_AGENT_OF_CONTAINER = f'{OWN}, namespace="$namespace", {COMPUTE}'
+EITHER = f'job=~"$job|$kubelet_job", cluster=~"$cluster", namespace="$namespace", {COMPUTE}'
 
 
 def of_vm(containers: str) -> str:
@@ -34,7 +35,7 @@ def rate(series: str) -> str:
 
 def container_psi(resource: str, kind: str) -> str:
     name = f"container_pressure_{resource}_{kind}_seconds_total"
-    return of_vm(rate(f"{name}{{{FROM_AGENT_OF_CONTAINER}}}"))
+    return single(rate(f"{name}{{{EITHER}}}"))
 
 
 class Moves:
@@ -58,21 +59,21 @@ def summary(made: dashboard.Dashboard) -> None:
     waited = f"sum by (cause) ({rate(f'psi_agent_vmi_wait_seconds_total{{{VM}}}')})"
     made.with_panel(stat(
         "CPU contention",
-        "Share of its CPU demand that the VM waits for because of the node.",
-        [Query(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="cpu"}})')],
-        unit=RATIO, width=4,
+        "Share of its CPU demand that the VM waits for because of the node, 0 to 100.",
+        [Query(points(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="cpu"}})'))],
+        unit=POINTS, width=4, steps=LEVELS,
     ))
     made.with_panel(stat(
-        "CPU wait",
-        "Share of its vCPUs' time that the VM waits because of the node (CPU ready).",
+        "CPU ready",
+        "Share of its vCPUs' time that the VM waits because of the node.",
         [Query(f"max(psi_agent_vmi_wait_ratio{{{VM}}})")],
         unit=RATIO, width=4,
     ))
     made.with_panel(stat(
         "Memory contention",
-        "Share of time that the VM waits for memory because of the node.",
-        [Query(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="memory"}})')],
-        unit=RATIO, width=4,
+        "Share of time that the VM waits for memory because of the node, 0 to 100.",
+        [Query(points(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="memory"}})'))],
+        unit=POINTS, width=4, steps=LEVELS,
     ))
     made.with_panel(text(
         "Cause",
@@ -91,42 +92,49 @@ def summary(made: dashboard.Dashboard) -> None:
     ))
 
 
+def single(expression: str) -> str:
+    """One series for the VM. In a live migration it has two pods, of which one does nothing."""
+    return f"max({of_vm(expression)})"
+
+
 def pressure(made: dashboard.Dashboard) -> None:
+    def waited(resource: str) -> str:
+        return rate(f"psi_agent_vmi_wait_seconds_total{{{VM}, {resource}}}")
+
+    cpu, others = waited('resource="cpu"'), waited('resource!="cpu"')
     made.with_panel(graph(
         "Contention",
-        "Share of its demand that the VM waited for because of the node, smoothed over 30 s. CPU "
-        "wait (CPU ready): share of its vCPUs' time that they waited because of the node.",
+        "Share of its demand that the VM waited for because of the node, 0 to 100, smoothed over 30 s. "
+        "CPU ready: share of its vCPUs' time that they waited because of the node, in percent.",
         [
-            Query(f"psi_agent_vmi_contention_ratio{{{VM}}}", "{{resource}} on {{node}}"),
-            Query(f"psi_agent_vmi_wait_ratio{{{VM}}}", "CPU wait on {{node}}"),
+            Query(points(f"max by (resource) (psi_agent_vmi_contention_ratio{{{VM}}})"), "{{resource}}"),
+            Query(points(f"max(psi_agent_vmi_wait_ratio{{{VM}}})"), "CPU ready"),
         ],
-        width=8,
+        unit=POINTS, width=6,
     ))
     made.with_panel(graph(
-        "Waiting time by cause",
-        "Seconds waited per second. node: contention on the node, which a migration can reduce. "
+        "CPU wait by cause",
+        "CPUs that the VM waited for. node: contention on the node, which a migration can reduce. "
         "own_limit: a limit of the VM or its pod, which only a larger limit reduces.",
+        [Query(f"sum by (cause) ({cpu})", "{{cause}}")],
+        unit=CPUS, width=6,
+    ))
+    made.with_panel(graph(
+        "Memory and I/O wait by cause",
+        "Share of time that the VM waited for memory or I/O, by cause.",
         [Query(
-            f"sum by (resource, cause) ({rate(f'psi_agent_vmi_wait_seconds_total{{{VM}}}')})",
+            f"sum by (resource, cause) ({others})",
             "{{resource}}: {{cause}}",
         )],
-        width=8,
+        width=6,
     ))
     made.with_panel(graph(
         "CPU: raw PSI of the container",
         "waiting: at least one task waited; stalled: tasks waited and none ran. Threads of the VM "
-        "that wait for each other raise the first, throttling raises both.",
-        [
-            Query(container_psi("cpu", kind), f"{kind} on {{{{node}}}}")
-            for kind in ["waiting", "stalled"]
-        ],
-        width=8,
+        "that wait for each other raise the first, throttling raises both." + FROM_EITHER,
+        [Query(container_psi("cpu", kind), kind) for kind in ["waiting", "stalled"]],
+        width=6,
     ))
-
-
-def single(expression: str) -> str:
-    """One series for the VM. In a live migration it has two pods, of which one does nothing."""
-    return f"max({of_vm(expression)})"
 
 
 def consumption(made: dashboard.Dashboard) -> None:
@@ -171,10 +179,8 @@ def consumption(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(graph(
         "Memory and I/O: raw PSI of the container",
-        "Share of time in which at least one task of the container waited, whatever the cause.",
-        [
-            Query(container_psi(resource, "waiting"), f"{resource} on {{{{node}}}}")
-            for resource in ["memory", "io"]
-        ],
+        "Share of time in which at least one task of the container waited, whatever the cause."
+        + FROM_EITHER,
+        [Query(container_psi(resource, "waiting"), resource) for resource in ["memory", "io"]],
         width=24,
     ))

@@ -47,10 +47,14 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
-        Command::Nodes { api, stale, .. } => block_on(async {
+        Command::Nodes { api, stale, require_fresh, .. } => block_on(async {
             let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
-            nodes::nodes(&client, prefix, now, stale.stale_after, width, out).await
+            nodes::nodes(&client, prefix, now, stale.stale_after, width, out).await?;
+            if *require_fresh {
+                nodes::require_fresh(&client, prefix, now, stale.stale_after).await?;
+            }
+            anyhow::Ok(())
         })?,
         Command::Reap { api, flags, .. } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);

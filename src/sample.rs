@@ -120,6 +120,8 @@ pub enum FamilyGroup {
     Spec,
     /// node_pressure_*
     Node,
+    /// no metrics of cgroups or of the node's pressure
+    None,
 }
 
 /// The node, as an export pass reads it.

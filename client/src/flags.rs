@@ -59,6 +59,11 @@ pub struct ReapFlags {
     /// For agents with --mark-candidate. It needs the right to list and patch pods.
     #[arg(long, help_heading = "Nodes")]
     pub candidates: bool,
+    /// Namespace whose agents must end first, for up to a minute
+    ///
+    /// It needs the right to list pods there.
+    #[arg(long, requires = "all", value_name = "NAMESPACE", help_heading = "Nodes")]
+    pub wait_for_agents: Option<String>,
 }
 
 /// What `plan` prints and does.

@@ -33,6 +33,30 @@ pub async fn nodes(
     print(table(&rows, width), out).context("cannot write the nodes")
 }
 
+/// Fails unless at least one node has a score, and each score is fresh.
+pub async fn require_fresh(
+    api: &ApiClient,
+    prefix: &Prefix,
+    now: Timestamp,
+    stale_after: Duration,
+) -> anyhow::Result<()> {
+    let (mut fresh, mut others) = (0, Vec::new());
+    for node in api.list_nodes(prefix).await.context("cannot list the nodes")? {
+        match NodePressure::from_annotations(prefix, &node.metadata.annotations) {
+            Ok(None) => {}
+            Ok(Some(pressure))
+                if matches!(pressure.freshness(now, stale_after), Freshness::Fresh { .. }) =>
+            {
+                fresh += 1;
+            }
+            Ok(Some(_)) | Err(_) => others.push(node.metadata.name),
+        }
+    }
+    anyhow::ensure!(others.is_empty(), "no fresh score on {}", others.join(", "));
+    anyhow::ensure!(fresh > 0, "no node has a score; the agents write it within a minute");
+    Ok(())
+}
+
 /// Columns of the terminal on stdout; `None` if stdout is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();

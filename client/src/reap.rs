@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
@@ -15,6 +16,11 @@ use crate::flags::ReapFlags;
 /// Attempts for a Node that changes between the read and the write.
 const TRIES: usize = 3;
 
+/// Label of the agents' pods, in all manifests.
+const AGENTS: &str = "app.kubernetes.io/name=psi-agent";
+/// In seconds.
+const LONGEST_WAIT: u32 = 60;
+
 /// Clears the Nodes, and writes a line to `out` for each that was cleared or could not be cleared.
 /// If more than half of the values are stale, it clears none and fails, unless forced: the cause is
 /// probably an outage.
@@ -26,6 +32,9 @@ pub async fn reap(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let &ReapFlags { older_than, force, candidates, .. } = flags;
+    if let Some(namespace) = &flags.wait_for_agents {
+        wait_for_agents(api, namespace, out).await?;
+    }
     // Without an age, all are cleared. Keys without a valid date count as stale.
     let is_stale = |node: &NodeKeys| {
         let Some(age) = older_than else { return true };
@@ -68,6 +77,25 @@ pub async fn reap(
         bail!("{failed} of {stale} nodes could not be cleared");
     }
     Ok(())
+}
+
+/// Waits until no agent runs in a namespace, since an agent could write its keys again. The agent of a node
+/// that does not respond has no end, so the wait has one.
+async fn wait_for_agents(
+    api: &ApiClient,
+    namespace: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut count = 0;
+    for _ in 0..LONGEST_WAIT {
+        let agents = api.pods_in(namespace, AGENTS).await;
+        count = agents.with_context(|| format!("cannot list the pods in {namespace}"))?;
+        if count == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    writeln!(out, "{count} agents in {namespace} have not ended").context(CANNOT_WRITE)
 }
 
 /// Removes the label of the VM to move first from pods whose Node has no fresh value.

@@ -57,6 +57,9 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         stale: StaleAfter,
+        /// Exit code 1 unless at least one node has a score and no score is stale
+        #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", help_heading = "Nodes")]
+        require_fresh: bool,
         #[command(flatten)]
         log: LogConfig,
     },

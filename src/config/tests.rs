@@ -132,6 +132,7 @@ fn flags_without_a_command_are_those_of_run() {
         once("psi-agent once --scope pods --families pressure,node");
     assert!(!source.selection(Some(&export)).everything);
     assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
+    assert_eq!(once("psi-agent once --families none").export.families, [FamilyGroup::None]);
     let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
     assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }
@@ -160,7 +161,7 @@ fn without_flags_of_export_all_is_read() {
 }
 
 /// Flags of `reap` that have no environment variables: a variable could remove keys unnoticed.
-const WITHOUT_VARIABLE: [&str; 4] = ["older_than", "all", "force", "candidates"];
+const WITHOUT_VARIABLE: [&str; 5] = ["older_than", "all", "force", "candidates", "wait_for_agents"];
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {

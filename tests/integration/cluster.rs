@@ -7,6 +7,7 @@ mod bridge;
 mod cadvisor;
 mod candidate;
 mod chart;
+mod chart_values;
 mod combinations;
 mod dashboards;
 mod dashboards_at_scale;

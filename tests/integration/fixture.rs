@@ -5,6 +5,7 @@ mod any_host;
 mod architecture;
 mod bad_api_server;
 mod broken_files;
+pub(crate) mod chart_files;
 pub(crate) mod cli;
 pub(crate) mod dashboards;
 mod demand;

@@ -1,6 +1,7 @@
 //! Lists the pods with a label, and sets or removes the label.
 
 use kube::api::{ListParams, PatchParams};
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::call::{CallError, list, patch};
@@ -35,6 +36,14 @@ impl ApiClient {
             node: spec.node_name,
         };
         list(&self.client, "/api/v1/pods", params, name).await
+    }
+
+    /// Number of pods in a namespace with a label.
+    pub async fn pods_in(&self, namespace: &str, label: &str) -> Result<usize, CallError> {
+        let params = ListParams::default().labels(label).limit(PAGE);
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let pods = list(&self.client, &path, params, |_: IgnoredAny| ()).await?;
+        Ok(pods.len())
     }
 
     /// Sets a label of a pod. `None` removes it.

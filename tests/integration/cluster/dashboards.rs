@@ -111,13 +111,13 @@ impl Scene {
     }
 }
 
-/// The agents as psi-agent's job, as the manifest has it: with the label `node`, without the families that
-/// the kubelet has. These stand under the kubelet's job.
+/// The agents as psi-agent's job, with the label `node`, as with `--families=none`. The families that the
+/// kubelet has stand under the kubelet's job.
 fn scrape_configs(agents: &[Agent; 2], cadvisor: &str) -> String {
     let mut text = String::new();
     for (job, action, families) in [
-        ("psi-agent", "drop", "container_(cpu|memory|fs|spec)_.*"),
-        ("kubelet", "keep", "container_cpu_usage_seconds_total"),
+        ("psi-agent", "drop", "container_(cpu|memory|fs|spec|pressure)_.*"),
+        ("kubelet", "keep", "container_cpu_usage_seconds_total|container_pressure_.*"),
     ] {
         let _ = write!(
             text,

@@ -81,8 +81,12 @@ fn every_node_gets_an_agent_and_nothing_is_left_when_they_are_removed() {
 fn components_add_what_they_say() {
     let cluster = Cluster::start("components");
     let rendered = cluster.kubectl(&["kustomize", "daemonset/example"], "");
-    for argument in ["--label", "--taint-levels=medium,high", IMAGE] {
-        assert!(rendered.contains(argument), "{argument}: {rendered}");
+    assert!(rendered.contains(IMAGE), "{rendered}");
+    // The example writes scores alone.
+    let with_all = cluster.render_with(&["label", "taints"]);
+    for argument in ["--label", "--taint-levels=medium,high"] {
+        assert!(!rendered.contains(argument), "{argument}: {rendered}");
+        assert!(with_all.contains(argument), "{argument}: {with_all}");
     }
     // The base shows the agent the host's processes, and a component takes all of that away.
     let of_proc = |rendered: &str| rendered.matches("/host/proc").count();
@@ -94,7 +98,7 @@ fn components_add_what_they_say() {
         assert!(rendered.contains(part), "{part}: {rendered}");
     }
     // Only the agent may run as a user and with an SELinux type of its choice there.
-    for part in ["runAsUser: 9942", "type: spc_t"] {
+    for part in ["runAsUser: 19942", "type: spc_t"] {
         assert_eq!(rendered.matches(part).count(), 1, "{part}: {rendered}");
     }
     let rendered = cluster.render_with(&["selinux"]);

@@ -62,7 +62,7 @@ fn a_node_has_its_agent_from_install_to_removal() {
     scene.say("shown by the plugin");
     of_release::the_dashboards_have_answers(&scene);
     scene.say("shown on the dashboards");
-    of_release::the_job_removes_what_the_chart_leaves(&scene);
+    of_release::helm_removes_what_the_agents_wrote(&scene);
     check_that_nothing_is_left(&scene);
     scene.say("removed again");
 }
@@ -81,7 +81,8 @@ fn start_vms(scene: &Scene) {
 fn check_what_the_agent_is_allowed(scene: &Scene) {
     let cgroup = scene.cgroup(&scene.agent(), "psi-agent");
     let status = scene.node.run(&format!("cat /proc/$(cat {cgroup}/cgroup.procs)/status"));
-    for line in ["Uid:\t9942\t9942", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+    for line in ["Uid:\t19942\t19942", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+    {
         assert!(status.contains(line), "{line}: {status}");
     }
     let mounts = scene.node.run(&format!("cat /proc/$(cat {cgroup}/cgroup.procs)/mountinfo"));

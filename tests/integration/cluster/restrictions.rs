@@ -78,7 +78,9 @@ impl Installation {
             }
             Way::Helm => {
                 let client = cluster.admin_kubeconfig().display().to_string();
-                helm_output("uninstall", self.namespace, &[], &["--kubeconfig", &client]);
+                // Without a kubelet, the Job of the hook would not run.
+                let flags = ["--kubeconfig", &client, "--no-hooks"];
+                helm_output("uninstall", self.namespace, &[], &flags);
             }
         }
     }

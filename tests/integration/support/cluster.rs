@@ -249,7 +249,8 @@ impl Cluster {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
         }})]);
-        let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110"});
+        let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110",
+            "ephemeral-storage": "100Gi"});
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
             "lastHeartbeatTime": null, "lastTransitionTime": null});
         let status = json!({"status": {

@@ -14,14 +14,14 @@ pub(crate) fn program() -> PathBuf {
 }
 
 /// Runs `helm VERB psi-agent CHART` in a namespace, with these values. `lint` has no release's name,
-/// `uninstall` and `rollback` no chart.
+/// `uninstall`, `rollback` and `test` no chart.
 pub(crate) fn helm(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.arg(verb);
     if verb != "lint" {
         command.arg("psi-agent");
     }
-    if !["uninstall", "rollback"].contains(&verb) {
+    if !["uninstall", "rollback", "test"].contains(&verb) {
         command.arg(path("daemonset/chart"));
     }
     command.args(["--namespace", namespace]).args(more);

@@ -16,6 +16,7 @@ use super::virtual_machine::static_binary;
 const DOCUMENT: &str = "docs/install.md";
 
 const NAME_TO_REPLACE: &str = "registry.example/psi-agent";
+const LABEL: &str = "components:\n- ../components/label\n";
 
 /// A folder to follow the documents in; it ends with the value.
 pub(crate) struct Checkout {
@@ -46,7 +47,10 @@ impl Checkout {
             let file = folder.join("daemonset").join(kustomization).join("kustomization.yaml");
             let text = fs::read_to_string(&file).unwrap();
             assert!(text.contains(NAME_TO_REPLACE), "{text}");
-            fs::write(&file, text.replace(NAME_TO_REPLACE, image)).unwrap();
+            let own = text.replace(NAME_TO_REPLACE, image);
+            // A component that the document describes.
+            let label = if kustomization == "example" { LABEL } else { "" };
+            fs::write(&file, own + label).unwrap();
         }
         Self { folder }
     }

@@ -97,17 +97,6 @@ impl Scene {
         }
     }
 
-    /// The same, from the first command on that begins so.
-    pub(super) fn follow_the_document_after(&self, heading: &str, first: &str) {
-        let commands = commands(heading).into_iter();
-        let mut count = 0;
-        for command in commands.skip_while(|command| !command.starts_with(first)) {
-            eprintln!("$ {command}\n{}", self.checkout.run(&command, &self.cluster));
-            count += 1;
-        }
-        assert!(count > 1, "{heading} has no command {first}");
-    }
-
     pub(super) fn run_as_admin(&self, command: &str) -> String {
         self.checkout.run(command, &self.cluster)
     }
