@@ -152,9 +152,14 @@ impl Scene {
     /// Two looks at all nodes later, nobody is to be moved: not the throttled VM, whose node is as
     /// calm as any, nor the one that asked to stay where it is.
     fn expect_nothing_moves(&self, descheduler: &Descheduler) {
-        self.wait("the node that was short from the start is high", 3 * MINUTE, || {
-            (self.taints("crowded") == 2).then_some(())
-        });
+        self.wait(
+            "the node that was short from the start is high and overutilized",
+            4 * MINUTE,
+            || {
+                let class = descheduler.last_class("crowded")?.0;
+                (self.taints("crowded") == 2 && class == "overutilized").then_some(())
+            },
+        );
         let looks = descheduler.cycles().len() + 2;
         self.wait("a descheduler has looked twice", 3 * MINUTE, || {
             (descheduler.cycles().len() >= looks).then_some(())
