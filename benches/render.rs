@@ -24,6 +24,7 @@ use psi_agent::export::families::FamilyGroup;
 use psi_agent::export::series::LabelCache;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
+use psi_agent::kernel::resource::PerResource;
 use psi_agent::sample::{CgroupSample, Detail, NodeSample, PassReport, ScrapeSample};
 use psi_agent::waiting::CpuSource;
 use psi_agent::waiting::series::{PressureReadings, Reading};
@@ -104,6 +105,7 @@ fn sample() -> ScrapeSample {
         detail: Detail::Exported,
         node: NodeSample {
             pressure: PressureReadings::default(),
+            reports: PerResource::default(),
             irq: None,
             cpu_times: None,
             memory: None,

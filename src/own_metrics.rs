@@ -87,8 +87,7 @@ impl OwnMetrics {
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
-        let reports = sample.node.pressure.map(|reading| reading.is_some());
-        self.observe(("scrape", took), &sample.report, reports, sample.moment);
+        self.observe(("scrape", took), &sample.report, sample.node.reports, sample.moment);
     }
 
     fn observe(

@@ -128,6 +128,8 @@ pub enum FamilyGroup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSample {
     pub pressure: PressureReadings,
+    /// Whether the kernel reports pressure.
+    pub reports: PerResource<bool>,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq: Option<Pressure>,
     pub cpu_times: Option<Reading<CpuTimes>>,

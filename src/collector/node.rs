@@ -38,6 +38,7 @@ impl NodeReader {
             let now = (files.clock)().at;
             if kept.is_none_or(|kept| !is_fresh(kept.at, now)) {
                 *kept = read_pressure(&self.proc, tree, resource, files);
+                *self.readings.reports.of_mut(resource) |= kept.is_some();
             }
         }
         self.pressure
@@ -54,6 +55,7 @@ impl NodeReader {
         let disks = files.read_if(has_io, |buffer| self.proc.disks(buffer)).unwrap_or_default();
         NodeSample {
             pressure,
+            reports: self.readings.reports,
             irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
             cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
             memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
@@ -68,7 +70,6 @@ impl NodeReader {
         let (proc, readings) = (&self.proc, &mut self.readings);
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
-            *readings.reports.of_mut(resource) |= pressure.of(resource).is_some();
         }
         readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
@@ -103,18 +104,13 @@ impl NodeReader {
         }
     }
 
-    /// Reads the run delay of all tasks, or forgets it where it is not needed. It is a sum over CPUs that
-    /// are online: one that comes online adds its delay since boot.
+    /// Reads the run delay of all tasks, or forgets it where it is not needed.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
-        let times = self.readings.cpu_times.both();
-        if times.is_some_and(|(before, last)| before.cpus != last.cpus) {
-            self.readings.run_delay_ns.clear();
-        }
         if is_needed {
             let delay = dated(files, |buffer| self.proc.run_delay(buffer));
-            self.readings.run_delay_ns.push(delay);
+            self.readings.run_delay.push(delay);
         } else {
-            self.readings.run_delay_ns.clear();
+            self.readings.run_delay.clear();
         }
     }
 }

@@ -58,7 +58,7 @@ impl CgroupState {
         }
         let mut readings = PressureReadings::default();
         if *node == PressureReadings::default() {
-            // PSI is off on the whole node, so the files do not exist.
+            // PSI is off on the whole node, so the files do not exist, or none could be read.
             return files.is_alive(dir).then_some(readings);
         }
         for &resource in resources {
@@ -118,11 +118,15 @@ impl CgroupState {
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
         let at = (files.clock)().at;
         let is_fresh = |kept: &Reading<_>| at.saturating_duration_since(kept.at) < SLOW_INTERVAL;
-        let reading = self.has_tasks.filter(is_fresh).unwrap_or_else(|| {
-            let count = files.read(|buffer| dir.process_count(buffer)).flatten();
-            Reading { at, value: count.is_some_and(|count| count > 0) }
-        });
-        self.has_tasks.insert(reading).value
+        if let Some(kept) = self.has_tasks.filter(is_fresh) {
+            return kept.value;
+        }
+        let count = files.read(|buffer| dir.process_count(buffer)).flatten();
+        // A failed read says nothing: a cgroup with tasks would not be scored.
+        if let Some(count) = count {
+            self.has_tasks = Some(Reading { at, value: count > 0 });
+        }
+        self.has_tasks.is_some_and(|last| last.value)
     }
 }
 

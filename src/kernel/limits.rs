@@ -39,7 +39,7 @@ impl CpuMax {
 pub struct CpuSet(Vec<u64>);
 
 /// More CPUs than any kernel has, which bounds the size of a set.
-const MAX_CPUS: u32 = 1 << 16;
+pub(super) const MAX_CPUS: u32 = 1 << 16;
 
 impl CpuSet {
     pub fn count(&self) -> u32 {

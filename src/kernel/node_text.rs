@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use procfs::DiskStat;
 
 use super::io_stat::Device;
+use super::limits::{CpuSet, MAX_CPUS};
 use super::text::{
     ParseError, keyed_file, lines, numbers, parse_keyed, parse_u64, split_once, words,
 };
@@ -60,7 +61,7 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
                 let expected = ParseError { line, expected: "the boot time" };
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
-            _ => cpus += u64::from(is_cpu(keyword)),
+            _ => cpus += u64::from(cpu(keyword).is_some()),
         }
     }
     let times = times.ok_or(ParseError::of_file("a line `cpu`"))?;
@@ -77,26 +78,39 @@ fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
     Some(CpuTimes { busy, steal, total, ..CpuTimes::default() })
 }
 
-/// Whether a line is that of one CPU, such as `cpu0`.
-fn is_cpu(keyword: &[u8]) -> bool {
-    keyword.strip_prefix(b"cpu").is_some_and(|number| parse_u64(number).is_some())
+/// The number of the CPU that a line is of, such as 0 of `cpu0`.
+fn cpu(keyword: &[u8]) -> Option<u32> {
+    let number = u32::try_from(parse_u64(keyword.strip_prefix(b"cpu")?)?);
+    number.ok().filter(|number| *number < MAX_CPUS)
 }
 
-/// Parses `/proc/schedstat`: run delay, nanoseconds since boot, summed over tasks and online CPUs. It
-/// includes throttling by quotas, and a wait is added only when the task runs again.
-pub fn parse_schedstat(text: &[u8]) -> Result<u64, ParseError> {
-    let mut run_delay_ns = None;
+/// `/proc/schedstat`: run delay, which includes throttling by quotas. A wait is added only when the task
+/// runs again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunDelay {
+    /// Nanoseconds since boot, summed over tasks and online CPUs.
+    pub total_ns: u64,
+    /// The CPUs that are summed. One that comes online adds its delay since boot.
+    pub online: CpuSet,
+}
+
+/// Parses `/proc/schedstat`.
+pub fn parse_schedstat(text: &[u8]) -> Result<RunDelay, ParseError> {
+    let (mut total_ns, mut online) = (0_u64, Vec::new());
     for (line, content) in lines(text)? {
         let Some((keyword, rest)) = split_once(content, b' ') else { continue };
-        if is_cpu(keyword) {
+        if let Some(cpu) = cpu(keyword) {
             let expected = ParseError { line, expected: "nine numbers of a CPU" };
             // In versions 15 to 17 of the file.
             let [.., delay, _]: [u64; 9] = numbers(&mut words(rest)).ok_or(expected)?;
-            let sum = run_delay_ns.unwrap_or(0_u64).checked_add(delay);
-            run_delay_ns = Some(sum.ok_or(expected)?);
+            total_ns = total_ns.checked_add(delay).ok_or(expected)?;
+            online.push(cpu);
         }
     }
-    run_delay_ns.ok_or(ParseError::of_file("a line `cpu0`"))
+    if online.is_empty() {
+        return Err(ParseError::of_file("a line `cpu0`"));
+    }
+    Ok(RunDelay { total_ns, online: online.into_iter().collect() })
 }
 
 /// Parses `/proc/swaps`: names of the block devices that are swap space, such as `vda2`. Files are
@@ -201,7 +215,8 @@ mod tests {
     fn schedstat_gives_the_run_delay_of_all_cpus() {
         let cpus = "cpu0 0 0 9 8 7 6 2700 500 3\ndomain0 03 1 2\ncpu1 0 0 0 0 0 0 0 41 0\n";
         let text = format!("version 15\ntimestamp 4294898432\n{cpus}");
-        assert_eq!(parse_schedstat(text.as_bytes()), Ok(541));
+        let delay = RunDelay { total_ns: 541, online: [0, 1].into_iter().collect() };
+        assert_eq!(parse_schedstat(text.as_bytes()), Ok(delay));
         for wrong in [
             &b""[..],
             b"version 15\n",

@@ -8,7 +8,7 @@ use super::directory::Directory;
 use super::io_stat::Device;
 use super::mounts::hiding_options;
 use super::node_text::{
-    CpuTimes, Disk, NodeMemory, Reclaim, parse_diskstats, parse_meminfo, parse_proc_stat,
+    CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, parse_diskstats, parse_meminfo, parse_proc_stat,
     parse_schedstat, parse_swaps, parse_vmstat,
 };
 use super::own_process::own_groups;
@@ -120,7 +120,7 @@ files! { ProcRoot:
     reclaim: Reclaim = c"vmstat", parse_vmstat;
     swaps: Vec<String> = c"swaps", parse_swaps;
     /// Run delay of all tasks, nanoseconds; it needs CONFIG_SCHEDSTATS.
-    run_delay: u64 = c"schedstat", parse_schedstat;
+    run_delay: RunDelay = c"schedstat", parse_schedstat;
 }
 
 #[cfg(test)]
@@ -167,6 +167,7 @@ mod tests {
         std::fs::write(path.join("schedstat"), text).unwrap();
         let delay = ProcRoot::open(&path).unwrap().run_delay(&mut ReadBuffer::default());
         std::fs::remove_dir_all(&path).unwrap();
-        assert_eq!(delay, Ok(Some(1_024_000)));
+        let delay = delay.unwrap().unwrap();
+        assert_eq!((delay.total_ns, delay.online.count()), (1_024_000, 1024));
     }
 }

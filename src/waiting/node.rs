@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::disk_rates::DiskRates;
 use super::series::{Ratio, Window};
 use crate::kernel::io_stat::Device;
-use crate::kernel::node_text::{CpuTimes, Disk, NodeMemory, Reclaim};
+use crate::kernel::node_text::{CpuTimes, Disk, NodeMemory, Reclaim, RunDelay};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
@@ -21,9 +21,9 @@ pub struct NodeReadings {
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
     pub cpu_times: Window<CpuTimes>,
-    /// Run delay of all tasks of the node since boot, nanoseconds; read only while a scored container
+    /// Run delay of all tasks of the node; read only while a scored container
     /// waits.
-    pub run_delay_ns: Window<u64>,
+    pub run_delay: Window<RunDelay>,
     pub reclaim: Window<Reclaim>,
     pub memory: Option<NodeMemory>,
     pub disks: Window<BTreeMap<Device, Disk>>,
@@ -45,9 +45,12 @@ impl NodeReadings {
         self.cpu_times.value().map_or(1.0, |times| times.cpus.max(1) as f64)
     }
 
-    /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time.
+    /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time. `None` where
+    /// other CPUs are online than before.
     pub(super) fn run_delay(&self) -> Option<f64> {
-        self.run_delay_ns.rate(|delay| Some(*delay)).map(|delay| delay / 1e9)
+        let (before, last) = self.run_delay.both()?;
+        let delay = self.run_delay.rate(|delay| Some(delay.total_ns))?;
+        (before.online == last.online).then_some(delay / 1e9)
     }
 
     /// Share of the CPUs' time.

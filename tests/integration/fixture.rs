@@ -10,6 +10,7 @@ pub(crate) mod cli;
 pub(crate) mod dashboards;
 mod demand;
 mod documents;
+mod failed_reads;
 mod golden;
 mod http;
 mod levels;

@@ -31,6 +31,7 @@ pub(crate) mod publisher;
 pub(crate) mod real_node;
 pub(crate) mod recorded_case;
 pub(crate) mod replayed_node;
+pub(crate) mod sampled_node;
 pub(crate) mod short_node;
 pub(crate) mod shown_node;
 pub(crate) mod simulated_cluster;
