@@ -39,11 +39,6 @@ pub struct Candidate {
     pub memory: Option<u64>,
 }
 
-/// The text is not of the published form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("malformed")]
-pub struct Malformed;
-
 impl NodeDemand {
     /// Parses a Node's annotations; `None` if the agent published no demand, since it has too little
     /// history or is older than this contract.
@@ -121,28 +116,20 @@ impl fmt::Display for Candidate {
     }
 }
 
-impl FromStr for Candidate {
-    type Err = Malformed;
-
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let parse = || {
-            let [uid, demand, relief, memory] =
-                fields(text, ["uid", "demand", "relief", "memory"])?;
-            let uid = uid.filter(|uid| (1..=63).contains(&uid.len()))?.to_owned();
-            let memory = match memory {
-                Some(bytes) => Some(whole(bytes)?),
-                None => None,
-            };
-            Some(Self { uid, demand: cpus(demand?)?, relief: cpus(relief?)?, memory })
-        };
-        parse().ok_or(Malformed)
-    }
+fn candidates(text: &str) -> Option<Vec<Candidate>> {
+    let listed: Option<Vec<Candidate>> =
+        text.split(';').filter(|one| !one.is_empty()).map(candidate).collect();
+    listed.filter(|listed| listed.len() <= MOST_CANDIDATES)
 }
 
-fn candidates(text: &str) -> Option<Vec<Candidate>> {
-    let listed: Result<Vec<Candidate>, Malformed> =
-        text.split(';').filter(|one| !one.is_empty()).map(str::parse).collect();
-    listed.ok().filter(|listed| listed.len() <= MOST_CANDIDATES)
+fn candidate(text: &str) -> Option<Candidate> {
+    let [uid, demand, relief, memory] = fields(text, ["uid", "demand", "relief", "memory"])?;
+    let uid = uid.filter(|uid| (1..=63).contains(&uid.len()))?.to_owned();
+    let memory = match memory {
+        Some(bytes) => Some(whole(bytes)?),
+        None => None,
+    };
+    Some(Candidate { uid, demand: cpus(demand?)?, relief: cpus(relief?)?, memory })
 }
 
 /// The values of `NAME=VALUE,…` by name; `None` with an unknown or repeated name.

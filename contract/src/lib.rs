@@ -8,7 +8,7 @@ mod keys;
 mod level;
 mod pressure;
 
-pub use demand::{Candidate, MOST_CANDIDATES, Malformed, NodeDemand};
+pub use demand::{Candidate, MOST_CANDIDATES, NodeDemand};
 pub use keys::{Key, NotASubdomain, Prefix};
 pub use level::{Level, NotThresholds, Thresholds};
 pub use pressure::{Basis, ContractError, Freshness, NodePressure, STALE_AFTER};

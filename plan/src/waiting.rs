@@ -1,8 +1,9 @@
 //! How many CPUs a node lacks on average, from the mean demand of 30 min.
 
 /// Spread of a node's demand around its mean, as a share of its CPUs: the scale of a logistic
-/// distribution. Its standard deviation is 1.81 times as large, 15 % of the CPUs, as demand of the
-/// traces in docs/benefit.md varies within half an hour.
+/// distribution, whose standard deviation is 1.81 times as large, 15 % of the CPUs. It is chosen. With .05
+/// and .12, simulated clusters of 300 VMs lose .17 points more and .04 less work (three seeds), by fewer
+/// and more moves.
 const SPREAD: f64 = 0.083;
 
 /// CPUs that a node with so many CPUs lacks on average, if its mean demand is `demand`. Demand varies,
