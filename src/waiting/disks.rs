@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::disk_rates::DiskRates;
 use super::node::NodeReadings;
 use super::readings::Readings;
-use super::series::{Ratio, increase};
+use super::series::increase;
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::page_bytes;
 
@@ -115,13 +115,6 @@ fn others(operations: &[OwnOperations]) -> f64 {
         own * (total - own).max(0.0) / total.max(f64::MIN_POSITIVE)
     });
     if all > 0.0 { (others.sum::<f64>() / all).min(1.0) } else { 0.0 }
-}
-
-/// Share of time that the container waited for disks. I/O pressure shows a part of it at least: it is
-/// an average over the CPUs on which a thread sleeps in turn, and includes other waiting than for
-/// reads.
-pub(super) fn disk_wait(raw: Ratio, disk: &DiskUse) -> f64 {
-    disk.reading.unwrap_or(0.0).clamp(raw.get(), 1.0)
 }
 
 #[cfg(test)]

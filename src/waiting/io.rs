@@ -2,15 +2,16 @@
 //! reclaim by the node. Pure.
 //!
 //! Pressure shows only I/O in which a task sleeps. With native AIO none does, so reads in flight count
-//! too.
+//! too. Contention is a share of demand, as for memory: time that the container ran and waited.
 
 use std::time::Instant;
 
 use super::cpu_limits::is_due;
-use super::disks::{DiskUse, disk_wait};
+use super::disks::DiskUse;
 use super::node::NodeReadings;
-use super::readings::{Needs, Readings};
+use super::readings::{Needs, Readings, Threads};
 use super::reclaim::reclaimed_by_node;
+use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
 
@@ -33,6 +34,9 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> N
     let is_due = || counters.both().and(counters.last()).is_none_or(|last| is_due(last.at, now));
     if readings.waited_for_io_lately(now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
         needs |= Needs::IO_COUNTERS;
+        if !matches!(readings.threads, Threads::Read(_)) {
+            needs |= Needs::CPU_COUNTERS | Needs::TASKS;
+        }
         if node.reclaimed_lately(now) {
             needs |= Needs::REFAULTS;
         }
@@ -58,16 +62,30 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     if raw.get() < NEGLIGIBLE && disk.reading.unwrap_or(0.0) < NEGLIGIBLE {
         return Some(wait(raw));
     }
-    Some(wait(share_by_node(raw, &disk, || reclaimed_by_node(readings))?))
+    let by_node = share_by_node(&disk, || reclaimed_by_node(readings))?;
+    let (waited, ran) = (waited(raw, &disk), ran(readings)?);
+    let contention = contention(waited, ran, by_node)?;
+    Some(Wait { cpus: waited * by_node, ..wait(contention) })
 }
 
-/// The share of time that the container waited because of the node. `by_node` is the share of its
-/// reclaimed pages that were reclaimed because of the node.
-fn share_by_node(raw: Ratio, disk: &DiskUse, by_node: impl Fn() -> Option<f64>) -> Option<Ratio> {
-    let others = disk.others?;
+/// Time that the container waited for disks, for all its tasks: reads in flight. I/O pressure shows a
+/// part of it at least: it is an average over the CPUs on which a task sleeps in turn, and includes other
+/// waiting than for reads.
+fn waited(raw: Ratio, disk: &DiskUse) -> f64 {
+    disk.reading.unwrap_or(0.0).max(raw.get())
+}
+
+/// The share of its waiting that the node explains. `reclaimed` is the share of its reclaimed pages that
+/// were reclaimed because of the node.
+fn share_by_node(disk: &DiskUse, reclaimed: impl Fn() -> Option<f64>) -> Option<f64> {
     let again = disk.swapped_in.unwrap_or(0.0) + disk.displaced.unwrap_or(0.0);
-    let again = if again > 0.0 { (again * by_node()?).min(1.0) } else { 0.0 };
-    Ratio::of(disk_wait(raw, disk) * (again + (1.0 - again) * others), 1.0)
+    let again = if again > 0.0 { (again * reclaimed()?).min(1.0) } else { 0.0 };
+    Some(again + (1.0 - again) * disk.others?)
+}
+
+/// The share of its demand that it waited because of the node. Its demand is at least one CPU.
+fn contention(waited: f64, ran: f64, by_node: f64) -> Option<Ratio> {
+    Ratio::of(waited * by_node, (ran + waited).max(1.0))
 }
 
 #[cfg(test)]
@@ -81,7 +99,8 @@ mod tests {
     use crate::kernel::io_stat::Device;
 
     fn share(some: f64, disk: DiskUse, by_node: f64) -> Option<f64> {
-        let share = share_by_node(Ratio::of(some, 1.0)?, &disk, || Some(by_node))?;
+        let by_node = share_by_node(&disk, || Some(by_node))?;
+        let share = contention(waited(Ratio::of(some, 1.0)?, &disk), 0.0, by_node)?;
         Some((share.get() * 1e6).round() / 1e6)
     }
 
@@ -97,6 +116,15 @@ mod tests {
         // On a disk of its own there is no contention.
         assert_eq!(share(0.4, beside(0.0), 1.0), Some(0.0));
         assert_eq!(share(0.4, DiskUse::default(), 1.0), None);
+    }
+
+    #[test]
+    fn io_contention_is_a_share_of_demand() {
+        let contention = |waited, ran| contention(waited, ran, 0.5).unwrap().get();
+        assert_eq!(contention(0.5, 0.25), 0.25, "of one CPU at least");
+        assert_eq!(contention(1.0, 1.0), 0.25);
+        // Two threads that wait are no larger share than one.
+        assert_eq!([contention(1.0, 0.0), contention(2.0, 0.0)], [0.5, 0.5]);
     }
 
     #[test]
@@ -154,7 +182,8 @@ mod tests {
         assert!(waits(&vm, &node));
         // For a minute after a wait, so that counters have a rate.
         vm.io.waited_at = Some(now);
-        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | Needs::IO_COUNTERS);
+        let used = Needs::CPU_COUNTERS | Needs::TASKS;
+        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | Needs::IO_COUNTERS | used);
         node.reclaimed_at = Some(now);
         assert!(needs(&vm, &node, now).contains(Needs::REFAULTS));
     }
@@ -169,12 +198,13 @@ mod tests {
         assert_eq!(needs(&vm, &node, now), Needs::empty());
         let disk = DiskRates { reading: 0.5, ..DiskRates::default() };
         node.disk_rates = Some([(Device { major: 8, minor: 0 }, disk)].into());
-        assert_eq!(needs(&vm, &node, now), Needs::IO_COUNTERS);
+        let counters = Needs::IO_COUNTERS | Needs::CPU_COUNTERS | Needs::TASKS;
+        assert_eq!(needs(&vm, &node, now), counters);
         // It did not read.
         for _ in 0..2 {
             vm.io.counters.push(Some(Reading { at: now, value: Some(vec![]) }));
         }
         assert_eq!(needs(&vm, &node, now), Needs::empty());
-        assert_eq!(needs(&vm, &node, now + Duration::from_secs(30)), Needs::IO_COUNTERS);
+        assert_eq!(needs(&vm, &node, now + Duration::from_secs(30)), counters);
     }
 }

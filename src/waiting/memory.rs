@@ -6,11 +6,10 @@
 //! which is no stall of any task. So each page fault that read from swap counts with the mean time of
 //! a read from the swap device.
 
-use super::cpu_limits;
 use super::node::NodeReadings;
 use super::readings::{MemoryInUse, Needs, Readings, SwappedIn, Threads};
 use super::reclaim::reclaimed_by_node;
-use super::run_delay::ThreadTimes;
+use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
 
@@ -78,11 +77,6 @@ fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
     let waited = pages.min(rate(|swap| swap.major_faults)?) * node.swap_read_s()?;
     let unstalled = (pages - stalled).max(0.0) / pages.max(f64::MIN_POSITIVE);
     Some((waited, waited * unstalled))
-}
-
-/// CPUs that the container used.
-fn ran(readings: &Readings) -> Option<f64> {
-    ThreadTimes::of(readings).map(|times| times.ran).or_else(|| cpu_limits::usage(readings))
 }
 
 #[cfg(test)]

@@ -34,6 +34,11 @@ impl ThreadTimes {
     }
 }
 
+/// CPUs that a container used; of a VM whose threads are read, its vCPUs alone.
+pub(super) fn ran(readings: &Readings) -> Option<f64> {
+    ThreadTimes::of(readings).map(|times| times.ran).or_else(|| cpu_limits::usage(readings))
+}
+
 /// CPUs that a thread ran on and waited for.
 fn rates(thread: &ThreadReading) -> Option<(f64, f64)> {
     let ran = thread.times.rate(|times| Some(times.run_ns))? / 1e9;

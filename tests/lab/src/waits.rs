@@ -1,9 +1,7 @@
 //! Truth of memory and I/O: how long VMs waited because of the node. No pressure file is read. Pure.
 //!
-//! The kernel's delay accounting has, for each thread, how long it slept for memory and in I/O. A VM's wait for
-//! memory is that of all its threads, as a share of what they ran and waited, as for CPU. Its wait for I/O is
-//! that of its thread that waited longest, as a share of time: more waiting threads don't slow the VM down
-//! more, and idle ones don't make it faster. `some` is at least that.
+//! The kernel's delay accounting has, for each thread, how long it slept for memory and in I/O. A VM's wait is
+//! that of all its threads, as a share of what they ran and waited, as for CPU.
 //!
 //! The cause follows from a second run of each load alone on the same node, with the same limits. What it
 //! waits there for a piece of work is due to its limit or to the disk. **Truth is what the VM waited beyond
@@ -29,65 +27,41 @@ use crate::scenario::{How, Io, JUDGED_FROM, Pod, Resource};
 use crate::taskstats::Delays;
 use crate::truth::of_node;
 
-/// Demand for memory wait, in CPUs, below which a VM counts as if it wanted as much.
-const LEAST_CPUS: f64 = 0.25;
-
 /// The VMs' waiting because of the node.
 pub fn by_delays(record: &Record, resource: Resource) -> f64 {
     of_all(record, resource, |name, pod| {
         let alone = record.alone.get(&pod.name)?;
-        if resource == Resource::Memory {
-            return share_of_demand(record, name, pod);
-        }
-        let waited = slept(record, resource, name, pod)?;
+        let waited = share_of_demand(record, resource, name, pod)?;
         Some(match pod.load.io {
-            Some(Io { how: How::NativeAio, .. }) if resource == Resource::Io => {
-                lost(record, name, alone)?
-            }
+            _ if resource == Resource::Memory => waited,
+            Some(Io { how: How::NativeAio, .. }) => lost(record, name, alone)?,
             Some(Io { per_second: None, .. }) => waited.min(lost(record, name, alone)?),
             Some(Io { per_second: Some(_), .. }) | None => waited,
         })
     })
 }
 
-fn slept(record: &Record, resource: Resource, name: &str, pod: &Pod) -> Option<f64> {
+/// The share of what a VM's threads ran and waited in which they waited, less what their work makes them
+/// wait alone. As in the score, a VM wants a quarter of a CPU at least or, for I/O, a CPU, and its waiting
+/// for memory that the node does not cause is no demand.
+fn share_of_demand(record: &Record, resource: Resource, name: &str, pod: &Pod) -> Option<f64> {
     let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
-    beyond_own(record, name, alone, |delays| seconds(&delays, resource, pod, unstalled))
-}
-
-/// The share of what a VM's threads ran and waited in which they waited for memory, less what their work
-/// makes them wait alone.
-fn share_of_demand(record: &Record, name: &str, pod: &Pod) -> Option<f64> {
-    let (alone, unstalled) = (record.alone.get(&pod.name)?, unstalled(record, name)?);
-    let of = |delays: &Delays| seconds(delays, Resource::Memory, pod, unstalled);
+    let of = |delays: &Delays| seconds(delays, resource, pod, unstalled);
     let (before, after) = judged(record)?;
     let (then, now) = (before.pods.get(name)?, after.pods.get(name)?);
-    let waits: Vec<f64> = delays(then, now, after.at).map(|delays| of(&delays)).collect();
-    let work = record.reports.get(name)?.work;
-    let threads = f64::from(pod.load.threads);
-    let own =
-        if alone.work > 0.0 { of(&alone.delays) / alone.work * work * threads } else { f64::MAX };
-    let waited = (waits.iter().sum::<f64>() - own).max(0.0);
+    let all: f64 = delays(then, now, after.at).map(|delays| of(&delays)).sum();
+    let work = record.reports.get(name)?.work * f64::from(pod.load.threads);
+    // A load that did no work even alone waits because of itself.
+    let own = if alone.work > 0.0 { of(&alone.delays) / alone.work * work } else { all };
+    let waited = (all - own).max(0.0);
     let ran = now.threads.iter().map(|(thread, (ran, _))| {
         in_seconds(ran.saturating_sub(then.threads.get(thread).map_or(0, |then| then.0)))
     });
-    let wanted = ran.sum::<f64>() + waited;
-    Some(waited / wanted.max(LEAST_CPUS * (after.at - before.at)))
-}
-
-/// The share of time that a VM waited, less what its work makes it wait alone.
-fn beyond_own(
-    record: &Record,
-    name: &str,
-    alone: &Alone,
-    of: impl Fn(Delays) -> f64,
-) -> Option<f64> {
-    let (before, after) = judged(record)?;
-    let wait = most(before.pods.get(name)?, after.pods.get(name)?, after.at, &of);
-    let work = record.reports.get(name)?.work;
-    // A load that did no work even alone waits because of itself.
-    let own = if alone.work > 0.0 { of(alone.delays) / alone.work * work } else { wait };
-    Some((wait - own) / (after.at - before.at))
+    let (wanted, least) = match resource {
+        Resource::Memory => (waited, 0.25),
+        Resource::Io => (all, 1.0),
+    };
+    Some(waited / (ran.sum::<f64>() + wanted).max(least * (after.at - before.at)))
 }
 
 /// The share of the work that VMs do alone and did not do here.
