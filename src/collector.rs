@@ -217,7 +217,6 @@ impl Collector {
             in_scope,
             errors: std::mem::take(&mut self.files.errors),
             dropped_io_rows: std::mem::take(&mut self.files.dropped_io_rows),
-            tree: self.tree.health(),
             matching,
         }
     }

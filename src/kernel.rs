@@ -3,7 +3,6 @@
 
 pub mod cgroup_dir;
 pub mod cgroup_tree;
-pub mod cgroup_watch;
 pub mod counters;
 mod directory;
 pub mod io_stat;

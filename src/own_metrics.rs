@@ -100,7 +100,7 @@ impl OwnMetrics {
         let mut state = self.state();
         let passes = state.passes.entry(reason).or_default();
         *passes = (passes.0 + 1, passes.1 + took);
-        (state.in_scope, state.tree, state.reports) = (report.in_scope, report.tree, Some(reports));
+        (state.in_scope, state.reports) = (report.in_scope, Some(reports));
         state.matching = report.matching.or(state.matching);
         if let Some(error) = report.errors.last() {
             state.agent.last_read_error = Some(DatedError::new(error, moment.unix_ms));

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::identity::Workload;
 use crate::identity::matching::Matching;
 use crate::kernel::ReadError;
-use crate::kernel::cgroup_tree::{Cgroup, CgroupId, TreeHealth};
+use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::limits::{CpuMax, Limit};
@@ -88,7 +88,6 @@ pub struct PassReport {
     pub errors: Vec<ReadError>,
     /// Rows of `io.stat` that were malformed.
     pub dropped_io_rows: u64,
-    pub tree: TreeHealth,
     /// How pods and cgroups match; `None` without a source of pods.
     pub matching: Option<Matching>,
 }

@@ -1,25 +1,21 @@
-//! The current cgroups below one root, by path, each with a handle of its directory. inotify reports
-//! most changes at once; a rescan every minute finds the others.
+//! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
+//! the number of children that the kernel reports with those in the tree, and lists a directory only if
+//! they differ.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inotify::WatchDescriptor;
-use nix::errno::Errno;
-
 pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
-use super::cgroup_watch::CgroupWatch;
-use super::read::{ReadError, ReadErrorKind};
+use super::read::ReadError;
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
 
-/// Interval of rescans, which find changes that inotify missed.
+/// Interval at which cgroups without children are checked as well: one that was replaced by another
+/// leaves its parent with the same number.
 const RESCAN_EVERY: Duration = Duration::from_secs(60);
-/// Interval of rescans while some directories cannot be watched.
-const RESCAN_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 
 /// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
 /// only a whole tree has others than their containers.
@@ -36,27 +32,16 @@ struct Node {
     dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
-    watch: Option<WatchDescriptor>,
-}
-
-/// State of the tree, for the agent's own metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TreeHealth {
-    pub watches: usize,
-    pub unwatched: usize,
-    pub overflows: u64,
 }
 
 #[derive(Debug)]
 pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     whole: bool,
-    watch: Option<CgroupWatch>,
     nodes: BTreeMap<Arc<str>, Node>,
     rescanned_at: Option<Instant>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
-    overflows: u64,
     errors: Vec<ReadError>,
 }
 
@@ -65,72 +50,53 @@ impl CgroupTree {
     /// it: with all cgroups if it is `whole`, else without those that are below containers, or
     /// beside them in pods.
     pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
-        let mut errors = Vec::new();
-        let watch = CgroupWatch::new().map_err(|errno| errors.push(inotify_error(errno))).ok();
-        Self {
-            root,
-            whole,
-            watch,
-            nodes: BTreeMap::new(),
-            rescanned_at: None,
-            handles,
-            overflows: 0,
-            errors,
-        }
+        let nodes = BTreeMap::new();
+        Self { root, whole, nodes, rescanned_at: None, handles, errors: Vec::new() }
     }
 
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
 
-    /// Updates the tree: the directories that inotify reported, or all of it when a rescan is due.
-    /// Returns whether it was a rescan.
+    /// Updates the tree. Returns whether all of it was checked.
     pub fn follow(&mut self, now: Instant) -> bool {
-        let hints = self.watch.as_mut().map_or(Ok(Some(BTreeSet::new())), CgroupWatch::take_hints);
-        self.overflows += u64::from(hints == Ok(None));
-        let changed = hints.unwrap_or_else(|errno| {
-            self.errors.push(inotify_error(errno));
-            None
-        });
-        let every = if self.unwatched() > 0 { RESCAN_UNWATCHED_EVERY } else { RESCAN_EVERY };
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < every;
-        match changed {
-            Some(changed) if self.rescanned_at.is_some_and(is_fresh) => {
-                changed.iter().for_each(|path| self.relist(path));
-                false
-            }
-            _ => {
-                self.rescanned_at = Some(now);
-                self.rescan();
-                true
-            }
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < RESCAN_EVERY;
+        let checks_all = !self.rescanned_at.is_some_and(is_fresh);
+        if checks_all {
+            self.rescanned_at = Some(now);
         }
-    }
-
-    /// Checks every cgroup, and lists those whose children may have changed.
-    fn rescan(&mut self) {
-        // Children first: after one is removed, its parent has another number of children.
-        for path in self.nodes.keys().rev().cloned().collect::<Vec<_>>() {
-            let id = self.nodes.get(&path).map(|node| node.dir.cgroup.id);
-            match self.root.stat(&path) {
-                Ok(stat) if Some(CgroupId(stat.st_ino)) == id => {
-                    // On cgroupfs the link count is the number of children plus 2, so the directory
-                    // need not be listed to detect a change. Other file systems do not guarantee it.
-                    let links = usize::try_from(stat.st_nlink);
-                    let is_same = links == Ok(self.children_of(&path).len() + 2);
-                    if self.root.is_cgroup2 && is_same {
-                        self.watch(&path);
-                    } else {
-                        self.relist(&path);
-                    }
-                }
-                _ => self.remove(&path),
-            }
+        let checked = self.nodes.iter().filter(|(_, node)| checks_all || node.descends);
+        let stats = checked.map(|(path, node)| {
+            let stat = self.root.stat(path).ok();
+            let stat = stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id);
+            (Arc::clone(path), stat.map(|stat| stat.st_nlink))
+        });
+        let (alive, gone): (Vec<_>, Vec<_>) = stats.partition(|(_, links)| links.is_some());
+        gone.iter().for_each(|(path, _)| self.remove(path));
+        for path in self.changed(&alive) {
+            self.relist(&path);
         }
         // The first time, or after the root was replaced.
         if self.add("/".into()) {
             self.relist("/");
         }
+        checks_all
+    }
+
+    /// Of these cgroups with their link counts, those that have other children than in the tree. On cgroupfs
+    /// the link count is the number of children plus 2. Other file systems do not guarantee it.
+    fn changed(&self, alive: &[(Arc<str>, Option<u64>)]) -> Vec<Arc<str>> {
+        let mut children: HashMap<&str, u64> = HashMap::new();
+        for path in self.nodes.keys() {
+            *children.entry(parent_of(path)).or_default() += 1;
+        }
+        let is_changed = |(path, links): &&(Arc<str>, Option<u64>)| {
+            let known = children.get(&**path).copied().unwrap_or_default();
+            !self.root.is_cgroup2 || *links != Some(known + 2)
+        };
+        let descends = |path: &Arc<str>| self.nodes.get(path).is_some_and(|node| node.descends);
+        let changed = alive.iter().filter(is_changed).map(|(path, _)| path);
+        changed.filter(|path| descends(path)).cloned().collect()
     }
 
     /// Lists a cgroup's children, adds new ones with their descendants, and removes those that no
@@ -146,8 +112,6 @@ impl CgroupTree {
 
     /// The children of a cgroup, of which those that no longer exist are removed from the tree.
     fn list(&mut self, path: &str) -> Vec<Arc<str>> {
-        // Watch before listing: a child created in between is reported twice, not missed.
-        self.watch(path);
         let Some(node) = self.nodes.get(path).filter(|node| node.descends) else {
             return Vec::new();
         };
@@ -174,7 +138,7 @@ impl CgroupTree {
                 }
             }
         }
-        for child in self.children_of(path) {
+        for child in self.children_of(path).cloned().collect::<Vec<_>>() {
             let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
             if id != listed.get(&child).copied() {
                 self.remove(&child);
@@ -194,7 +158,7 @@ impl CgroupTree {
             Ok(dir) => {
                 let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
                 let descends = self.whole || !is_container;
-                self.nodes.insert(path, Node { dir, descends, watch: None });
+                self.nodes.insert(path, Node { dir, descends });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
@@ -203,42 +167,25 @@ impl CgroupTree {
         false
     }
 
-    /// Watches a cgroup whose children belong to the tree, unless it is watched.
-    fn watch(&mut self, path: &str) {
-        let Some((watch, node)) = self.watch.as_mut().zip(self.nodes.get_mut(path)) else { return };
-        if !node.descends || node.watch.is_some() {
-            return;
-        }
-        match watch.add(&self.root.full_path(path), Arc::clone(&node.dir.cgroup.path)) {
-            Ok(descriptor) => node.watch = Some(descriptor),
-            // It was removed.
-            Err(Errno::ENOENT | Errno::ENODEV) => {}
-            Err(errno) => self.errors.push(inotify_error(errno)),
-        }
-    }
-
     /// Removes a cgroup that no longer exists, and its descendants.
     pub fn remove(&mut self, path: &str) {
-        for path in self.descendants_of(path).into_iter().chain([path.into()]) {
-            let descriptor = self.nodes.remove(&path).and_then(|node| node.watch);
-            if let Some((watch, descriptor)) = self.watch.as_mut().zip(descriptor) {
-                watch.remove(descriptor);
-            }
+        for path in self.descendants_of(path).cloned().collect::<Vec<_>>() {
+            self.nodes.remove(&path);
         }
+        self.nodes.remove(path);
     }
 
-    fn descendants_of(&self, path: &str) -> Vec<Arc<str>> {
+    fn descendants_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
         let below = join(path, "");
-        let range = (Bound::Excluded(&below), Bound::Unbounded);
+        let range = (Bound::Excluded(Arc::clone(&below)), Bound::Unbounded);
         let paths = self.nodes.range::<Arc<str>, _>(range).map(|(path, _)| path);
-        paths.take_while(|path| path.starts_with(&*below)).cloned().collect()
+        paths.take_while(move |path| path.starts_with(&*below))
     }
 
-    fn children_of(&self, path: &str) -> Vec<Arc<str>> {
-        let below = join(path, "");
-        let mut paths = self.descendants_of(path);
-        paths.retain(|path| path.strip_prefix(&*below).is_some_and(|name| !name.contains('/')));
-        paths
+    fn children_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
+        let start = join(path, "").len();
+        self.descendants_of(path)
+            .filter(move |path| path.get(start..).is_some_and(|name| !name.contains('/')))
     }
 
     pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> + Clone {
@@ -254,32 +201,18 @@ impl CgroupTree {
         self.nodes.len()
     }
 
-    fn unwatched(&self) -> usize {
-        self.nodes.values().filter(|node| node.descends && node.watch.is_none()).count()
-    }
-
-    pub fn health(&self) -> TreeHealth {
-        TreeHealth {
-            watches: self.nodes.values().filter(|node| node.watch.is_some()).count(),
-            unwatched: self.unwatched(),
-            overflows: self.overflows,
-        }
-    }
-
     pub fn take_errors(&mut self) -> Vec<ReadError> {
         std::mem::take(&mut self.errors)
     }
 }
 
-fn inotify_error(errno: Errno) -> ReadError {
-    let path = if errno == Errno::ENOSPC {
-        "inotify (raise fs.inotify.max_user_watches; rescanning every 5 s)"
-    } else if errno == Errno::EMFILE {
-        "inotify (raise fs.inotify.max_user_instances; rescanning every 5 s)"
-    } else {
-        "inotify"
-    };
-    ReadError { path: path.into(), kind: ReadErrorKind::Failed(errno) }
+/// The parent's path; for the root, which has none, the empty one.
+fn parent_of(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some(("", "")) | None => "",
+        Some(("", _)) => "/",
+        Some((parent, _)) => parent,
+    }
 }
 
 fn join(path: &str, name: &str) -> Arc<str> {

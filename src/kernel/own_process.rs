@@ -54,7 +54,7 @@ pub fn own_groups() -> Vec<u32> {
     status.map_or(vec![], |status| [status.groups, vec![status.fgid]].concat())
 }
 
-/// Descriptors reserved for connections, inotify and the file being read.
+/// Descriptors reserved for connections and the file being read.
 const RESERVED_DESCRIPTORS: u64 = 160;
 
 /// Raises the soft limit of open files to the hard limit, and returns how many directory handles may

@@ -9,7 +9,6 @@ use crate::client::snapshot::Agent;
 use crate::contract::Thresholds;
 use crate::identity::matching::Matching;
 use crate::kernel::cgroup_dir::Resource;
-use crate::kernel::cgroup_tree::TreeHealth;
 use crate::kernel::resource::PerResource;
 use crate::text_format::Number::{Float, Whole};
 use crate::text_format::{FamiliesOf, families};
@@ -23,7 +22,6 @@ pub(super) struct State {
     /// Readings of the node by reason, and the time that they took.
     pub(super) passes: BTreeMap<&'static str, (u64, Duration)>,
     pub(super) in_scope: usize,
-    pub(super) tree: TreeHealth,
     /// Whether the kernel reports the node's pressure; `None` before the first reading.
     pub(super) reports: Option<PerResource<bool>>,
     pub(super) has_cgroup2: bool,
@@ -56,13 +54,6 @@ pub(super) static AGENT: &FamiliesOf<State> = families! {
         "Time spent reading the node and its cgroups, by reason, in seconds.";
     "psi_agent_cgroups" = |it, lines| lines.write(&[], Whole(it.in_scope as u64)),
         "Number of cgroups in scope.";
-    "psi_agent_watched_directories" = |it, lines| lines.write(&[], Whole(it.tree.watches as u64)),
-        "Cgroup directories watched by inotify.";
-    "psi_agent_unwatched_directories" =
-        |it, lines| lines.write(&[], Whole(it.tree.unwatched as u64)),
-        "Cgroup directories without an inotify watch; if there are any, all are rescanned every 5 s.";
-    "psi_agent_watch_overflows_total" = |it, lines| lines.write(&[], Whole(it.tree.overflows)),
-        "Overflows of the inotify queue, each followed by a rescan of all cgroups.";
     "psi_agent_read_errors_total" = |it, lines| for (kind, count) in &it.agent.read_errors {
             if *count > 0 || ALERTED_KINDS.contains(&&**kind) {
                 lines.write(&[("kind", kind)], Whole(*count));

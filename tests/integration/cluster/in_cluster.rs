@@ -12,7 +12,7 @@ use crate::support::exposition::{OWN_SERIES_OF_THE_MANIFEST, Series, own_series,
 use crate::support::staged_node::{StagedNode, agent_pod, container_id, launcher, running};
 use crate::support::wait_for;
 
-/// Much shorter than the time to the next rescan, so that inotify and the watch are tested.
+/// Much shorter than the time to the next rescan, so that the count of children and the watch are tested.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const POD: &str = "psi-agent-node-a";

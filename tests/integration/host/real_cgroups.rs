@@ -58,10 +58,6 @@ fn every_path_pattern_is_recognised_as_real_directories() {
 fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
     let own = OwnCgroup::new("churn");
     let agent = Arc::new(start_on(&own, &["--families", "pressure"]));
-    let watches = |text: &str| value(text, "psi_agent_watched_directories");
-    let before = agent.get("/metrics");
-    assert_eq!(watches(&before), inotify_watches(agent.child.id()));
-
     let stop = Arc::new(AtomicBool::new(false));
     let scraper = {
         let (agent, stop) = (Arc::clone(&agent), Arc::clone(&stop));
@@ -82,9 +78,6 @@ fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
         let text = agent.get("/metrics");
         (ids(&parse(&text), WAITING).len() == 503).then_some(())
     });
-    let full = agent.get("/metrics");
-    assert_eq!(watches(&full), watches(&before) + 502.0);
-
     own.remove("kubepods");
     wait_for("none left", LIMIT, || {
         let text = agent.get("/metrics");
@@ -93,36 +86,30 @@ fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
     stop.store(true, Ordering::Relaxed);
     assert!(scraper.join().unwrap() > 0, "it was scraped all the while");
     let after = agent.get("/metrics");
-    assert_eq!(watches(&after), watches(&before));
-    assert_eq!(inotify_watches(agent.child.id()), watches(&before));
-    assert_eq!(value(&after, "psi_agent_watch_overflows_total"), 0.0);
     assert_eq!(read_errors(&after, |_| true), 0.0);
 }
 
 #[test]
 #[ignore = "needs root and a writable cgroup2 mount"]
-fn an_overflow_of_hints_is_counted_and_nothing_is_missed() {
-    let own = OwnCgroup::new("overflow");
+fn a_cgroup_that_took_the_place_of_another_is_found() {
+    let own = OwnCgroup::new("replaced");
     let agent = start_on(&own, &["--families", "pressure"]);
     own.make("goes");
-    wait_for("the first child", LIMIT, || {
-        ids(&parse(&agent.get("/metrics")), WAITING).contains(&"/goes").then_some(())
-    });
-    let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
-    let queue: usize = queue.trim().parse().unwrap();
+    own.make("group/late");
+    let wait_for_all = |expected: &[&str]| {
+        wait_for(expected[1], LIMIT, || {
+            (ids(&parse(&agent.get("/metrics")), WAITING) == expected).then_some(())
+        });
+    };
+    wait_for_all(&["/", "/goes", "/group", "/group/late"]);
+    // Their parents have as many children as before.
     agent.signal("STOP");
-    for _ in 0..queue / 2 + 100 {
-        fs::create_dir(own.path.join("blink")).unwrap();
-        fs::remove_dir(own.path.join("blink")).unwrap();
-    }
     own.remove("goes");
     own.make("stays");
+    fs::remove_dir(own.path.join("group/late")).unwrap();
+    own.make("group/late/below");
     agent.signal("CONT");
-    wait_for("what stayed", LIMIT, || {
-        let text = agent.get("/metrics");
-        (ids(&parse(&text), WAITING) == ["/", "/stays"]).then_some(())
-    });
-    assert_eq!(value(&agent.get("/metrics"), "psi_agent_watch_overflows_total"), 1.0);
+    wait_for_all(&["/", "/group", "/group/late", "/group/late/below", "/stays"]);
 }
 
 #[test]
@@ -225,33 +212,6 @@ fn without_descriptors_to_spare_every_cgroup_is_read_by_path() {
 }
 
 #[test]
-#[ignore = "needs root, user namespaces and a writable cgroup2 mount"]
-fn without_watches_the_tree_is_rescanned_and_the_lack_is_told() {
-    let own = OwnCgroup::new("watches");
-    for number in 0..5 {
-        own.make(&format!("group{number}"));
-    }
-    let mut limited = Command::new("unshare");
-    let script = "echo 3 > /proc/sys/user/max_inotify_watches && exec \"$@\"";
-    limited.args(["--user", "--map-root-user", "sh", "-c", script, "-", BINARY]);
-    let agent = Agent::start_by(limited, &["--cgroup-root", own.path.to_str().unwrap()]);
-    let text = agent.get("/metrics");
-    assert_eq!(value(&text, "psi_agent_watched_directories"), 3.0);
-    assert_eq!(value(&text, "psi_agent_unwatched_directories"), 3.0);
-    let wait_for_cgroup = |id: &str| {
-        wait_for("a cgroup without an inotify event", LIMIT, || {
-            ids(&parse(&agent.get("/metrics")), WAITING).contains(&id).then_some(())
-        });
-    };
-    own.make("group0/late");
-    wait_for_cgroup("/group0/late");
-    // Another of the same name: its parent has as many children as before.
-    fs::remove_dir(own.path.join("group0/late")).unwrap();
-    own.make("group0/late/below");
-    wait_for_cgroup("/group0/late/below");
-}
-
-#[test]
 #[ignore = "needs root and a cgroup2 mount"]
 fn a_user_without_rights_reads_all_there_is() {
     let copy = std::env::temp_dir().join(format!("psi-agent-{}-nobody", std::process::id()));
@@ -272,24 +232,9 @@ fn a_user_without_rights_reads_all_there_is() {
     assert!(cgroup2_mount().exists());
 }
 
-/// The value of a series named whole, labels included.
-fn value(text: &str, series: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
-}
-
 /// Read errors of some kinds. A kind has no series before its first error.
 fn read_errors(text: &str, counts: impl Fn(&str) -> bool) -> f64 {
     let series =
         parse(text).into_iter().filter(|series| series.name == "psi_agent_read_errors_total");
     series.filter(|series| counts(&series.labels["kind"])).map(|series| series.value).sum()
-}
-
-/// Watches as the kernel counts them.
-fn inotify_watches(pid: u32) -> f64 {
-    let folder = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    let files = folder.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
-    let watches =
-        files.map(|text| text.lines().filter(|line| line.starts_with("inotify ")).count());
-    f64::from(u32::try_from(watches.sum::<usize>()).unwrap())
 }

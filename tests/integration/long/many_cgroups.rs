@@ -13,7 +13,7 @@ const WAITING: &str = "container_pressure_cpu_waiting_seconds_total";
 const LIMIT: Duration = Duration::from_secs(600);
 
 #[test]
-#[ignore = "needs root, a writable cgroup2 mount and 192,000 inotify watches"]
+#[ignore = "needs root and a writable cgroup2 mount"]
 fn ten_thousand_and_fifty_thousand_cgroups_are_all_exported() {
     let own = OwnCgroup::new("many");
     let root = own.path.to_str().unwrap();
@@ -50,7 +50,4 @@ fn ten_thousand_and_fifty_thousand_cgroups_are_all_exported() {
         let answer = agent.request("GET /metrics HTTP/1.1\r\nHost: localhost\r\n");
         (answer.status == 200 && ids(&parse(&answer.text()), WAITING) == ["/"]).then_some(())
     });
-    let series = parse(&agent.get("/metrics"));
-    let value = |name: &str| series.iter().find(|series| series.name == name).unwrap().value;
-    assert_eq!(value("psi_agent_watched_directories"), 1.0);
 }
