@@ -9,8 +9,8 @@
 //! reading has its own time, since a pass over a busy node is slow. A file that is not read for a
 //! while has no rate across that time.
 //!
-//! `waiting` has a meter for each kind of waiting: a formula over two readings, and the files that it
-//! needs. `waiting/reader.rs` reads each file at most once:
+//! `waiting` has a meter for each kind of waiting: a formula over two readings, and the files that
+//! it needs. `waiting/reader.rs` reads each file at most once:
 //!
 //! 1. Pressure of a cgroup: at most once a second, by either pass.
 //! 2. Memory and I/O pressure of a cgroup: only after the node's own total increased.
