@@ -1,5 +1,26 @@
-//! Reads the node and its cgroups in two kinds of passes, which share one state for each cgroup: a
-//! scoring pass (tick) reads what the score needs, and an export pass (scrape) what is exported.
+//! Reads the node and its cgroups in two kinds of passes, which share one state for each cgroup:
+//!
+//! - A tick every 5 s reads what the score needs. If a scored container waited within the last
+//!   minute, this includes the CPU pressure of other workloads, and the node's run delay.
+//! - A scrape on request reads what is exported of all cgroups in scope. For the page and `top` it
+//!   also reads the other workloads. Requests within a second share one sample.
+//!
+//! Rates come from two ticks or from two scrapes, so a scrape never shortens a tick's window. Each
+//! reading has its own time, since a pass over a busy node is slow. A file that is not read for a
+//! while has no rate across that time.
+//!
+//! `waiting` has a meter for each kind of waiting: a formula over two readings, and the files that
+//! it needs. `waiting/reader.rs` reads each file at most once:
+//!
+//! 1. Pressure of a cgroup: at most once a second, by either pass.
+//! 2. Memory and I/O pressure of a cgroup: only after the node's own total increased.
+//! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file: at each tick of a
+//!    container that waited for that resource within the last minute. By run delay, `cpu.stat` only
+//!    with a quota.
+//! 4. CPU limits and weight, controllers, and by pressure `cpu.stat` of a container that does not
+//!    wait: every 30 s.
+//! 5. Memory and I/O limits, and counters of their effects: after the container's own pressure
+//!    increased.
 
 mod export;
 mod node;
