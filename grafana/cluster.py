@@ -81,6 +81,7 @@ def build() -> dashboard.Dashboard:
     )
     _now(made.with_row(dashboard.Row("Now")))
     _nodes(made.with_row(dashboard.Row("Nodes")))
+    _capacity(made.with_row(dashboard.Row("Capacity")))
     _vms(made.with_row(dashboard.Row("VMs")))
     made.with_row(_raw_psi(dashboard.Row("Score and raw PSI").collapsed(True)))
     made.with_row(moves.row())
@@ -167,6 +168,32 @@ def _nodes(made: dashboard.Dashboard) -> None:
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
         unit="suffix:nodes", stacked=True, steps=180,
+    ))
+
+
+def _capacity(made: dashboard.Dashboard) -> None:
+    headroom = by_node(f"psi_agent_node_headroom_cpus{{{OWN}}}")
+    what = "Headroom: busy vCPUs that can be added to a node before its level is medium."
+    for title, description, query, unit, steps in [
+        ("Headroom", f"{what} The sum of all nodes.", f"sum({headroom})", CPUS, [(None, BLUE)]),
+        ("Largest headroom of a node", f"{what} A VM with more busy vCPUs fits on no node.",
+         f"max({headroom})", CPUS, [(None, BLUE)]),
+        ("Nodes without headroom", "Number of nodes to which not even one busy vCPU can be added.",
+         f"count({headroom} < 1) or vector(0)", "none", WARN),
+    ]:
+        made.with_panel(stat(title, description, [Query(query)], unit=unit, width=8, steps=steps))
+    made.with_panel(table(
+        "Headroom: 15 nodes with the most now", what,
+        {
+            "headroom": (f"topk(15, {headroom})", CPUS),
+            "CPU in use": (f"{utilization('cpu')} and on (cluster, node) topk(15, {headroom})", RATIO),
+        },
+        names={"node": "node"}, links={"node": link("This node", VM_UID, node="__value.raw")},
+    ))
+    made.with_panel(graph(
+        "Headroom over time", f"{what} The sum of all nodes, and the largest of a node.",
+        [Query(f"sum({headroom})", "all nodes"), Query(f"max({headroom})", "largest of a node")],
+        unit=CPUS,
     ))
 
 
