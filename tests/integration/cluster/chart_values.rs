@@ -92,26 +92,7 @@ fn rules_with_other_thresholds_are_valid_and_keep_their_thresholds_apart() {
 }
 
 /// Sets of values whose objects the API server validates.
-const SETS: [&str; 12] = [
-    "",
-    "agent.label=true agent.taintLevels={medium,high} agent.dryRun=true agent.families={none}",
-    "agent.markCandidate=true bridge.enabled=true reap.tolerations[0].operator=Exists",
-    "openshift.enabled=true monitoring.enabled=true auth.enabled=true",
-    "restricted.enabled=true bridge.enabled=true monitoring.enabled=true",
-    "monitoring.enabled=true monitoring.monitor=service bridge.enabled=true auth.enabled=true \
-     monitoring.labels.release=kube-prometheus-stack monitoring.interval=15s",
-    "monitoring.enabled=true monitoring.monitor=none monitoring.dashboardUrl=https://g.example \
-     monitoring.alerts.PsiAgentDown.for=1h monitoring.alertLabels.team=vms",
-    "monitoring.enabled=true dashboards.enabled=true dashboards.namespace=grafana \
-     monitoring.relabelings[0].targetLabel=zone monitoring.relabelings[0].replacement=a",
-    "reap.enabled=false cleanup.enabled=false networkPolicy.enabled=false agent.hostProc=false",
-    "fullnameOverride=vm-psi-agent commonLabels.team=vms agent.podLabels.a=b reap.podLabels.a=b \
-     agent.podAnnotations.a=b serviceAccount.annotations.a=b bridge.enabled=true auth.enabled=true",
-    "global.imageRegistry=mirror.example image.pullSecrets={key} agent.updateStrategy.type=OnDelete \
-     networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8 networkPolicy.apiServerPorts=null",
-    "resourceQuota.enabled=true agent.runAsUser=20001 agent.priorityClassName=system-node-critical \
-     agent.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=rack",
-];
+const SETS: &str = include_str!("../../chart/sets.txt");
 
 #[test]
 #[ignore = "needs etcd, a kube-apiserver and what tests/{helm,prometheus-operator,openshift}/build make"]
@@ -121,7 +102,7 @@ fn the_api_server_accepts_what_the_chart_renders() {
     for namespace in ["psi-agent", "psi-agent-restricted", "grafana"] {
         cluster.add_namespace(namespace);
     }
-    for values in SETS {
+    for values in SETS.lines().filter(|line| !line.starts_with('#')) {
         let values: Vec<&str> = values.split_whitespace().chain([IMAGE]).collect();
         let of = |version: &str| helm_output("template", "psi-agent", &values, &[version]);
         let yaml = of("--kube-version=1.37");
