@@ -29,11 +29,6 @@ impl Delays {
         self.freepages + self.compact
     }
 
-    /// Each of them from one.
-    pub fn map(self, of: impl Fn(u64) -> u64) -> Self {
-        self.by(self, |one, _| of(one))
-    }
-
     /// Each of them from two.
     pub fn by(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {

@@ -49,19 +49,26 @@ fn share_of_demand(record: &Record, resource: Resource, name: &str, pod: &Pod) -
     let of = |delays: &Delays| seconds(delays, resource, pod, unstalled);
     let (before, after) = judged(record)?;
     let (then, now) = (before.pods.get(name)?, after.pods.get(name)?);
-    let all: f64 = delays(then, now, after.at).map(|delays| of(&delays)).sum();
+    let ran = |thread: &u32| {
+        let before = then.threads.get(thread).map_or(0, |then| then.0);
+        in_seconds(now.threads.get(thread).map_or(0, |now| now.0).saturating_sub(before))
+    };
+    let ran_all: f64 = now.threads.keys().map(ran).sum();
+    let (mut known, mut ran_known) = (0.0, 0.0);
+    for (thread, delays) in delays(then, now, after.at) {
+        (known, ran_known) = (known + of(&delays), ran_known + ran(&thread));
+    }
+    // Threads whose delay is not known wait as long as the others for the same work.
+    let all = if ran_known > 0.0 { known * ran_all / ran_known } else { known };
     let work = record.reports.get(name)?.work * f64::from(pod.load.threads);
     // A load that did no work even alone waits because of itself.
     let own = if alone.work > 0.0 { of(&alone.delays) / alone.work * work } else { all };
     let waited = (all - own).max(0.0);
-    let ran = now.threads.iter().map(|(thread, (ran, _))| {
-        in_seconds(ran.saturating_sub(then.threads.get(thread).map_or(0, |then| then.0)))
-    });
     let (wanted, least) = match resource {
         Resource::Memory => (waited, 0.25),
         Resource::Io => (all, 1.0),
     };
-    Some(waited / (ran.sum::<f64>() + wanted).max(least * (after.at - before.at)))
+    Some(waited / (ran_all + wanted).max(least * (after.at - before.at)))
 }
 
 /// The share of the work that VMs do alone and did not do here.
@@ -112,16 +119,22 @@ pub fn of_kind(record: &Record, kind: fn(Delays) -> u64) -> f64 {
 
 /// Of its threads the one that waited most. `at` is when `after` was, seconds.
 fn most(before: &PodCounters, after: &PodCounters, at: f64, of: impl Fn(Delays) -> f64) -> f64 {
-    delays(before, after, at).map(of).fold(0.0, f64::max)
+    delays(before, after, at).map(|(_, delays)| of(delays)).fold(0.0, f64::max)
 }
 
-/// How long each thread waited. `at` is when `after` was, and no thread is older, seconds.
-fn delays(before: &PodCounters, after: &PodCounters, at: f64) -> impl Iterator<Item = Delays> {
-    after.delays.iter().map(move |(thread, now)| {
+/// How long each thread waited. `at` is when `after` was, and no thread is older, seconds. Linux 7.2 sometimes
+/// counts more delay than the thread's lifetime: such a thread is left out.
+fn delays(
+    before: &PodCounters,
+    after: &PodCounters,
+    at: f64,
+) -> impl Iterator<Item = (u32, Delays)> {
+    after.delays.iter().filter_map(move |(thread, now)| {
         let then = before.delays.get(thread).copied().unwrap_or_default();
-        // Linux 7.2 sometimes counts more delay than the thread's lifetime.
-        let now = now.map(|waited| if in_seconds(waited) > at { 0 } else { waited });
-        now.by(then, u64::saturating_sub)
+        let delays = now.by(then, u64::saturating_sub);
+        let counted = [now.freepages, now.compact, now.thrashing, now.swapin, now.blkio];
+        let is_known = counted.into_iter().all(|waited| in_seconds(waited) <= at);
+        is_known.then_some((*thread, delays))
     })
 }
 
