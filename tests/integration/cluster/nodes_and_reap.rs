@@ -164,7 +164,7 @@ fn reap_uses_all_of_its_rights() {
     let prefix = Prefix::default();
     let newer = block_on(async {
         let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig), None).await.unwrap();
-        let nodes = api.list_nodes(&prefix).await.unwrap();
+        let nodes = api.list_nodes(&prefix, "").await.unwrap();
         let calm = nodes.iter().find(|node| node.metadata.name == "calm").unwrap();
         let own = OwnNode { api, name: "calm".into() };
         scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
@@ -235,7 +235,7 @@ fn page(nodes: &[Value], target: &str) -> Value {
 async fn nodes_are_listed_in_pages_and_only_own_keys_of_them_are_kept() {
     let nodes = (0..120).map(|number| node(&format!("node-{number}"), 5, 1)).collect();
     let scripted = ScriptedApi::new(nodes, "none");
-    let listed = scripted.api.list_nodes(&Prefix::default()).await.unwrap();
+    let listed = scripted.api.list_nodes(&Prefix::default(), "").await.unwrap();
     assert_eq!(listed.len(), 120);
     assert_eq!(listed[119].metadata.name, "node-119");
     assert_eq!(listed[0].spec.taints.len(), 2);

@@ -1,9 +1,26 @@
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
-use super::{Choice, Frame, Size, Sort};
+use super::super::text::render;
+use super::{Choice, Frame, Size};
 
 fn lines(frame: &Frame, size: Size) -> Vec<String> {
-    super::lines(frame, Choice::default(), size)
+    lines_of(frame, &mut Choice::default(), size)
+}
+
+fn lines_of(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<String> {
+    super::lines(frame, choice, size).iter().map(|line| render(line, false)).collect()
+}
+
+/// Presses these keys, one after another.
+fn press(choice: &mut Choice, keys: &[KeyCode]) {
+    for key in keys {
+        assert!(!choice.press((*key).into()), "{key:?} quits");
+    }
+}
+
+fn typed(text: &str) -> Vec<KeyCode> {
+    text.chars().map(KeyCode::Char).collect()
 }
 
 fn cgroup(id: &str, more: &Value) -> Value {
@@ -60,10 +77,10 @@ fn the_vm_with_the_largest_contention_comes_first() {
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%  I/O -",
         "",
-        "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  RELIEF  MEMORY     IO",
-        "shop/starved                31%    50%    12%    38%   1.50    0.75      0%      -",
-        "shop/idle                    0%    50%    12%    38%   1.50    0.75      0%      -",
-        "shop/new (arriving)           -    30%      -      -      -       -     20%      -",
+        "VM                  >CONTENTION   CPUS  CPU-WAIT   NODE  LIMIT  RELIEF  MEM-WAIT",
+        "shop/starved                31%   1.50       50%    38%    12%    0.75        0%",
+        "shop/idle                    0%   1.50       50%    38%    12%    0.75        0%",
+        "shop/new (arriving)           -      -       30%      -      -       -       20%",
     ];
     assert_eq!(lines(&seen, WIDE), expected);
 }
@@ -131,9 +148,7 @@ fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
         names.collect::<Vec<_>>()
     };
     assert_eq!(names(&[root.clone(), host.clone(), container]), ["CONTAINER", "n/p/c"]);
-    assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
-    assert_eq!(lines(&frame(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
-    assert_eq!(lines(&frame(&[]), WIDE).len(), 6);
+    assert_eq!(names(&[root, host]), ["CGROUP", "/housekeeping"]);
 }
 
 #[test]
@@ -208,8 +223,8 @@ fn a_narrow_terminal_omits_the_last_columns_and_the_middle_of_names() {
         "pressure, some: CPU 98%  memory 0%",
         "I/O -",
         "",
-        "VM                     CONTENTION    CPU",
-        "shop/data..the-shop-1         31%    50%",
+        "VM                    >CONTENTION   CPUS",
+        "shop/data..the-shop-1         31%   1.50",
     ];
     assert_eq!(seen, expected);
 }
@@ -248,7 +263,7 @@ fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
     let lines = lines(&seen, WIDE);
     assert!(lines[1].starts_with("node: score -  VMs contended 1"), "{lines:#?}");
     let row: Vec<&str> = lines[6].split_whitespace().collect();
-    assert_eq!(row[..3], ["shop/a", "?", "50%"]);
+    assert_eq!(row[..3], ["shop/a", "?", "1.50"]);
 }
 
 #[test]
@@ -273,19 +288,160 @@ fn a_pipe_has_120_columns_or_those_of_the_environment() {
 }
 
 #[test]
-fn keys_sort_the_rows_and_show_the_meaning_of_the_columns() {
+fn keys_sort_the_rows_and_the_header_marks_the_column() {
     let mut users = [vm("waits", 0.3), vm("uses", 0.1), vm("reclaims", 0.2)];
     users[1]["scored"]["usage"] = json!(3.5);
-    users[2]["pressure"]["memory"]["some"] = json!(0.5);
+    users[2]["scored"]["waiting"]["memory"]["raw"] = json!(0.5);
     let seen = frame(&users);
-    let first = |sort| {
-        let lines = super::lines(&seen, Choice { sort, help: false }, WIDE);
-        lines[6].split(' ').next().unwrap().to_owned()
-    };
-    let all = [Sort::Contention, Sort::Cpus, Sort::Memory].map(first);
-    assert_eq!(all, ["shop/waits", "shop/uses", "shop/reclaims"]);
-    let help = super::lines(&seen, Choice { help: true, ..Choice::default() }, WIDE);
+    let mut choice = Choice::default();
+    for (key, header, first) in [
+        ('c', " >CONTENTION ", "shop/waits "),
+        ('u', " >CPUS ", "shop/uses "),
+        ('m', " >MEM-WAIT", "shop/reclaims "),
+        ('r', " <MEM-WAIT", "shop/uses "),
+        ('x', " <MEM-WAIT", "shop/uses "),
+        ('c', " <CONTENTION ", "shop/uses "),
+    ] {
+        press(&mut choice, &[KeyCode::Char(key)]);
+        let lines = lines_of(&seen, &mut choice, WIDE);
+        assert!(lines[5].contains(header) && lines[6].starts_with(first), "{key}: {lines:#?}");
+    }
+}
+
+#[test]
+fn a_key_shows_the_meaning_of_the_columns_and_any_other_closes_it() {
+    let mut choice = Choice::default();
+    press(&mut choice, &typed("?"));
+    let help = lines_of(&frame(&[vm("a", 0.1)]), &mut choice, Size { rows: 24, ..WIDE });
     assert!(help[5].starts_with("CONTENTION: share of its demand"), "{help:#?}");
+    assert!(help.iter().any(|line| line.starts_with("Sort by: c CONTENTION, ")), "{help:#?}");
+    for key in ["?", "x"] {
+        press(&mut choice, &typed(key));
+        assert!(!choice.help);
+        choice.help = true;
+    }
+}
+
+#[test]
+fn the_rows_scroll_and_those_out_of_sight_are_counted() {
+    let many: Vec<Value> = (0..20).map(|number| vm(&format!("v{number:02}"), 0.1)).collect();
+    let seen = frame(&many);
+    let mut choice = Choice::default();
+    for (keys, first, hidden) in [
+        (&[][..], "v00", "17 more"),
+        (&[KeyCode::Down, KeyCode::Char('j')], "v02", "2 above, 15 more"),
+        (&[KeyCode::PageDown], "v05", "5 above, 12 more"),
+        (&[KeyCode::Up, KeyCode::PageUp], "v01", "1 above, 16 more"),
+        (&[KeyCode::End], "v17", "17 above"),
+        (&[KeyCode::Up], "v16", "16 above, 1 more"),
+        (&[KeyCode::Home, KeyCode::Up], "v00", "17 more"),
+    ] {
+        press(&mut choice, keys);
+        let lines = lines_of(&seen, &mut choice, WIDE);
+        assert!(lines[6].starts_with(&format!("shop/{first} ")), "{keys:?}: {lines:#?}");
+        assert_eq!(lines[9..], [hidden], "{keys:?}");
+    }
+    // Fewer rows than before are shown from the first.
+    press(&mut choice, &[KeyCode::End]);
+    assert_eq!(lines_of(&frame(&many[..2]), &mut choice, WIDE).len(), 8);
+    assert_eq!(choice.above, 0);
+}
+
+#[test]
+fn a_filter_selects_rows_by_their_names() {
+    let seen = frame(&[vm("web-1", 0.1), vm("WEB-2", 0.2), vm("db", 0.3)]);
+    let mut choice = Choice::default();
+    let mut shown = |keys: &[KeyCode]| {
+        press(&mut choice, keys);
+        let lines = lines_of(&seen, &mut choice, WIDE);
+        lines[5..]
+            .iter()
+            .map(|line| line.split("  ").next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    // A letter that sorts, and the one that quits, are text while the filter is typed.
+    assert_eq!(
+        shown(&typed("/weqc")),
+        ["VM /weqc_", "No name of 3 contains this text: Esc shows all."]
+    );
+    assert_eq!(shown(&[KeyCode::Backspace; 2]), ["VM /we_", "shop/WEB-2", "shop/web-1"]);
+    assert_eq!(shown(&[KeyCode::Enter]), ["VM /we", "shop/WEB-2", "shop/web-1"]);
+    assert_eq!(shown(&typed("r")), ["VM /we", "shop/web-1", "shop/WEB-2"]);
+    assert_eq!(shown(&[KeyCode::Esc]).len(), 4);
+    assert_eq!(shown(&typed("/\u{1b}"))[0], r"VM /\u{1b}_");
+}
+
+#[test]
+fn escape_q_and_ctrl_c_quit() {
+    for key in [KeyCode::Esc, KeyCode::Char('q')] {
+        assert!(Choice::default().press(key.into()), "{key:?}");
+    }
+    let mut typing = Choice { is_typing: true, help: true, ..Choice::default() };
+    assert!(typing.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+}
+
+#[test]
+fn scores_and_contention_have_the_colours_of_their_levels() {
+    let mut seen = frame(&[vm("starved", 0.3), vm("waits", 0.1), vm("idle", 0.0)]);
+    let coloured = |seen: &Frame| {
+        let lines = super::lines(seen, &mut Choice::default(), WIDE);
+        lines.iter().map(|line| render(line, true)).collect::<Vec<_>>()
+    };
+    assert!(!coloured(&seen).concat().contains("\u{1b}[38"), "an agent without levels");
+    seen.snapshot.levels = serde_json::from_value(json!({"medium": 0.1, "high": 0.3})).unwrap();
+    crossterm::style::force_color_output(true);
+    let [green, yellow, red] =
+        [2, 3, 1].map(|color| move |text: &str| format!("\u{1b}[38;5;{color}m{text}\u{1b}["));
+    let lines = coloured(&seen);
+    assert!(lines[1].starts_with(&yellow("node: score 12")), "{lines:#?}");
+    for (line, cell) in
+        lines[6..].iter().zip([red("         30%"), yellow("         10%"), green("          0%")])
+    {
+        assert!(line.contains(&cell), "{lines:#?}");
+    }
+}
+
+#[test]
+fn the_reason_of_an_empty_table_is_shown() {
+    let shown = |scope: Option<&str>, listed: Option<bool>| {
+        let mut seen = frame(&[cgroup("/", &json!({"level": "root"}))]);
+        seen.snapshot.scope = scope.map(|scope| scope.to_owned().into());
+        let agent = json!({"pods_listed": listed, "publish": {}});
+        seen.snapshot.agent = serde_json::from_value(agent).unwrap();
+        lines(&seen, Size::PIPE).pop().unwrap()
+    };
+    let no_pod = "No running pod is in the scope virt-launcher: see --scope.";
+    assert_eq!(shown(Some("virt-launcher"), Some(true)), no_pod);
+    assert!(shown(Some("pods"), Some(false)).starts_with("Waiting for the list of pods; "));
+    assert!(shown(Some("all"), None).ends_with("set --cgroup-root to the host's cgroup2 mount."));
+    assert!(!shown(Some("all"), None).contains("--scope"));
+    assert_eq!(shown(None, None), "There are no cgroups in the agent's --scope.");
+}
+
+/// A node as `top` shows it, in a terminal of this width.
+#[test]
+fn a_node_is_shown_at_usual_widths() {
+    let mut vms = [vm("billing-database-0", 0.314), vm("web", 0.02)];
+    vms[0]["scored"]["waiting"]["io"] = vms[1]["scored"]["waiting"]["memory"].clone();
+    vms[0]["is_user"] = json!(true);
+    vms[0]["cpu_request"] = json!(0.5);
+    let mut seen = frame(&vms);
+    seen.snapshot.node_name = Some("worker-17.rack-4.example.org".into());
+    let agent = json!({"publish": {"level": "medium",
+        "candidate": {"namespace": "shop", "name": "billing-database-0"}}});
+    seen.snapshot.agent = serde_json::from_value(agent).unwrap();
+    let mut text = String::new();
+    for columns in [80, 120, 200] {
+        let lines = lines(&seen, Size { columns, rows: 24 });
+        assert!(lines.iter().all(|line| line.len() <= columns), "{lines:#?}");
+        let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
+        text += &format!("{columns} columns\n{}\n", lines.collect::<String>());
+    }
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/frame/widths.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(golden, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(golden).unwrap());
 }
 
 #[test]
