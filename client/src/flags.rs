@@ -72,8 +72,8 @@ pub struct NodesFlags {
     )]
     pub sort_by: NodesColumn,
     /// Label selector of Nodes, in kubectl's syntax
-    #[arg(short = 'l', long, default_value = "", help_heading = "Nodes")]
-    pub selector: String,
+    #[arg(short = 'l', long, help_heading = "Nodes")]
+    pub selector: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -53,7 +53,9 @@ async fn list(
     prefix: &Prefix,
     flags: &NodesFlags,
 ) -> anyhow::Result<Vec<NodeKeys>> {
-    api.list_nodes(prefix, &flags.selector).await.context("cannot list the nodes")
+    api.list_nodes(prefix, flags.selector.as_deref().unwrap_or_default())
+        .await
+        .context("cannot list the nodes")
 }
 
 /// Fails unless at least one node has a score, and each score is fresh.
