@@ -88,7 +88,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
         ),
     };
     let service = AgentService {
-        identity: node_identity(&source.pods(), score),
+        identity: node_identity(source, score),
         sampler,
         pods,
         assessments,

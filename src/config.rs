@@ -1,5 +1,5 @@
 //! The command line and its environment variables. The flags of a command are its configuration, which
-//! `rules.rs` checks. No other module reads either, except that `top` reads `COLUMNS`.
+//! `rules.rs` checks. No other module reads either, except that `top` reads `COLUMNS`, `NO_COLOR` and `TERM`.
 
 use std::ffi::OsString;
 

@@ -19,13 +19,14 @@ pub mod finding;
 
 /// The identity of this node: the name of the Node, or of the host outside a cluster, the levels,
 /// and the current time as the start.
-pub fn node_identity(pods: &PodSource, score: &ScoreFlags) -> NodeIdentity {
-    let name = match pods {
-        PodSource::Cluster(node_name) => Some(node_name.clone()),
+pub fn node_identity(source: &SourceFlags, score: &ScoreFlags) -> NodeIdentity {
+    let name = match source.pods() {
+        PodSource::Cluster(node_name) => Some(node_name),
         PodSource::Standalone | PodSource::File(_) => host_name(),
     };
     NodeIdentity {
         name,
+        scope: source.scope_word(),
         levels: score.levels,
         counted: score.score_resources.clone(),
         started_at: clock::now().at,

@@ -47,12 +47,12 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
-        Command::Nodes { api, stale, require_fresh, .. } => block_on(async {
+        Command::Nodes { api, flags, require_fresh, .. } => block_on(async {
             let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
-            nodes::nodes(&client, prefix, now, stale.stale_after, width, out).await?;
+            nodes::nodes(&client, prefix, flags, now, width, out).await?;
             if *require_fresh {
-                nodes::require_fresh(&client, prefix, now, stale.stale_after).await?;
+                nodes::require_fresh(&client, prefix, flags, now).await?;
             }
             anyhow::Ok(())
         })?,
@@ -87,6 +87,7 @@ fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.split("\n\nUsage:").next().unwrap_or_default();
     let what = what.split("\n\nFor more information").next().unwrap_or_default();
-    let words: Vec<&str> = what.trim_start_matches("error:").split_whitespace().collect();
-    format!("{}; try --help", words.join(" "))
+    let parts = what.trim_start_matches("error:").split("\n\n");
+    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    format!("{}; try --help", parts.collect::<Vec<_>>().join("; "))
 }

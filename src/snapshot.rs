@@ -22,6 +22,8 @@ use shares::{pressure, share};
 pub struct NodeIdentity {
     /// Name of the Node, or of the host outside a cluster.
     pub name: Option<String>,
+    /// `--scope`, as a word.
+    pub scope: &'static str,
     /// Scores at which the levels begin.
     pub levels: Thresholds,
     /// Resources that make up the score.
@@ -65,6 +67,7 @@ pub fn snapshot(
             medium: points(identity.levels.medium()),
             high: points(identity.levels.high()),
         },
+        scope: Some(identity.scope.into()),
         observed_at_ms: sample.moment.unix_ms,
         window_s: rates.map(|rates| rates.window.as_secs_f64()),
         basis: score.map(|score| score.basis.to_string()),

@@ -16,5 +16,5 @@ use source::AgentOrKernel;
 pub fn top(config: &TopConfig) -> anyhow::Result<()> {
     let read_every = if stdout().is_terminal() { TICK_INTERVAL } else { FETCH_INTERVAL };
     let mut source = AgentOrKernel::new(config, read_every);
-    block_on(show(async || source.next().await))
+    block_on(show(config.color.color, async || source.next().await))
 }

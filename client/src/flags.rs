@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ColorChoice, ValueEnum};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -32,12 +32,75 @@ impl ApiFlags {
     }
 }
 
+/// How `top` is shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ColorFlag {
+    /// Colours by level. auto: in a terminal, unless NO_COLOR is set
+    #[arg(
+        long,
+        env = "PSI_AGENT_COLOR",
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Terminal"
+    )]
+    pub color: ColorChoice,
+}
+
 #[derive(Debug, Clone, Copy, Args)]
 pub struct StaleAfter {
     /// Age from which a score is stale: twice the agents' --heartbeat-interval
     #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
           value_parser = parse_duration, default_value = "10m", help_heading = "Nodes")]
     pub stale_after: Duration,
+}
+
+/// Which Nodes `nodes` lists, and how.
+#[derive(Debug, Clone, Args)]
+pub struct NodesFlags {
+    #[command(flatten)]
+    pub stale: StaleAfter,
+    /// Form of the list [default: a table]
+    #[arg(short, long, value_enum, help_heading = "Nodes")]
+    pub output: Option<NodesOutput>,
+    /// Column to sort by, the largest number first
+    #[arg(
+        long,
+        value_enum,
+        value_name = "COLUMN",
+        default_value = "score",
+        help_heading = "Nodes"
+    )]
+    pub sort_by: NodesColumn,
+    /// Label selector of Nodes, in kubectl's syntax
+    #[arg(short = 'l', long, help_heading = "Nodes")]
+    pub selector: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NodesOutput {
+    /// The same values as JSON
+    Json,
+    /// A table with all columns
+    Wide,
+    /// The names, such as node/worker-1
+    Name,
+}
+
+/// A column of `nodes`, in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NodesColumn {
+    Name,
+    Level,
+    Score,
+    Headroom,
+    Candidate,
+    Age,
+    Cpu,
+    Memory,
+    Io,
+    Demand,
+    Waiting,
+    Basis,
 }
 
 /// What `reap` removes.

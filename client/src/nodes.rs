@@ -5,47 +5,75 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
-use crate::cluster::{ApiClient, NodeKeys};
-use crate::contract::{Freshness, NodeDemand, NodePressure, Prefix};
-use crate::output::print;
+use crate::cluster::{ApiClient, NodeKeys, NodeMetadata};
+use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
+use crate::flags::{NodesColumn, NodesFlags, NodesOutput};
+use crate::output::{aligned, print};
 
-/// Lists the nodes on `out`, the highest score first, in lines of `width` columns if possible.
-/// Malformed annotations are listed below the table.
+/// Lists the nodes on `out`, in lines of `width` columns if possible. Malformed annotations are listed below
+/// the table.
 pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,
+    flags: &NodesFlags,
     now: Timestamp,
-    stale_after: Duration,
     width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
+    let nodes = list(api, prefix, flags).await?;
     let row = |node: &NodeKeys| {
-        let metadata = &node.metadata;
-        let pressure = NodePressure::from_annotations(prefix, &metadata.annotations);
-        let demand = NodeDemand::from_annotations(prefix, &metadata.annotations);
-        Row::of(&metadata.name, pressure, demand, now, stale_after)
+        let NodeMetadata { name, annotations, labels, .. } = &node.metadata;
+        let level = Level::from_labels(prefix, labels);
+        let pressure = NodePressure::from_annotations(prefix, annotations);
+        let demand = NodeDemand::from_annotations(prefix, annotations);
+        Row::of(name, level, pressure, demand, now, flags.stale.stale_after)
     };
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
-    rows.sort_by(|a, b| b.score.cmp(&a.score).then_with(|| a.cells[0].cmp(&b.cells[0])));
-    print(table(&rows, width), out).context("cannot write the nodes")
+    sort(&mut rows, flags.sort_by);
+    let text = match flags.output {
+        Some(NodesOutput::Name) => {
+            rows.iter().map(|row| format!("node/{}\n", row.name())).collect()
+        }
+        Some(NodesOutput::Json) => {
+            let items: Vec<Value> = rows.into_iter().map(|row| row.json).collect();
+            format!("{:#}\n", json!({ "items": items }))
+        }
+        Some(NodesOutput::Wide) => table(&rows, HEADER.len(), None),
+        None => table(&rows, NARROW, width),
+    };
+    print(text, out).context("cannot write the nodes")
+}
+
+async fn list(
+    api: &ApiClient,
+    prefix: &Prefix,
+    flags: &NodesFlags,
+) -> anyhow::Result<Vec<NodeKeys>> {
+    api.list_nodes(prefix, flags.selector.as_deref().unwrap_or_default())
+        .await
+        .context("cannot list the nodes")
 }
 
 /// Fails unless at least one node has a score, and each score is fresh.
 pub async fn require_fresh(
     api: &ApiClient,
     prefix: &Prefix,
+    flags: &NodesFlags,
     now: Timestamp,
-    stale_after: Duration,
 ) -> anyhow::Result<()> {
     let (mut fresh, mut others) = (0, Vec::new());
-    for node in api.list_nodes(prefix).await.context("cannot list the nodes")? {
+    for node in list(api, prefix, flags).await? {
         match NodePressure::from_annotations(prefix, &node.metadata.annotations) {
             Ok(None) => {}
             Ok(Some(pressure))
-                if matches!(pressure.freshness(now, stale_after), Freshness::Fresh { .. }) =>
+                if matches!(
+                    pressure.freshness(now, flags.stale.stale_after),
+                    Freshness::Fresh { .. }
+                ) =>
             {
                 fresh += 1;
             }
@@ -64,89 +92,170 @@ pub fn terminal_width() -> Option<usize> {
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
-const GAP: usize = 3;
+/// All columns, in the order of [`NodesColumn`].
+const HEADER: [&str; 12] = [
+    "NAME",
+    "LEVEL",
+    "SCORE",
+    "HEADROOM",
+    "CANDIDATE",
+    "AGE",
+    "CPU",
+    "MEMORY",
+    "IO",
+    "DEMAND",
+    "WAITING",
+    "BASIS",
+];
 
-/// Columns that are omitted on a narrow terminal, the least important first; indices of [`HEADER`].
-const OPTIONAL: [usize; 6] = [8, 6, 4, 3, 2, 5];
+/// Number of columns without `-o wide`.
+const NARROW: usize = 6;
 
-const HEADER: [&str; 9] =
-    ["NAME", "SCORE", "CPU", "MEMORY", "IO", "HEADROOM", "BASIS", "AGE", "CANDIDATE"];
+/// Index of the column that a terminal without space for it omits: it has a UID.
+const CANDIDATE: usize = 4;
+
+const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
+    `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
 
 struct Row {
-    /// For sorting: a node without a value comes last.
-    score: Option<u8>,
-    cells: [String; 9],
+    cells: [String; HEADER.len()],
+    /// The value of a cell for sorting; absent for texts, and for unknown values, which come last.
+    numbers: [Option<f64>; HEADER.len()],
+    json: Value,
     errors: Vec<String>,
 }
 
 impl Row {
     fn of<E: std::fmt::Display>(
         name: &str,
+        level: Option<Level>,
         pressure: Result<Option<NodePressure>, E>,
         demand: Result<Option<NodeDemand>, E>,
         now: Timestamp,
         stale_after: Duration,
     ) -> Self {
-        let cell = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
         let mut errors = Vec::new();
         let mut to_line = |error: E| errors.push(format!("{name}: {error}"));
-        let (score, [cpu, memory, io], basis, age) = match pressure {
-            Ok(Some(pressure)) => {
-                let each = [pressure.cpu, pressure.memory, pressure.io].map(cell);
-                let age = match pressure.freshness(now, stale_after) {
-                    Freshness::Fresh { age } => short(age),
-                    Freshness::Stale { age } => format!("{} (stale)", short(age)),
-                    Freshness::Future => "in the future".into(),
-                };
-                (Some(pressure.score), each, pressure.basis.to_string(), age)
-            }
-            Ok(None) => (None, [None; 3].map(cell), "-".into(), "-".into()),
-            Err(error) => {
-                to_line(error);
-                (None, [None; 3].map(cell), "-".into(), "unreadable".into())
-            }
+        let is_unreadable = pressure.is_err();
+        let pressure = pressure.map_err(&mut to_line).ok().flatten();
+        let demand = demand.map_err(to_line).ok().flatten().filter(|_| pressure.is_some());
+        let demand = demand.as_ref();
+        let level = pressure.map(|pressure| level.unwrap_or(level_of(pressure.score)));
+        let freshness = pressure.map(|pressure| pressure.freshness(now, stale_after));
+        let (age, is_fresh) = match freshness {
+            Some(Freshness::Fresh { age }) => (Some(age), true),
+            Some(Freshness::Stale { age }) => (Some(age), false),
+            Some(Freshness::Future) | None => (None, false),
         };
-        let demand = demand.map_err(to_line).ok().flatten().filter(|_| score.is_some());
-        let headroom = demand.as_ref().map_or("-".into(), |demand| demand.headroom.to_string());
-        let candidate = demand.as_ref().and_then(|demand| demand.candidates.first());
-        let candidate = candidate.map_or("-".into(), |candidate| candidate.uid.clone());
-        let name = name.to_owned();
-        let cells = [name, cell(score), cpu, memory, io, headroom, basis, age, candidate];
-        Self { score, cells, errors }
+        let age_text = match (freshness, age.map(short)) {
+            (Some(Freshness::Future), _) => "in the future".into(),
+            (_, Some(age)) if is_fresh => age,
+            (_, Some(age)) => format!("{age} (stale)"),
+            (_, None) if is_unreadable => "unreadable".into(),
+            (_, None) => "-".into(),
+        };
+        let points = |value: fn(&NodePressure) -> Option<u8>| pressure.as_ref().and_then(value);
+        let [score, cpu, memory, io] = [
+            points(|it| Some(it.score)),
+            points(|it| it.cpu),
+            points(|it| it.memory),
+            points(|it| it.io),
+        ];
+        let headroom = demand.map(|demand| demand.headroom);
+        let cpus = demand.map(|demand| demand.vms + demand.others);
+        let waiting = demand.map(|demand| demand.waiting);
+        let candidates: Vec<&str> =
+            demand.iter().flat_map(|demand| &demand.candidates).map(|one| &*one.uid).collect();
+        let basis = pressure.map(|pressure| pressure.basis.to_string());
+        let json = json!({
+            "name": name, "level": level.map(Level::word), "score": score, "headroom": headroom,
+            "candidates": candidates, "observedAt": pressure.map(|it| it.observed_at.to_string()),
+            "isFresh": is_fresh, "cpu": cpu, "memory": memory, "io": io, "demand": cpus, "waiting": waiting,
+            "basis": basis, "errors": errors,
+        });
+        let whole = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
+        let decimals = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+        let text = |value: Option<&str>| value.unwrap_or("-").to_owned();
+        let cells = [
+            name.to_owned(),
+            text(level.map(Level::word)),
+            whole(score),
+            headroom.map_or("-".into(), |cpus| cpus.to_string()),
+            text(candidates.first().copied()),
+            age_text,
+            whole(cpu),
+            whole(memory),
+            whole(io),
+            decimals(cpus),
+            decimals(waiting),
+            text(basis.as_deref()),
+        ];
+        let numbers = [
+            None,
+            level.map(|level| f64::from(level as u8)),
+            score.map(f64::from),
+            headroom.map(f64::from),
+            None,
+            age.map(|age| age.as_secs_f64()),
+            cpu.map(f64::from),
+            memory.map(f64::from),
+            io.map(f64::from),
+            cpus,
+            waiting,
+            None,
+        ];
+        Self { cells, numbers, json, errors }
+    }
+
+    fn name(&self) -> &str {
+        self.cells.first().map_or("", String::as_str)
     }
 }
 
-/// Columns as wide as their longest cell, as kubectl prints them, with errors below.
-fn table(rows: &[Row], width: Option<usize>) -> String {
-    let header = HEADER.map(str::to_owned);
-    let lines: Vec<&[String; 9]> =
-        std::iter::once(&header).chain(rows.iter().map(|row| &row.cells)).collect();
-    let longest = |column: usize| {
-        let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let mut columns: Vec<(usize, usize)> =
-        (0..HEADER.len()).map(|column| (column, longest(column))).collect();
-    let whole = |columns: &[(usize, usize)]| {
-        columns.iter().map(|(_, longest)| longest + GAP).sum::<usize>().saturating_sub(GAP)
-    };
-    for column in OPTIONAL {
-        if width.is_some_and(|width| whole(&columns) > width) {
-            columns.retain(|(kept, _)| *kept != column);
-        }
+/// The level of a score by the agents' default thresholds, for Nodes without the label.
+fn level_of(score: u8) -> Level {
+    let thresholds = Thresholds::default();
+    match score {
+        score if score >= thresholds.high() => Level::High,
+        score if score >= thresholds.medium() => Level::Medium,
+        _ => Level::Low,
     }
-    let gap = " ".repeat(GAP);
-    let mut text = String::new();
-    for line in &lines {
-        let cells = columns
-            .iter()
-            .filter_map(|&(column, width)| line.get(column).map(|cell| format!("{cell:width$}")));
-        text.push_str(cells.collect::<Vec<_>>().join(&gap).trim_end());
-        text.push('\n');
+}
+
+/// By a column: numbers from the largest, then texts, then names.
+fn sort(rows: &mut [Row], column: NodesColumn) {
+    let at = NodesColumn::value_variants().iter().position(|one| *one == column);
+    let number = |row: &Row| at.and_then(|at| *row.numbers.get(at)?).unwrap_or(f64::NEG_INFINITY);
+    let text = |row: &Row| at.and_then(|at| row.cells.get(at).cloned()).filter(|text| text != "-");
+    rows.sort_by(|a, b| {
+        let by_number = number(b).total_cmp(&number(a));
+        let by_text =
+            || text(a).is_none().cmp(&text(b).is_none()).then_with(|| text(a).cmp(&text(b)));
+        by_number.then_with(by_text).then_with(|| a.name().cmp(b.name()))
+    });
+}
+
+/// The first columns, with errors below.
+fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
+    let header = [HEADER.map(str::to_owned)];
+    let lines: Vec<_> =
+        header.into_iter().chain(rows.iter().map(|row| row.cells.clone())).collect();
+    let mut shown: Vec<usize> = (0..columns).collect();
+    let mut text = aligned(&lines, &shown);
+    if width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width)) {
+        shown.retain(|column| *column != CANDIDATE);
+        text = aligned(&lines, &shown);
     }
-    let errors: Vec<&str> = rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
-    if !errors.is_empty() {
-        text.push_str(&format!("\n{}\n", errors.join("\n")));
+    let mut below: Vec<&str> =
+        rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
+    if rows.is_empty() {
+        below.push("No Node matches: see --selector.");
+    } else if below.is_empty() && rows.iter().all(|row| row.json.get("score") == Some(&Value::Null))
+    {
+        below.push(NO_SCORES);
+    }
+    if !below.is_empty() {
+        text.push_str(&format!("\n{}\n", below.join("\n")));
     }
     text
 }
@@ -167,7 +276,7 @@ mod tests {
     use super::*;
     use crate::contract::STALE_AFTER;
 
-    fn lines(width: Option<usize>) -> Vec<String> {
+    fn rows() -> Vec<Row> {
         let annotations = [
             ("psi-agent.io/score", "35"),
             ("psi-agent.io/cpu", "35"),
@@ -181,36 +290,85 @@ mod tests {
         let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
         let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
-        let rows = [
-            Row::of("worker-1", pressure, demand, now, STALE_AFTER),
-            Row::of("worker-2", Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
-            Row::of("worker-3", Err("not a date"), Err("not a number"), now, STALE_AFTER),
-        ];
-        table(&rows, width).lines().map(str::to_owned).collect()
+        let calm = pressure.clone().map(|it| it.map(|it| NodePressure { score: 5, ..it }));
+        vec![
+            Row::of("worker-3", None, Err("not a date"), Err("not a number"), now, STALE_AFTER),
+            Row::of("worker-2", None, Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
+            Row::of("worker-4", Some(Level::Medium), calm, Ok(None), now, STALE_AFTER),
+            Row::of("worker-1", None, pressure, demand, now, STALE_AFTER),
+        ]
+    }
+
+    fn lines(columns: usize, width: Option<usize>) -> Vec<String> {
+        let mut rows = rows();
+        sort(&mut rows, NodesColumn::Score);
+        table(&rows, columns, width).lines().map(str::to_owned).collect()
     }
 
     #[test]
-    fn a_narrow_terminal_goes_without_the_less_important_columns() {
+    fn a_narrow_terminal_goes_without_the_candidate() {
         let whole = [
-            "NAME       SCORE   CPU   MEMORY   IO   HEADROOM   BASIS   AGE           CANDIDATE",
-            "worker-1   35      35    -        -    0          psi/1   10m (stale)   3f0c",
-            "worker-2   -       -     -        -    -          -       -             -",
-            "worker-3   -       -     -        -    -          -       unreadable    -",
+            "NAME       LEVEL    SCORE   HEADROOM   CANDIDATE   AGE",
+            "worker-1   high     35      0          3f0c        10m (stale)",
+            "worker-4   medium   5       -          -           10m (stale)",
+            "worker-2   -        -       -          -           -",
+            "worker-3   -        -       -          -           unreadable",
             "",
             "worker-3: not a date",
             "worker-3: not a number",
         ];
-        assert_eq!(lines(None), whole);
-        assert_eq!(lines(Some(81)), whole);
-        let narrow = lines(Some(80));
-        assert_eq!(
-            narrow[1],
-            "worker-1   35      35    -        -    0          psi/1   10m (stale)"
-        );
-        assert_eq!(lines(Some(60))[1], "worker-1   35      35    -        0          10m (stale)");
-        assert_eq!(lines(Some(41))[1], "worker-1   35      0          10m (stale)");
-        // Names, scores and ages are never omitted.
-        assert_eq!(lines(Some(1))[1], "worker-1   35      10m (stale)");
+        assert_eq!(lines(NARROW, None), whole);
+        assert_eq!(lines(NARROW, Some(62)), whole);
+        let narrow = "worker-1   high     35      0          10m (stale)";
+        assert_eq!(lines(NARROW, Some(61))[1], narrow);
+        assert_eq!(lines(NARROW, Some(1))[1], narrow);
+        let wide = "worker-1   high     35      0          3f0c        10m (stale)   35    -        -    5.50     \
+                    1.00      psi/1";
+        assert_eq!(lines(HEADER.len(), None)[1], wide);
+    }
+
+    #[test]
+    fn rows_are_sorted_by_any_column() {
+        for (column, expected) in [
+            (NodesColumn::Name, [1, 2, 3, 4]),
+            (NodesColumn::Level, [1, 4, 2, 3]),
+            (NodesColumn::Candidate, [1, 2, 3, 4]),
+            (NodesColumn::Age, [1, 4, 3, 2]),
+            (NodesColumn::Basis, [1, 4, 2, 3]),
+        ] {
+            let mut rows = rows();
+            sort(&mut rows, column);
+            let names: Vec<&str> = rows.iter().map(Row::name).collect();
+            assert_eq!(names, expected.map(|number| format!("worker-{number}")), "{column:?}");
+        }
+    }
+
+    #[test]
+    fn the_columns_that_sort_are_those_of_the_header() {
+        let names = NodesColumn::value_variants()
+            .iter()
+            .map(|one| one.to_possible_value().unwrap().get_name().to_uppercase());
+        assert_eq!(names.collect::<Vec<_>>(), HEADER);
+        assert_eq!(HEADER[CANDIDATE], "CANDIDATE");
+    }
+
+    #[test]
+    fn json_has_the_same_values() {
+        let json = &rows()[3].json;
+        assert_eq!(json["name"], "worker-1");
+        assert_eq!(json["level"], "high");
+        assert_eq!(json["score"], 35);
+        assert_eq!(json["memory"], Value::Null);
+        assert_eq!(json["candidates"], json!(["3f0c"]));
+        assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
+        assert_eq!(json["isFresh"], false);
+        assert_eq!(rows()[0].json["errors"][0], "worker-3: not a date");
+    }
+
+    #[test]
+    fn a_list_without_scores_has_the_next_step_below() {
+        assert!(table(&rows()[1..2], NARROW, None).ends_with(&format!("\n\n{NO_SCORES}\n")));
+        assert!(table(&[], NARROW, None).ends_with("\n\nNo Node matches: see --selector.\n"));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub async fn reap(
         let Ok(Some(pressure)) = pressure else { return true };
         !matches!(pressure.freshness(now, age), Freshness::Fresh { .. })
     };
-    let nodes = api.list_nodes(prefix).await.context("cannot list the nodes")?;
+    let nodes = api.list_nodes(prefix, "").await.context("cannot list the nodes")?;
     let nodes = nodes.into_iter().filter(|node| node.has_own_keys(prefix));
     let (nodes, fresh): (Vec<NodeKeys>, Vec<NodeKeys>) = nodes.partition(is_stale);
     let (stale, scored) = (nodes.len(), nodes.len() + fresh.len());

@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub node_name: Option<String>,
     #[serde(default)]
     pub levels: Levels,
+    /// `--scope`: `all`, `pods` or `virt-launcher`.
+    pub scope: Option<Cow<'static, str>>,
     /// When the counters were read, Unix time in milliseconds.
     pub observed_at_ms: u64,
     /// Window of the rates, seconds; absent before the second sample.

@@ -1,23 +1,30 @@
 //! `top`: a node and what is scored on it by contention, live in a terminal, or as one table.
 
+mod choice;
 pub mod connection;
+mod frame;
 mod screen;
 mod table;
+mod text;
 mod view;
 
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ColorChoice;
+use crossterm::style::force_color_output;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::output::print;
 use crate::snapshot::Snapshot;
+use choice::Choice;
+pub use frame::Size;
+use frame::{Frame, lines};
 use screen::Screen;
-pub use table::Size;
-use table::{Choice, Frame, lines};
+use text::{Line, render};
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -27,27 +34,55 @@ pub type Described = (String, Snapshot);
 
 /// Shows the node until the user quits; prints one table if stdout is not a terminal. `next` waits for
 /// the next snapshot.
-pub async fn show(next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyhow::Result<()> {
-    if stdout().is_terminal() { live(next).await } else { piped(next).await }
+pub async fn show(
+    color: ColorChoice,
+    next: impl AsyncFnMut() -> anyhow::Result<Described>,
+) -> anyhow::Result<()> {
+    let is_terminal = stdout().is_terminal();
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let is_coloured = is_coloured(color, is_terminal, &variable("NO_COLOR"), &variable("TERM"));
+    // crossterm itself reads NO_COLOR.
+    force_color_output(is_coloured);
+    if is_terminal { live(next, is_coloured).await } else { piped(next, is_coloured).await }
+}
+
+/// Whether the output has colours: <https://no-color.org> describes the variable.
+fn is_coloured(color: ColorChoice, is_terminal: bool, no_color: &str, term: &str) -> bool {
+    match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => is_terminal && no_color.is_empty() && term != "dumb",
+    }
 }
 
 /// The lines that a terminal of this size shows for the later of two snapshots. Snapshots are not
 /// trusted, since any server can send them.
 pub fn lines_of(before: &Snapshot, latest: Described, size: Size) -> Vec<String> {
-    lines(&Frame::since(before, latest), Choice::default(), size)
+    let lines = table(before, latest, size);
+    lines.iter().map(|line| render(line, false)).collect()
+}
+
+fn table(before: &Snapshot, latest: Described, size: Size) -> Vec<Line> {
+    lines(&Frame::since(before, latest), &mut Choice::default(), size)
 }
 
 /// Prints the second of two frames, since rates need two.
-async fn piped(mut next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyhow::Result<()> {
+async fn piped(
+    mut next: impl AsyncFnMut() -> anyhow::Result<Described>,
+    is_coloured: bool,
+) -> anyhow::Result<()> {
     let (_, before) = next().await?;
     sleep(FETCH_INTERVAL).await;
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
-    let mut text = lines_of(&before, next().await?, size).join("\n");
-    text.push('\n');
+    let lines = table(&before, next().await?, size);
+    let text: String = lines.iter().map(|line| render(line, is_coloured) + "\n").collect();
     print(text, &mut stdout()).context("cannot write the table")
 }
 
-async fn live(mut next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyhow::Result<()> {
+async fn live(
+    mut next: impl AsyncFnMut() -> anyhow::Result<Described>,
+    is_coloured: bool,
+) -> anyhow::Result<()> {
     // An error in the first frame is printed before the terminal is switched to raw mode.
     let (source, snapshot) = next().await?;
     let (shown, latest) = watch::channel(Frame { source, snapshot, error: None });
@@ -56,7 +91,7 @@ async fn live(mut next: impl AsyncFnMut() -> anyhow::Result<Described>) -> anyho
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut hangup = on(SignalKind::hangup())?;
     let no_terminal = "cannot use the terminal: pipe the output to get one table";
-    let mut screen = Screen::enter().context(no_terminal)?;
+    let mut screen = Screen::enter(is_coloured).context(no_terminal)?;
     tokio::select! {
         ended = screen.show(latest) => ended.context(no_terminal),
         () = follow(next, &shown) => Ok(()),
@@ -78,5 +113,21 @@ async fn follow(
             Ok(latest) => *frame = Frame::since(&frame.snapshot, latest),
             Err(error) => frame.error = Some(format!("{error:#}")),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_unless_a_flag_or_a_variable_says_otherwise() {
+        let auto = ColorChoice::Auto;
+        assert!(is_coloured(auto, true, "", "xterm"));
+        assert!(!is_coloured(auto, false, "", "xterm"));
+        assert!(!is_coloured(auto, true, "1", "xterm"));
+        assert!(!is_coloured(auto, true, "", "dumb"));
+        assert!(is_coloured(ColorChoice::Always, false, "1", "dumb"));
+        assert!(!is_coloured(ColorChoice::Never, true, "", "xterm"));
     }
 }

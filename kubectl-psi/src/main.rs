@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
-use psi_agent_client::flags::{PlanFlags, PrefixFlag, ReapFlags, StaleAfter};
+use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, PrefixFlag, ReapFlags};
 use psi_agent_client::top::show;
 use psi_agent_client::{nodes, plan, reap};
 
@@ -37,23 +37,29 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the cluster's nodes by their published scores, with the age of each
+    ///
+    /// LEVEL: the label of the node, or else the level of its score by the agents' default thresholds.
+    /// HEADROOM: busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM
+    /// to move first. DEMAND, WAITING: CPUs, averaged over 30 min.
     Nodes {
         #[command(flatten)]
         prefix: PrefixFlag,
         #[command(flatten)]
-        stale: StaleAfter,
+        flags: NodesFlags,
     },
     /// Show a node and its VMs or containers by contention, live in a terminal
     ///
-    /// Reads the node's agent through the API server, as kubectl port-forward does. Press c, u or m to sort
-    /// by contention, CPUs used or memory pressure, ? for help, and q, Esc or Ctrl-C to quit. If stdout is
-    /// not a terminal, top prints one table and exits.
+    /// Reads the node's agent through the API server, as kubectl port-forward does. Press / to filter by
+    /// name, ? for the columns and the keys that sort and scroll, and q, Esc or Ctrl-C to quit. If stdout
+    /// is not a terminal, top prints one table and exits.
     Top {
         /// Name of the node
         node: String,
         /// Namespace of the agents [default: all namespaces]
         #[arg(short, long, value_name = "NAME")]
         namespace: Option<String>,
+        #[command(flatten)]
+        color: ColorFlag,
     },
     /// Propose moves of VMs from contended nodes to nodes with headroom
     ///
@@ -91,14 +97,14 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
     let api = ApiClient::connect_as_kubectl(kubeconfig.as_ref(), context).await?;
     let (now, mut out) = (Timestamp::now(), stdout().lock());
     match command {
-        Command::Nodes { prefix: PrefixFlag { prefix }, stale: StaleAfter { stale_after } } => {
-            nodes::nodes(&api, &prefix, now, stale_after, nodes::terminal_width(), &mut out).await
+        Command::Nodes { prefix: PrefixFlag { prefix }, flags } => {
+            nodes::nodes(&api, &prefix, &flags, now, nodes::terminal_width(), &mut out).await
         }
-        Command::Top { node, namespace } => {
+        Command::Top { node, namespace, color } => {
             // `show` locks stdout itself.
             drop(out);
             let mut agent = AgentPod::new(api, node, namespace);
-            show(async || agent.next().await).await
+            show(color.color, async || agent.next().await).await
         }
         Command::Plan { prefix: PrefixFlag { prefix }, flags } => {
             plan::plan(&api, &prefix, &flags, now, &mut out).await

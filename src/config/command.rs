@@ -13,7 +13,7 @@ use super::flags::{
 };
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
-use crate::client::flags::{ApiFlags, PlanFlags, ReapFlags, StaleAfter};
+use crate::client::flags::{ApiFlags, ColorFlag, NodesFlags, PlanFlags, ReapFlags, StaleAfter};
 use crate::serve::authorization::{AccessRules, Page};
 use crate::serve::tls::CertificateFiles;
 
@@ -26,7 +26,8 @@ use crate::serve::tls::CertificateFiles;
     about = "Exports the pressure (PSI) of this node and its cgroups, and scores the contention of its \
              VMs, containers or units.",
     after_help = "The default command is run: `psi-agent --scope all` is `psi-agent run --scope all`.\n\
-                  `psi-agent COMMAND -h` lists the flags of a command, `--help` explains them.\n\
+                  `psi-agent run -h` lists its flags, `psi-agent COMMAND -h` those of a command, and \
+                  `--help` explains them.\n\
                   Flags have environment variables: PSI_AGENT_SCOPE for --scope, and so on.\n\n\
                   Exit codes: 0 success; 1 this host does not meet a requirement, explained in one \
                   line; 64 invalid command line."
@@ -35,28 +36,34 @@ pub enum Command {
     /// Serve metrics and publish the score until stopped (the default command)
     Run(Box<RunConfig>),
     /// Read twice, 2 s apart, print the metrics and exit
+    ///
+    /// The score is that of these 2 s, not smoothed.
     Once(OnceConfig),
     /// Show this node and its VMs, containers or units by contention, live in a terminal
     ///
     /// Queries the agent at --listen-address every 2 s, or, without an agent there, reads the kernel
-    /// every 5 s. Press c, u or m to sort by contention, CPUs used or memory pressure, ? for help, and q,
-    /// Esc or Ctrl-C to quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table and
-    /// exits with 0. That table has at most 120 columns, or as many as the environment variable COLUMNS.
+    /// every 5 s. Press / to filter by name, ? for the keys that sort and scroll, and q, Esc or Ctrl-C to
+    /// quit. If stdout is not a terminal, top reads twice, 2 s apart, prints one table and exits with 0.
+    /// That table has at most 120 columns, or as many as the environment variable COLUMNS.
     ///
     /// CONTENTION: share of its demand that the VM, container or unit waited for because of the node.
-    /// CPU, MEMORY, IO: share of time in which some task waited. LIMIT: part of CPU that own limits
-    /// explain. NODE: CPU ready, the share of time that each of its CPUs waited because of the node.
-    /// CPUS: CPUs used. RELIEF: CPUs' worth of waiting that would end if the VM left the node. A dash is
-    /// an unknown value; most are unknown in the first table.
+    /// CPUS: CPUs used. CPU-WAIT, MEM-WAIT, IO-WAIT: share of time in which some task waited. NODE: part
+    /// of CPU-WAIT because of the node (CPU ready). LIMIT: part that own limits explain. RELIEF: CPUs'
+    /// worth of waiting that would end if the VM left the node. A dash is an unknown value; most are
+    /// unknown in the first table. A live table omits columns of dashes.
     Top(TopConfig),
     /// Check the agent's requirements on this host, and print a remedy for each that is not met
     Check(CheckConfig),
     /// List the cluster's nodes by their published scores, with the age of each
+    ///
+    /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
+    /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM to move
+    /// first. DEMAND, WAITING: CPUs, averaged over 30 min.
     Nodes {
         #[command(flatten)]
         api: ApiFlags,
         #[command(flatten)]
-        stale: StaleAfter,
+        flags: NodesFlags,
         /// Exit code 1 unless at least one node has a score and no score is stale
         #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", help_heading = "Nodes")]
         require_fresh: bool,
@@ -151,6 +158,8 @@ pub struct TopConfig {
     pub source: SourceFlags,
     #[command(flatten)]
     pub score: ScoreFlags,
+    #[command(flatten)]
+    pub color: ColorFlag,
     #[command(flatten)]
     log: LogConfig,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
 use crate::client::flags::ApiFlags;
 use crate::identity::selection::Selection;
@@ -60,7 +61,8 @@ pub enum PodSource {
 }
 
 /// The cgroups that are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 enum Scope {
     /// All cgroups except systemd's mount units
     All,
@@ -89,10 +91,19 @@ impl SourceFlags {
         }
     }
 
+    /// The word of `--scope`.
+    pub fn scope_word(&self) -> &'static str {
+        self.scope().into()
+    }
+
+    fn scope(&self) -> Scope {
+        let has_pods = self.pods() != PodSource::Standalone;
+        self.scope.unwrap_or(if has_pods { Scope::VirtLauncher } else { Scope::All })
+    }
+
     /// The cgroups to read. Without `export`, those of all levels.
     pub fn selection(&self, export: Option<&ExportFlags>) -> Selection {
-        let has_pods = self.pods() != PodSource::Standalone;
-        let scope = self.scope.unwrap_or(if has_pods { Scope::VirtLauncher } else { Scope::All });
+        let scope = self.scope();
         let has = |level| export.is_none_or(|export| export.cgroup_levels.contains(&level));
         Selection {
             everything: scope == Scope::All,

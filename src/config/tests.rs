@@ -160,10 +160,20 @@ fn without_flags_of_export_all_is_read() {
     assert_eq!(source.selection(Some(&export)), source.selection(None));
 }
 
-/// Flags of `reap` and `plan` that have no environment variables: a variable could remove keys or move VMs
-/// unnoticed, or change the form that a script reads.
-const WITHOUT_VARIABLE: [&str; 8] =
-    ["older_than", "all", "force", "candidates", "wait_for_agents", "output", "apply", "yes"];
+/// Flags of `nodes`, `reap` and `plan` that have no environment variables: a variable could remove keys or move
+/// VMs unnoticed, or change the form that a script reads.
+const WITHOUT_VARIABLE: [&str; 10] = [
+    "older_than",
+    "all",
+    "force",
+    "candidates",
+    "wait_for_agents",
+    "output",
+    "sort_by",
+    "selector",
+    "apply",
+    "yes",
+];
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {

@@ -74,7 +74,7 @@ impl OwnReading {
         }
         let sampler = Sampler::start(host.into_collector(source, None), pods, read_every)
             .context("cannot start the sampling thread")?;
-        let identity = node_identity(&pod_source, score);
+        let identity = node_identity(source, score);
         let assessor = Assessor::new(score.score_resources.clone(), score.levels, Duration::MAX);
         Ok(Self { identity, sampler, assessor })
     }

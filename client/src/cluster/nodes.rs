@@ -104,10 +104,16 @@ fn key_of(taint: &Value) -> &str {
 }
 
 impl ApiClient {
-    /// All Nodes, with those annotations and labels that belong to the prefix.
-    pub async fn list_nodes(&self, prefix: &Prefix) -> Result<Vec<NodeKeys>, CallError> {
+    /// The Nodes that match a label selector, with those annotations and labels that belong to the prefix.
+    /// All Nodes match an empty one.
+    pub async fn list_nodes(
+        &self,
+        prefix: &Prefix,
+        selector: &str,
+    ) -> Result<Vec<NodeKeys>, CallError> {
         let own_keys = |node: NodeKeys| node.without_foreign_metadata(prefix);
-        list(&self.client, NODES, ListParams::default().limit(PAGE), own_keys).await
+        let params = ListParams::default().limit(PAGE).labels(selector);
+        list(&self.client, NODES, params, own_keys).await
     }
 
     /// Watches the annotations with this prefix on the Nodes that match a label selector. Completes

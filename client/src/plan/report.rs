@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::objects::own_label;
 use crate::contract::Prefix;
+use crate::output::aligned;
 
 /// Characters of a VM's name in the name of its migration.
 const NAME: usize = 40;
@@ -27,18 +28,9 @@ pub(super) fn table(proposal: &Proposal) -> String {
             load(&one.target_load),
         ]
     }));
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
-    let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("   ").trim_end())
-    };
     let mut text = match &proposal.none_because {
         Some(reason) => format!("No moves: {reason}\n"),
-        None => rows.iter().map(line).collect(),
+        None => aligned(&rows, &[0, 1, 2, 3, 4, 5, 6]),
     };
     for (title, left_out) in [("VMs that stay", &proposal.vms), ("Nodes", &proposal.nodes)] {
         if !left_out.is_empty() {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crossterm::cursor::{Hide, MoveTo, Show};
-use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{Event, EventStream, KeyEventKind};
 use crossterm::style::Print;
 use crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
@@ -13,18 +13,21 @@ use crossterm::{execute, queue};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use super::table::{Choice, Frame, Size, Sort, lines};
+use super::choice::Choice;
+use super::frame::{Frame, Size, lines};
+use super::text::{length, render};
 
 /// The terminal in raw mode. It is restored on drop: whenever the program ends, except by SIGKILL.
 pub(super) struct Screen {
     out: io::Stdout,
     choice: Choice,
+    is_coloured: bool,
 }
 
 impl Screen {
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(super) fn enter(is_coloured: bool) -> io::Result<Self> {
         enable_raw_mode()?;
-        let mut screen = Self { out: io::stdout(), choice: Choice::default() };
+        let mut screen = Self { out: io::stdout(), choice: Choice::default(), is_coloured };
         execute!(screen.out, EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         Ok(screen)
     }
@@ -45,10 +48,9 @@ impl Screen {
                         queue!(self.out, Clear(ClearType::All))?;
                     }
                     Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
-                        if quits(key) {
+                        if self.choice.press(key) {
                             return Ok(());
                         }
-                        self.choice = chosen(self.choice, key.code);
                     }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return Err(error),
@@ -62,11 +64,12 @@ impl Screen {
     fn draw(&mut self, frame: &Frame) -> io::Result<()> {
         let (columns, rows) = size()?;
         let size = Size { columns: columns.into(), rows: rows.into() };
-        let mut lines = lines(frame, self.choice, size).into_iter();
+        let mut lines = lines(frame, &mut self.choice, size).into_iter();
         for row in 0..rows {
             let line = lines.next().unwrap_or_default();
-            let padded = format!("{line:width$}", width = size.columns);
-            queue!(self.out, MoveTo(0, row), Print(padded))?;
+            let padding = " ".repeat(size.columns.saturating_sub(length(&line)));
+            let text = render(&line, self.is_coloured);
+            queue!(self.out, MoveTo(0, row), Print(text), Print(padding))?;
         }
         self.out.flush()
     }
@@ -78,22 +81,4 @@ impl Drop for Screen {
         let _ = execute!(self.out, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
-}
-
-/// The choice after a key press. Any key closes the help.
-fn chosen(before: Choice, key: KeyCode) -> Choice {
-    let letter = key.as_char();
-    let sort = match letter {
-        Some('c') => Sort::Contention,
-        Some('u') => Sort::Cpus,
-        Some('m') => Sort::Memory,
-        _ => before.sort,
-    };
-    Choice { sort, help: letter == Some('?') && !before.help }
-}
-
-fn quits(key: KeyEvent) -> bool {
-    let interrupts =
-        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc) || interrupts
 }

@@ -32,6 +32,22 @@ impl Snapshot {
         self.agent.iter().flat_map(Agent::problems).chain(no_score)
     }
 
+    /// Why no cgroup is listed, and what to do.
+    pub(super) fn nothing_to_show(&self) -> String {
+        match self.scope.as_deref() {
+            _ if self.agent.as_ref().is_some_and(|agent| agent.pods_listed == Some(false)) => {
+                "Waiting for the list of pods; if this lasts, run `psi-agent check`.".into()
+            }
+            Some("all") => {
+                "There are no cgroups below the cgroup root: set --cgroup-root to the host's \
+                            cgroup2 mount."
+                    .into()
+            }
+            Some(scope) => format!("No running pod is in the scope {scope}: see --scope."),
+            None => "There are no cgroups in the agent's --scope.".into(),
+        }
+    }
+
     /// The score with its level, or why there is none.
     pub(super) fn score(&self) -> String {
         let agent = self.agent.as_ref();

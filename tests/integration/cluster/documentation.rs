@@ -34,15 +34,14 @@ fn run(shown: &Shown, cluster: &Cluster) -> String {
 
 /// A Node with the values of a row of `psi-agent nodes`, half a minute old.
 fn node(row: &[&str]) -> Value {
-    let [name, score, cpu, memory, io, headroom, basis, _, candidate] = row else {
-        panic!("{row:?}")
-    };
+    let [name, level, score, headroom, candidate, _] = row else { panic!("{row:?}") };
     let observed_at = Timestamp::now() - SignedDuration::from_secs(30);
     let candidates =
         (*candidate != "-").then(|| format!("uid={candidate},demand=1.00,relief=1.00"));
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": {
-        "psi-agent.io/score": score, "psi-agent.io/cpu": cpu, "psi-agent.io/memory": memory,
-        "psi-agent.io/io": io, "psi-agent.io/basis": basis, "psi-agent.io/headroom": headroom,
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {
+        "psi-agent.io/pressure": level,
+    }, "annotations": {
+        "psi-agent.io/score": score, "psi-agent.io/basis": "psi/1", "psi-agent.io/headroom": headroom,
         "psi-agent.io/demand": "vms=1.00,others=0.00", "psi-agent.io/waiting": "0.00",
         "psi-agent.io/candidates": candidates.unwrap_or_default(),
         "psi-agent.io/observed-at": format!("{observed_at:.0}"),
@@ -81,7 +80,7 @@ fn the_quick_start_in_a_cluster_prints_what_the_readme_shows() {
     for (printed, shown) in printed.lines().zip(nodes.output.lines()) {
         let (mut printed, mut shown) = (columns(printed), columns(shown));
         for row in [&mut printed, &mut shown] {
-            row.remove(7);
+            row.remove(5);
         }
         assert_eq!(printed, shown);
     }

@@ -21,8 +21,7 @@ use crate::support::cluster::Cluster;
 use crate::support::staged_node::agent_pod;
 use crate::support::terminal::Terminal;
 
-/// The columns of a terminal that has no space for the candidate.
-const HEADER: [&str; 8] = ["NAME", "SCORE", "CPU", "MEMORY", "IO", "HEADROOM", "BASIS", "AGE"];
+const HEADER: [&str; 6] = ["NAME", "LEVEL", "SCORE", "HEADROOM", "CANDIDATE", "AGE"];
 
 /// A Node with a score of so many minutes ago, and with foreign keys.
 fn node(name: &str, score: u8, minutes_ago: i64) -> Value {
@@ -117,9 +116,27 @@ fn nodes_are_listed_by_score_and_stale_values_are_reaped() {
     let rows = table.lines().take_while(|line| !line.is_empty());
     let names: Vec<&str> = rows.map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["NAME", "old", "busy", "young", "calm", "undated"], "{table}");
-    let row = "95      95    0        -    5          psi/1   30m (stale)   3f0c\n";
+    let row = "medium   95      5          3f0c        30m (stale)\n";
     assert!(table.contains(row), "{table}");
     assert!(table.contains("\"soon\", expected a time in RFC 3339"), "{table}");
+
+    let names = scene.say(&[
+        "nodes",
+        "-o",
+        "name",
+        "--sort-by",
+        "name",
+        "-l",
+        "psi-agent.io/pressure=medium",
+    ]);
+    assert_eq!(names, "node/busy\nnode/calm\nnode/old\nnode/undated\nnode/young\n");
+    assert!(
+        scene.say(&["nodes", "-l", "none=such"]).ends_with("No Node matches: see --selector.\n")
+    );
+    let json: Value = serde_json::from_str(&scene.say(&["nodes", "-o", "json"])).unwrap();
+    let first = &json["items"][0];
+    assert_eq!((&first["name"], &first["score"]), (&json!("old"), &json!(95)));
+    assert!(scene.say(&["nodes", "-o", "wide"]).lines().next().unwrap().ends_with("   BASIS"));
 
     let said = scene.say(&["reap", "--older-than", "15m"]);
     assert_eq!(said, "old: cleared\nundated: cleared\n2 of 5 nodes with a value cleared\n");
@@ -164,7 +181,7 @@ fn reap_uses_all_of_its_rights() {
     let prefix = Prefix::default();
     let newer = block_on(async {
         let api = ApiClient::connect_as_kubectl(Some(&scene.kubeconfig), None).await.unwrap();
-        let nodes = api.list_nodes(&prefix).await.unwrap();
+        let nodes = api.list_nodes(&prefix, "").await.unwrap();
         let calm = nodes.iter().find(|node| node.metadata.name == "calm").unwrap();
         let own = OwnNode { api, name: "calm".into() };
         scene.cluster.kubectl(&["annotate", "node", "calm", "other.io/more=yes"], "");
@@ -235,7 +252,7 @@ fn page(nodes: &[Value], target: &str) -> Value {
 async fn nodes_are_listed_in_pages_and_only_own_keys_of_them_are_kept() {
     let nodes = (0..120).map(|number| node(&format!("node-{number}"), 5, 1)).collect();
     let scripted = ScriptedApi::new(nodes, "none");
-    let listed = scripted.api.list_nodes(&Prefix::default()).await.unwrap();
+    let listed = scripted.api.list_nodes(&Prefix::default(), "").await.unwrap();
     assert_eq!(listed.len(), 120);
     assert_eq!(listed[119].metadata.name, "node-119");
     assert_eq!(listed[0].spec.taints.len(), 2);
@@ -288,22 +305,22 @@ fn nodes_fit_a_terminal_with_ages_and_stale_marks() {
     let lines = in_terminal(&scene, 100);
     let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(cells(&lines[0]), HEADER);
-    assert_eq!(cells(&lines[1]), [long, "95", "95", "0", "-", "5", "psi/1", "30m", "(stale)"]);
-    assert_eq!(cells(&lines[2]), [young, "15", "15", "0", "-", "5", "psi/1", "9m"]);
-    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!(cells(&lines[1]), [long, "medium", "95", "5", "3f0c", "30m", "(stale)"]);
+    assert_eq!(cells(&lines[2]), [young, "medium", "15", "5", "3f0c", "9m"]);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-"]);
     let aligned = lines.iter().filter_map(|line| line.get(..31)?.strip_suffix("   "));
     assert_eq!(aligned.count(), lines.len(), "{lines:#?}");
 
     // The age is shown in any case.
-    let lines = in_terminal(&scene, 62);
-    assert_eq!(cells(&lines[0]), ["NAME", "SCORE", "HEADROOM", "AGE"]);
-    assert_eq!(cells(&lines[1]), [long, "95", "5", "30m", "(stale)"]);
+    let lines = in_terminal(&scene, 72);
+    assert_eq!(cells(&lines[0]), ["NAME", "LEVEL", "SCORE", "HEADROOM", "AGE"]);
+    assert_eq!(cells(&lines[1]), [long, "medium", "95", "5", "30m", "(stale)"]);
     assert_eq!(lines.len(), 4, "no line is broken: {lines:#?}");
 
     let undated = with_annotation(node("worker-3", 5, 1), "psi-agent.io/observed-at", "soon");
     scene.cluster.apply(&[undated]);
     let lines = in_terminal(&scene, 100);
-    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "-", "-", "unreadable"]);
+    assert_eq!(cells(&lines[3]), ["worker-3", "-", "-", "-", "-", "unreadable"]);
     let why = lines[4..].concat();
     assert!(why.starts_with("worker-3: annotation psi-agent.io/observed-at is \"soon\""), "{why}");
 }

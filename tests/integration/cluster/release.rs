@@ -123,6 +123,25 @@ fn the_manifest_for_krew_has_the_archive_of_the_plugin() {
 }
 
 #[test]
+#[ignore = "needs the static binary and the plugin: tests/run --cluster builds them"]
+fn the_debian_package_has_the_program_its_unit_and_its_variables() {
+    let release = PackedRelease::new("deb");
+    let package = release.folder().join(format!("psi-agent_{VERSION}-1_amd64.deb"));
+    let said = |flag: &str| output(Command::new("dpkg-deb").arg(flag).arg(&package));
+    let files = said("--contents");
+    for file in
+        ["./usr/bin/psi-agent", "./etc/default/psi-agent", "systemd/system/psi-agent.service"]
+    {
+        assert!(files.lines().any(|line| line.ends_with(file)), "{file}: {files}");
+    }
+    let folder = Folder::new("deb");
+    output(Command::new("dpkg-deb").args(["--raw-extract"]).arg(&package).arg(&folder.0));
+    let control = |file: &str| fs::read_to_string(folder.join("DEBIAN").join(file)).unwrap();
+    assert_eq!(control("conffiles").trim(), "/etc/default/psi-agent");
+    assert!(control("postinst").contains("psi-agent.service"), "the unit is started");
+}
+
+#[test]
 #[ignore = "needs the plugin and kubectl: tests/run --cluster builds them"]
 fn the_plugin_does_what_the_agents_commands_do() {
     let cluster = Cluster::start("plugin");
@@ -139,7 +158,7 @@ fn the_plugin_does_what_the_agents_commands_do() {
         output(Command::new(plugin()).args(arguments).arg("--kubeconfig").arg(&kubeconfig))
     };
     let listed = run(&["nodes"]);
-    assert!(listed.contains("node-a   40") && listed.contains("(stale)"), "{listed}");
+    assert!(listed.contains("node-a   high    40") && listed.contains("(stale)"), "{listed}");
     let cleared = run(&["reap", "--older-than", "15m", "--force"]);
     assert!(cleared.contains("node-a: cleared"), "{cleared}");
     annotate("41");

@@ -34,7 +34,7 @@ pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
 
 /// kubectl finds the plugin by the name of its file.
 pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
-    let listed = scene.run_as_admin("kubectl psi nodes");
+    let listed = scene.run_as_admin("kubectl psi nodes -o wide");
     eprintln!("{listed}");
     let row = listed.lines().find(|line| line.starts_with(REAL_NODE)).unwrap();
     assert!(row.contains("run-delay/"), "{row}");

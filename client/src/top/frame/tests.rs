@@ -1,9 +1,14 @@
 use serde_json::{Value, json};
 
-use super::{Choice, Frame, Size, Sort};
+use super::super::text::render;
+use super::{Choice, Frame, Size};
 
 fn lines(frame: &Frame, size: Size) -> Vec<String> {
-    super::lines(frame, Choice::default(), size)
+    lines_of(frame, &mut Choice::default(), size)
+}
+
+fn lines_of(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<String> {
+    super::lines(frame, choice, size).iter().map(|line| render(line, false)).collect()
 }
 
 fn cgroup(id: &str, more: &Value) -> Value {
@@ -40,6 +45,8 @@ fn frame(cgroups: &[Value]) -> Frame {
     }
 }
 
+mod keys;
+
 const WIDE: Size = Size { columns: 100, rows: 10 };
 
 #[test]
@@ -60,10 +67,10 @@ fn the_vm_with_the_largest_contention_comes_first() {
         "contention: CPU 12%  memory 0%  I/O -",
         "pressure, some: CPU 98%  memory 0%  I/O -",
         "",
-        "VM                   CONTENTION    CPU  LIMIT   NODE   CPUS  RELIEF  MEMORY     IO",
-        "shop/starved                31%    50%    12%    38%   1.50    0.75      0%      -",
-        "shop/idle                    0%    50%    12%    38%   1.50    0.75      0%      -",
-        "shop/new (arriving)           -    30%      -      -      -       -     20%      -",
+        "VM                  >CONTENTION   CPUS  CPU-WAIT   NODE  LIMIT  RELIEF  MEM-WAIT",
+        "shop/starved                31%   1.50       50%    38%    12%    0.75        0%",
+        "shop/idle                    0%   1.50       50%    38%    12%    0.75        0%",
+        "shop/new (arriving)           -      -       30%      -      -       -       20%",
     ];
     assert_eq!(lines(&seen, WIDE), expected);
 }
@@ -131,9 +138,7 @@ fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
         names.collect::<Vec<_>>()
     };
     assert_eq!(names(&[root.clone(), host.clone(), container]), ["CONTAINER", "n/p/c"]);
-    assert_eq!(names(&[root.clone(), host]), ["CGROUP", "/housekeeping"]);
-    assert_eq!(lines(&frame(&[root]), WIDE)[5..], ["No cgroups to show: see --scope."]);
-    assert_eq!(lines(&frame(&[]), WIDE).len(), 6);
+    assert_eq!(names(&[root, host]), ["CGROUP", "/housekeeping"]);
 }
 
 #[test]
@@ -208,8 +213,8 @@ fn a_narrow_terminal_omits_the_last_columns_and_the_middle_of_names() {
         "pressure, some: CPU 98%  memory 0%",
         "I/O -",
         "",
-        "VM                     CONTENTION    CPU",
-        "shop/data..the-shop-1         31%    50%",
+        "VM                    >CONTENTION   CPUS",
+        "shop/data..the-shop-1         31%   1.50",
     ];
     assert_eq!(seen, expected);
 }
@@ -248,7 +253,7 @@ fn a_number_wider_than_its_column_is_shown_as_a_question_mark() {
     let lines = lines(&seen, WIDE);
     assert!(lines[1].starts_with("node: score -  VMs contended 1"), "{lines:#?}");
     let row: Vec<&str> = lines[6].split_whitespace().collect();
-    assert_eq!(row[..3], ["shop/a", "?", "50%"]);
+    assert_eq!(row[..3], ["shop/a", "?", "1.50"]);
 }
 
 #[test]
@@ -273,19 +278,46 @@ fn a_pipe_has_120_columns_or_those_of_the_environment() {
 }
 
 #[test]
-fn keys_sort_the_rows_and_show_the_meaning_of_the_columns() {
-    let mut users = [vm("waits", 0.3), vm("uses", 0.1), vm("reclaims", 0.2)];
-    users[1]["scored"]["usage"] = json!(3.5);
-    users[2]["pressure"]["memory"]["some"] = json!(0.5);
-    let seen = frame(&users);
-    let first = |sort| {
-        let lines = super::lines(&seen, Choice { sort, help: false }, WIDE);
-        lines[6].split(' ').next().unwrap().to_owned()
+fn the_reason_of_an_empty_table_is_shown() {
+    let shown = |scope: Option<&str>, listed: Option<bool>| {
+        let mut seen = frame(&[cgroup("/", &json!({"level": "root"}))]);
+        seen.snapshot.scope = scope.map(|scope| scope.to_owned().into());
+        let agent = json!({"pods_listed": listed, "publish": {}});
+        seen.snapshot.agent = serde_json::from_value(agent).unwrap();
+        lines(&seen, Size::PIPE).pop().unwrap()
     };
-    let all = [Sort::Contention, Sort::Cpus, Sort::Memory].map(first);
-    assert_eq!(all, ["shop/waits", "shop/uses", "shop/reclaims"]);
-    let help = super::lines(&seen, Choice { help: true, ..Choice::default() }, WIDE);
-    assert!(help[5].starts_with("CONTENTION: share of its demand"), "{help:#?}");
+    let no_pod = "No running pod is in the scope virt-launcher: see --scope.";
+    assert_eq!(shown(Some("virt-launcher"), Some(true)), no_pod);
+    assert!(shown(Some("pods"), Some(false)).starts_with("Waiting for the list of pods; "));
+    assert!(shown(Some("all"), None).ends_with("set --cgroup-root to the host's cgroup2 mount."));
+    assert!(!shown(Some("all"), None).contains("--scope"));
+    assert_eq!(shown(None, None), "There are no cgroups in the agent's --scope.");
+}
+
+/// A node as `top` shows it, in a terminal of this width.
+#[test]
+fn a_node_is_shown_at_usual_widths() {
+    let mut vms = [vm("billing-database-0", 0.314), vm("web", 0.02)];
+    vms[0]["scored"]["waiting"]["io"] = vms[1]["scored"]["waiting"]["memory"].clone();
+    vms[0]["is_user"] = json!(true);
+    vms[0]["cpu_request"] = json!(0.5);
+    let mut seen = frame(&vms);
+    seen.snapshot.node_name = Some("worker-17.rack-4.example.org".into());
+    let agent = json!({"publish": {"level": "medium",
+        "candidate": {"namespace": "shop", "name": "billing-database-0"}}});
+    seen.snapshot.agent = serde_json::from_value(agent).unwrap();
+    let mut text = String::new();
+    for columns in [80, 120, 200] {
+        let lines = lines(&seen, Size { columns, rows: 24 });
+        assert!(lines.iter().all(|line| line.len() <= columns), "{lines:#?}");
+        let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
+        text += &format!("{columns} columns\n{}\n", lines.collect::<String>());
+    }
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/frame/widths.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(golden, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(golden).unwrap());
 }
 
 #[test]
