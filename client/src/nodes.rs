@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use crate::cluster::{ApiClient, NodeKeys, NodeMetadata};
 use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
@@ -35,12 +35,9 @@ pub async fn nodes(
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     sort(&mut rows, flags.sort_by);
     let text = match flags.output {
-        Some(NodesOutput::Name) => {
-            rows.iter().map(|row| format!("node/{}\n", row.name())).collect()
-        }
+        Some(NodesOutput::Name) => rows.iter().map(|row| format!("node/{}\n", row.name)).collect(),
         Some(NodesOutput::Json) => {
-            let items: Vec<Value> = rows.into_iter().map(|row| row.json).collect();
-            format!("{:#}\n", json!({ "items": items }))
+            format!("{:#}\n", json!({ "items": rows }))
         }
         Some(NodesOutput::Wide) => table(&rows, HEADER.len(), None),
         None => table(&rows, NARROW, width),
@@ -117,12 +114,32 @@ const CANDIDATE: usize = 4;
 const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
     `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
 
+/// What a Node publishes.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Row {
-    cells: [String; HEADER.len()],
-    /// The value of a cell for sorting; absent for texts, and for unknown values, which come last.
-    numbers: [Option<f64>; HEADER.len()],
-    json: Value,
+    name: String,
+    #[serde(serialize_with = "word")]
+    level: Option<Level>,
+    score: Option<u8>,
+    headroom: Option<u32>,
+    candidates: Vec<String>,
+    observed_at: Option<String>,
+    is_fresh: bool,
+    cpu: Option<u8>,
+    memory: Option<u8>,
+    io: Option<u8>,
+    demand: Option<f64>,
+    waiting: Option<f64>,
+    basis: Option<String>,
     errors: Vec<String>,
+    #[serde(skip)]
+    age: Option<Duration>,
+}
+
+#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn word<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
+    level.map(Level::word).serialize(serializer)
 }
 
 impl Row {
@@ -134,81 +151,71 @@ impl Row {
         now: Timestamp,
         stale_after: Duration,
     ) -> Self {
-        let mut errors = Vec::new();
-        let mut to_line = |error: E| errors.push(format!("{name}: {error}"));
-        let is_unreadable = pressure.is_err();
+        let mut row = Self { name: name.to_owned(), ..Self::default() };
+        let mut to_line = |error: E| row.errors.push(format!("{name}: {error}"));
         let pressure = pressure.map_err(&mut to_line).ok().flatten();
-        let demand = demand.map_err(to_line).ok().flatten().filter(|_| pressure.is_some());
-        let demand = demand.as_ref();
-        let level = pressure.map(|pressure| level.unwrap_or(level_of(pressure.score)));
-        let freshness = pressure.map(|pressure| pressure.freshness(now, stale_after));
-        let (age, is_fresh) = match freshness {
-            Some(Freshness::Fresh { age }) => (Some(age), true),
-            Some(Freshness::Stale { age }) => (Some(age), false),
-            Some(Freshness::Future) | None => (None, false),
+        let demand = demand.map_err(to_line).ok().flatten();
+        let Some(pressure) = pressure else { return row };
+        (row.is_fresh, row.age) = match pressure.freshness(now, stale_after) {
+            Freshness::Fresh { age } => (true, Some(age)),
+            Freshness::Stale { age } => (false, Some(age)),
+            Freshness::Future => (false, None),
         };
-        let age_text = match (freshness, age.map(short)) {
-            (Some(Freshness::Future), _) => "in the future".into(),
-            (_, Some(age)) if is_fresh => age,
-            (_, Some(age)) => format!("{age} (stale)"),
-            (_, None) if is_unreadable => "unreadable".into(),
-            (_, None) => "-".into(),
-        };
-        let points = |value: fn(&NodePressure) -> Option<u8>| pressure.as_ref().and_then(value);
-        let [score, cpu, memory, io] = [
-            points(|it| Some(it.score)),
-            points(|it| it.cpu),
-            points(|it| it.memory),
-            points(|it| it.io),
-        ];
-        let headroom = demand.map(|demand| demand.headroom);
-        let cpus = demand.map(|demand| demand.vms + demand.others);
-        let waiting = demand.map(|demand| demand.waiting);
-        let candidates: Vec<&str> =
-            demand.iter().flat_map(|demand| &demand.candidates).map(|one| &*one.uid).collect();
-        let basis = pressure.map(|pressure| pressure.basis.to_string());
-        let json = json!({
-            "name": name, "level": level.map(Level::word), "score": score, "headroom": headroom,
-            "candidates": candidates, "observedAt": pressure.map(|it| it.observed_at.to_string()),
-            "isFresh": is_fresh, "cpu": cpu, "memory": memory, "io": io, "demand": cpus, "waiting": waiting,
-            "basis": basis, "errors": errors,
-        });
-        let whole = |value: Option<u8>| value.map_or("-".into(), |value| value.to_string());
-        let decimals = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
-        let text = |value: Option<&str>| value.unwrap_or("-").to_owned();
-        let cells = [
-            name.to_owned(),
-            text(level.map(Level::word)),
-            whole(score),
-            headroom.map_or("-".into(), |cpus| cpus.to_string()),
-            text(candidates.first().copied()),
-            age_text,
-            whole(cpu),
-            whole(memory),
-            whole(io),
-            decimals(cpus),
-            decimals(waiting),
-            text(basis.as_deref()),
-        ];
-        let numbers = [
-            None,
-            level.map(|level| f64::from(level as u8)),
-            score.map(f64::from),
-            headroom.map(f64::from),
-            None,
-            age.map(|age| age.as_secs_f64()),
-            cpu.map(f64::from),
-            memory.map(f64::from),
-            io.map(f64::from),
-            cpus,
-            waiting,
-            None,
-        ];
-        Self { cells, numbers, json, errors }
+        row.level = level.or_else(|| Some(level_of(pressure.score)));
+        row.score = Some(pressure.score);
+        (row.cpu, row.memory, row.io) = (pressure.cpu, pressure.memory, pressure.io);
+        row.observed_at = Some(pressure.observed_at.to_string());
+        row.basis = Some(pressure.basis.to_string());
+        if let Some(demand) = demand {
+            row.headroom = Some(demand.headroom);
+            row.demand = Some(demand.vms + demand.others);
+            row.waiting = Some(demand.waiting);
+            row.candidates = demand.candidates.into_iter().map(|one| one.uid).collect();
+        }
+        row
     }
 
-    fn name(&self) -> &str {
-        self.cells.first().map_or("", String::as_str)
+    /// The text of each column.
+    fn cells(&self) -> [String; HEADER.len()] {
+        let text = |value: Option<String>| value.unwrap_or("-".into());
+        let age = match self.age.map(short) {
+            Some(age) if self.is_fresh => Some(age),
+            Some(age) => Some(format!("{age} (stale)")),
+            None if self.score.is_some() => Some("in the future".into()),
+            None => (!self.errors.is_empty()).then(|| "unreadable".into()),
+        };
+        let whole = |value: Option<u8>| text(value.map(|value| value.to_string()));
+        let cpus = |value: Option<f64>| text(value.map(|value| format!("{value:.2}")));
+        [
+            self.name.clone(),
+            text(self.level.map(|level| level.word().to_owned())),
+            whole(self.score),
+            text(self.headroom.map(|cpus| cpus.to_string())),
+            text(self.candidates.first().cloned()),
+            text(age),
+            whole(self.cpu),
+            whole(self.memory),
+            whole(self.io),
+            cpus(self.demand),
+            cpus(self.waiting),
+            text(self.basis.clone()),
+        ]
+    }
+
+    /// The value of a column for sorting; `None` for texts, and for unknown values.
+    fn number(&self, column: NodesColumn) -> Option<f64> {
+        match column {
+            NodesColumn::Name | NodesColumn::Candidate | NodesColumn::Basis => None,
+            NodesColumn::Level => self.level.map(|level| f64::from(level as u8)),
+            NodesColumn::Score => self.score.map(f64::from),
+            NodesColumn::Headroom => self.headroom.map(f64::from),
+            NodesColumn::Age => self.age.map(|age| age.as_secs_f64()),
+            NodesColumn::Cpu => self.cpu.map(f64::from),
+            NodesColumn::Memory => self.memory.map(f64::from),
+            NodesColumn::Io => self.io.map(f64::from),
+            NodesColumn::Demand => self.demand,
+            NodesColumn::Waiting => self.waiting,
+        }
     }
 }
 
@@ -224,22 +231,21 @@ fn level_of(score: u8) -> Level {
 
 /// By a column: numbers from the largest, then texts, then names.
 fn sort(rows: &mut [Row], column: NodesColumn) {
-    let at = NodesColumn::value_variants().iter().position(|one| *one == column);
-    let number = |row: &Row| at.and_then(|at| *row.numbers.get(at)?).unwrap_or(f64::NEG_INFINITY);
-    let text = |row: &Row| at.and_then(|at| row.cells.get(at).cloned()).filter(|text| text != "-");
+    let key = |row: &Row| {
+        let text = row.cells().get(column as usize).cloned().filter(|text| text != "-");
+        (row.number(column).unwrap_or(f64::NEG_INFINITY), text)
+    };
     rows.sort_by(|a, b| {
-        let by_number = number(b).total_cmp(&number(a));
-        let by_text =
-            || text(a).is_none().cmp(&text(b).is_none()).then_with(|| text(a).cmp(&text(b)));
-        by_number.then_with(by_text).then_with(|| a.name().cmp(b.name()))
+        let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
+        let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
+        b_number.total_cmp(&a_number).then_with(by_text).then_with(|| a.name.cmp(&b.name))
     });
 }
 
 /// The first columns, with errors below.
 fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
     let header = [HEADER.map(str::to_owned)];
-    let lines: Vec<_> =
-        header.into_iter().chain(rows.iter().map(|row| row.cells.clone())).collect();
+    let lines: Vec<_> = header.into_iter().chain(rows.iter().map(Row::cells)).collect();
     let mut shown: Vec<usize> = (0..columns).collect();
     let mut text = aligned(&lines, &shown);
     if width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width)) {
@@ -250,8 +256,7 @@ fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
         rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
     if rows.is_empty() {
         below.push("No Node matches: see --selector.");
-    } else if below.is_empty() && rows.iter().all(|row| row.json.get("score") == Some(&Value::Null))
-    {
+    } else if below.is_empty() && rows.iter().all(|row| row.score.is_none()) {
         below.push(NO_SCORES);
     }
     if !below.is_empty() {
@@ -273,6 +278,8 @@ fn short(age: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
     use crate::contract::STALE_AFTER;
 
@@ -338,7 +345,7 @@ mod tests {
         ] {
             let mut rows = rows();
             sort(&mut rows, column);
-            let names: Vec<&str> = rows.iter().map(Row::name).collect();
+            let names: Vec<&str> = rows.iter().map(|row| &*row.name).collect();
             assert_eq!(names, expected.map(|number| format!("worker-{number}")), "{column:?}");
         }
     }
@@ -354,15 +361,15 @@ mod tests {
 
     #[test]
     fn json_has_the_same_values() {
-        let json = &rows()[3].json;
+        let json = json!(rows()[3]);
         assert_eq!(json["name"], "worker-1");
         assert_eq!(json["level"], "high");
         assert_eq!(json["score"], 35);
-        assert_eq!(json["memory"], Value::Null);
+        assert_eq!(json["memory"], json!(null));
         assert_eq!(json["candidates"], json!(["3f0c"]));
         assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
         assert_eq!(json["isFresh"], false);
-        assert_eq!(rows()[0].json["errors"][0], "worker-3: not a date");
+        assert_eq!(json!(rows()[0])["errors"][0], "worker-3: not a date");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `top`: a node and what is scored on it by contention, live in a terminal, or as one table.
 
 mod choice;
+mod columns;
 pub mod connection;
 mod frame;
 mod screen;

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::table::COLUMNS;
+use super::columns::COLUMNS;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Choice {

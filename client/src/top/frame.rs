@@ -146,4 +146,6 @@ fn each(what: &str, shares: PerResource<Option<f64>>, levels: Levels) -> Vec<Par
 }
 
 #[cfg(test)]
+mod key_tests;
+#[cfg(test)]
 mod tests;

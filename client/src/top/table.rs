@@ -3,49 +3,10 @@
 use crossterm::style::Attribute;
 
 use super::choice::Choice;
-use super::text::{Line, Part, ascii, by_level, cpus, percent, plain, shorten, with, words, wrap};
+use super::columns::{COLUMNS, CONTENTION, Column, USER_COLUMNS};
+use super::text::{Line, Part, ascii, by_level, plain, shorten, with, words, wrap};
 use crate::resource::PerResource;
-use crate::snapshot::{Cgroup, Levels, Pressure, Snapshot, Waiting};
-
-/// A column of numbers.
-pub(super) struct Column {
-    header: &'static str,
-    /// The key that sorts by it.
-    pub(super) key: char,
-    value: fn(&Cgroup) -> Option<f64>,
-    show: fn(f64) -> String,
-}
-
-const fn column(
-    header: &'static str,
-    key: char,
-    value: fn(&Cgroup) -> Option<f64>,
-    show: fn(f64) -> String,
-) -> Column {
-    Column { header, key, value, show }
-}
-
-/// The columns after the name. A narrow terminal shows only the first ones.
-pub(super) const COLUMNS: [Column; 8] = [
-    column(CONTENTION, 'c', Cgroup::contention, percent),
-    column("CPUS", 'u', Cgroup::usage, cpus),
-    column("CPU-WAIT", 'w', |cgroup| raw(cgroup.waiting().cpu, cgroup.pressure.cpu), percent),
-    column("NODE", 'n', |cgroup| cgroup.waiting().cpu?.node, percent),
-    column("LIMIT", 'l', |cgroup| Some(cgroup.waiting().cpu?.own_limit), percent),
-    column("RELIEF", 'e', |cgroup| Some(cgroup.scored?.relief?.cpus), cpus),
-    column("MEM-WAIT", 'm', |cgroup| raw(cgroup.waiting().memory, cgroup.pressure.memory), percent),
-    column("IO-WAIT", 'i', |cgroup| raw(cgroup.waiting().io, cgroup.pressure.io), percent),
-];
-
-/// The column whose cells have the colours of levels.
-const CONTENTION: &str = "CONTENTION";
-
-/// The columns of the table of CPU users.
-const USER_COLUMNS: [Column; 3] = [
-    column("EXCESS", ' ', Cgroup::excess, cpus),
-    column("CPUS", ' ', Cgroup::usage, cpus),
-    column("REQUEST", ' ', |user| user.cpu_request, cpus),
-];
+use crate::snapshot::{Cgroup, Levels, Snapshot};
 
 /// The heading of the table of CPU users, and its largest number of rows.
 const USER: &str = "CPU USER";
@@ -62,11 +23,6 @@ const GAP: usize = 2;
 
 /// Columns are omitted rather than names cut below this width.
 const MIN_NAME: usize = 20;
-
-/// All waiting; without a score, the pressure.
-fn raw(waiting: Option<Waiting>, pressure: Pressure) -> Option<f64> {
-    waiting.map(|waiting| waiting.raw).or(pressure.some)
-}
 
 /// The table's heading, and which cgroups are its members.
 type Population = (&'static str, fn(&Cgroup) -> bool);

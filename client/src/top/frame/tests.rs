@@ -7,7 +7,7 @@ fn lines(frame: &Frame, size: Size) -> Vec<String> {
     lines_of(frame, &mut Choice::default(), size)
 }
 
-fn lines_of(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<String> {
+pub(super) fn lines_of(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<String> {
     super::lines(frame, choice, size).iter().map(|line| render(line, false)).collect()
 }
 
@@ -18,7 +18,7 @@ fn cgroup(id: &str, more: &Value) -> Value {
     cgroup
 }
 
-fn vm(name: &str, contention: f64) -> Value {
+pub(super) fn vm(name: &str, contention: f64) -> Value {
     let waiting = json!({"raw": 0.5, "own_limit": 0.125, "node": 0.375, "contention": 0.3,
         "demand": 2.0});
     let none = json!({"raw": 0.0, "own_limit": 0.0, "node": 0.0, "contention": 0.0, "demand": 1.0});
@@ -32,7 +32,7 @@ fn vm(name: &str, contention: f64) -> Value {
     )
 }
 
-fn frame(cgroups: &[Value]) -> Frame {
+pub(super) fn frame(cgroups: &[Value]) -> Frame {
     let node = json!({"score": 0.124, "contention": {"cpu": 0.124, "memory": 0.0, "io": null},
         "pressure": {"cpu": {"some": 0.98, "full": 0.4}, "memory": {"some": 0.0}, "io": {}},
         "population": "VMs", "contended": 1, "utilization": 0.81, "steal": null, "headroom_cpus": 1.25});
@@ -45,9 +45,7 @@ fn frame(cgroups: &[Value]) -> Frame {
     }
 }
 
-mod keys;
-
-const WIDE: Size = Size { columns: 100, rows: 10 };
+pub(super) const WIDE: Size = Size { columns: 100, rows: 10 };
 
 #[test]
 fn the_vm_with_the_largest_contention_comes_first() {

@@ -1,9 +1,9 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
-use super::super::super::text::render;
-use super::super::lines as frame_lines;
-use super::{Choice, Frame, Size, WIDE, frame, lines_of, vm};
+use super::super::text::render;
+use super::tests::{WIDE, frame, lines_of, vm};
+use super::{Choice, Frame, Size, lines as frame_lines};
 
 /// Presses these keys, one after another.
 fn press(choice: &mut Choice, keys: &[KeyCode]) {
