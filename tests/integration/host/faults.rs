@@ -23,8 +23,6 @@ const WAITING: &str = "container_pressure_cpu_waiting_seconds_total";
 /// Many times what anything takes here.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The value of a series without labels.
-
 /// Errors of readings that are no consequence of a cgroup's end.
 fn read_errors(text: &str) -> f64 {
     let series = parse(text).into_iter();

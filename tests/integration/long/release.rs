@@ -1,14 +1,18 @@
-//! `release/build` makes the same bytes in two folders and for two users.
+//! `release/build` makes the same bytes in two folders and for two users, and `release/push` pushes them.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::cache_dir;
+use crate::support::cluster::free_port;
 use crate::support::folder::Folder;
+use crate::support::packed_release::PackedRelease;
+use crate::support::{cache_dir, helm, wait_for};
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -103,6 +107,61 @@ fn a_release_is_whole_and_the_same_in_any_folder_and_for_any_user() {
     assert!(fs::metadata(image).unwrap().len() < 2 * IMAGE_LIMIT);
     let notes = fs::read_to_string(first.join("NOTES.md")).unwrap();
     assert!(notes.starts_with("Basis of the score:"), "{notes}");
+}
+
+#[test]
+#[ignore = "needs skopeo, helm and what tests/registry/build makes"]
+fn a_release_is_pushed_to_a_registry_and_its_chart_installs_from_there() {
+    let registry = Registry::start();
+    let repository = format!("{}/vms/psi-agent", registry.address);
+    let release = PackedRelease::with("push", &["--repository", &repository]);
+    succeeded(
+        Command::new(Path::new(REPOSITORY).join("release/push"))
+            .env("HELM", helm::program())
+            .arg(release.folder())
+            .args([&repository, "--plain-http"]),
+    );
+    let image = format!("docker://{repository}:{VERSION}");
+    let mut inspect = Command::new("skopeo");
+    inspect.args(["inspect", "--tls-verify=false", "--format", "{{.Digest}}", &image]);
+    let expected = format!("{repository}@{}", text(&mut inspect).trim());
+    let chart = format!("oci://{}/vms/charts/psi-agent", registry.address);
+    let mut render = Command::new(helm::program());
+    render.args(["template", "psi-agent", &chart, "--plain-http", "--version", VERSION]);
+    let objects = text(&mut render);
+    assert!(objects.contains(&format!("image: {expected}")), "no {expected} in {objects}");
+}
+
+/// A registry on this host. It ends when dropped.
+struct Registry {
+    address: String,
+    _folder: Folder,
+    process: Child,
+}
+
+impl Registry {
+    fn start() -> Self {
+        let (folder, address) = (Folder::new("registry"), format!("127.0.0.1:{}", free_port()));
+        let config = folder.join("config.yaml");
+        let storage = folder.join("storage");
+        let text = format!(
+            "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{address}'}}\n",
+            storage.display()
+        );
+        fs::write(&config, text).unwrap();
+        let program = cache_dir().join("registry-3.0.0/registry");
+        let mut command = Command::new(program);
+        let process = command.arg("serve").arg(config).stderr(Stdio::null()).spawn().unwrap();
+        wait_for("the registry", Duration::from_secs(60), || TcpStream::connect(&address).ok());
+        Self { address, _folder: folder, process }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 fn check_the_provenance(release: &Path, clone: &Path) {
