@@ -117,6 +117,9 @@ impl<W: Write> SimulatedCluster<W> {
             })?;
         }
         self.series("psi_agent_node_steal_ratio", &own, all.clone(), |_| 0.0)?;
+        self.series("psi_agent_node_headroom_cpus", &own, all.clone(), |at| {
+            if cpu(at) < 0.1 { (12.0 * wave(node + 600, at)).floor() } else { 0.0 }
+        })?;
         self.waiting(node, &own, all.clone())?;
         self.publishing(node, &own, all)
     }
