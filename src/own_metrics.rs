@@ -30,6 +30,9 @@ pub(crate) mod process;
 mod results;
 mod state;
 
+/// Ticks in ten minutes.
+const HISTORY: usize = 120;
+
 const WRITTEN: &str = "written";
 const DRY_RUN: &str = "dry_run";
 
@@ -84,6 +87,15 @@ impl OwnMetrics {
 
     pub fn observe_tick(&self, tick: &Tick) {
         self.observe(("tick", tick.took), &tick.report, tick.node.reports, tick.moment);
+    }
+
+    /// Keeps the score of a tick, 0 to 1, for ten minutes.
+    pub fn observe_score(&self, score: Option<f64>) {
+        let history = &mut self.state().agent.history;
+        if history.len() == HISTORY {
+            history.pop_front();
+        }
+        history.push_back(score.map(|score| (score * 1000.0).round() / 1000.0));
     }
 
     pub fn observe_scrape(&self, sample: &ScrapeSample, took: Duration) {
@@ -255,6 +267,17 @@ impl OwnMetrics {
 mod tests {
     use super::*;
     use crate::client::snapshot::PublishStatus;
+
+    #[test]
+    fn the_history_is_that_of_the_last_ten_minutes() {
+        let metrics = OwnMetrics::default();
+        metrics.observe_score(None);
+        (0..119).for_each(|tick| metrics.observe_score(Some(f64::from(tick) / 1000.0 + 0.0001)));
+        let history = || metrics.status().history;
+        assert_eq!((history().len(), history()[0], history()[119]), (120, None, Some(0.118)));
+        metrics.observe_score(Some(1.0));
+        assert_eq!((history().len(), history()[0], history()[119]), (120, Some(0.0), Some(1.0)));
+    }
 
     #[test]
     fn an_error_is_shown_until_a_value_is_published() {

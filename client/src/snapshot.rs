@@ -2,7 +2,7 @@
 //! show it. Agents of other versions may have fewer or more fields: missing ones are `None`.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,9 @@ pub struct Agent {
     /// Why the pods can't be listed or watched; absent while they can be.
     pub pods_error: Option<DatedError>,
     pub publish: PublishStatus,
+    /// The node's score after each tick of the last ten minutes, 0 to 1, the oldest first; null without
+    /// a score.
+    pub history: VecDeque<Option<f64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

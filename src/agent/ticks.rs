@@ -11,7 +11,7 @@ use crate::relief::{Assessment, Assessor};
 use crate::sample::Tick;
 use crate::sampler::Sampler;
 use crate::score::{Absence, NodeScore};
-use crate::waiting::Population;
+use crate::waiting::{Population, Ratio};
 
 pub(super) struct Ticks {
     pub(super) sampler: Sampler,
@@ -36,6 +36,7 @@ impl Ticks {
             }
             if tick.window.is_some() {
                 let assessment = Arc::new(self.assessor.advance(&tick));
+                self.metrics.observe_score(assessment.score.score.map(Ratio::get));
                 let before = self.assessments.send_replace(Some(Arc::clone(&assessment)));
                 log_unknown(before.as_ref().map(|before| &before.score), &assessment.score);
             }

@@ -29,6 +29,7 @@ mod nodes_and_reap;
 mod openshift_descheduler;
 mod operator;
 mod page;
+mod page_states;
 mod plan;
 mod publishing;
 mod real_node;

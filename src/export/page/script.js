@@ -16,19 +16,20 @@ const MUCH = 0.1;
 const byId = (id) => document.getElementById(id);
 const known = (value) => value !== null && value !== undefined;
 
-// The sparkline's reach.
-const HISTORY_MS = 600000;
+// Ticks that the history has at most, after the first.
+const TICKS = 119;
+// Characters of a name in a sentence, and of a line of a phone.
+const SHORT = 24;
+const LINE = 44;
 
 // The last snapshot, its arrival on this browser's clock, the snapshot before, and the last error.
 let seen = null, seenAt = 0, before = null, failure = null;
-// Scores since the page was opened, for the sparkline.
-const scores = [];
 
 // ---- numbers ----
 
 function percent(share) {
   if (!known(share)) return "–";
-  return (share * 100).toFixed(share > 0 && share < 0.0995 ? 1 : 0) + "\u00a0%";
+  return (share * 100).toFixed(0) + "\u00a0%";
 }
 
 function bytes(count) {
@@ -40,8 +41,11 @@ function bytes(count) {
 
 function cpus(count) {
   if (!known(count)) return "–";
-  return count === "max" ? "none" : count.toFixed(count > 0 && count < 0.1 ? 3 : 2);
+  return count === "max" ? "none" : count.toFixed(2);
 }
+
+// "1 VM", "2 VMs", "0 cgroups".
+const counted = (count, kind) => `${count} ${count === 1 ? kind.replace(/s$/, "") : kind}`;
 
 function duration(ms) {
   const seconds = Math.max(0, Math.round(ms / 1000));
@@ -62,6 +66,13 @@ function nameOf(c) {
   if (c.is_vm) return inNamespace(c.vm) + (c.awaits_handover ? " (arriving)" : isOverBudget(c) ? " (over budget)" : "");
   if (c.pod) return inNamespace(c.pod) + (c.container ? "/" + c.container : "");
   return c.unit ?? c.id;
+}
+
+// The same in a sentence: a VM or a pod without its namespace, and of a path the end.
+function short(c) {
+  const end = c.id.split("/").at(-1).replace(/^.*?([0-9a-f]{12})[0-9a-f]{52}.*$/, "$1");
+  const name = (c.is_vm ? c.vm : c.pod ?? c.unit) ?? `…/${end}`;
+  return name.length > SHORT ? name.slice(0, SHORT - 1) + "…" : name;
 }
 
 // ---- tables ----
@@ -135,16 +146,20 @@ function usersOf(cgroups) {
   return users.sort((a, b) => excess(b) - excess(a) || used(b) - used(a) || (a.id < b.id ? -1 : 1));
 }
 
+function showTable(id, isShown) {
+  byId(id).closest(".scroll").hidden = !isShown;
+}
+
 function showUsers(users) {
   const cells = (c) => [cell(cpus(excess(c))), cell(cpus(used(c))), cell(cpus(c.cpu_request))];
   byId("users").replaceChildren(...users.slice(0, MOST_USERS).map((c) => row(c, cells(c))));
 }
 
-// What can be scored, in this order: its name, a member's name, and which cgroups are members.
+// What can be scored, in this order: its name, and which cgroups are members.
 const POPULATIONS = [
-  ["VMs", "VM", (c) => c.is_vm],
-  ["containers", "container", (c) => c.level === "container"],
-  ["units", "unit", (c) => known(c.scored)],
+  ["VMs", (c) => c.is_vm],
+  ["containers", (c) => c.level === "container"],
+  ["units", (c) => known(c.scored)],
 ];
 
 // The cgroups of the scored population. Where that is unknown or has no members, those of the first that
@@ -152,64 +167,85 @@ const POPULATIONS = [
 function split({ node, cgroups }) {
   const below = cgroups.filter((c) => c.level !== "root").sort(byContention);
   const first = POPULATIONS.filter(([name]) => name === node.population);
-  const found = [...first, ...POPULATIONS].find(([, , isIt]) => below.some(isIt));
+  const found = [...first, ...POPULATIONS].find(([, isIt]) => below.some(isIt));
   if (!found) return ["cgroups", below, []];
-  const [name, , isIt] = found;
+  const [name, isIt] = found;
   return [name, below.filter(isIt), below.filter((c) => !isIt(c))];
 }
 
-function fill(id, titleId, title, cgroups, cells) {
-  const more = cgroups.length > MOST_ROWS ? `, first ${MOST_ROWS}` : "";
-  byId(titleId).textContent = `${title[0].toUpperCase()}${title.slice(1)} (${cgroups.length}${more})`;
+function fill(id, titleId, kind, cgroups, cells) {
+  const more = cgroups.length > MOST_ROWS ? ` (${MOST_ROWS} shown)` : "";
+  byId(titleId).textContent = counted(cgroups.length, kind) + more;
   byId(id).replaceChildren(...cgroups.slice(0, MOST_ROWS).map((c) => row(c, cells(c))));
 }
 
 // ---- the node and the agent ----
 
+// Whether the reader chose to show or to hide pressure.
+let pressureChosen = false;
+
+function showPressure(isShown) {
+  byId("raw").checked = isShown;
+  document.body.classList.toggle("with-psi", isShown);
+}
+
 function tile(resource, title, node) {
-  const line = (kind, text) => {
-    const words = document.createElement("p");
+  const part = (kind, text) => {
+    const words = document.createElement("span");
     words.className = kind;
     words.textContent = text;
     return words;
   };
-  const heading = document.createElement("h2"), raw = node.pressure[resource], value = node.contention[resource];
-  heading.textContent = title;
-  byId(resource).replaceChildren(heading, line(value === 0 ? "big zero" : "big", percent(value)), line("quiet", "contention"),
-    line("psi", `pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`));
+  const raw = node.pressure[resource], value = node.contention[resource];
+  byId(resource).replaceChildren(part("", title), part(value === 0 ? "value zero" : "value", percent(value)),
+    part("psi quiet", `pressure: ${percent(raw.some)} some, ${percent(raw.full)} full`));
 }
 
-const list = (names) => names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more`
+const list = (names, most) => names.length > most ? `${names.slice(0, most).join(", ")} and ${names.length - most} more`
   : names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
 
-// Who waits because of the node, who because of an own limit, who uses most above its request, and
-// which VM's move helps most.
-function sentence({ node, levels, agent }, members, users) {
-  const clauses = [], names = (isIt) => members.filter(isIt).map(nameOf);
-  for (const [resource, word] of [["cpu", "CPU"], ["memory", "memory"]]) {
-    const waiting = names((c) => (c.scored?.contention[resource] ?? 0) >= levels.medium);
-    if (waiting.length > 0) clauses.push(`${list(waiting)} ${waiting.length > 1 ? "wait" : "waits"} for ${word}`);
+// The headline: who waits because of the node. It fits a line of a phone.
+function sentence({ node, levels, warm_up_left_s: left }, members) {
+  const waits = (c, resource) => (c.scored?.contention[resource] ?? 0) >= levels.medium;
+  const words = [["cpu", "CPU"], ["memory", "memory"]].filter(([resource]) => members.some((c) => waits(c, resource)));
+  const waiting = members.filter((c) => words.some(([resource]) => waits(c, resource))).map(short);
+  if (waiting.length > 0) {
+    const rest = ` ${waiting.length > 1 ? "wait" : "waits"} for ${words.map(([, word]) => word).join(" and ")}.`;
+    const fitting = [3, 2, 1].map((most) => list(waiting, most) + rest).find((line) => line.length <= LINE);
+    return fitting ?? counted(waiting.length, node.population ?? "workloads") + rest;
   }
-  if (clauses.length > 0 && users.length > 0 && excess(users[0]) >= USES) {
-    clauses.push(`${nameOf(users[0])} uses ${cpus(excess(users[0]))} CPUs above its request`);
-  }
-  if (!known(node.score)) clauses.unshift(node.no_score ? `No score: ${node.no_score}` : "No score yet");
-  if (clauses.length === 0) {
-    const member = POPULATIONS.find(([name]) => name === node.population)?.[1] ?? "workload";
-    clauses.push(`No ${member} waits because of the node`);
+  if (!known(node.score)) return known(left) ? "Warming up." : node.no_score ? "No score." : "No score yet.";
+  return `No ${(node.population ?? "workloads").replace(/s$/, "")} waits because of the node.`;
+}
+
+// What else to know: why there is no score, who uses most above its request, which VM's move helps most,
+// and who waits because of an own limit.
+function notes({ node, agent, warm_up_left_s: left }, members, users, isContended) {
+  const notes = [];
+  if (node.no_score) notes.push(node.no_score);
+  if (known(left)) notes.push(`The first score needs 30 s of readings: ${Math.ceil(left)} s left`);
+  if (isContended && users.length > 0 && excess(users[0]) >= USES) {
+    notes.push(`${short(users[0])} uses ${cpus(excess(users[0]))} CPUs ${known(users[0].cpu_request) ? "above its request" : "without a request"}`);
   }
   const named = agent?.publish.candidate, isNamed = (c) => c.namespace === named?.namespace && c.vm === named?.name;
   const best = members.find((c) => isNamed(c) && c.scored?.relief);
-  if (best) clauses.push(`moving ${nameOf(best)} would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
-  const limited = names((c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH));
-  if (limited.length > 0) clauses.push(`${list(limited)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
-  return clauses.join("; ") + ".";
+  if (best) notes.push(`Moving ${short(best)} would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
+  const isLimited = (c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH);
+  const limited = members.filter(isLimited).map(short);
+  if (limited.length > 0) notes.push(`${list(limited, 3)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
+  return notes.map((note) => note + ". ").join("");
+}
+
+// Why the table is empty, and what to do about it.
+function whyEmpty({ node, agent, warm_up_left_s: left }) {
+  if (agent?.pods_listed === false || node.no_score || known(left)) return "Nothing is scored: see the reason at the top.";
+  return "No VM, container or unit runs on this node.";
 }
 
 function showScore({ node, levels, agent, warm_up_left_s: left }) {
   const level = agent?.publish.level ?? "";
   const words = known(node.score) ? `${(node.score * 100).toFixed(0)} ${level}`.trim()
-    : known(left) ? `warming up, ${Math.ceil(left)} s left` : "no score";
+    : known(left) ? "warming up" : "no score";
   const score = byId("score"), scale = byId("scale");
   score.textContent = words;
   score.className = "big " + (known(node.score) ? level : "zero");
@@ -217,11 +253,18 @@ function showScore({ node, levels, agent, warm_up_left_s: left }) {
     scale.style.setProperty("--" + name, value * 100 + "%");
   }
   scale.className = "scale " + level;
-  scores.push({ at: seen.observed_at_ms, score: node.score });
-  while (scores[0].at < seen.observed_at_ms - HISTORY_MS) scores.shift();
-  const points = scores.filter(({ score }) => known(score));
-  const x = (at) => 600 - (seen.observed_at_ms - at) / HISTORY_MS * 600;
-  byId("history").firstElementChild.setAttribute("points", points.map(({ at, score }) => `${x(at).toFixed(1)},${(39 - score * 38).toFixed(1)}`).join(" "));
+  showHistory(agent?.history ?? [], levels);
+}
+
+// A line with gaps where there is no score.
+function showHistory(history, levels) {
+  const [medium, high, line] = byId("history").children, y = (score) => (99 - score * 98).toFixed(1);
+  medium.setAttribute("d", `M0,${y(levels.medium)}h${TICKS}`);
+  high.setAttribute("d", `M0,${y(levels.high)}h${TICKS}`);
+  const step = (score, at) => known(score) ? `${known(history[at - 1]) ? "L" : "M"}${TICKS + 1 - history.length + at},${y(score)}h0` : "";
+  line.setAttribute("d", history.map(step).join(""));
+  const scores = history.filter(known), range = scores.length > 0 ? `, ${percent(Math.min(...scores))} to ${percent(Math.max(...scores))}` : "";
+  byId("history").setAttribute("aria-label", `The score in the last ten minutes${range}`);
 }
 
 function showNode(snapshot, members, kind) {
@@ -229,13 +272,22 @@ function showNode(snapshot, members, kind) {
   byId("node-name").textContent = node_name ?? "psi-agent";
   document.title = node_name ? `${node_name} – psi-agent` : "psi-agent";
   // A screen reader reads each change, so the text changes only with the values.
-  const words = sentence(snapshot, members, users);
-  if (byId("sentence").textContent !== words) byId("sentence").textContent = words;
-  byId("version").textContent = `Version ${version}, ${cgroups.length} cgroups.`;
-  byId("counts").textContent = `Scale 0 to 100. ${members.length} ${kind}, ${node.contended} contended.`;
+  const words = sentence(snapshot, members);
+  if (byId("sentence").textContent !== words) byId("sentence").textContent = byId("sentence").title = words;
+  byId("notes").textContent = notes(snapshot, members, users, node.contended > 0);
+  byId("version").textContent = `Version ${version}, ${counted(cgroups.length, "cgroups")}.`;
+  byId("counts").textContent = `Scale 0 to 100. ${counted(members.length, kind)}, ${node.contended} contended.`;
+  byId("empty").hidden = members.length > 0;
+  showTable("members", members.length > 0);
+  showTable("users", users.length > 0);
+  byId("empty").textContent = whyEmpty(snapshot);
+  const hasPsi = !known(snapshot.window_s) || ["cpu", "memory", "io"].some((resource) => known(node.pressure[resource].some));
+  byId("no-psi").hidden = hasPsi;
   byId("supply").textContent = `${node.cpus ?? "–"} CPUs, ${percent(node.utilization)} busy, ${percent(node.steal)} steal, headroom ${cpus(node.headroom_cpus)} CPUs. ` +
     `${bytes(node.memory_available)} of ${bytes(node.memory_total)} memory available.`;
   showScore(snapshot);
+  // Where nothing is scored, pressure is all there is to see.
+  if (!pressureChosen) showPressure(!known(snapshot.warm_up_left_s) && !members.some((c) => known(c.scored)));
   tile("cpu", "CPU", node);
   tile("memory", "Memory", node);
   tile("io", "I/O", node);
@@ -251,7 +303,8 @@ function publishWords({ mode, last, error }) {
 
 function showAges() {
   const over = (seconds) => known(seconds) ? `, over ${seconds.toFixed(1)} s` : "";
-  byId("read").textContent = ago(seen.observed_at_ms) + over(seen.window_s);
+  byId("read").textContent = ago(seen.observed_at_ms);
+  byId("window").textContent = "of the last reading" + over(seen.window_s);
   byId("tick").textContent = ago(seen.agent?.ticked_at_ms) + over(seen.agent?.tick_window_s);
   const pods = { true: "listed", false: "not listed yet" };
   byId("pods").textContent = pods[seen.agent?.pods_listed] ?? "no source: set --node-name or --pods-file";
@@ -263,7 +316,7 @@ function errorsOf(agent) {
   const errors = [], say = (what, { message, at_ms }) => errors.push(`${what} (${ago(at_ms)}): ${message}`);
   if (agent.publish.error) say("The score cannot be published", agent.publish.error);
   if (agent.pods_error) say("The pods cannot be listed", agent.pods_error);
-  if (agent.pods_listed === false) errors.push("The pods of this node are not listed yet, so they have no series.");
+  if (agent.pods_listed === false) errors.push("The pods of this node are not listed yet, so they have no series. If this lasts, run psi-agent check.");
   const counts = Object.entries(agent.read_errors).filter(([, count]) => count > 0);
   if (counts.length > 0) errors.push(`Read errors since the start: ${counts.map(([kind, count]) => `${count} ${kind}`).join(", ")}.`);
   if (agent.last_read_error) say("Last read error", agent.last_read_error);
@@ -299,6 +352,7 @@ function everySecond() {
     showAges();
     showErrors();
   }
+  for (const table of document.querySelectorAll(".scroll")) table.previousElementSibling.hidden = table.scrollWidth <= table.clientWidth;
   const alarm = alarmNow(), words = byId("alarm-words");
   byId("alarm").hidden = alarm === null;
   // A screen reader reads each change, so the text changes only with the alarm.
@@ -316,7 +370,7 @@ function show(snapshot) {
   const [kind, members, others] = split(snapshot);
   showNode(snapshot, members, kind);
   fill("members", "members-title", kind, members, scored);
-  fill("others", "others-title", "Other cgroups", others, unscored);
+  fill("others", "others-title", "other cgroups", others, unscored);
 }
 
 async function update() {
@@ -332,6 +386,9 @@ async function update() {
   setTimeout(update, FETCH_EVERY_MS);
 }
 
-byId("raw").addEventListener("change", ({ target }) => document.body.classList.toggle("with-psi", target.checked));
+byId("raw").addEventListener("change", ({ target }) => {
+  pressureChosen = true;
+  showPressure(target.checked);
+});
 setInterval(everySecond, 1000);
 update();

@@ -16,6 +16,9 @@ use crate::record::{Answer, PublishedScore};
 use crate::scenario::Scenario;
 use crate::tree;
 
+/// Reading other cgroups for a snapshot is a load on an emulated CPU.
+const FEW: &[&str] = &["--families=pressure", "--scope=pods"];
+
 /// All of them.
 pub struct Agents {
     pub psi: Agent,
@@ -34,10 +37,11 @@ impl Agents {
     pub fn start(scenario: &Scenario, cgroup: &Path, pods: &Path) -> anyhow::Result<Self> {
         // In real time a second agent would disturb what the first one measures, if that is short.
         let second = !scenario.real_time || scenario.has_guests();
+        let flags: &[&str] = if scenario.answers { &["--scope=all"] } else { FEW };
         Ok(Self {
-            psi: Agent::start("psi", "127.0.0.1:9942", cgroup, pods)?,
+            psi: Agent::start("psi", "127.0.0.1:9942", cgroup, pods, FEW)?,
             run_delay: second
-                .then(|| Agent::start("run-delay", "127.0.0.1:9943", cgroup, pods))
+                .then(|| Agent::start("run-delay", "127.0.0.1:9943", cgroup, pods, flags))
                 .transpose()?,
         })
     }
@@ -67,15 +71,15 @@ impl Agent {
         address: &'static str,
         cgroup: &Path,
         pods: &Path,
+        flags: &[&str],
     ) -> anyhow::Result<Self> {
         let path = Path::new("/tmp").join(format!("agent-{source}.log"));
         let log = File::create(&path)?;
         let child = Command::new("/bin/psi-agent")
             .arg("--pods-file")
             .arg(pods)
-            .args(["--listen-address", address, "--families", "pressure", "--cpu-source", source])
-            // Reading other cgroups for a snapshot is a load on an emulated CPU.
-            .args(["--scope", "pods"])
+            .args(["--listen-address", address, "--cpu-source", source])
+            .args(flags)
             // With the label a change of the level is published at once.
             .arg("--label")
             .stdin(Stdio::null())
@@ -113,11 +117,14 @@ impl Agent {
     }
 
     fn request(&self) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.get("/snapshot.json")?)?)
+    }
+
+    /// The body of its answer. By HTTP 1.0 it has no chunks.
+    pub fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(self.address)
             .with_context(|| format!("the agent does not answer: {}", text(&self.log)))?;
-        stream.write_all(
-            b"GET /snapshot.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        )?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let Some((head, body)) = answer.split_once("\r\n\r\n") else {
@@ -126,7 +133,7 @@ impl Agent {
         if !head.contains(" 200 ") {
             bail!("the agent answered {answer}; its log: {}", text(&self.log));
         }
-        Ok(serde_json::from_str(body)?)
+        Ok(body.to_owned())
     }
 }
 

@@ -96,6 +96,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         daemons.push((child, cgroup));
     }
     let (mut points, mut psi, mut run_delay) = (Vec::new(), Vec::new(), Vec::new());
+    let mut answers = Vec::new();
     let mut at = 0.0;
     while at <= scenario.seconds {
         sleep_until(start + at);
@@ -109,6 +110,10 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
             let (first, second) = agents.snapshots();
             psi.push(first);
             run_delay.extend(second);
+        }
+        // The first sample has no window.
+        if let Some(agent) = agents.run_delay.as_ref().filter(|_| scenario.answers && at > 0.0) {
+            answers.push((agent.get("/metrics")?, agent.get("/snapshot.json")?));
         }
         at += WINDOW;
     }
@@ -142,6 +147,7 @@ fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         guests: Guests::default(),
         psi,
         run_delay,
+        answers,
         published,
     })
 }
@@ -212,6 +218,7 @@ pub fn always() -> Load {
         burst_ms: 10.0,
         wake_together: false,
         phases: None,
+        resident_mib: 0,
         emulator: None,
         memory: None,
         io: None,

@@ -104,6 +104,7 @@ pub fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
         guests,
         psi,
         run_delay,
+        answers: Vec::new(),
         published,
     })
 }

@@ -33,6 +33,7 @@ pub fn work(
     report: Option<&Path>,
 ) -> anyhow::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0").with_context(|| cgroup.display().to_string())?;
+    let _resident = std::hint::black_box(vec![1u8; load.resident_mib << 20]);
     let windows = Arc::new(Windows::open(judged, report.filter(|_| load.is_cpu()))?);
     let (done, all_work) = mpsc::channel();
     for thread in 0..load.threads {

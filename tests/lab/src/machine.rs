@@ -94,7 +94,7 @@ impl Machine {
             }
             boot += " delayacct";
         } else {
-            boot += WITHOUT_CONTROLLERS;
+            boot += if first.answers { "" } else { WITHOUT_CONTROLLERS };
         }
         if first.has_guests() {
             boot += FAST;

@@ -107,6 +107,16 @@ enum Command {
         #[arg(long)]
         records: PathBuf,
     },
+    /// Print the answers of the agent beside one scenario, a line each.
+    Answers {
+        /// The kernel's image.
+        #[arg(long)]
+        kernel: PathBuf,
+        /// The agent's static binary.
+        #[arg(long)]
+        agent: PathBuf,
+        scenario: PathBuf,
+    },
     /// Compare the relief that agents predicted with what leaving a VM out changed; exit 1 where a bound is
     /// missed.
     Relief {
@@ -173,6 +183,14 @@ fn main() -> anyhow::Result<()> {
                 contended.flat_map(|record| record.scenario.with_and_without()).collect();
             let (_, failures) = run_matrix(&machine, scenarios, Some(&records))?;
             complain(&failures)
+        }
+        Command::Answers { kernel, agent, scenario } => {
+            let machine = Machine { kernel, agent, late_cpus: false, guests: None };
+            let (records, failure) = machine.run(&[Scenario::read(&scenario)?])?;
+            for answer in records.iter().flat_map(|record| &record.answers) {
+                println!("{}", serde_json::to_string(answer)?);
+            }
+            complain(failure.as_slice())
         }
         Command::Relief { records } => {
             let Verdict { rows, summary, failures } = relief::table(&read_records(&records)?);

@@ -31,6 +31,9 @@ pub struct Record {
     /// The answers of the agent by run delay; empty in real time.
     #[serde(default)]
     pub run_delay: Vec<Answer>,
+    /// The agent's answers for `psi-agent demo`, after each point: its metrics and its snapshot.
+    #[serde(default)]
+    pub answers: Vec<(String, String)>,
     /// What the agent would have written on its Node: by run delay, and by PSI in real time.
     #[serde(default)]
     pub published: Vec<PublishedScore>,
@@ -175,6 +178,7 @@ mod tests {
                 guests: Guests::default(),
                 psi: vec![answer],
                 run_delay: Vec::new(),
+                answers: Vec::new(),
                 published: Vec::new(),
             }
         };

@@ -41,6 +41,10 @@ pub struct Scenario {
     /// Whether only own limits and unshared disks slow the VMs down: the score must be near 0.
     #[serde(default)]
     pub no_contention: bool,
+    /// Whether the record has the agent's answers, for `psi-agent demo`. The agent reads and exports all of
+    /// the node then, with the controllers memory and io.
+    #[serde(default)]
+    pub answers: bool,
     /// Another device for swap than the disk of that name.
     pub swap_on: Option<Swap>,
     /// `memory.max` of kubepods, MiB.
@@ -98,6 +102,8 @@ pub struct Pod {
     pub guest: Option<Guest>,
     /// With a KVM guest: `memory.max` of the pod, MiB less than the booted guest has in use.
     pub short_mib: Option<u32>,
+    /// CPU request of the container, in CPUs.
+    pub cpu_request: Option<f64>,
     /// CPU limit of the container, in CPUs.
     pub container_cpus: Option<f64>,
     /// CPU limit of the pod, in CPUs.

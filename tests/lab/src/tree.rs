@@ -32,6 +32,7 @@ pub struct PodTree {
     pub console: Option<PathBuf>,
     number: usize,
     vm: bool,
+    cpu_request: Option<f64>,
     arriving: bool,
 }
 
@@ -103,6 +104,7 @@ impl PodTree {
             console,
             number,
             vm: pod.vm,
+            cpu_request: pod.cpu_request,
             arriving: pod.arriving,
         })
     }
@@ -153,9 +155,13 @@ impl PodTree {
             }
         }
         let names = containers.iter().map(|status| json!({"name": status["name"]}));
+        let mut names: Vec<_> = names.collect();
+        if let Some(cpus) = self.cpu_request {
+            names[0]["resources"] = json!({"requests": {"cpu": cpus.to_string()}});
+        }
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
-            "spec": {"nodeName": "lab", "containers": names.collect::<Vec<_>>()},
+            "spec": {"nodeName": "lab", "containers": names},
             "status": {"phase": "Running", "containerStatuses": containers},
         })
     }

@@ -18,6 +18,9 @@ pub struct Load {
     pub wake_together: bool,
     /// Busy and calm phases that take turns.
     pub phases: Option<Phases>,
+    /// Memory that it has in use, MiB.
+    #[serde(default)]
+    pub resident_mib: usize,
     /// Threads of the emulator: of the same process, but no vCPUs.
     pub emulator: Option<Emulator>,
     /// Each thread touches memory instead.
