@@ -160,10 +160,19 @@ fn without_flags_of_export_all_is_read() {
     assert_eq!(source.selection(Some(&export)), source.selection(None));
 }
 
-/// Flags of `reap` and `plan` that have no environment variables: a variable could remove keys or move VMs
+/// Flags of `reap`, `plan` and `planner` that have no environment variables: a variable could remove keys or move VMs
 /// unnoticed, or change the form that a script reads.
-const WITHOUT_VARIABLE: [&str; 8] =
-    ["older_than", "all", "force", "candidates", "wait_for_agents", "output", "apply", "yes"];
+const WITHOUT_VARIABLE: [&str; 9] = [
+    "older_than",
+    "all",
+    "force",
+    "candidates",
+    "wait_for_agents",
+    "output",
+    "apply",
+    "yes",
+    "resume",
+];
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
