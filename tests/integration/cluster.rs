@@ -30,6 +30,7 @@ mod openshift_descheduler;
 mod operator;
 mod page;
 mod plan;
+mod planner;
 mod publishing;
 mod real_node;
 mod release;

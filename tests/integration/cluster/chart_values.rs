@@ -95,9 +95,9 @@ fn rules_with_other_thresholds_are_valid_and_keep_their_thresholds_apart() {
 const SETS: [&str; 12] = [
     "",
     "agent.label=true agent.taintLevels={medium,high} agent.dryRun=true agent.families={none}",
-    "agent.markCandidate=true bridge.enabled=true reap.tolerations[0].operator=Exists",
+    "planner.enabled=true planner.apply=true bridge.enabled=true agent.markCandidate=true reap.tolerations[0].operator=Exists",
     "openshift.enabled=true monitoring.enabled=true auth.enabled=true",
-    "restricted.enabled=true bridge.enabled=true monitoring.enabled=true",
+    "restricted.enabled=true bridge.enabled=true planner.enabled=true monitoring.enabled=true",
     "monitoring.enabled=true monitoring.monitor=service bridge.enabled=true auth.enabled=true \
      monitoring.labels.release=kube-prometheus-stack monitoring.interval=15s",
     "monitoring.enabled=true monitoring.monitor=none monitoring.dashboardUrl=https://g.example \
