@@ -55,14 +55,11 @@ impl PlannerMetrics {
 
     /// Records what was done about a move.
     pub fn done(&self, done: Done, what: &str) {
-        self.state().moves.count(done.into_str());
+        let result = done.into_str();
+        self.state().moves.count(result);
         match done {
-            Done::Proposed => tracing::info!("Proposed to move {what}"),
-            Done::Created => tracing::info!("Created a migration of {what}"),
-            Done::Refused => tracing::warn!("The API server refused to move {what}"),
-            Done::Cancelled => {
-                tracing::warn!("Cancelled the migration {what}: its pod had no Node for a minute");
-            }
+            Done::Proposed | Done::Created => tracing::info!("Move {result}: {what}"),
+            Done::Refused | Done::Cancelled => tracing::warn!("Move {result}: {what}"),
         }
     }
 

@@ -47,7 +47,7 @@ objects! {
         owner_references: Vec<Owner>,
     }
     Owner { kind: String, uid: String, }
-    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, last_transition_time: String, }
+    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, last_transition_time: Option<String>, }
 
     NamespaceObject { metadata: Metadata, }
     NodeObject { metadata: Metadata, spec: NodeSpec, status: NodeStatus, }
@@ -160,7 +160,8 @@ pub(super) fn pod(object: PodObject) -> Pod {
         migration: metadata.labels.get(key::MIGRATION).cloned(),
         created: metadata.creation_timestamp.parse().ok(),
         phase: status.phase,
-        unscheduled_since: unscheduled.and_then(|one| one.last_transition_time.parse().ok()),
+        unscheduled_since: unscheduled
+            .and_then(|one| one.last_transition_time.as_ref()?.parse().ok()),
         requests,
         node_selector: spec.node_selector,
         node_affinity: node_affinity.required.map(|selector| selector.node_selector_terms),

@@ -187,21 +187,16 @@ fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
     };
     let ProposedMove { namespace, name, uid, source, target, gain, .. } = one;
     let date = format!("{now:.0}");
+    let id = format!("psi-agent-{}-{uid}-{}", done.into_str(), now.as_second() / 3_600);
     json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": format!("psi-agent-{}-{uid}-{}", done.into_str(), now.as_second() / 3_600),
-            "namespace": namespace,
-        },
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": id, "namespace": namespace},
         "involvedObject": {
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "namespace": namespace, "name": name, "uid": uid,
         },
-        "type": "Normal",
-        "reason": reason,
+        "type": "Normal", "reason": reason, "source": {"component": LEASE},
         "message": format!("Move from {source} to {target}: {gain:.1} CPUs' worth of waiting {result}"),
-        "source": {"component": LEASE},
         "firstTimestamp": date, "lastTimestamp": date, "count": 1,
     })
 }

@@ -47,7 +47,15 @@ impl Scene {
     /// Why the planner's account may not create a migration; `None` if it may. Nothing is stored.
     fn refusal(&self, namespace: &str, migration: &Value) -> Option<String> {
         let file = self.write(migration);
-        self.failure(&["create", "--dry-run=server", "--validate=false", "-n", namespace, "-f", &file])
+        self.failure(&[
+            "create",
+            "--dry-run=server",
+            "--validate=false",
+            "-n",
+            namespace,
+            "-f",
+            &file,
+        ])
     }
 
     /// The path of a file with an object.
