@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
-pub use command::{BridgeConfig, CheckConfig, Command, OnceConfig, RunConfig, TopConfig};
+pub use command::{
+    BridgeConfig, CheckConfig, Command, OnceConfig, PlannerConfig, RunConfig, TopConfig,
+};
 pub use flags::{Auth, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags};
 pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};
 

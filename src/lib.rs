@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod log;
 pub mod once;
 pub mod own_metrics;
+pub mod planner;
 pub mod pod_source;
 pub mod publish;
 pub mod relief;

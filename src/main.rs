@@ -10,7 +10,7 @@ use psi_agent::client::cluster::block_on;
 use psi_agent::client::output::print;
 use psi_agent::client::{nodes, plan, reap};
 use psi_agent::config::Command;
-use psi_agent::{agent, bridge, check, clock, log, once, top};
+use psi_agent::{agent, bridge, check, clock, log, once, planner, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
@@ -64,6 +64,7 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             plan::plan(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
+        Command::Planner(config) => planner::planner(config)?,
         Command::Bridge(config) => bridge::bridge(config)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

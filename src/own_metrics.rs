@@ -1,4 +1,4 @@
-//! The agent's and the bridge's own metrics, with the log messages about what they count.
+//! The own metrics of agent, bridge and planner, with the log messages about what they count.
 
 use std::fmt::Display;
 use std::iter::once;
@@ -26,6 +26,7 @@ use state::{AGENT, State};
 pub mod bridge;
 mod certificates;
 mod error_log;
+pub mod planner;
 pub(crate) mod process;
 mod results;
 mod state;

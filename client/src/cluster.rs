@@ -3,6 +3,7 @@
 pub mod call;
 mod client;
 mod labels;
+mod lease;
 pub mod list_items;
 mod migrations;
 mod nodes;
@@ -13,6 +14,7 @@ mod watch;
 
 pub use client::{ApiClient, OwnNode, block_on};
 pub use labels::PodName;
+pub use lease::{LEASE, Lease};
 pub use migrations::Listed;
 pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata};
 pub use reviews::Review;

@@ -1,9 +1,10 @@
-//! The flags of `nodes`, `reap` and `plan`, with their help.
+//! The flags of `nodes`, `reap`, `plan` and `planner`, with their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ColorChoice, ValueEnum};
+use psi_agent_plan::Limits;
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -130,7 +131,7 @@ pub struct ReapFlags {
 }
 
 /// What `plan` prints and does.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct PlanFlags {
     /// Form of the plan
     #[arg(short, long, value_enum, default_value_t = PlanOutput::Table, help_heading = "Plan")]
@@ -141,24 +142,68 @@ pub struct PlanFlags {
     /// Creation of the migrations without a question
     #[arg(long, requires = "apply", help_heading = "Plan")]
     pub yes: bool,
-    /// Most migrations of plans at the same time
+    /// Start of a planner that has stopped after failures
+    ///
+    /// It needs the right to get and update the planner's Lease.
+    #[arg(long, conflicts_with_all = ["output", "apply"], help_heading = "Plan")]
+    pub resume: bool,
+    #[command(flatten)]
+    pub lease: LeaseFlag,
+    #[command(flatten)]
+    pub limits: LimitFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Plan")]
+pub struct LeaseFlag {
+    /// Namespace of the planner's Lease, psi-agent-planner
     #[arg(
         long,
-        env = "PSI_AGENT_MOST_ACTIVE",
-        value_name = "MIGRATIONS",
-        default_value_t = 2,
-        help_heading = "Plan"
+        env = "PSI_AGENT_LEASE_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "psi-agent"
     )]
+    pub lease_namespace: String,
+}
+
+/// How many moves there are at most.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Plan")]
+pub struct LimitFlags {
+    /// Most migrations of plans at the same time
+    #[arg(long, env = "PSI_AGENT_MOST_ACTIVE", value_name = "MIGRATIONS", default_value_t = 2)]
     pub most_active: usize,
     /// Most migrations of plans that begin within an hour
-    #[arg(
-        long,
-        env = "PSI_AGENT_MOVES_PER_HOUR",
-        value_name = "MIGRATIONS",
-        default_value_t = 10,
-        help_heading = "Plan"
-    )]
+    #[arg(long, env = "PSI_AGENT_MOVES_PER_HOUR", value_name = "MIGRATIONS", default_value_t = 10)]
     pub moves_per_hour: usize,
+}
+
+impl LimitFlags {
+    pub fn limits(&self) -> Limits {
+        Limits { most_active: self.most_active, moves_per_hour: self.moves_per_hour }
+    }
+}
+
+/// What `planner` does.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Plan")]
+pub struct PlannerFlags {
+    /// Creation of migrations, for VMs in namespaces with the label PREFIX/plan: "true"
+    ///
+    /// Without it, each proposed move is an Event of the VM.
+    #[arg(long)]
+    pub apply: bool,
+    /// Time between two plans
+    #[arg(long, env = "PSI_AGENT_INTERVAL", value_name = "DURATION", value_parser = parse_duration,
+          default_value = "2m")]
+    pub interval: Duration,
+    /// Name of this process in the Lease, such as that of its pod
+    #[arg(long, env = "PSI_AGENT_LEASE_HOLDER", value_name = "NAME")]
+    pub lease_holder: String,
+    #[command(flatten)]
+    pub lease: LeaseFlag,
+    #[command(flatten)]
+    pub limits: LimitFlags,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

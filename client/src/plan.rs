@@ -1,21 +1,23 @@
 //! `psi-agent plan`: which VM to move from which node to which, and what stands in the way of others.
 
 mod objects;
+pub mod planner;
+mod read;
 mod report;
 
 use std::io::{IsTerminal, Write, stdin};
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use psi_agent_plan::cluster::Cluster;
-use psi_agent_plan::{Limits, Proposal, Rules, propose};
+use psi_agent_plan::{Proposal, Rules, propose};
+use read::read;
 
-use crate::cluster::{ApiClient, Listed};
+use crate::cluster::ApiClient;
 use crate::contract::Prefix;
 use crate::flags::{PlanFlags, PlanOutput};
 use crate::output::print;
 
-/// Prints a plan, and creates its migrations if that is wanted.
+/// Prints a plan, and creates its migrations if that is wanted; or resumes a planner.
 pub async fn plan(
     api: &ApiClient,
     prefix: &Prefix,
@@ -23,9 +25,11 @@ pub async fn plan(
     now: Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let limits = Limits { most_active: flags.most_active, moves_per_hour: flags.moves_per_hour };
+    if flags.resume {
+        return planner::resume(api, prefix, &flags.lease.lease_namespace, out).await;
+    }
     let cluster = read(api, prefix).await?;
-    let proposal = propose(&cluster, &Rules::default(), &limits, now);
+    let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
         PlanOutput::Json => report::json(&proposal),
@@ -36,17 +40,6 @@ pub async fn plan(
         apply(api, prefix, flags.yes, &proposal, now, out).await?;
     }
     Ok(())
-}
-
-async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Cluster> {
-    Ok(Cluster {
-        prefix: prefix.clone(),
-        // First: a migration that ends during the reads still counts as active.
-        migrations: api.list_all(Listed::Migrations, |one| objects::migration(one, prefix)).await?,
-        vms: api.list_all(Listed::Vms, objects::vm).await?,
-        nodes: api.list_all(Listed::Nodes, |one| objects::node(one, prefix)).await?,
-        pods: api.list_all(Listed::Pods, objects::pod).await?,
-    })
 }
 
 async fn apply(

@@ -1,9 +1,10 @@
 //! The objects of a cluster, reduced to what decides about moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::Prefix;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 
@@ -31,6 +32,21 @@ pub struct Cluster {
     pub pods: Vec<Pod>,
     /// VirtualMachineInstanceMigrations.
     pub migrations: Vec<Migration>,
+    /// Namespaces whose VMs may move; `None` for all.
+    pub namespaces: Option<BTreeSet<String>>,
+    /// VMs that do not go to a target for now.
+    pub left_alone: Vec<LeftAlone>,
+}
+
+/// A VM and a target whose migration was cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftAlone {
+    /// UID of the VM.
+    pub vm: String,
+    /// The target's value of the label [`HOSTNAME`].
+    pub target: String,
+    /// When the VM may go there again.
+    pub until: Timestamp,
 }
 
 /// A Node.
@@ -113,6 +129,8 @@ pub struct Pod {
     pub created: Option<Timestamp>,
     /// `status.phase`.
     pub phase: String,
+    /// Since when kube-scheduler finds no Node for it.
+    pub unscheduled_since: Option<Timestamp>,
     /// What it requests, overhead included.
     pub requests: Amounts,
     /// `spec.nodeSelector`.
@@ -154,6 +172,10 @@ pub struct Migration {
     pub phase: String,
     /// Whether a plan of psi-agent created it, by its label.
     pub is_own: bool,
+    /// Whether it was deleted, and KubeVirt still ends it.
+    pub is_being_deleted: bool,
+    /// The value of [`HOSTNAME`] that it selects its target by.
+    pub hostname: Option<String>,
     /// Whether KubeVirt created it for the eviction of a pod.
     pub is_evacuation: bool,
     /// When it was created.

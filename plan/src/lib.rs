@@ -7,6 +7,7 @@ pub mod constraints;
 mod fit;
 mod moves;
 mod nodes;
+pub mod planner;
 mod proposal;
 mod vms;
 mod waiting;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
 
-use crate::cluster::{Cluster, ClusterNode, SCHEDULABLE, is_within};
+use crate::cluster::{Cluster, ClusterNode, HOSTNAME, SCHEDULABLE, is_within};
 
 /// Seconds without moves after a migration: the averages then describe the new distribution.
 const REST: i64 = 600;
@@ -122,6 +122,13 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             let pods =
                 cluster.pods.iter().filter(|pod| pod.migration.as_ref().is_some_and(of_target));
             nodes.extend(pods.filter_map(|pod| pod.node.as_deref()));
+            // Before there is a pod, it selects its target already.
+            let is_selected = |node: &&ClusterNode| {
+                migration.hostname.is_some()
+                    && node.labels.get(HOSTNAME) == migration.hostname.as_ref()
+            };
+            let selected = cluster.nodes.iter().filter(is_selected);
+            nodes.extend(selected.map(|node| node.name.as_str()));
         }
         if migration.is_active() || is_within(REST, migration.ended, now) {
             nodes.extend(

@@ -40,6 +40,8 @@ pub struct ProposedMove {
     pub namespace: String,
     /// Name of the VM.
     pub name: String,
+    /// UID of the VM.
+    pub uid: String,
     /// The Node that it leaves.
     pub source: String,
     /// The Node that it enters.
@@ -221,8 +223,14 @@ fn find<'a>(
     let (mut targets, mut obstacles) = (Vec::new(), BTreeMap::new());
     for (other, target) in others() {
         let closed = target.left_out.is_some() || target.not_target.is_some();
+        let is_left_alone = cluster
+            .left_alone
+            .iter()
+            .any(|one| one.vm == vm.uid && target.node.labels.get(HOSTNAME) == Some(&one.target));
         let obstacle = if closed {
             Some("is no target".to_owned())
+        } else if is_left_alone {
+            Some("a migration there was cancelled within an hour".to_owned())
         } else {
             constraints.obstacle(target.node, free)
         };
@@ -279,6 +287,7 @@ fn proposed(
     Some(ProposedMove {
         namespace: vm.namespace.clone(),
         name: vm.name.clone(),
+        uid: vm.uid.clone(),
         source: name(one.source)?,
         target: name(one.target)?,
         hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),

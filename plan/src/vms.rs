@@ -15,6 +15,9 @@ pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, now: Timestamp) ->
     if is_active {
         return Some("a migration is active".into());
     }
+    if cluster.namespaces.as_ref().is_some_and(|labelled| !labelled.contains(&vm.namespace)) {
+        return Some(format!("its namespace has no label {}/plan: \"true\"", cluster.prefix));
+    }
     if let Err(reason) = &vm.live_migratable {
         return Some(format!("not live-migratable: {reason}"));
     }

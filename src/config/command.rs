@@ -13,7 +13,9 @@ use super::flags::{
 };
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
-use crate::client::flags::{ApiFlags, ColorFlag, NodesFlags, PlanFlags, ReapFlags, StaleAfter};
+use crate::client::flags::{
+    ApiFlags, ColorFlag, NodesFlags, PlanFlags, PlannerFlags, ReapFlags, StaleAfter,
+};
 use crate::serve::authorization::{AccessRules, Page};
 use crate::serve::tls::CertificateFiles;
 
@@ -92,6 +94,11 @@ pub enum Command {
         #[command(flatten)]
         log: LogConfig,
     },
+    /// Plan again and again, and create the migrations of the plans with --apply
+    ///
+    /// Runs once in a cluster. Its Lease, psi-agent-planner, keeps what has to survive a restart. Three
+    /// failed or cancelled migrations in a row stop it until `plan --resume`.
+    Planner(PlannerConfig),
     /// Serve the published scores of all Nodes in the APIs that deschedulers and schedulers poll
     ///
     /// /api/v1/query responds to the descheduler as Prometheus does, with the slow score of each Node.
@@ -210,6 +217,24 @@ pub struct BridgeConfig {
     log: LogConfig,
 }
 
+#[derive(Debug, Args)]
+#[command(mut_arg("listen_address", |address| {
+    address.help("Address of the HTTP server").default_value("127.0.0.1:9945")
+}))]
+pub struct PlannerConfig {
+    #[command(flatten)]
+    pub listen: ListenAddress,
+
+    #[command(flatten)]
+    pub api: ApiFlags,
+
+    #[command(flatten)]
+    pub flags: PlannerFlags,
+
+    #[command(flatten)]
+    log: LogConfig,
+}
+
 impl Command {
     /// `None` for commands that do not log.
     pub fn log(&self) -> Option<LogConfig> {
@@ -221,6 +246,7 @@ impl Command {
             Command::Nodes { log, .. } | Command::Reap { log, .. } | Command::Plan { log, .. } => {
                 Some(*log)
             }
+            Command::Planner(config) => Some(config.log),
             Command::Bridge(config) => Some(config.log),
             Command::Completions { .. } | Command::Man { .. } => None,
         }

@@ -20,7 +20,8 @@ pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
         Command::Bridge(_)
         | Command::Nodes { .. }
         | Command::Reap { .. }
-        | Command::Plan { .. } => Ok(()),
+        | Command::Plan { .. }
+        | Command::Planner(_) => Ok(()),
         Command::Completions { .. } | Command::Man { .. } => Ok(()),
     }
 }

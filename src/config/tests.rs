@@ -160,9 +160,9 @@ fn without_flags_of_export_all_is_read() {
     assert_eq!(source.selection(Some(&export)), source.selection(None));
 }
 
-/// Flags of `nodes`, `reap` and `plan` that have no environment variables: a variable could remove keys or move
-/// VMs unnoticed, or change the form that a script reads.
-const WITHOUT_VARIABLE: [&str; 10] = [
+/// Flags of `nodes`, `reap`, `plan` and `planner` that have no environment variables: a variable could remove keys or
+/// move VMs unnoticed, or change the form that a script reads.
+const WITHOUT_VARIABLE: [&str; 11] = [
     "older_than",
     "all",
     "force",
@@ -173,6 +173,7 @@ const WITHOUT_VARIABLE: [&str; 10] = [
     "selector",
     "apply",
     "yes",
+    "resume",
 ];
 
 #[test]

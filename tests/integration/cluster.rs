@@ -31,6 +31,7 @@ mod operator;
 mod page;
 mod page_states;
 mod plan;
+mod planner;
 mod publishing;
 mod real_node;
 mod release;

@@ -37,7 +37,7 @@ pub enum CallError {
     #[error("the API server has no such object; for a Node, see --node-name")]
     NotFound,
     /// 409: the object changed between the read and the write.
-    #[error("another client changed the Node between the read and the write")]
+    #[error("another client changed the object between the read and the write")]
     Conflict,
     /// 429: too many requests; with the time to wait, if given.
     #[error("the API server throttles requests")]

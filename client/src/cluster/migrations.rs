@@ -1,7 +1,7 @@
-//! Reads whole lists of objects, and creates migrations of VMs.
+//! Reads whole lists of objects, creates and deletes migrations of VMs, and creates Events.
 
 use anyhow::Context;
-use kube::api::{ListParams, PostParams, Request};
+use kube::api::{DeleteParams, ListParams, PostParams, Request};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
@@ -13,11 +13,13 @@ const KUBEVIRT: &str = "/apis/kubevirt.io/v1";
 
 /// What lists are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listed {
+pub enum Listed<'a> {
     Nodes,
     Pods,
     Vms,
     Migrations,
+    /// With this label.
+    Namespaces(&'a str),
 }
 
 impl ApiClient {
@@ -25,7 +27,7 @@ impl ApiClient {
     /// a plan without one of the objects would be wrong.
     pub async fn list_all<T: DeserializeOwned, U>(
         &self,
-        listed: Listed,
+        listed: Listed<'_>,
         convert: impl Fn(T) -> U,
     ) -> anyhow::Result<Vec<U>> {
         let (path, what) = match listed {
@@ -35,10 +37,12 @@ impl ApiClient {
             Listed::Migrations => {
                 (format!("{KUBEVIRT}/virtualmachineinstancemigrations"), "migrations of KubeVirt")
             }
+            Listed::Namespaces(_) => ("/api/v1/namespaces".to_owned(), "namespaces"),
         };
         // The API server's cache can be a few seconds old. A migration that has just begun must count.
         let params = match listed {
             Listed::Migrations => ListParams::default(),
+            Listed::Namespaces(label) => ListParams::default().labels(label),
             Listed::Nodes | Listed::Pods | Listed::Vms => ListParams::default().match_any(),
         };
         let (mut objects, mut first_error) = (Vec::new(), None);
@@ -59,9 +63,27 @@ impl ApiClient {
         namespace: &str,
         migration: &Value,
     ) -> Result<(), CallError> {
-        let path = format!("{KUBEVIRT}/namespaces/{namespace}/virtualmachineinstancemigrations");
-        let body = serde_json::to_vec(migration).map_err(unreachable)?;
+        self.create_object(&migrations(namespace), migration).await
+    }
+
+    /// Deletes a VirtualMachineInstanceMigration, which cancels it.
+    pub async fn delete_migration(&self, namespace: &str, name: &str) -> Result<(), CallError> {
+        let request = Request::new(migrations(namespace)).delete(name, &DeleteParams::default());
+        call::<IgnoredAny>(&self.client, request, LONGEST_OBJECT).await.map(drop)
+    }
+
+    /// Creates an Event. Fails with [`CallError::Conflict`] if there is one of this name.
+    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), CallError> {
+        self.create_object(&format!("/api/v1/namespaces/{namespace}/events"), event).await
+    }
+
+    async fn create_object(&self, path: &str, object: &Value) -> Result<(), CallError> {
+        let body = serde_json::to_vec(object).map_err(unreachable)?;
         let request = Request::new(path).create(&PostParams::default(), body);
         call::<IgnoredAny>(&self.client, request, LONGEST_OBJECT).await.map(drop)
     }
+}
+
+fn migrations(namespace: &str) -> String {
+    format!("{KUBEVIRT}/namespaces/{namespace}/virtualmachineinstancemigrations")
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use psi_agent_plan::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, Pod, Vm};
+use psi_agent_plan::cluster::{
+    Amounts, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
+};
 use psi_agent_plan::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -41,17 +43,19 @@ objects! {
         labels: Labels,
         annotations: Labels,
         creation_timestamp: String,
+        deletion_timestamp: Option<IgnoredAny>,
         owner_references: Vec<Owner>,
     }
     Owner { kind: String, uid: String, }
-    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, }
+    Condition { #[serde(rename = "type")] kind: String, status: String, reason: String, last_transition_time: Option<String>, }
 
+    NamespaceObject { metadata: Metadata, }
     NodeObject { metadata: Metadata, spec: NodeSpec, status: NodeStatus, }
     NodeSpec { taints: Vec<Taint>, unschedulable: bool, }
     NodeStatus { capacity: Quantities, allocatable: Quantities, conditions: Vec<Condition>, }
 
     PodObject { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodStatus { phase: String, }
+    PodStatus { phase: String, conditions: Vec<Condition>, }
     PodSpec {
         node_name: Option<String>,
         containers: Vec<Container>,
@@ -107,13 +111,17 @@ objects! {
     }
 
     MigrationObject { metadata: Metadata, spec: MigrationSpec, status: MigrationStatus, }
-    MigrationSpec { vmi_name: String, }
+    MigrationSpec { vmi_name: String, added_node_selector: Labels, }
     MigrationStatus {
         phase: String,
         migration_state: MigrationState,
         phase_transition_timestamps: Vec<Transition>,
     }
     Transition { phase: String, phase_transition_timestamp: String, }
+}
+
+pub(super) fn namespace(object: NamespaceObject) -> String {
+    object.metadata.name
 }
 
 /// Without this prefix's annotations a Node is as one without an agent.
@@ -140,6 +148,8 @@ pub(super) fn pod(object: PodObject) -> Pod {
     let vm =
         owner.filter(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid).next();
     let requests = requests(&spec);
+    let unscheduled =
+        status.conditions.iter().find(|one| one.kind == "PodScheduled" && one.status == "False");
     let spreads = spec.topology_spread_constraints;
     let Affinity { node_affinity, pod_affinity, pod_anti_affinity } = spec.affinity;
     Pod {
@@ -150,6 +160,8 @@ pub(super) fn pod(object: PodObject) -> Pod {
         migration: metadata.labels.get(key::MIGRATION).cloned(),
         created: metadata.creation_timestamp.parse().ok(),
         phase: status.phase,
+        unscheduled_since: unscheduled
+            .and_then(|one| one.last_transition_time.as_ref()?.parse().ok()),
         requests,
         node_selector: spec.node_selector,
         node_affinity: node_affinity.required.map(|selector| selector.node_selector_terms),
@@ -264,6 +276,8 @@ pub(super) fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
         name: metadata.name,
         uid: metadata.uid,
         vm: spec.vmi_name,
+        hostname: spec.added_node_selector.get(HOSTNAME).cloned(),
+        is_being_deleted: metadata.deletion_timestamp.is_some(),
         created: metadata.creation_timestamp.parse().ok(),
         ended: status.migration_state.ended().or(last),
         source: status.migration_state.source_node.or(evacuated.cloned()),

@@ -3,7 +3,7 @@
 {{ .Values.fullnameOverride | default .Values.nameOverride | default .Chart.Name }}
 {{- end -}}
 
-{{- /* Namespace of reap and the bridge. */ -}}
+{{- /* Namespace of reap, bridge and planner. */ -}}
 {{- define "psi-agent.unprivilegedNamespace" -}}
 {{ if .Values.restricted.enabled }}{{ include "psi-agent.name" . }}-restricted{{ else }}{{ .Release.Namespace }}{{ end }}
 {{- end -}}

@@ -24,7 +24,7 @@ fn amounts(cpu: f64, memory: f64) -> Amounts {
     [("cpu", cpu), ("memory", memory), ("pods", 100.0)].map(|(name, it)| (name.into(), it)).into()
 }
 
-fn annotate(node: &mut ClusterNode, pairs: &[(&str, &str)]) {
+pub(crate) fn annotate(node: &mut ClusterNode, pairs: &[(&str, &str)]) {
     for (key, value) in pairs {
         node.annotations.insert(format!("psi-agent.io/{key}"), (*value).into());
     }

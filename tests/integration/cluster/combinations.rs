@@ -18,9 +18,10 @@ pub(crate) fn components() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/daemonset/components");
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
-    // It also changes what the others bring, so it comes last.
-    names.sort_by_key(|name| (name == "auth", name.clone()));
+    // The last also changes what the others bring, and others change what the first brings.
+    names.sort_by_key(|name| (name == "auth", name != "planner", name.clone()));
     let known = [
+        "planner",
         "bridge",
         "candidate",
         "label",
@@ -37,7 +38,8 @@ pub(crate) fn components() -> Vec<String> {
 }
 
 /// Of these one other component at most changes something.
-const APART: [&str; 5] = ["bridge", "without-host-proc", "restricted", "candidate", "selinux"];
+const APART: [&str; 6] =
+    ["bridge", "without-host-proc", "restricted", "candidate", "selinux", "planner"];
 
 /// Every combination of them, also none. Each that stands apart is in every second one, so that it
 /// is there and is not there whatever the others are, and whether or not the other one is.
@@ -62,9 +64,7 @@ fn combinations(names: &[String]) -> Vec<Vec<&str>> {
         if others % 4 >= 2 {
             names.insert(0, APART[4]);
         }
-        if others % 2 == 1 {
-            names.insert(0, APART[0]);
-        }
+        names.insert(0, if others % 2 == 1 { APART[0] } else { APART[5] });
     }
     all
 }

@@ -23,6 +23,8 @@ fn components_in_the_wrong_order_are_an_error_that_names_both() {
         ["monitoring", "restricted"],
         ["bridge", "restricted"],
         ["bridge", "openshift"],
+        ["planner", "restricted"],
+        ["planner", "openshift"],
     ] {
         let rendered = cluster.render_with(&[first, second]);
         if second == "auth" {
@@ -61,6 +63,7 @@ fn every_component_follows_another_namespace() {
     // All but restricted, which has a namespace of its own.
     let components = [
         "bridge",
+        "planner",
         "label",
         "monitoring",
         "taints",
@@ -109,7 +112,7 @@ fn pods_of(object: &Value) -> Option<&Value> {
 #[ignore = "needs kubectl (tests/kubernetes/build)"]
 fn openshift_admits_the_agent_by_its_own_constraints_and_the_others_by_the_default_ones() {
     let cluster = Cluster::start("constraints");
-    let objects = objects(&cluster.render_with(&["bridge", "openshift", "auth"]));
+    let objects = objects(&cluster.render_with(&["bridge", "planner", "openshift", "auth"]));
     let constraints = objects.iter().find(|it| it["kind"] == "SecurityContextConstraints").unwrap();
     let mut seen = Vec::new();
     for (object, pod) in objects.iter().filter_map(|object| Some((object, pods_of(object)?))) {
@@ -151,7 +154,7 @@ fn openshift_admits_the_agent_by_its_own_constraints_and_the_others_by_the_defau
         seen.push(name.to_owned());
     }
     seen.sort();
-    assert_eq!(seen, ["psi-agent", "psi-agent-bridge", "psi-agent-reap"]);
+    assert_eq!(seen, ["psi-agent", "psi-agent-bridge", "psi-agent-planner", "psi-agent-reap"]);
     assert_eq!(constraints["requiredDropCapabilities"], json!(["ALL"]));
     for field in ["allowHostIPC", "allowHostNetwork", "allowHostPID", "allowHostPorts"] {
         assert_eq!(constraints[field], false, "{field}");

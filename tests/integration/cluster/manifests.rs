@@ -161,10 +161,10 @@ fn authentication_fits_the_binary_and_the_api_server_and_each_other() {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-fn reap_and_the_bridge_satisfy_the_level_restricted_and_the_agent_does_not() {
+fn reap_bridge_and_planner_satisfy_the_level_restricted_and_the_agent_does_not() {
     const RESTRICTED: &str = "psi-agent-restricted";
     let cluster = Cluster::start("restricted");
-    let rendered = cluster.render_with(&["bridge", "restricted"]);
+    let rendered = cluster.render_with(&["bridge", "planner", "restricted"]);
     cluster.kubectl(&["apply", "--validate=strict", "-f", "-"], &rendered);
     let label = "pod-security.kubernetes.io/enforce";
     let level =
@@ -182,10 +182,13 @@ fn reap_and_the_bridge_satisfy_the_level_restricted_and_the_agent_does_not() {
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
     let job = cluster.get(&["cronjob", "psi-agent-reap", "-n", RESTRICTED]);
-    let bridge = cluster.get(&["deployment", "psi-agent-bridge", "-n", RESTRICTED]);
+    let [bridge, planner] = ["psi-agent-bridge", "psi-agent-planner"]
+        .map(|name| cluster.get(&["deployment", name, "-n", RESTRICTED]));
+    check_arguments(&planner["spec"]["template"]["spec"]["containers"][0]);
     for (name, template) in [
         ("reap", &job["spec"]["jobTemplate"]["spec"]["template"]),
         ("bridge", &bridge["spec"]["template"]),
+        ("planner", &planner["spec"]["template"]),
     ] {
         assert_eq!(create(name, template, RESTRICTED), (true, String::new()), "{name}");
     }
@@ -194,8 +197,8 @@ fn reap_and_the_bridge_satisfy_the_level_restricted_and_the_agent_does_not() {
     assert!(!is_created && error.contains("violates PodSecurity \"restricted"), "{error}");
     assert_eq!(create("agent", agent, "psi-agent"), (true, String::new()));
 
-    // Both accounts have moved too, and so have the objects that grant them rights.
-    for name in ["psi-agent-reap", "psi-agent-bridge"] {
+    // The accounts have moved too, and so have the objects that grant them rights.
+    for name in ["psi-agent-reap", "psi-agent-bridge", "psi-agent-planner"] {
         let binding = cluster.get(&["clusterrolebinding", name]);
         assert_eq!(binding["subjects"][0]["namespace"], RESTRICTED, "{name}");
         cluster.get(&["serviceaccount", name, "-n", RESTRICTED]);

@@ -10,7 +10,13 @@ use crate::support::agent::BINARY;
 use crate::support::kubevirt::{KubeVirt, name, node_of, virtual_machine};
 
 /// What an agent writes on a Node with a score and with the demand of its VMs.
-fn annotate(kubevirt: &KubeVirt, node: &str, score: u8, vms: f64, candidates: Option<String>) {
+pub(super) fn annotate(
+    kubevirt: &KubeVirt,
+    node: &str,
+    score: u8,
+    vms: f64,
+    candidates: Option<String>,
+) {
     let annotations = json!({
         "psi-agent.io/score": score.to_string(),
         "psi-agent.io/memory": "0",
@@ -42,7 +48,7 @@ fn as_json(kubevirt: &KubeVirt) -> Value {
 }
 
 /// The VM last moved so long ago that it may move again.
-fn age(kubevirt: &KubeVirt, vm: &str) {
+pub(super) fn age(kubevirt: &KubeVirt, vm: &str) {
     let ended = format!("{:.0}", Timestamp::now() - SignedDuration::from_hours(7));
     kubevirt.patch_migration_state(vm, &json!({"endTimestamp": ended, "completed": true}));
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use psi_agent::bridge::table::STANDINGS;
+use psi_agent::client::plan::planner::Round;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
 use psi_agent::identity::matching::Matching;
@@ -12,6 +13,7 @@ use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::own_metrics::OwnMetrics;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
+use psi_agent::own_metrics::planner::PlannerMetrics;
 use psi_agent::relief::{Assessment, Relief};
 use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
@@ -22,9 +24,9 @@ use strum::VariantArray;
 use super::measured_vms::{measured_vm, tick_of_vms};
 use super::recorded_case::start_on_case;
 
-/// A score and the metrics of an agent, then those of all its features, then those of the bridge.
-pub(crate) fn full_exposition() -> &'static [String; 3] {
-    static TEXTS: OnceLock<[String; 3]> = OnceLock::new();
+/// A score and the metrics of an agent, then those of all its features, then those of the bridge and of the planner.
+pub(crate) fn full_exposition() -> &'static [String; 4] {
+    static TEXTS: OnceLock<[String; 4]> = OnceLock::new();
     TEXTS.get_or_init(|| {
         let (mut score, assessment) = (Vec::new(), full_assessment());
         write_score(&mut score, CpuSource::Psi, Some(&assessment));
@@ -41,7 +43,10 @@ pub(crate) fn full_exposition() -> &'static [String; 3] {
         metrics.write(&mut features);
         let bridge =
             BridgeMetrics::default().render(STANDINGS.map(|standing| (standing, 0)).into());
-        [utf8(score.concat()) + &served[own..], utf8(features.concat()), utf8(bridge)]
+        let planner = PlannerMetrics::default();
+        planner.ended(Ok(Round::Planned(None)));
+        let [score, features] = [score, features].map(|chunks| utf8(chunks.concat()));
+        [score + &served[own..], features, utf8(bridge), utf8(planner.render())]
     })
 }
 

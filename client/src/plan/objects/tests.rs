@@ -19,7 +19,7 @@ fn a_node_keeps_the_annotations_of_the_prefix() {
             "spec": {"unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {
                 "capacity": {"cpu": "8"}, "allocatable": {"cpu": "7500m", "memory": "1Gi", "x": "?"},
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null}],
             },
         })),
         &Prefix::default(),
@@ -138,4 +138,22 @@ fn a_migration_belongs_to_a_plan_or_to_an_evacuation() {
     assert!(evacuation.is_evacuation && !evacuation.is_own);
     assert_eq!(evacuation.source.as_deref(), Some("node-a"));
     assert!(with(json!({"metadata": {"name": "kubevirt-evacuation-7"}})).is_evacuation);
+}
+
+#[test]
+fn what_the_planner_cancels_by_is_kept() {
+    let pod_with = |status: &str| {
+        let scheduled = json!({
+            "type": "PodScheduled", "status": status, "lastTransitionTime": "2026-01-02T03:04:05Z",
+        });
+        pod(parse(json!({"status": {"conditions": [scheduled]}}))).unscheduled_since
+    };
+    assert_eq!((pod_with("False"), pod_with("True")), (at("2026-01-02T03:04:05Z"), None));
+    let of = |metadata: Value| {
+        let spec = json!({"vmiName": "v", "addedNodeSelector": {HOSTNAME: "host-b", "a": "b"}});
+        migration(parse(json!({"metadata": metadata, "spec": spec})), &Prefix::default())
+    };
+    let deleted = of(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}));
+    assert_eq!((deleted.hostname.as_deref(), deleted.is_being_deleted), (Some("host-b"), true));
+    assert!(!of(json!({})).is_being_deleted);
 }

@@ -3,6 +3,7 @@ use super::*;
 fn proposal() -> Proposal {
     let load = |before: f64, after: f64| Load { before, after, cpus: 32.0 };
     let one = ProposedMove {
+        uid: "uid".into(),
         namespace: "vms".into(),
         name: "web".into(),
         source: "node-a".into(),

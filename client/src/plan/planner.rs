@@ -1,0 +1,219 @@
+//! A round of `psi-agent planner`: what became of its migrations, and the next moves.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use psi_agent_plan::planner::State;
+use psi_agent_plan::{ProposedMove, Rules, propose};
+use serde_json::{Value, json};
+use strum::{IntoStaticStr, VariantNames};
+
+use super::objects;
+use super::read::read;
+use super::report::manifest;
+use crate::cluster::call::CallError;
+use crate::cluster::{ApiClient, LEASE, Lease, Listed};
+use crate::contract::Prefix;
+use crate::flags::PlannerFlags;
+use crate::output::print;
+
+const CANNOT_WRITE: &str = "cannot write the planner's Lease";
+
+/// Time limit of a round.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// What was done about a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Done {
+    /// Without --apply: there is an Event.
+    Proposed,
+    /// There is a migration.
+    Created,
+    /// The API server refused the migration.
+    Refused,
+    /// The migration was deleted: the pod of its target had no Node.
+    Cancelled,
+}
+
+/// The outcome of a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Round {
+    /// The process of this name holds the Lease.
+    Standby(String),
+    /// Why there were no moves.
+    Planned(Option<String>),
+    /// Why no migrations are created.
+    Stopped(String),
+}
+
+pub struct Planner {
+    pub api: ApiClient,
+    pub prefix: Prefix,
+    pub flags: PlannerFlags,
+}
+
+impl Planner {
+    /// Plans once. What is done is passed to `on_done` at once, since a later request can fail.
+    pub async fn round(
+        &self,
+        now: Timestamp,
+        mut on_done: impl FnMut(Done, String),
+    ) -> anyhow::Result<Round> {
+        let Self { api, prefix, flags } = self;
+        let mut lease = read_lease(api, &flags.lease.lease_namespace).await?;
+        // The holder renews it before this time is over, or does nothing.
+        let duration = flags.interval + 2 * TIME_LIMIT;
+        if let Err(other) = lease.take(&flags.lease_holder, duration, now) {
+            return Ok(Round::Standby(other));
+        }
+        api.write_lease(&mut lease).await.context(CANNOT_WRITE)?;
+        let mut state = state_of(&lease, prefix)?;
+        let mut cluster = read(api, prefix).await?;
+        if flags.apply {
+            let label = format!("{prefix}/plan=true");
+            let names = api.list_all(Listed::Namespaces(&label), objects::namespace).await?;
+            cluster.namespaces = Some(names.into_iter().collect());
+            let before = state.clone();
+            let pending = state.review(&cluster, now);
+            cluster.left_alone.clone_from(&state.left_alone);
+            // First, so that each cancelled migration counts.
+            if state != before {
+                save(api, &mut lease, prefix, &state).await?;
+            }
+            for one in pending {
+                let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
+                let deleted = api.delete_migration(&one.namespace, &one.name).await;
+                if !matches!(deleted, Err(CallError::NotFound)) {
+                    deleted.with_context(|| format!("cannot delete the migration {what}"))?;
+                }
+                on_done(Done::Cancelled, what);
+            }
+        }
+        if let Some(stop) = &state.stopped {
+            return Ok(Round::Stopped(stop.reason.clone()));
+        }
+        let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
+        for one in &proposal.moves {
+            let what = described(one);
+            let done = if flags.apply {
+                let migration = manifest(one, prefix, now);
+                let created = api.create_migration(&one.namespace, &migration).await;
+                created.map(|()| Done::Created)
+            } else {
+                Ok(Done::Proposed)
+            };
+            match done {
+                Ok(done) => match api.create_event(&one.namespace, &event(one, done, now)).await {
+                    // There is one for each VM and hour.
+                    Err(CallError::Conflict) if done == Done::Proposed => {}
+                    Ok(()) | Err(CallError::Conflict) => on_done(done, what),
+                    Err(error) => {
+                        return Err(error).context(format!("cannot create an Event: {what}"));
+                    }
+                },
+                // It would be refused again.
+                Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
+                    let what = format!("{what}: {error}");
+                    state.fail(&one.uid, &one.hostname, &what, now);
+                    save(api, &mut lease, prefix, &state).await?;
+                    on_done(Done::Refused, what);
+                }
+                Err(error) => {
+                    return Err(error).context(format!("cannot create a migration: {what}"));
+                }
+            }
+        }
+        Ok(Round::Planned(proposal.none_because))
+    }
+}
+
+/// Starts a planner again that has stopped.
+pub(super) async fn resume(
+    api: &ApiClient,
+    prefix: &Prefix,
+    namespace: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut lease = read_lease(api, namespace).await?;
+    let mut state = state_of(&lease, prefix)?;
+    let outcome = match state.resume() {
+        None => "The planner had not stopped\n".to_owned(),
+        Some(stop) => {
+            save(api, &mut lease, prefix, &state).await?;
+            format!("The planner is resumed. It had stopped at {}: {}\n", stop.at, stop.reason)
+        }
+    };
+    print(outcome, out).context("cannot write the outcome")
+}
+
+async fn read_lease(api: &ApiClient, namespace: &str) -> anyhow::Result<Lease> {
+    api.lease(namespace).await.with_context(|| {
+        format!(
+            "cannot read the Lease {namespace}/{LEASE}, which daemonset/components/planner creates; \
+             see --lease-namespace"
+        )
+    })
+}
+
+fn state_of(lease: &Lease, prefix: &Prefix) -> anyhow::Result<State> {
+    let key = format!("{prefix}/state");
+    serde_json::from_str(lease.annotation(&key).unwrap_or("{}")).with_context(|| {
+        format!("cannot parse the annotation {key} of the Lease {LEASE}: remove it")
+    })
+}
+
+async fn save(
+    api: &ApiClient,
+    lease: &mut Lease,
+    prefix: &Prefix,
+    state: &State,
+) -> anyhow::Result<()> {
+    lease.annotate(format!("{prefix}/state"), serde_json::to_string(state)?);
+    api.write_lease(lease).await.context(CANNOT_WRITE)
+}
+
+fn described(one: &ProposedMove) -> String {
+    let ProposedMove { namespace, name, source, target, gain, .. } = one;
+    format!("VM {namespace}/{name} from {source} to {target}, gain {gain:.1} CPUs")
+}
+
+fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
+    let (reason, result) = match done {
+        Done::Proposed => ("MoveProposed", "would end"),
+        _ => ("MigrationCreated", "are to end"),
+    };
+    let ProposedMove { namespace, name, uid, source, target, gain, .. } = one;
+    let date = format!("{now:.0}");
+    let id = format!("psi-agent-{}-{uid}-{}", done.into_str(), now.as_second() / 3_600);
+    json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": id, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "namespace": namespace, "name": name, "uid": uid,
+        },
+        "type": "Normal", "reason": reason, "source": {"component": LEASE},
+        "message": format!("Move from {source} to {target}: {gain:.1} CPUs' worth of waiting {result}"),
+        "firstTimestamp": date, "lastTimestamp": date, "count": 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_survives_in_an_annotation() {
+        let mut state = State::default();
+        let now = Timestamp::from_second(1_767_355_200).unwrap();
+        ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "target", "it was refused", now));
+        let text = serde_json::to_string(&state).unwrap();
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+        assert!(text.contains(r#"{"vm":"a","target":"target","until":"2026-01-02T13:00:00Z"}"#));
+        assert!(state.stopped.is_some());
+        assert_eq!(serde_json::from_str::<State>("{}").unwrap(), State::default());
+    }
+}

@@ -1,0 +1,108 @@
+//! What a planner remembers from one plan to the next, and what it does about its own migrations.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, LeftAlone, Migration, is_within};
+
+/// Seconds without a Node for the target's pod after which a migration is cancelled.
+const PENDING: i64 = 60;
+
+/// Seconds in which a VM does not go to a target again after a cancelled migration.
+const LEFT_ALONE: i64 = 3_600;
+
+/// Failures in a row that stop the planner.
+const MOST_FAILURES: u32 = 3;
+
+/// What has to survive a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    /// VMs that do not go to a target for now.
+    pub left_alone: Vec<LeftAlone>,
+    /// Failed or cancelled migrations since the last that succeeded.
+    pub failures: u32,
+    /// End of the latest migration that is counted; at first, the time of the first plan.
+    pub counted_until: Option<Timestamp>,
+    /// Why no migrations are created.
+    pub stopped: Option<Stop>,
+}
+
+/// The planner has stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+impl State {
+    /// Counts the own migrations that have ended. Returns those to cancel, which count as failures: the
+    /// pod of their target has no Node.
+    pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
+        self.left_alone.retain(|one| one.until > now);
+        let since = *self.counted_until.get_or_insert(now);
+        let own = || cluster.migrations.iter().filter(|one| one.is_own && !one.is_being_deleted);
+        let mut ended: Vec<(Timestamp, &Migration)> = own()
+            .filter(|one| !one.is_active())
+            .filter_map(|one| Some((one.ended.filter(|ended| *ended > since)?, one)))
+            .collect();
+        ended.sort_by_key(|(ended, _)| *ended);
+        for (ended, migration) in ended {
+            self.counted_until = Some(ended);
+            if migration.phase == "Succeeded" {
+                self.failures = 0;
+            } else {
+                self.count_failure(&format!("{} failed", described(migration)), now);
+            }
+        }
+        let pending = own().filter(|one| one.is_active() && is_pending(cluster, one, now)).cloned();
+        let pending: Vec<Migration> = pending.collect();
+        for migration in &pending {
+            let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
+            let (vm, target) = (vm.map(|vm| vm.uid.as_str()), migration.hostname.as_deref());
+            let what = format!("{} was cancelled: its pod had no Node", described(migration));
+            self.fail(vm.unwrap_or_default(), target.unwrap_or_default(), &what, now);
+        }
+        pending
+    }
+
+    /// Counts a failure, and leaves the VM and the target alone for an hour.
+    pub fn fail(&mut self, vm: &str, target: &str, what: &str, now: Timestamp) {
+        let until = Timestamp::from_second(now.as_second() + LEFT_ALONE).unwrap_or(Timestamp::MAX);
+        self.left_alone.push(LeftAlone { vm: vm.into(), target: target.into(), until });
+        self.count_failure(what, now);
+    }
+
+    fn count_failure(&mut self, what: &str, now: Timestamp) {
+        self.failures += 1;
+        if self.failures >= MOST_FAILURES && self.stopped.is_none() {
+            let reason = format!("{} failures in a row; the last: {what}", self.failures);
+            self.stopped = Some(Stop { at: now, reason });
+        }
+    }
+
+    /// Lets migrations be created again. The VMs and targets are left alone as before.
+    pub fn resume(&mut self) -> Option<Stop> {
+        self.failures = 0;
+        self.stopped.take()
+    }
+}
+
+/// Whether kube-scheduler has found no Node for the target's pod for a minute.
+fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
+    let of_target =
+        cluster.pods.iter().filter(|pod| pod.migration.as_deref() == Some(&migration.uid));
+    let since = of_target.filter(|pod| pod.node.is_none()).find_map(|pod| pod.unscheduled_since);
+    since.is_some() && !is_within(PENDING - 1, since, now)
+}
+
+fn described(migration: &Migration) -> String {
+    let Migration { namespace, name, vm, hostname, .. } = migration;
+    let target = hostname.as_deref().unwrap_or("any node");
+    format!("migration {namespace}/{name} of VM {vm} to {target}")
+}
+
+#[cfg(test)]
+mod tests;

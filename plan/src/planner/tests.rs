@@ -1,0 +1,218 @@
+use super::*;
+use crate::cluster::{ClusterNode, Pod};
+use crate::proposal::tests::{annotate, cluster, node, vm};
+use crate::{Limits, Rules, propose};
+
+const LIMITS: Limits = Limits { most_active: 2, moves_per_hour: 10 };
+
+fn start() -> Timestamp {
+    "2026-01-02T12:00:00Z".parse().unwrap()
+}
+
+fn after(seconds: i64) -> Timestamp {
+    Timestamp::from_second(start().as_second() + seconds).unwrap()
+}
+
+fn own(name: &str, phase: &str, ended: Option<Timestamp>) -> Migration {
+    Migration {
+        namespace: "vms".into(),
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        vm: "big".into(),
+        phase: phase.into(),
+        is_own: true,
+        hostname: Some("host-cool".into()),
+        ended,
+        ..Migration::default()
+    }
+}
+
+/// A migration whose target's pod finds no Node since the start.
+fn pending() -> (Migration, Pod) {
+    let pod = Pod {
+        migration: Some("uid-p".into()),
+        phase: "Pending".into(),
+        unscheduled_since: Some(start()),
+        ..Pod::default()
+    };
+    (own("p", "Scheduling", None), pod)
+}
+
+fn with_pending(change: impl FnOnce(&mut Migration, &mut Pod)) -> Cluster {
+    let (mut migration, mut pod) = pending();
+    change(&mut migration, &mut pod);
+    let mut cluster = cluster();
+    cluster.migrations.push(migration);
+    cluster.pods.push(pod);
+    cluster
+}
+
+#[test]
+fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_does_not_go_there_for_an_hour() {
+    let mut state = State::default();
+    let with_it = with_pending(|_, _| {});
+    assert!(state.review(&with_it, after(59)).is_empty());
+    let cancelled = state.review(&with_it, after(60));
+    assert_eq!(cancelled.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["p"]);
+    assert_eq!(state.failures, 1);
+    assert_eq!(state.left_alone[0].until, after(3_660));
+
+    let without = |state: &State| Cluster { left_alone: state.left_alone.clone(), ..cluster() };
+    let moves = |cluster: &Cluster| {
+        let moves = propose(cluster, &Rules::default(), &LIMITS, start()).moves;
+        moves.into_iter().map(|one| (one.name, one.target)).collect::<Vec<_>>()
+    };
+    assert_eq!(moves(&cluster()), [("big".into(), "cool".into())]);
+    // The VM may go elsewhere, and others may go there.
+    assert_eq!(moves(&without(&state)), [("big".into(), "mild".into())]);
+    state.review(&cluster(), after(3_661));
+    assert_eq!(moves(&without(&state)), [("big".into(), "cool".into())]);
+}
+
+#[test]
+fn only_own_migrations_that_wait_for_a_node_are_cancelled() {
+    let changes: [fn(&mut Migration, &mut Pod); 6] = [
+        |it, _| it.is_own = false,
+        |it, _| it.is_being_deleted = true,
+        |it, _| it.phase = "Failed".into(),
+        |_, pod| pod.unscheduled_since = None,
+        |_, pod| pod.node = Some("cool".into()),
+        |_, pod| pod.migration = Some("uid-of-another".into()),
+    ];
+    for change in changes {
+        assert!(State::default().review(&with_pending(change), after(600)).is_empty());
+    }
+}
+
+#[test]
+fn three_failures_in_a_row_stop_the_planner_until_it_is_resumed() {
+    let mut state = State::default();
+    let mut cluster = cluster();
+    let mut end = |state: &mut State, phase: &str, second| {
+        cluster.migrations.push(own(&format!("m{second}"), phase, Some(after(second))));
+        state.review(&cluster, after(second));
+        state.review(&cluster, after(second));
+        state.failures
+    };
+    // What ended before the first plan does not count.
+    assert_eq!(end(&mut state, "Failed", 0), 0);
+    assert_eq!(end(&mut state, "Failed", 10), 1, "each counts once");
+    assert_eq!(end(&mut state, "Failed", 20), 2);
+    assert_eq!(end(&mut state, "Succeeded", 30), 0);
+    assert_eq!(end(&mut state, "Failed", 40), 1);
+    state.fail("uid-big", "host-cool", "migration of VM big was refused", after(45));
+    assert_eq!(state.stopped, None);
+    assert_eq!(end(&mut state, "Failed", 50), 3);
+    let stopped = state.stopped.clone().unwrap();
+    let last = "the last: migration vms/m50 of VM big to host-cool failed";
+    assert_eq!((stopped.at, stopped.reason), (after(50), format!("3 failures in a row; {last}")));
+    assert_eq!(end(&mut state, "Failed", 60), 4);
+    assert_eq!(state.stopped.as_ref().unwrap().at, after(50), "the first stop stands");
+    assert!(state.resume().is_some() && state.resume().is_none());
+    assert_eq!(end(&mut state, "Failed", 70), 1);
+}
+
+#[test]
+fn a_vm_of_a_namespace_without_the_label_stays() {
+    let mut cluster = cluster();
+    cluster.namespaces = Some(["others".to_owned()].into());
+    let proposal = propose(&cluster, &Rules::default(), &LIMITS, start());
+    assert_eq!(proposal.moves, []);
+    let reason = "its namespace has no label psi-agent.io/plan: \"true\"";
+    assert!(proposal.vms.iter().all(|one| one.reason == reason), "{:?}", proposal.vms);
+    cluster.namespaces = Some(["vms".to_owned()].into());
+    assert_eq!(propose(&cluster, &Rules::default(), &LIMITS, start()).moves.len(), 1);
+}
+
+/// A cluster in which one agent claims to be calm, whatever arrives on its Node.
+fn with_a_lure() -> Cluster {
+    let mut cluster = Cluster { nodes: vec![node("lure", "0", "0")], ..Cluster::default() };
+    for at in 0..20 {
+        let name = format!("hot{at}");
+        let (vm, pod) = vm(&name, &name);
+        let mut hot = node(&name, "40", "40.00");
+        let candidate = format!("uid={},demand=4.00,relief=4.00", pod.uid);
+        annotate(&mut hot, &[("candidates", &candidate), ("waiting", "8.00")]);
+        cluster.nodes.push(hot);
+        cluster.vms.push(vm);
+        cluster.pods.push(pod);
+    }
+    cluster
+}
+
+/// What the cluster is once a migration has succeeded: the VM's pod is a new one.
+fn arrive(cluster: &mut Cluster, vm: &str, target: &str, now: Timestamp) {
+    let at = cluster.vms.iter().position(|one| one.name == vm).unwrap();
+    cluster.vms[at].node = target.into();
+    cluster.pods[at].node = Some(target.into());
+    cluster.pods[at].created = Some(now);
+    let ended = Migration { created: Some(now), vm: vm.into(), ..own(vm, "Succeeded", Some(now)) };
+    cluster.migrations.push(ended);
+}
+
+#[test]
+fn an_agent_that_claims_to_be_calm_attracts_two_vms_an_hour() {
+    let limits = Limits { most_active: 100, moves_per_hour: 100 };
+    let mut cluster = with_a_lure();
+    let mut arrivals = Vec::new();
+    for second in (0..3 * 3_600).step_by(120) {
+        let now = after(second);
+        for node in &mut cluster.nodes {
+            annotate(node, &[("observed-at", &now.to_string())]);
+        }
+        for one in propose(&cluster, &Rules::default(), &limits, now).moves {
+            assert_eq!(one.target, "lure");
+            arrive(&mut cluster, &one.name, &one.target, now);
+            arrivals.push(second);
+        }
+    }
+    assert!(arrivals.len() >= 4, "it attracts some: {arrivals:?}");
+    for first in &arrivals {
+        let within = arrivals.iter().filter(|at| (*first..first + 3_600).contains(at));
+        assert!(within.count() <= 2, "{arrivals:?}");
+    }
+}
+
+#[test]
+fn a_target_takes_no_second_vm_before_the_first_has_a_pod() {
+    let mut cluster = with_a_lure();
+    let limits = Limits { most_active: 100, moves_per_hour: 100 };
+    let created =
+        Migration { vm: "hot0".into(), hostname: Some("host-lure".into()), ..own("m", "", None) };
+    cluster.migrations.push(created);
+    assert_eq!(propose(&cluster, &Rules::default(), &limits, start()).moves, []);
+    cluster.migrations[0].hostname = None;
+    assert_eq!(propose(&cluster, &Rules::default(), &limits, start()).moves.len(), 1);
+}
+
+#[test]
+fn an_agent_moves_no_vm_of_another_node_whatever_it_publishes() {
+    let mut cluster = with_a_lure();
+    // Of the others none is a candidate; the false agent names their pods, and those that do not exist.
+    let pods = cluster.pods.clone();
+    for false_node in ["lure", "hot0"] {
+        for node in &mut cluster.nodes {
+            let uids = ["pod-hot1", "pod-hot2", "none"];
+            let all = uids.map(|uid| format!("uid={uid},demand=99,relief=99")).join(";");
+            let of_false = if node.name == false_node { all.as_str() } else { "" };
+            annotate(node, &[("candidates", of_false), ("demand", "vms=99,others=0")]);
+        }
+        calm(&mut cluster.nodes, "hot19");
+        let proposal = propose(&cluster, &Rules::default(), &LIMITS, start());
+        assert_eq!(proposal.moves, [], "{false_node}");
+        assert_eq!(proposal.vms.len(), 3, "{proposal:?}");
+    }
+    // The same claims about a VM of its own Node move that VM.
+    let own = format!("uid={},demand=99,relief=99", pods[0].uid);
+    annotate(
+        cluster.nodes.iter_mut().find(|it| it.name == "hot0").unwrap(),
+        &[("candidates", &own)],
+    );
+    let moves = propose(&cluster, &Rules::default(), &LIMITS, start()).moves;
+    assert_eq!(moves.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["hot0"]);
+}
+
+fn calm(nodes: &mut [ClusterNode], name: &str) {
+    let one = nodes.iter_mut().find(|node| node.name == name).unwrap();
+    annotate(one, &[("demand", "vms=0,others=0")]);
+}

@@ -1,0 +1,71 @@
+//! `psi-agent planner` runs once in a cluster: it plans moves of VMs again and again, creates their
+//! migrations if that is wanted, and serves its own metrics.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::client::cluster::block_on;
+use crate::client::plan::planner::{Planner, TIME_LIMIT};
+use crate::clock;
+use crate::config::PlannerConfig;
+use crate::own_metrics::planner::PlannerMetrics;
+use crate::serve::authorization::{LIVEZ, METRICS, Peer, READYZ};
+use crate::serve::body::{Body, text, whole};
+use crate::serve::connections::{Server, Service, stop_signal};
+
+/// Runs until SIGTERM or SIGINT.
+pub fn planner(config: &PlannerConfig) -> anyhow::Result<()> {
+    block_on(run_until_stopped(config))
+}
+
+async fn run_until_stopped(config: &PlannerConfig) -> anyhow::Result<()> {
+    let mut stop = pin!(stop_signal().context("cannot handle signals")?);
+    let PlannerConfig { listen, api, flags, .. } = config;
+    let prefix = api.prefix.prefix.clone();
+    let api = tokio::select! {
+        () = &mut stop => return Ok(()),
+        api = api.connect() => api?,
+    };
+    let planner = Planner { api, prefix, flags: flags.clone() };
+    let server = Server::listen(listen.listen_address, None, None).await?;
+    tracing::info!(apply = flags.apply, interval = ?flags.interval, "Planning; serving {}", server.url);
+    let metrics = Arc::new(PlannerMetrics::default());
+    tokio::select! {
+        () = server.serve(Arc::clone(&metrics), stop) => {
+            tracing::info!("Stopped");
+            Ok(())
+        }
+        () = plan_on(&planner, &metrics) => Ok(()),
+    }
+}
+
+/// Never returns.
+async fn plan_on(planner: &Planner, metrics: &PlannerMetrics) {
+    let mut rounds = interval(planner.flags.interval);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        let on_done = |done, what: String| metrics.done(done, &what);
+        let round = planner.round(clock::now().timestamp(), on_done);
+        let too_long = |_| Err(anyhow!("it took longer than {} s", TIME_LIMIT.as_secs()));
+        metrics.ended(timeout(TIME_LIMIT, round).await.unwrap_or_else(too_long));
+    }
+}
+
+impl Service for PlannerMetrics {
+    async fn respond(&self, request: Request<Incoming>, _peer: Peer) -> Response<Body> {
+        match request.uri().path() {
+            METRICS => {
+                let format = "text/plain; version=0.0.4; charset=utf-8";
+                whole(StatusCode::OK, format, self.render().into())
+            }
+            LIVEZ | READYZ => text(StatusCode::OK, "ok\n"),
+            _ => text(StatusCode::NOT_FOUND, "Not found. Try /metrics.\n"),
+        }
+    }
+}
