@@ -324,7 +324,9 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
         refused("vms", &without, "with the label psi-agent.io/planner");
     }
 
-    // Of those that exist it deletes its own, and changes none.
+    // Of those that exist it deletes its own, and changes none. virt-controller deletes migrations without a VM.
+    kubevirt.add_node("node-a", 8);
+    let pod = kubevirt.start_vm(&virtual_machine("demo"));
     let foreign = migration("foreign", &[("/metadata/labels", json!({}))]);
     kubevirt.cluster.kubectl(&["create", "-n", "vms", "-f", "-"], &foreign.to_string());
     kubevirt.cluster.kubectl(&["create", "-n", "vms", "-f", "-"], &allowed.to_string());
@@ -334,8 +336,6 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
     assert_eq!(delete("allowed"), None);
 
     // RBAC grants nothing else.
-    kubevirt.add_node("node-a", 8);
-    let pod = kubevirt.start_vm(&virtual_machine("demo"));
     let eviction = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"name": name(&pod), "namespace": "vms"},
