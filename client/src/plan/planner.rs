@@ -84,12 +84,7 @@ impl Planner {
                 save(api, &mut lease, prefix, &state).await?;
             }
             for one in pending {
-                let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
-                let deleted = api.delete_migration(&one.namespace, &one.name).await;
-                if !matches!(deleted, Err(CallError::NotFound)) {
-                    deleted.with_context(|| format!("cannot delete the migration {what}"))?;
-                }
-                on_done(Done::Cancelled, what);
+                on_done(Done::Cancelled, self.cancel(&one.namespace, &one.name, &one.vm).await?);
             }
         }
         if let Some(stop) = &state.stopped {
@@ -127,6 +122,16 @@ impl Planner {
             }
         }
         Ok(Round::Planned(proposal.none_because))
+    }
+
+    /// Deletes a migration, and describes it.
+    async fn cancel(&self, namespace: &str, name: &str, vm: &str) -> anyhow::Result<String> {
+        let what = format!("{namespace}/{name} of VM {vm}");
+        let deleted = self.api.delete_migration(namespace, name).await;
+        if !matches!(deleted, Err(CallError::NotFound)) {
+            deleted.with_context(|| format!("cannot delete the migration {what}"))?;
+        }
+        Ok(what)
     }
 }
 
@@ -183,7 +188,7 @@ fn described(one: &ProposedMove) -> String {
 fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
     let (reason, result) = match done {
         Done::Proposed => ("MoveProposed", "would end"),
-        _ => ("MigrationCreated", "are to end"),
+        Done::Created | Done::Refused | Done::Cancelled => ("MigrationCreated", "are to end"),
     };
     let ProposedMove { namespace, name, uid, source, target, gain, .. } = one;
     let date = format!("{now:.0}");

@@ -263,8 +263,10 @@ fn check_looks(scene: &mut Scene) {
             let wide = scene.browser.value("document.documentElement.scrollWidth");
             assert_eq!(wide, width, "{scheme}: something sticks out");
             // A table with hidden columns says so, and the headline is one line that is not cut.
-            let hint = "document.querySelector('.hint').checkVisibility()";
-            scene.browser.wait_until(&format!("{hint} === {}", width == 400));
+            if width != 800 {
+                let hint = "document.querySelector('.hint').checkVisibility()";
+                scene.browser.wait_until(&format!("{hint} === {}", width == 400));
+            }
             let cut = "byId('sentence').scrollWidth > byId('sentence').clientWidth";
             assert_eq!(scene.browser.value(cut), false);
         }
