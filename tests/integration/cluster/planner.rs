@@ -131,10 +131,11 @@ fn migration(name: &str, changes: &[(&str, Value)]) -> Value {
     for (path, value) in changes {
         let (parent, key) = path.rsplit_once('/').unwrap();
         let fields = migration.pointer_mut(parent).unwrap().as_object_mut().unwrap();
-        match value {
-            Value::Null => fields.remove(key),
-            value => fields.insert(key.to_owned(), value.clone()),
-        };
+        if value.is_null() {
+            fields.remove(key);
+        } else {
+            fields.insert(key.to_owned(), value.clone());
+        }
     }
     migration
 }
@@ -208,6 +209,18 @@ fn age_pending_pods(scene: &Scene) {
 
 const VMS: [&str; 4] = ["first", "second", "third", "fourth"];
 
+/// Without --apply there is an Event, whatever the namespace, and nothing else.
+fn check_a_dry_run(scene: &Scene) {
+    let planner = scene.start_planner("test", &[]);
+    let proposed = wait_for("a move is proposed", LIMIT, || scene.events("MoveProposed").pop());
+    assert_eq!(proposed["involvedObject"]["name"], "first");
+    let message = proposed["message"].as_str().unwrap();
+    assert!(message.starts_with("Move from node-a to node-b: "), "{message}");
+    assert_eq!(scene.lease()["spec"]["holderIdentity"], "test");
+    assert_eq!((scene.migrations(), scene.state()), (vec![], Value::Null));
+    drop(planner);
+}
+
 #[test]
 #[ignore = "starts a control plane"]
 fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resumed() {
@@ -219,15 +232,7 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
     kubevirt.add_node("node-b", 8);
     scene.publish(&pods[0]);
 
-    // Without --apply there is an Event, whatever the namespace, and nothing else.
-    let planner = scene.start_planner("test", &[]);
-    let proposed = wait_for("a move is proposed", LIMIT, || scene.events("MoveProposed").pop());
-    assert_eq!(proposed["involvedObject"]["name"], "first");
-    let message = proposed["message"].as_str().unwrap();
-    assert!(message.starts_with("Move from node-a to node-b: "), "{message}");
-    assert_eq!(scene.lease()["spec"]["holderIdentity"], "test");
-    assert_eq!((scene.migrations(), scene.state()), (vec![], Value::Null));
-    drop(planner);
+    check_a_dry_run(&scene);
 
     // Another process waits for the Lease.
     let planner = scene.start_planner("other", &["--apply"]);
@@ -287,6 +292,34 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
     assert_eq!(scene.resume(), "The planner had not stopped\n");
 }
 
+fn check_that_rights_grant_nothing_else(scene: &Scene, pod: &str) {
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": "vms"},
+    });
+    let path = format!("/api/v1/namespaces/vms/pods/{}/eviction", pod);
+    let file = scene.write(&eviction);
+    let lease = "psi-agent-planner";
+    let all: [&[&str]; 9] = [
+        &["create", "--raw", &path, "-f", &file],
+        &["delete", "pod", pod, "-n", "vms", "--wait=false"],
+        &["annotate", "node", "node-a", "psi-agent.io/score=0"],
+        &["cordon", "node-a"],
+        &["annotate", "vmim", "foreign", "-n", "vms", "a=b"],
+        &["delete", "vmi", "demo", "-n", "vms", "--wait=false"],
+        &["label", "namespace", "default", "psi-agent.io/plan=true"],
+        &["delete", "lease", lease, "-n", "psi-agent"],
+        &["get", "secrets", "-n", "psi-agent"],
+    ];
+    for arguments in all {
+        let error = scene.failure(arguments).unwrap_or_else(|| panic!("{arguments:?}"));
+        assert!(error.contains("orbidden"), "{arguments:?}: {error}");
+    }
+    for verbs in scene.rights() {
+        assert!(["list", "create", "delete"].contains(&verbs.as_str()), "{verbs}");
+    }
+}
+
 #[test]
 #[ignore = "starts a control plane"]
 fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else() {
@@ -335,30 +368,5 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
     assert!(error.contains("with the label psi-agent.io/planner"), "{error}");
     assert_eq!(delete("allowed"), None);
 
-    // RBAC grants nothing else.
-    let eviction = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"name": name(&pod), "namespace": "vms"},
-    });
-    let path = format!("/api/v1/namespaces/vms/pods/{}/eviction", name(&pod));
-    let file = scene.write(&eviction);
-    let lease = "psi-agent-planner";
-    let all: [&[&str]; 9] = [
-        &["create", "--raw", &path, "-f", &file],
-        &["delete", "pod", name(&pod), "-n", "vms", "--wait=false"],
-        &["annotate", "node", "node-a", "psi-agent.io/score=0"],
-        &["cordon", "node-a"],
-        &["annotate", "vmim", "foreign", "-n", "vms", "a=b"],
-        &["delete", "vmi", "demo", "-n", "vms", "--wait=false"],
-        &["label", "namespace", "default", "psi-agent.io/plan=true"],
-        &["delete", "lease", lease, "-n", "psi-agent"],
-        &["get", "secrets", "-n", "psi-agent"],
-    ];
-    for arguments in all {
-        let error = scene.failure(arguments).unwrap_or_else(|| panic!("{arguments:?}"));
-        assert!(error.contains("orbidden"), "{arguments:?}: {error}");
-    }
-    for verbs in scene.rights() {
-        assert!(["list", "create", "delete"].contains(&verbs.as_str()), "{verbs}");
-    }
+    check_that_rights_grant_nothing_else(&scene, name(&pod));
 }
