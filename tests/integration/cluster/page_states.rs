@@ -97,13 +97,13 @@ fn every_empty_state_says_why_and_the_headline_stays_short() {
             json!(["No score.", "why: what to do.", "", no_psi, "1 unit"]),
         ),
         (
-            "it.cgroups = ['a', 'b', 'c', 'd'].map((name) => ({...it.cgroups.at(-1), is_vm: true, \
+            "it.node.population = 'VMs'; it.cgroups = ['a', 'b', 'c', 'd'].map((name) => ({...it.cgroups.at(-1), is_vm: true, \
              vm: name + '-database-of-the-shop', scored: {...it.cgroups.at(-1).scored, \
              contention: {cpu: 0.5, memory: 0.2, io: 0}}}))",
-            json!(["4 units wait for CPU and memory.", "", "", "", "4 VMs"]),
+            json!(["4 VMs wait for CPU and memory.", "", "", "", "4 VMs"]),
         ),
         (
-            "it.cgroups = [1, 2, 3, 4, 5].map((n) => ({...it.cgroups.at(-1), is_vm: false, unit: null, \
+            "it.node.population = 'containers'; it.cgroups = [1, 2, 3, 4, 5].map((n) => ({...it.cgroups.at(-1), is_vm: false, unit: null, \
              level: 'container', id: '/kubepods/cri-containerd-' + `${n}`.repeat(64) + '.scope', \
              scored: {...it.cgroups.at(-1).scored, contention: {cpu: 0.5, memory: 0, io: 0}}}))",
             json!(["…/111111111111 and 4 more wait for CPU.", "", "", "", "5 containers"]),
