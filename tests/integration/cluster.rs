@@ -37,6 +37,7 @@ mod real_node;
 mod release;
 mod restrictions;
 mod second_scheduler;
+mod tutorial;
 mod upgrade;
 mod whole_cluster;
 mod whole_loop;

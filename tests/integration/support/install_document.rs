@@ -84,13 +84,18 @@ impl Drop for Checkout {
 
 /// The commands that docs/install.md gives below a heading, in their order.
 pub(crate) fn commands(heading: &str) -> Vec<String> {
-    let text = project::text(DOCUMENT);
+    commands_of(DOCUMENT, heading)
+}
+
+/// The commands that a document gives below a heading, in their order.
+pub(crate) fn commands_of(document: &str, heading: &str) -> Vec<String> {
+    let text = project::text(document);
     let mut section = text.split("\n## ").skip(1);
     let section = section.find(|section| section.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("{DOCUMENT} has no part \"{heading}\""));
+    let section = section.unwrap_or_else(|| panic!("{document} has no part \"{heading}\""));
     let blocks = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let commands: Vec<String> = blocks.flat_map(of_block).collect();
-    assert!(!commands.is_empty(), "{DOCUMENT} has no command in \"{heading}\"");
+    assert!(!commands.is_empty(), "{document} has no command in \"{heading}\"");
     commands
 }
 

@@ -142,7 +142,11 @@ impl KubeVirt {
     /// Starts a VM, and gives the pod that it runs in.
     pub(crate) fn start_vm(&self, vm: &Value) -> Value {
         self.cluster.apply(std::slice::from_ref(vm));
-        let vm = name(vm);
+        self.run_vm(name(vm))
+    }
+
+    /// Starts a VM that exists.
+    pub(crate) fn run_vm(&self, vm: &str) -> Value {
         let pod = self.wait_for_pod("the VM's pod is bound", |pod| is_of(pod, vm));
         assert_eq!(label(&pod, NODE_NAME), None, "no VM runs yet");
         self.run_pod(&pod);
@@ -250,7 +254,7 @@ fn node(name: &str, vms: u32) -> Value {
         "metadata": {
             "name": name,
             "labels": {
-                "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64",
+                "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
                 "kubevirt.io/schedulable": "true", "machine-type.node.kubevirt.io/q35": "true",
             },
             "annotations": {"kubevirt.io/heartbeat": now()},
