@@ -31,7 +31,6 @@ mod threads;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::clock::{Clock, Moment};
 use crate::identity::matching::{Matching, PodMatch, match_pods};
@@ -113,7 +112,7 @@ impl Collector {
     pub fn tick(&mut self, pods: Option<&PodIndex>) -> Tick {
         let moment = (self.files.clock)();
         let before = self.ticked_at.replace(moment);
-        self.follow_tree(moment.at);
+        self.follow_tree();
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
@@ -177,7 +176,7 @@ impl Collector {
     /// The export pass.
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = (self.files.clock)();
-        self.follow_tree(moment.at);
+        self.follow_tree();
         let node =
             self.node.sample(&self.tree, &mut self.files, self.groups.contains(&FamilyGroup::Io));
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
@@ -218,10 +217,9 @@ impl Collector {
         self.selection.is_some_and(|selection| selection.includes(&dir.cgroup.place, found))
     }
 
-    fn follow_tree(&mut self, now: Instant) {
-        if self.selection.is_some() && self.tree.follow(now) {
-            let alive: HashSet<CgroupId> = self.tree.dirs().map(|dir| dir.cgroup.id).collect();
-            self.states.retain(|id, _| alive.contains(id));
+    fn follow_tree(&mut self) {
+        if self.selection.is_some() {
+            self.tree.follow();
         }
         self.files.errors.extend(self.tree.take_errors());
     }
@@ -232,7 +230,9 @@ impl Collector {
         let in_scope = cgroups.filter(|(dir, found)| self.is_in_scope(dir, found)).count();
         for cgroup in std::mem::take(&mut self.files.gone) {
             self.tree.remove(&cgroup.path);
-            self.states.remove(&cgroup.id);
+        }
+        for id in self.tree.take_removed() {
+            self.states.remove(&id);
         }
         PassReport {
             in_scope,

@@ -1,21 +1,16 @@
-//! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
-//! the number of children that the kernel reports with those in the tree, and lists a directory only if
-//! they differ.
+//! The current cgroups below one root, by path, each with a handle of its directory. Each pass finds out
+//! which still exist, compares the number of children that the kernel reports with those in the tree, and
+//! lists a directory only if they differ.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::read::ReadError;
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
-
-/// Interval at which cgroups without children are checked as well: one that was replaced by another
-/// leaves its parent with the same number.
-const RESCAN_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
 /// only a whole tree has others than their containers.
@@ -39,7 +34,8 @@ pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     whole: bool,
     nodes: BTreeMap<Arc<str>, Node>,
-    rescanned_at: Option<Instant>,
+    /// Those that left the tree since [`CgroupTree::take_removed`].
+    removed: Vec<CgroupId>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
     handles: usize,
     errors: Vec<ReadError>,
@@ -51,22 +47,16 @@ impl CgroupTree {
     /// beside them in pods.
     pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
         let nodes = BTreeMap::new();
-        Self { root, whole, nodes, rescanned_at: None, handles, errors: Vec::new() }
+        Self { root, whole, nodes, removed: Vec::new(), handles, errors: Vec::new() }
     }
 
     pub fn root(&self) -> &Arc<CgroupRoot> {
         &self.root
     }
 
-    /// Updates the tree. Returns whether all of it was checked.
-    pub fn follow(&mut self, now: Instant) -> bool {
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < RESCAN_EVERY;
-        let checks_all = !self.rescanned_at.is_some_and(is_fresh);
-        if checks_all {
-            self.rescanned_at = Some(now);
-        }
-        let checked = self.nodes.iter().filter(|(_, node)| checks_all || node.descends);
-        let stats = checked.map(|(path, node)| {
+    /// Updates the tree.
+    pub fn follow(&mut self) {
+        let stats = self.nodes.iter().map(|(path, node)| {
             let stat = self.root.stat(path).ok();
             let stat = stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id);
             (Arc::clone(path), stat.map(|stat| stat.st_nlink))
@@ -80,7 +70,6 @@ impl CgroupTree {
         if self.add("/".into()) {
             self.relist("/");
         }
-        checks_all
     }
 
     /// Of these cgroups with their link counts, those that have other children than in the tree. On cgroupfs
@@ -169,10 +158,10 @@ impl CgroupTree {
 
     /// Removes a cgroup that no longer exists, and its descendants.
     pub fn remove(&mut self, path: &str) {
-        for path in self.descendants_of(path).cloned().collect::<Vec<_>>() {
-            self.nodes.remove(&path);
-        }
-        self.nodes.remove(path);
+        let mut gone: Vec<Arc<str>> = self.descendants_of(path).cloned().collect();
+        gone.push(path.into());
+        let nodes = gone.iter().filter_map(|path| self.nodes.remove(path));
+        self.removed.extend(nodes.map(|node| node.dir.cgroup.id));
     }
 
     fn descendants_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
@@ -199,6 +188,11 @@ impl CgroupTree {
 
     pub fn count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// The cgroups that left the tree since the last call.
+    pub fn take_removed(&mut self) -> Vec<CgroupId> {
+        std::mem::take(&mut self.removed)
     }
 
     pub fn take_errors(&mut self) -> Vec<ReadError> {
