@@ -15,7 +15,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::sync::watch;
 
-use crate::client::cluster::{NodeAnnotations, WatchEvent, block_on};
+use crate::client::cluster::{NodeMetadata, WatchEvent, block_on};
 use crate::clock;
 use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
@@ -51,7 +51,8 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let rules = AccessRules { tls: certificate.is_some(), ..AccessRules::default() };
     let service = BridgeService::new(tables, rules, Arc::clone(&metrics));
     let service = Arc::new(service);
-    let watching = api.watch_nodes(prefix, node_selector, |event| apply(event, &table, &metrics));
+    let mut on_event = |event| apply(event, &table, &metrics);
+    let watching = api.watch_nodes(prefix, node_selector, &mut on_event);
     tokio::select! {
         () = server.serve(service, stop) => {
             tracing::info!("Stopped");
@@ -61,24 +62,21 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     }
 }
 
-fn apply(
-    event: WatchEvent<NodeAnnotations>,
-    table: &watch::Sender<Table>,
-    metrics: &BridgeMetrics,
-) {
+fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics: &BridgeMetrics) {
     let now = clock::now().timestamp();
     match event {
         WatchEvent::Listed(nodes) => {
             let (count, first) = (nodes.len(), !table.borrow().is_listed());
+            let nodes = nodes.into_iter().map(|node| (node.name, node.annotations)).collect();
             table.send_modify(|table| table.replace(nodes, now));
             if first {
                 tracing::info!(nodes = count, "The API server listed the Nodes");
             }
         }
-        WatchEvent::Changed((name, annotations)) => {
-            table.send_modify(|table| table.apply(name, &annotations, now));
+        WatchEvent::Changed(node) => {
+            table.send_modify(|table| table.apply(node.name, &node.annotations, now));
         }
-        WatchEvent::Deleted((name, _)) => table.send_modify(|table| table.remove(&name)),
+        WatchEvent::Deleted(node) => table.send_modify(|table| table.remove(&node.name)),
         WatchEvent::Failed(error) => return metrics.nodes_failed(&error),
     }
     metrics.nodes_received();

@@ -10,7 +10,7 @@ use psi_agent::client::cluster::block_on;
 use psi_agent::client::output::print;
 use psi_agent::client::{nodes, plan, reap};
 use psi_agent::config::Command;
-use psi_agent::{agent, bridge, check, clock, log, once, planner, top};
+use psi_agent::{agent, bridge, check, clock, demo, log, once, planner, top};
 
 /// EX_USAGE of sysexits.h.
 const WRONG_USAGE: u8 = 64;
@@ -48,11 +48,11 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
         Command::Nodes { api, flags, require_fresh, .. } => block_on(async {
-            let (now, width) = (clock::now().timestamp(), nodes::terminal_width());
+            let (now, width) = (|| clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             nodes::nodes(&client, prefix, flags, now, width, out).await?;
             if *require_fresh {
-                nodes::require_fresh(&client, prefix, flags, now).await?;
+                nodes::require_fresh(&client, prefix, flags, now()).await?;
             }
             anyhow::Ok(())
         })?,
@@ -66,6 +66,7 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         })?,
         Command::Planner(config) => planner::planner(config)?,
         Command::Bridge(config) => bridge::bridge(config)?,
+        Command::Demo(config) => demo::demo(config)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Command::command(), "psi-agent", &mut script);

@@ -16,6 +16,6 @@ pub use client::{ApiClient, OwnNode, block_on};
 pub use labels::PodName;
 pub use lease::{LEASE, Lease};
 pub use migrations::Listed;
-pub use nodes::{NodeAnnotations, NodeKeys, NodeMetadata};
+pub use nodes::{NodeKeys, NodeMetadata};
 pub use reviews::Review;
 pub use watch::WatchEvent;

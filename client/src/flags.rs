@@ -72,6 +72,9 @@ pub struct NodesFlags {
         help_heading = "Nodes"
     )]
     pub sort_by: NodesColumn,
+    /// After the list, each node that changes
+    #[arg(short, long, help_heading = "Nodes")]
+    pub watch: bool,
     /// Label selector of Nodes, in kubectl's syntax
     #[arg(short = 'l', long, help_heading = "Nodes")]
     pub selector: Option<String>,

@@ -1,48 +1,81 @@
-//! `psi-agent nodes`: lists the cluster's nodes by published score, with its age. On a narrow
-//! terminal, the less important columns are omitted.
+//! `psi-agent nodes`: lists the cluster's nodes by published score, with its age, and prints those that
+//! change. On a narrow terminal, the less important columns are omitted.
 
-use std::io::{IsTerminal, Write, stdout};
-use std::time::Duration;
+mod table;
+
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::pin::pin;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
 use serde_json::json;
+use tokio::sync::mpsc::unbounded_channel;
 
-use crate::cluster::{ApiClient, NodeKeys, NodeMetadata};
-use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
-use crate::flags::{NodesColumn, NodesFlags, NodesOutput};
-use crate::output::{aligned, print};
+use self::table::{HEADER, NARROW, Row, line, sort, table};
+use crate::cluster::{ApiClient, NodeKeys, NodeMetadata, WatchEvent};
+use crate::contract::{Freshness, NodePressure, Prefix};
+use crate::flags::{NodesFlags, NodesOutput};
+use crate::output::print;
 
 /// Lists the nodes on `out`, in lines of `width` columns if possible. Malformed annotations are listed below
-/// the table.
+/// the table. With `--watch`, each node that changes follows, until nobody reads `out`.
 pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,
     flags: &NodesFlags,
-    now: Timestamp,
+    now: impl Fn() -> Timestamp,
     width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let row = |node: &NodeMetadata| Row::new(prefix, node, now(), flags.stale.stale_after);
     let nodes = list(api, prefix, flags).await?;
-    let row = |node: &NodeKeys| {
-        let NodeMetadata { name, annotations, labels, .. } = &node.metadata;
-        let level = Level::from_labels(prefix, labels);
-        let pressure = NodePressure::from_annotations(prefix, annotations);
-        let demand = NodeDemand::from_annotations(prefix, annotations);
-        Row::of(name, level, pressure, demand, now, flags.stale.stale_after)
-    };
-    let mut rows: Vec<Row> = nodes.iter().map(row).collect();
+    let mut rows: Vec<Row> = nodes.iter().map(|node| row(&node.metadata)).collect();
     sort(&mut rows, flags.sort_by);
     let text = match flags.output {
-        Some(NodesOutput::Name) => rows.iter().map(|row| format!("node/{}\n", row.name)).collect(),
-        Some(NodesOutput::Json) => {
-            format!("{:#}\n", json!({ "items": rows }))
-        }
+        Some(NodesOutput::Name) => rows.iter().map(Row::line_of_name).collect(),
+        Some(NodesOutput::Json) => format!("{:#}\n", json!({ "items": rows })),
         Some(NodesOutput::Wide) => table(&rows, HEADER.len(), None),
         None => table(&rows, NARROW, width),
     };
-    print(text, out).context("cannot write the nodes")
+    print(text, out).context("cannot write the nodes")?;
+    if !flags.watch {
+        return Ok(());
+    }
+    let (sender, mut events) = unbounded_channel();
+    let selector = flags.selector.as_deref().unwrap_or_default();
+    let mut send = |event| drop(sender.send(event));
+    let mut watching = pin!(api.watch_nodes(prefix, selector, &mut send));
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event.context("the watch ended")?,
+            error = &mut watching => return Err(error),
+        };
+        let changed = match event {
+            WatchEvent::Listed(nodes) => nodes,
+            WatchEvent::Changed(node) => vec![node],
+            WatchEvent::Deleted(node) => {
+                rows.retain(|row| row.name != node.name);
+                continue;
+            }
+            WatchEvent::Failed(error) => {
+                writeln!(stderr(), "cannot watch the nodes: {error}; retrying")?;
+                continue;
+            }
+        };
+        for node in changed {
+            let Some(at) = table::update(&mut rows, row(&node)) else { continue };
+            let text = match flags.output {
+                Some(NodesOutput::Name) => rows.get(at).map(Row::line_of_name),
+                Some(NodesOutput::Json) => rows.get(at).map(|row| format!("{:#}\n", json!(row))),
+                Some(NodesOutput::Wide) => line(&rows, at, HEADER.len(), None),
+                None => line(&rows, at, NARROW, width),
+            };
+            match out.write_all(text.unwrap_or_default().as_bytes()).and_then(|()| out.flush()) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                written => written.context("cannot write the nodes")?,
+            }
+        }
+    }
 }
 
 async fn list(
@@ -87,303 +120,4 @@ pub fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
     // A terminal of unknown size reports 0.
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
-}
-
-/// All columns, in the order of [`NodesColumn`].
-const HEADER: [&str; 12] = [
-    "NAME",
-    "LEVEL",
-    "SCORE",
-    "HEADROOM",
-    "CANDIDATE",
-    "AGE",
-    "CPU",
-    "MEMORY",
-    "IO",
-    "DEMAND",
-    "WAITING",
-    "BASIS",
-];
-
-/// Number of columns without `-o wide`.
-const NARROW: usize = 6;
-
-/// Index of the column that a terminal without space for it omits: it has a UID.
-const CANDIDATE: usize = 4;
-
-const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
-    `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
-
-/// What a Node publishes.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    name: String,
-    #[serde(serialize_with = "word")]
-    level: Option<Level>,
-    score: Option<u8>,
-    headroom: Option<u32>,
-    candidates: Vec<String>,
-    observed_at: Option<String>,
-    is_fresh: bool,
-    cpu: Option<u8>,
-    memory: Option<u8>,
-    io: Option<u8>,
-    demand: Option<f64>,
-    waiting: Option<f64>,
-    basis: Option<String>,
-    errors: Vec<String>,
-    #[serde(skip)]
-    age: Option<Duration>,
-}
-
-#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
-fn word<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
-    level.map(Level::word).serialize(serializer)
-}
-
-impl Row {
-    fn of<E: std::fmt::Display>(
-        name: &str,
-        level: Option<Level>,
-        pressure: Result<Option<NodePressure>, E>,
-        demand: Result<Option<NodeDemand>, E>,
-        now: Timestamp,
-        stale_after: Duration,
-    ) -> Self {
-        let mut row = Self { name: name.to_owned(), ..Self::default() };
-        let mut to_line = |error: E| row.errors.push(format!("{name}: {error}"));
-        let pressure = pressure.map_err(&mut to_line).ok().flatten();
-        let demand = demand.map_err(to_line).ok().flatten();
-        let Some(pressure) = pressure else { return row };
-        (row.is_fresh, row.age) = match pressure.freshness(now, stale_after) {
-            Freshness::Fresh { age } => (true, Some(age)),
-            Freshness::Stale { age } => (false, Some(age)),
-            Freshness::Future => (false, None),
-        };
-        row.level = level.or_else(|| Some(level_of(pressure.score)));
-        row.score = Some(pressure.score);
-        (row.cpu, row.memory, row.io) = (pressure.cpu, pressure.memory, pressure.io);
-        row.observed_at = Some(pressure.observed_at.to_string());
-        row.basis = Some(pressure.basis.to_string());
-        if let Some(demand) = demand {
-            row.headroom = Some(demand.headroom);
-            row.demand = Some(demand.vms + demand.others);
-            row.waiting = Some(demand.waiting);
-            row.candidates = demand.candidates.into_iter().map(|one| one.uid).collect();
-        }
-        row
-    }
-
-    /// The text of each column.
-    fn cells(&self) -> [String; HEADER.len()] {
-        let text = |value: Option<String>| value.unwrap_or("-".into());
-        let age = match self.age.map(short) {
-            Some(age) if self.is_fresh => Some(age),
-            Some(age) => Some(format!("{age} (stale)")),
-            None if self.score.is_some() => Some("in the future".into()),
-            None => (!self.errors.is_empty()).then(|| "unreadable".into()),
-        };
-        let whole = |value: Option<u8>| text(value.map(|value| value.to_string()));
-        let cpus = |value: Option<f64>| text(value.map(|value| format!("{value:.2}")));
-        [
-            self.name.clone(),
-            text(self.level.map(|level| level.word().to_owned())),
-            whole(self.score),
-            text(self.headroom.map(|cpus| cpus.to_string())),
-            text(self.candidates.first().cloned()),
-            text(age),
-            whole(self.cpu),
-            whole(self.memory),
-            whole(self.io),
-            cpus(self.demand),
-            cpus(self.waiting),
-            text(self.basis.clone()),
-        ]
-    }
-
-    /// The value of a column for sorting; `None` for texts, and for unknown values.
-    fn number(&self, column: NodesColumn) -> Option<f64> {
-        match column {
-            NodesColumn::Name | NodesColumn::Candidate | NodesColumn::Basis => None,
-            NodesColumn::Level => self.level.map(|level| f64::from(level as u8)),
-            NodesColumn::Score => self.score.map(f64::from),
-            NodesColumn::Headroom => self.headroom.map(f64::from),
-            NodesColumn::Age => self.age.map(|age| age.as_secs_f64()),
-            NodesColumn::Cpu => self.cpu.map(f64::from),
-            NodesColumn::Memory => self.memory.map(f64::from),
-            NodesColumn::Io => self.io.map(f64::from),
-            NodesColumn::Demand => self.demand,
-            NodesColumn::Waiting => self.waiting,
-        }
-    }
-}
-
-/// The level of a score by the agents' default thresholds, for Nodes without the label.
-fn level_of(score: u8) -> Level {
-    let thresholds = Thresholds::default();
-    match score {
-        score if score >= thresholds.high() => Level::High,
-        score if score >= thresholds.medium() => Level::Medium,
-        _ => Level::Low,
-    }
-}
-
-/// By a column: numbers from the largest, then texts, then names.
-fn sort(rows: &mut [Row], column: NodesColumn) {
-    let key = |row: &Row| {
-        let text = row.cells().get(column as usize).cloned().filter(|text| text != "-");
-        (row.number(column).unwrap_or(f64::NEG_INFINITY), text)
-    };
-    rows.sort_by(|a, b| {
-        let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
-        let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
-        b_number.total_cmp(&a_number).then_with(by_text).then_with(|| a.name.cmp(&b.name))
-    });
-}
-
-/// The first columns, with errors below.
-fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
-    let header = [HEADER.map(str::to_owned)];
-    let lines: Vec<_> = header.into_iter().chain(rows.iter().map(Row::cells)).collect();
-    let mut shown: Vec<usize> = (0..columns).collect();
-    let mut text = aligned(&lines, &shown);
-    if width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width)) {
-        shown.retain(|column| *column != CANDIDATE);
-        text = aligned(&lines, &shown);
-    }
-    let mut below: Vec<&str> =
-        rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
-    if rows.is_empty() {
-        below.push("No Node matches: see --selector.");
-    } else if below.is_empty() && rows.iter().all(|row| row.score.is_none()) {
-        below.push(NO_SCORES);
-    }
-    if !below.is_empty() {
-        text.push_str(&format!("\n{}\n", below.join("\n")));
-    }
-    text
-}
-
-/// `45s`, `12m`, `3h`, `2d`.
-fn short(age: Duration) -> String {
-    let seconds = age.as_secs();
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::ValueEnum as _;
-
-    use super::*;
-    use crate::contract::STALE_AFTER;
-
-    fn rows() -> Vec<Row> {
-        let annotations = [
-            ("psi-agent.io/score", "35"),
-            ("psi-agent.io/cpu", "35"),
-            ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
-            ("psi-agent.io/basis", "psi/1"),
-            ("psi-agent.io/headroom", "0"),
-            ("psi-agent.io/demand", "vms=5.00,others=0.50"),
-            ("psi-agent.io/waiting", "1.00"),
-            ("psi-agent.io/candidates", "uid=3f0c,demand=1.00,relief=0.50"),
-        ];
-        let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
-        let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
-        let now = "2025-01-01T00:10:01Z".parse().unwrap();
-        let calm = pressure.clone().map(|it| it.map(|it| NodePressure { score: 5, ..it }));
-        vec![
-            Row::of("worker-3", None, Err("not a date"), Err("not a number"), now, STALE_AFTER),
-            Row::of("worker-2", None, Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
-            Row::of("worker-4", Some(Level::Medium), calm, Ok(None), now, STALE_AFTER),
-            Row::of("worker-1", None, pressure, demand, now, STALE_AFTER),
-        ]
-    }
-
-    fn lines(columns: usize, width: Option<usize>) -> Vec<String> {
-        let mut rows = rows();
-        sort(&mut rows, NodesColumn::Score);
-        table(&rows, columns, width).lines().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn a_narrow_terminal_goes_without_the_candidate() {
-        let whole = [
-            "NAME       LEVEL    SCORE   HEADROOM   CANDIDATE   AGE",
-            "worker-1   high     35      0          3f0c        10m (stale)",
-            "worker-4   medium   5       -          -           10m (stale)",
-            "worker-2   -        -       -          -           -",
-            "worker-3   -        -       -          -           unreadable",
-            "",
-            "worker-3: not a date",
-            "worker-3: not a number",
-        ];
-        assert_eq!(lines(NARROW, None), whole);
-        assert_eq!(lines(NARROW, Some(62)), whole);
-        let narrow = "worker-1   high     35      0          10m (stale)";
-        assert_eq!(lines(NARROW, Some(61))[1], narrow);
-        assert_eq!(lines(NARROW, Some(1))[1], narrow);
-        let wide = "worker-1   high     35      0          3f0c        10m (stale)   35    -        -    5.50     \
-                    1.00      psi/1";
-        assert_eq!(lines(HEADER.len(), None)[1], wide);
-    }
-
-    #[test]
-    fn rows_are_sorted_by_any_column() {
-        for (column, expected) in [
-            (NodesColumn::Name, [1, 2, 3, 4]),
-            (NodesColumn::Level, [1, 4, 2, 3]),
-            (NodesColumn::Candidate, [1, 2, 3, 4]),
-            (NodesColumn::Age, [1, 4, 3, 2]),
-            (NodesColumn::Basis, [1, 4, 2, 3]),
-        ] {
-            let mut rows = rows();
-            sort(&mut rows, column);
-            let names: Vec<&str> = rows.iter().map(|row| &*row.name).collect();
-            assert_eq!(names, expected.map(|number| format!("worker-{number}")), "{column:?}");
-        }
-    }
-
-    #[test]
-    fn the_columns_that_sort_are_those_of_the_header() {
-        let names = NodesColumn::value_variants()
-            .iter()
-            .map(|one| one.to_possible_value().unwrap().get_name().to_uppercase());
-        assert_eq!(names.collect::<Vec<_>>(), HEADER);
-        assert_eq!(HEADER[CANDIDATE], "CANDIDATE");
-    }
-
-    #[test]
-    fn json_has_the_same_values() {
-        let json = json!(rows()[3]);
-        assert_eq!(json["name"], "worker-1");
-        assert_eq!(json["level"], "high");
-        assert_eq!(json["score"], 35);
-        assert_eq!(json["memory"], json!(null));
-        assert_eq!(json["candidates"], json!(["3f0c"]));
-        assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
-        assert_eq!(json["isFresh"], false);
-        assert_eq!(json!(rows()[0])["errors"][0], "worker-3: not a date");
-    }
-
-    #[test]
-    fn a_list_without_scores_has_the_next_step_below() {
-        assert!(table(&rows()[1..2], NARROW, None).ends_with(&format!("\n\n{NO_SCORES}\n")));
-        assert!(table(&[], NARROW, None).ends_with("\n\nNo Node matches: see --selector.\n"));
-    }
-
-    #[test]
-    fn ages_are_short() {
-        for (seconds, expected) in
-            [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (172_800, "2d")]
-        {
-            assert_eq!(short(Duration::from_secs(seconds)), expected);
-        }
-    }
 }

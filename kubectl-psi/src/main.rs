@@ -98,7 +98,8 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
     let (now, mut out) = (Timestamp::now(), stdout().lock());
     match command {
         Command::Nodes { prefix: PrefixFlag { prefix }, flags } => {
-            nodes::nodes(&api, &prefix, &flags, now, nodes::terminal_width(), &mut out).await
+            let width = nodes::terminal_width();
+            nodes::nodes(&api, &prefix, &flags, Timestamp::now, width, &mut out).await
         }
         Command::Top { node, namespace, color } => {
             // `show` locks stdout itself.

@@ -67,7 +67,12 @@ pub enum Command {
         #[command(flatten)]
         flags: NodesFlags,
         /// Exit code 1 unless at least one node has a score and no score is stale
-        #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", help_heading = "Nodes")]
+        #[arg(
+            long,
+            env = "PSI_AGENT_REQUIRE_FRESH",
+            conflicts_with = "watch",
+            help_heading = "Nodes"
+        )]
         require_fresh: bool,
         #[command(flatten)]
         log: LogConfig,
@@ -105,6 +110,11 @@ pub enum Command {
     /// /watcher responds to Trimaran as load-watcher does. /prioritize is an extender of
     /// kube-scheduler. A Node without a fresh score gets the average of the others.
     Bridge(BridgeConfig),
+    /// Serve the page, metrics and snapshot of a recorded node, in a loop
+    ///
+    /// A node with three VMs, one of which its own limit throttles, beside a batch job. It needs no cluster
+    /// and no load: open the address that it logs, or run `psi-agent top`.
+    Demo(DemoConfig),
     /// Print the completion script of a shell
     ///
     /// For bash, in the current shell: source <(psi-agent completions bash)
@@ -167,6 +177,14 @@ pub struct TopConfig {
     pub score: ScoreFlags,
     #[command(flatten)]
     pub color: ColorFlag,
+    #[command(flatten)]
+    log: LogConfig,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoConfig {
+    #[command(flatten)]
+    pub listen: ListenAddress,
     #[command(flatten)]
     log: LogConfig,
 }
@@ -242,6 +260,7 @@ impl Command {
             Command::Run(config) => Some(config.log),
             Command::Once(config) => Some(config.log),
             Command::Top(config) => Some(config.log),
+            Command::Demo(config) => Some(config.log),
             Command::Check(config) => Some(config.log),
             Command::Nodes { log, .. } | Command::Reap { log, .. } | Command::Plan { log, .. } => {
                 Some(*log)

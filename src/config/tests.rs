@@ -162,7 +162,7 @@ fn without_flags_of_export_all_is_read() {
 
 /// Flags of `nodes`, `reap`, `plan` and `planner` that have no environment variables: a variable could remove keys or
 /// move VMs unnoticed, or change the form that a script reads.
-const WITHOUT_VARIABLE: [&str; 11] = [
+const WITHOUT_VARIABLE: [&str; 12] = [
     "older_than",
     "all",
     "force",
@@ -170,6 +170,7 @@ const WITHOUT_VARIABLE: [&str; 11] = [
     "wait_for_agents",
     "output",
     "sort_by",
+    "watch",
     "selector",
     "apply",
     "yes",

@@ -1,7 +1,8 @@
 //! `nodes` and `reap` on the Nodes of a real API server.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -96,6 +97,31 @@ impl Scene {
         }
         marked
     }
+}
+
+#[test]
+#[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn a_watched_list_goes_on_with_each_change_until_nobody_reads() {
+    let cluster = Cluster::start("watch");
+    cluster.apply(&[node("calm", 0, 1), node("busy", 60, 2)]);
+    let mut command = Command::new(BINARY);
+    command.args(["nodes", "--watch", "--kubeconfig"]).arg(cluster.admin_kubeconfig());
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let list: Vec<String> = lines.by_ref().take(3).collect();
+    assert!(list[1].starts_with("busy   medium   60"), "{list:?}");
+
+    cluster.kubectl(&["annotate", "node", "calm", "--overwrite", "psi-agent.io/score=45"], "");
+    assert!(lines.next().unwrap().starts_with("calm   medium   45"));
+    // Another's key is no change.
+    cluster.kubectl(&["annotate", "node", "calm", "--overwrite", "other.io/score=8"], "");
+    cluster.kubectl(&["label", "node", "busy", "--overwrite", "psi-agent.io/pressure=high"], "");
+    assert!(lines.next().unwrap().starts_with("busy   high     60"));
+
+    drop(lines);
+    cluster.kubectl(&["delete", "node", "calm"], "");
+    cluster.kubectl(&["annotate", "node", "busy", "--overwrite", "psi-agent.io/score=5"], "");
+    assert!(watching.wait().unwrap().success());
 }
 
 #[test]

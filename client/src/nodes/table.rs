@@ -1,0 +1,358 @@
+//! The rows of `nodes`, and the table that shows them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::cluster::NodeMetadata;
+use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
+use crate::flags::NodesColumn;
+use crate::output::aligned;
+
+/// All columns, in the order of [`NodesColumn`].
+pub(super) const HEADER: [&str; 12] = [
+    "NAME",
+    "LEVEL",
+    "SCORE",
+    "HEADROOM",
+    "CANDIDATE",
+    "AGE",
+    "CPU",
+    "MEMORY",
+    "IO",
+    "DEMAND",
+    "WAITING",
+    "BASIS",
+];
+
+/// Number of columns without `-o wide`.
+pub(super) const NARROW: usize = 6;
+
+/// Index of the column that a terminal without space for it omits: it has a UID.
+const CANDIDATE: usize = 4;
+
+const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
+    `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
+
+/// What a Node publishes.
+#[derive(Debug, Default, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Row {
+    pub(super) name: String,
+    #[serde(serialize_with = "word")]
+    level: Option<Level>,
+    score: Option<u8>,
+    headroom: Option<u32>,
+    candidates: Vec<String>,
+    observed_at: Option<String>,
+    is_fresh: bool,
+    cpu: Option<u8>,
+    memory: Option<u8>,
+    io: Option<u8>,
+    demand: Option<f64>,
+    waiting: Option<f64>,
+    basis: Option<String>,
+    errors: Vec<String>,
+    #[serde(skip)]
+    age: Option<Duration>,
+}
+
+#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn word<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
+    level.map(Level::word).serialize(serializer)
+}
+
+impl Row {
+    /// The row of a Node at a time.
+    pub(super) fn new(
+        prefix: &Prefix,
+        NodeMetadata { name, annotations, labels, .. }: &NodeMetadata,
+        now: Timestamp,
+        stale_after: Duration,
+    ) -> Self {
+        let level = Level::from_labels(prefix, labels);
+        let pressure = NodePressure::from_annotations(prefix, annotations);
+        let demand = NodeDemand::from_annotations(prefix, annotations);
+        Self::of(name, level, pressure, demand, now, stale_after)
+    }
+
+    fn of<E: std::fmt::Display>(
+        name: &str,
+        level: Option<Level>,
+        pressure: Result<Option<NodePressure>, E>,
+        demand: Result<Option<NodeDemand>, E>,
+        now: Timestamp,
+        stale_after: Duration,
+    ) -> Self {
+        let mut row = Self { name: name.to_owned(), ..Self::default() };
+        let mut to_line = |error: E| row.errors.push(format!("{name}: {error}"));
+        let pressure = pressure.map_err(&mut to_line).ok().flatten();
+        let demand = demand.map_err(to_line).ok().flatten();
+        let Some(pressure) = pressure else { return row };
+        (row.is_fresh, row.age) = match pressure.freshness(now, stale_after) {
+            Freshness::Fresh { age } => (true, Some(age)),
+            Freshness::Stale { age } => (false, Some(age)),
+            Freshness::Future => (false, None),
+        };
+        row.level = level.or_else(|| Some(level_of(pressure.score)));
+        row.score = Some(pressure.score);
+        (row.cpu, row.memory, row.io) = (pressure.cpu, pressure.memory, pressure.io);
+        row.observed_at = Some(pressure.observed_at.to_string());
+        row.basis = Some(pressure.basis.to_string());
+        if let Some(demand) = demand {
+            row.headroom = Some(demand.headroom);
+            row.demand = Some(demand.vms + demand.others);
+            row.waiting = Some(demand.waiting);
+            row.candidates = demand.candidates.into_iter().map(|one| one.uid).collect();
+        }
+        row
+    }
+
+    pub(super) fn line_of_name(&self) -> String {
+        format!("node/{}\n", self.name)
+    }
+
+    /// The text of each column.
+    fn cells(&self) -> [String; HEADER.len()] {
+        let text = |value: Option<String>| value.unwrap_or("-".into());
+        let age = match self.age.map(short) {
+            Some(age) if self.is_fresh => Some(age),
+            Some(age) => Some(format!("{age} (stale)")),
+            None if self.score.is_some() => Some("in the future".into()),
+            None => (!self.errors.is_empty()).then(|| "unreadable".into()),
+        };
+        let whole = |value: Option<u8>| text(value.map(|value| value.to_string()));
+        let cpus = |value: Option<f64>| text(value.map(|value| format!("{value:.2}")));
+        [
+            self.name.clone(),
+            text(self.level.map(|level| level.word().to_owned())),
+            whole(self.score),
+            text(self.headroom.map(|cpus| cpus.to_string())),
+            text(self.candidates.first().cloned()),
+            text(age),
+            whole(self.cpu),
+            whole(self.memory),
+            whole(self.io),
+            cpus(self.demand),
+            cpus(self.waiting),
+            text(self.basis.clone()),
+        ]
+    }
+
+    /// The value of a column for sorting; `None` for texts, and for unknown values.
+    fn number(&self, column: NodesColumn) -> Option<f64> {
+        match column {
+            NodesColumn::Name | NodesColumn::Candidate | NodesColumn::Basis => None,
+            NodesColumn::Level => self.level.map(|level| f64::from(level as u8)),
+            NodesColumn::Score => self.score.map(f64::from),
+            NodesColumn::Headroom => self.headroom.map(f64::from),
+            NodesColumn::Age => self.age.map(|age| age.as_secs_f64()),
+            NodesColumn::Cpu => self.cpu.map(f64::from),
+            NodesColumn::Memory => self.memory.map(f64::from),
+            NodesColumn::Io => self.io.map(f64::from),
+            NodesColumn::Demand => self.demand,
+            NodesColumn::Waiting => self.waiting,
+        }
+    }
+}
+
+/// The level of a score by the agents' default thresholds, for Nodes without the label.
+fn level_of(score: u8) -> Level {
+    let thresholds = Thresholds::default();
+    match score {
+        score if score >= thresholds.high() => Level::High,
+        score if score >= thresholds.medium() => Level::Medium,
+        _ => Level::Low,
+    }
+}
+
+/// By a column: numbers from the largest, then texts, then names.
+pub(super) fn sort(rows: &mut [Row], column: NodesColumn) {
+    let key = |row: &Row| {
+        let text = row.cells().get(column as usize).cloned().filter(|text| text != "-");
+        (row.number(column).unwrap_or(f64::NEG_INFINITY), text)
+    };
+    rows.sort_by(|a, b| {
+        let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
+        let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
+        b_number.total_cmp(&a_number).then_with(by_text).then_with(|| a.name.cmp(&b.name))
+    });
+}
+
+/// Replaces the row of a node, or adds it at the end. Returns its index if more than its age changed.
+pub(super) fn update(rows: &mut Vec<Row>, new: Row) -> Option<usize> {
+    let Some(at) = rows.iter().position(|row| row.name == new.name) else {
+        rows.push(new);
+        return Some(rows.len() - 1);
+    };
+    let old = rows.get_mut(at)?;
+    let aged = Row { age: new.age, is_fresh: new.is_fresh, ..old.clone() };
+    let changed = aged != new;
+    *old = new;
+    changed.then_some(at)
+}
+
+/// The line of a row in a table of all.
+pub(super) fn line(
+    rows: &[Row],
+    at: usize,
+    columns: usize,
+    width: Option<usize>,
+) -> Option<String> {
+    let lines = lines(rows, columns, width);
+    lines.lines().nth(at + 1).map(|line| format!("{line}\n"))
+}
+
+/// The header and a line for each row, of the first columns.
+fn lines(rows: &[Row], columns: usize, width: Option<usize>) -> String {
+    let header = [HEADER.map(str::to_owned)];
+    let cells: Vec<_> = header.into_iter().chain(rows.iter().map(Row::cells)).collect();
+    let mut shown: Vec<usize> = (0..columns).collect();
+    let text = aligned(&cells, &shown);
+    if width.is_none_or(|width| text.lines().all(|line| line.chars().count() <= width)) {
+        return text;
+    }
+    shown.retain(|column| *column != CANDIDATE);
+    aligned(&cells, &shown)
+}
+
+/// The lines, with errors below.
+pub(super) fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
+    let mut text = lines(rows, columns, width);
+    let mut below: Vec<&str> =
+        rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
+    if rows.is_empty() {
+        below.push("No Node matches: see --selector.");
+    } else if below.is_empty() && rows.iter().all(|row| row.score.is_none()) {
+        below.push(NO_SCORES);
+    }
+    if !below.is_empty() {
+        text.push_str(&format!("\n{}\n", below.join("\n")));
+    }
+    text
+}
+
+/// `45s`, `12m`, `3h`, `2d`.
+fn short(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+    use serde_json::json;
+
+    use super::*;
+    use crate::contract::STALE_AFTER;
+
+    fn rows() -> Vec<Row> {
+        let annotations = [
+            ("psi-agent.io/score", "35"),
+            ("psi-agent.io/cpu", "35"),
+            ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
+            ("psi-agent.io/basis", "psi/1"),
+            ("psi-agent.io/headroom", "0"),
+            ("psi-agent.io/demand", "vms=5.00,others=0.50"),
+            ("psi-agent.io/waiting", "1.00"),
+            ("psi-agent.io/candidates", "uid=3f0c,demand=1.00,relief=0.50"),
+        ];
+        let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
+        let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
+        let now = "2025-01-01T00:10:01Z".parse().unwrap();
+        let calm = pressure.clone().map(|it| it.map(|it| NodePressure { score: 5, ..it }));
+        vec![
+            Row::of("worker-3", None, Err("not a date"), Err("not a number"), now, STALE_AFTER),
+            Row::of("worker-2", None, Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
+            Row::of("worker-4", Some(Level::Medium), calm, Ok(None), now, STALE_AFTER),
+            Row::of("worker-1", None, pressure, demand, now, STALE_AFTER),
+        ]
+    }
+
+    fn shown(columns: usize, width: Option<usize>) -> Vec<String> {
+        let mut rows = rows();
+        sort(&mut rows, NodesColumn::Score);
+        table(&rows, columns, width).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_narrow_terminal_goes_without_the_candidate() {
+        let whole = [
+            "NAME       LEVEL    SCORE   HEADROOM   CANDIDATE   AGE",
+            "worker-1   high     35      0          3f0c        10m (stale)",
+            "worker-4   medium   5       -          -           10m (stale)",
+            "worker-2   -        -       -          -           -",
+            "worker-3   -        -       -          -           unreadable",
+            "",
+            "worker-3: not a date",
+            "worker-3: not a number",
+        ];
+        assert_eq!(shown(NARROW, None), whole);
+        assert_eq!(shown(NARROW, Some(62)), whole);
+        let narrow = "worker-1   high     35      0          10m (stale)";
+        assert_eq!(shown(NARROW, Some(61))[1], narrow);
+        assert_eq!(shown(NARROW, Some(1))[1], narrow);
+        let wide = "worker-1   high     35      0          3f0c        10m (stale)   35    -        -    5.50     \
+                    1.00      psi/1";
+        assert_eq!(shown(HEADER.len(), None)[1], wide);
+    }
+
+    #[test]
+    fn rows_are_sorted_by_any_column() {
+        for (column, expected) in [
+            (NodesColumn::Name, [1, 2, 3, 4]),
+            (NodesColumn::Level, [1, 4, 2, 3]),
+            (NodesColumn::Candidate, [1, 2, 3, 4]),
+            (NodesColumn::Age, [1, 4, 3, 2]),
+            (NodesColumn::Basis, [1, 4, 2, 3]),
+        ] {
+            let mut rows = rows();
+            sort(&mut rows, column);
+            let names: Vec<&str> = rows.iter().map(|row| &*row.name).collect();
+            assert_eq!(names, expected.map(|number| format!("worker-{number}")), "{column:?}");
+        }
+    }
+
+    #[test]
+    fn the_columns_that_sort_are_those_of_the_header() {
+        let names = NodesColumn::value_variants()
+            .iter()
+            .map(|one| one.to_possible_value().unwrap().get_name().to_uppercase());
+        assert_eq!(names.collect::<Vec<_>>(), HEADER);
+        assert_eq!(HEADER[CANDIDATE], "CANDIDATE");
+    }
+
+    #[test]
+    fn json_has_the_same_values() {
+        let json = json!(rows()[3]);
+        assert_eq!(json["name"], "worker-1");
+        assert_eq!(json["level"], "high");
+        assert_eq!(json["score"], 35);
+        assert_eq!(json["memory"], json!(null));
+        assert_eq!(json["candidates"], json!(["3f0c"]));
+        assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
+        assert_eq!(json["isFresh"], false);
+        assert_eq!(json!(rows()[0])["errors"][0], "worker-3: not a date");
+    }
+
+    #[test]
+    fn a_list_without_scores_has_the_next_step_below() {
+        assert!(table(&rows()[1..2], NARROW, None).ends_with(&format!("\n\n{NO_SCORES}\n")));
+        assert!(table(&[], NARROW, None).ends_with("\n\nNo Node matches: see --selector.\n"));
+    }
+
+    #[test]
+    fn ages_are_short() {
+        for (seconds, expected) in
+            [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (172_800, "2d")]
+        {
+            assert_eq!(short(Duration::from_secs(seconds)), expected);
+        }
+    }
+}
