@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -52,6 +54,16 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
+/// The responses of a service of any type, so that the binary has one copy of the server's code.
+type Respond = dyn Fn(Request<Incoming>, Peer) -> BoxFuture<'static, Response<Body>> + Send + Sync;
+
+fn responses_of(service: Arc<impl Service>) -> Arc<Respond> {
+    Arc::new(move |request, peer| {
+        let service = Arc::clone(&service);
+        async move { service.respond(request, peer).await }.boxed()
+    })
+}
+
 /// A server that listens, but does not accept connections yet.
 #[derive(Debug)]
 pub struct Server {
@@ -83,16 +95,17 @@ impl Server {
     /// Serves until `stop` completes, then lets responses in progress finish.
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, probes, tls, .. } = self;
+        let respond = responses_of(service);
         let probes = async {
             match probes {
-                Some(probes) => accept(probes, None, true, Arc::clone(&service), pending()).await,
+                Some(probes) => accept(probes, None, true, Arc::clone(&respond), pending()).await,
                 None => pending().await,
             }
         };
         tokio::select! {
             // Polled in order, so that the address for probes is logged last.
             biased;
-            () = accept(listener, tls, false, Arc::clone(&service), stop) => {}
+            () = accept(listener, tls, false, Arc::clone(&respond), stop) => {}
             () = probes => {}
         }
     }
@@ -103,7 +116,7 @@ async fn accept(
     listener: TcpListener,
     tls: Option<Tls>,
     only_probes: bool,
-    service: Arc<impl Service>,
+    respond: Arc<Respond>,
     stop: impl Future<Output = ()>,
 ) {
     if let Ok(address) = listener.local_addr() {
@@ -124,7 +137,7 @@ async fn accept(
                 let activity = Activity::new();
                 let connection = Connection {
                     peer: Peer { address, is_encrypted: false, only_probes },
-                    service: Arc::clone(&service),
+                    respond: Arc::clone(&respond),
                     activity: activity.clone(),
                     watcher: graceful.watcher(),
                 };
@@ -200,14 +213,14 @@ async fn open(stream: TcpStream, tls: Option<Tls>) -> std::io::Result<(Box<dyn S
 }
 
 /// Serves the requests of one connection.
-struct Connection<S> {
+struct Connection {
     peer: Peer,
-    service: Arc<S>,
+    respond: Arc<Respond>,
     activity: Activity,
     watcher: Watcher,
 }
 
-impl<S: Service> Connection<S> {
+impl Connection {
     async fn open(mut self, stream: TcpStream, tls: Option<Tls>) {
         let address = self.peer.address;
         match timeout(OPENING_TIMEOUT, open(stream, tls)).await {
@@ -221,11 +234,11 @@ impl<S: Service> Connection<S> {
     }
 
     async fn serve(self, stream: impl Stream) {
-        let Self { peer, service, activity, watcher } = self;
-        let respond = service_fn(|request| {
-            let (in_progress, service) = (activity.begin_request(), &service);
+        let Self { peer, respond, activity, watcher } = self;
+        let service = service_fn(|request| {
+            let (in_progress, response) = (activity.begin_request(), respond(request, peer));
             async move {
-                let response = service.respond(request, peer).await;
+                let response = response.await;
                 Ok::<_, Infallible>(holding(response, in_progress))
             }
         });
@@ -233,7 +246,7 @@ impl<S: Service> Connection<S> {
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE_TIMEOUT)
             .max_buf_size(32 * 1024)
-            .serve_connection(TokioIo::new(stream), respond);
+            .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, address = %peer.address, "Connection failed");
         }

@@ -27,10 +27,10 @@ impl Client<DuplexStream> {
     fn connect(length: usize) -> Self {
         let (client, server) = duplex(1024);
         let graceful = GracefulShutdown::new();
-        let (service, activity) = (Zeros(length).into(), Activity::new());
+        let (respond, activity) = (responses_of(Zeros(length).into()), Activity::new());
         let address = Ipv4Addr::LOCALHOST.into();
         let peer = Peer { address, is_encrypted: false, only_probes: false };
-        let connection = Connection { peer, service, activity, watcher: graceful.watcher() };
+        let connection = Connection { peer, respond, activity, watcher: graceful.watcher() };
         tokio::spawn(async move {
             connection.serve(server).await;
             drop(graceful);
