@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 pub use command::{
-    BridgeConfig, CheckConfig, Command, OnceConfig, PlannerConfig, RunConfig, TopConfig,
+    BridgeConfig, CheckConfig, Command, DemoConfig, OnceConfig, PlannerConfig, RunConfig, TopConfig,
 };
 pub use flags::{Auth, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags};
 pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};

@@ -12,6 +12,7 @@ pub mod check;
 pub mod clock;
 pub mod collector;
 pub mod config;
+pub mod demo;
 pub mod export;
 pub mod host;
 pub mod identity;

@@ -22,7 +22,7 @@ pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
         | Command::Reap { .. }
         | Command::Plan { .. }
         | Command::Planner(_) => Ok(()),
-        Command::Completions { .. } | Command::Man { .. } => Ok(()),
+        Command::Demo(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),
     }
 }
 

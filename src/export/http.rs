@@ -190,7 +190,7 @@ fn unavailable(reason: &'static str) -> Response<Body> {
     text(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
-fn page() -> Response<Body> {
+pub(crate) fn page() -> Response<Body> {
     let mut response = whole(StatusCode::OK, "text/html; charset=utf-8", DOCUMENT.into());
     // The page contains its script and style, and requests nothing but the snapshot.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \

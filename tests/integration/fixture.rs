@@ -9,6 +9,7 @@ pub(crate) mod chart_files;
 pub(crate) mod cli;
 pub(crate) mod dashboards;
 mod demand;
+mod demo;
 mod documents;
 mod failed_reads;
 mod golden;

@@ -1,0 +1,188 @@
+//! `psi-agent demo`: serves an agent's recorded answers, in a loop.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use flate2::read::GzDecoder;
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::client::cluster::block_on;
+use crate::client::snapshot::Snapshot;
+use crate::clock::{self, Moment};
+use crate::config::DemoConfig;
+use crate::export::http::page;
+use crate::sampler::TICK_INTERVAL;
+use crate::serve::authorization::{METRICS, PAGE, Peer, SNAPSHOT};
+use crate::serve::body::{Body, method_not_allowed, text, whole};
+use crate::serve::connections::{Server, Service, stop_signal};
+
+/// What `tests/lab/record-demo` packs: five minutes of a node with three VMs and a batch job.
+const RECORDING: &[u8] = include_bytes!("demo/recording.gz");
+
+/// Serves the recording until SIGTERM or SIGINT.
+pub fn demo(config: &DemoConfig) -> anyhow::Result<()> {
+    block_on(async {
+        let stop = pin!(stop_signal().context("cannot handle signals")?);
+        let recording = Recording::read(RECORDING).context("cannot read the recording")?;
+        let server = Server::listen(config.listen.listen_address, None, None).await?;
+        tracing::info!("Serving a recorded node, not this host, at {}", server.url);
+        let demo = Demo { recording, start: clock::now() };
+        server.serve(Arc::new(demo), stop).await;
+        Ok(())
+    })
+}
+
+/// The agent's answers at one moment.
+#[derive(Debug)]
+pub struct Answer {
+    pub metrics: String,
+    pub snapshot: Snapshot,
+}
+
+/// Answers of an agent, one for each tick.
+#[derive(Debug)]
+pub struct Recording(Vec<Answer>);
+
+impl Recording {
+    /// Unpacks answers, which a form feed separates. A line is that of the answer before if it is empty, and
+    /// that line with another last word if it begins with a tab.
+    pub fn read(packed: &[u8]) -> anyhow::Result<Self> {
+        let (mut text, mut lines) = (String::new(), BTreeMap::<usize, String>::new());
+        GzDecoder::new(packed).read_to_string(&mut text)?;
+        let answers = text.split('\u{c}').map(|changes| {
+            let count = changes.split('\n').count();
+            for (at, change) in changes.split('\n').enumerate() {
+                let line = lines.entry(at).or_default();
+                if let Some(word) = change.strip_prefix('\t') {
+                    line.truncate(line.rfind(' ').map_or(0, |space| space + 1));
+                    line.push_str(word);
+                } else if !change.is_empty() {
+                    change.clone_into(line);
+                }
+            }
+            let lines: Vec<&str> = lines.values().take(count).map(String::as_str).collect();
+            let answer = lines.join("\n");
+            let (metrics, snapshot) = answer.split_once("\n{\n").context("no snapshot")?;
+            let snapshot = serde_json::from_str(&format!("{{{snapshot}"))?;
+            Ok(Answer { metrics: metrics.into(), snapshot })
+        });
+        answers.collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    /// The answer at a moment of a loop that began at `start`, with times as if it was recorded now.
+    pub fn at(&self, start: Moment, now: Instant) -> Option<Answer> {
+        let ticks = now.saturating_duration_since(start.at).as_secs() / TICK_INTERVAL.as_secs();
+        let at = usize::try_from(ticks).ok()?.checked_rem(self.0.len())?;
+        let Answer { metrics, snapshot } = self.0.get(at)?;
+        let mut snapshot = snapshot.clone();
+        let since = Duration::from_secs(ticks * TICK_INTERVAL.as_secs());
+        let read_at = start.unix_ms + u64::try_from(since.as_millis()).ok()?;
+        let later = read_at.saturating_sub(snapshot.observed_at_ms);
+        let name = snapshot.node_name.as_deref().unwrap_or("node");
+        snapshot.node_name = Some(format!("{name} (recorded)"));
+        let agent = snapshot.agent.as_mut().map(|agent| {
+            (
+                agent.ticked_at_ms.as_mut(),
+                agent.publish.last.as_mut().map(|last| &mut last.observed_at_ms),
+            )
+        });
+        let (ticked, published) = agent.unwrap_or_default();
+        let times =
+            [Some(&mut snapshot.observed_at_ms), snapshot.scored_at_ms.as_mut(), ticked, published];
+        times.into_iter().flatten().for_each(|time| *time += later);
+        let metrics = metrics.lines().map(|line| later_start(line, later));
+        let head = "# Recorded: these are not the metrics of this host.\n".to_owned();
+        Some(Answer { metrics: head + &metrics.collect::<String>(), snapshot })
+    }
+}
+
+/// A line of metrics, in which the time when something started is so many milliseconds later.
+fn later_start(line: &str, later_ms: u64) -> String {
+    let (series, value) = line.rsplit_once(' ').unwrap_or((line, ""));
+    match value.parse::<f64>() {
+        Ok(at) if !line.starts_with('#') && series.contains("_start_time_seconds") => {
+            format!("{series} {}\n", at + Duration::from_millis(later_ms).as_secs_f64())
+        }
+        _ => format!("{line}\n"),
+    }
+}
+
+struct Demo {
+    recording: Recording,
+    start: Moment,
+}
+
+impl Service for Demo {
+    async fn respond(&self, request: Request<Incoming>, _: Peer) -> Response<Body> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return method_not_allowed("GET, HEAD");
+        }
+        let answer = || self.recording.at(self.start, clock::now().at);
+        let response = match request.uri().path() {
+            PAGE => Some(page()),
+            METRICS => answer().map(|answer| {
+                let format = "text/plain; version=0.0.4; charset=utf-8";
+                whole(StatusCode::OK, format, answer.metrics.into())
+            }),
+            SNAPSHOT => answer().and_then(|answer| {
+                let json = serde_json::to_vec(&answer.snapshot).ok()?;
+                Some(whole(StatusCode::OK, "application/json", json.into()))
+            }),
+            _ => None,
+        };
+        response.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recording_changes_from_tick_to_tick_and_loops() {
+        let recording = Recording::read(RECORDING).unwrap();
+        let start = clock::now();
+        let at = |ticks: usize| {
+            let since = TICK_INTERVAL * u32::try_from(ticks).unwrap();
+            recording.at(start, start.at + since).unwrap()
+        };
+        let (ticks, cpu) = (recording.0.len(), |answer: &Answer| {
+            let line = answer.metrics.lines().find(|line| line.starts_with("container_cpu_usage"));
+            line.unwrap().to_owned()
+        });
+        assert!(ticks >= 60, "{ticks}");
+        assert_ne!(cpu(&at(0)), cpu(&at(1)));
+        assert_eq!(cpu(&at(0)), cpu(&at(ticks)));
+        let age = |ticks: usize| at(ticks).snapshot.observed_at_ms - start.unix_ms;
+        assert_eq!([age(0), age(1), age(ticks)], [0, 5000, 5000 * u64::try_from(ticks).unwrap()]);
+        for tick in 0..ticks {
+            let Snapshot { agent, observed_at_ms, scored_at_ms, .. } = at(tick).snapshot;
+            let agent = agent.unwrap();
+            let of_past =
+                [scored_at_ms, agent.ticked_at_ms, agent.publish.last.map(|it| it.observed_at_ms)];
+            assert!(of_past.iter().all(|time| time.is_some_and(|time| time <= observed_at_ms)));
+            assert_eq!((agent.history.len(), agent.last_read_error), (120, None));
+        }
+    }
+
+    #[test]
+    fn the_recorded_node_has_three_vms_one_throttled_and_is_contended_for_a_part_of_the_time() {
+        let recording = Recording::read(RECORDING).unwrap();
+        let scores = recording.0.iter().map(|answer| answer.snapshot.node.score.unwrap());
+        let (least, most) = scores.fold((1.0, 0.0), |(least, most): (f64, f64), score| {
+            (least.min(score), most.max(score))
+        });
+        assert!(least < 0.2 && most > 0.5, "{least} to {most}");
+        for answer in &recording.0 {
+            let vms = answer.snapshot.cgroups.iter().filter(|cgroup| cgroup.is_vm);
+            let waiting = vms.filter_map(|vm| vm.scored?.waiting.cpu);
+            let throttled = waiting.clone().filter(|cpu| cpu.own_limit > 0.5);
+            assert_eq!((waiting.count(), throttled.count()), (3, 1));
+        }
+    }
+}
