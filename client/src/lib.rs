@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod flags;
+pub mod json;
 pub mod nodes;
 pub mod output;
 pub mod plan;

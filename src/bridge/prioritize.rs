@@ -12,6 +12,7 @@ use serde_json::json;
 use super::document::{Document, document};
 use super::table::Views;
 use super::window::SlowNode;
+use crate::client::json::decode;
 use crate::client::pod::millicpus;
 
 /// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
@@ -121,7 +122,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
 /// Parses a request. It has Nodes by name with `nodeCacheCapable: true`, else whole. The error is the
 /// reason why the body is refused.
 pub fn parse(body: &[u8]) -> Result<Asked, String> {
-    let Arguments { pod, node_names, nodes } = serde_json::from_slice(body)
+    let Arguments { pod, node_names, nodes } = decode(body)
         .map_err(|error| format!("the body is not an ExtenderArgs of kube-scheduler: {error}"))?;
     let whole = |nodes: Nodes| nodes.items.0.into_iter().map(|node| node.metadata.name).collect();
     let names = node_names.map(|names| names.0).or_else(|| nodes.map(whole));

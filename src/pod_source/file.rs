@@ -9,6 +9,7 @@ use futures_util::{Stream, stream};
 use serde::Deserialize;
 
 use crate::client::cluster::WatchEvent;
+use crate::client::json::decode;
 use crate::client::pod::Pod;
 
 /// Interval of the checks whether the file has changed.
@@ -22,7 +23,7 @@ struct PodList {
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Pod>> {
     let shown = path.display();
     let text = std::fs::read(path).with_context(|| format!("cannot read the pods in {shown}"))?;
-    let list: PodList = serde_json::from_slice(&text)
+    let list: PodList = decode(&text)
         .with_context(|| format!("{shown} is not in the format of `kubectl get pods -o json`"))?;
     Ok(list.items)
 }

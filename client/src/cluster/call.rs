@@ -13,6 +13,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use strum::{IntoStaticStr, VariantNames};
 
+use crate::json::decode;
+
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Size limit of a response with one object, in bytes: etcd stores at most 1.5 MiB per object.
@@ -73,25 +75,30 @@ pub(super) async fn call<T: DeserializeOwned>(
     request: Result<http::Request<Vec<u8>>, request::Error>,
     longest: usize,
 ) -> Result<T, CallError> {
-    let request = request.map_err(unreachable)?;
-    let answer = async {
-        let answer = client.send(request.map(Body::from)).await;
-        let answer = answer.map_err(|error| CallError::Unreachable(innermost(&error)))?;
-        let status = answer.status();
-        let retry_after = answer.headers().get(http::header::RETRY_AFTER);
-        let retry_after = retry_after
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .map(Duration::from_secs);
-        let body = Limited::new(answer.into_body(), longest).collect().await;
-        let body = body.map_err(unreachable)?.to_bytes();
-        if status.is_success() {
-            return serde_json::from_slice(&body).map_err(unreachable);
-        }
-        Err(refusal(status.as_u16(), retry_after, &body))
-    };
-    tokio::time::timeout(TIME_LIMIT, answer)
+    let answer = body_of_answer(client, request.map_err(unreachable)?, longest);
+    let body = tokio::time::timeout(TIME_LIMIT, answer)
         .await
-        .unwrap_or_else(|_| Err(CallError::timed_out(TIME_LIMIT)))
+        .unwrap_or_else(|_| Err(CallError::timed_out(TIME_LIMIT)))?;
+    decode(body.as_ref()).map_err(unreachable)
+}
+
+async fn body_of_answer(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+    longest: usize,
+) -> Result<impl AsRef<[u8]>, CallError> {
+    let answer = client.send(request.map(Body::from)).await;
+    let answer = answer.map_err(|error| CallError::Unreachable(innermost(&error)))?;
+    let status = answer.status();
+    let retry_after = answer.headers().get(http::header::RETRY_AFTER);
+    let retry_after =
+        retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
+    let body = Limited::new(answer.into_body(), longest).collect().await;
+    let body = body.map_err(unreachable)?.to_bytes();
+    if status.is_success() {
+        return Ok(body);
+    }
+    Err(refusal(status.as_u16(), retry_after, &body))
 }
 
 /// Lists all objects of a path, in pages of `params`. Each is converted as its page arrives.
@@ -130,7 +137,7 @@ pub(super) fn unreachable(error: impl std::fmt::Display) -> CallError {
 }
 
 fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
-    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let status: Value = decode(body).unwrap_or_default();
     let message = status.get("message").and_then(Value::as_str).map(str::to_owned);
     let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
     let message: String = message.chars().take(QUOTED).collect();

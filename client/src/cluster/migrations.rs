@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
 use super::client::ApiClient;
 use super::streamed_list::streamed_list;
+use crate::json::decode;
 
 const KUBEVIRT: &str = "/apis/kubevirt.io/v1";
 
@@ -25,10 +26,10 @@ pub enum Listed<'a> {
 impl ApiClient {
     /// All objects of a kind, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
     /// a plan without one of the objects would be wrong.
-    pub async fn list_all<T: DeserializeOwned, U>(
+    pub async fn list_all<T: DeserializeOwned, U: Send>(
         &self,
         listed: Listed<'_>,
-        convert: impl Fn(T) -> U,
+        convert: impl Fn(T) -> U + Sync,
     ) -> anyhow::Result<Vec<U>> {
         let (path, what) = match listed {
             Listed::Nodes => ("/api/v1/nodes".to_owned(), "nodes"),
@@ -46,11 +47,11 @@ impl ApiClient {
             Listed::Nodes | Listed::Pods | Listed::Vms => ListParams::default().match_any(),
         };
         let (mut objects, mut first_error) = (Vec::new(), None);
-        let on_item = |item: &[u8]| match serde_json::from_slice(item) {
+        let mut on_item = |item: &[u8]| match decode(item) {
             Ok(object) => objects.push(convert(object)),
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
-        let list = streamed_list(&self.client, &path, &params, on_item).await;
+        let list = streamed_list(&self.client, &path, &params, &mut on_item).await;
         list.with_context(|| format!("cannot list the {what} ({path})"))?;
         first_error
             .map_or(Ok(objects), Err)

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::client::OwnNode;
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
+use crate::json::decode;
 use crate::pod::{Metadata, Pod};
 
 const PODS: &str = "/api/v1/pods";
@@ -28,7 +29,7 @@ struct WithMetadata {
 impl OwnNode {
     /// Watches the Node's pods, except those that have ended. The stream never ends by itself. Of a
     /// pod that cannot be decoded, the reason is passed to `on_skipped`; others are not affected.
-    pub fn watch_pods<S: FnMut(String)>(
+    pub fn watch_pods<S: FnMut(String) + Send>(
         &self,
         on_skipped: S,
     ) -> impl Stream<Item = WatchEvent<Pod>> + use<S> {
@@ -41,7 +42,7 @@ impl OwnNode {
     }
 
     /// Lists the Node's pods. Of a pod that cannot be decoded, the reason is passed to `on_skipped`.
-    pub async fn list_pods(&self, on_skipped: impl FnMut(String)) -> kube::Result<Vec<Pod>> {
+    pub async fn list_pods(&self, on_skipped: impl FnMut(String) + Send) -> kube::Result<Vec<Pod>> {
         PodWatch::new(self, on_skipped).list().await
     }
 }
@@ -60,7 +61,7 @@ struct PodWatch<S> {
     events: Option<Events>,
 }
 
-impl<S: FnMut(String)> PodWatch<S> {
+impl<S: FnMut(String) + Send> PodWatch<S> {
     fn new(node: &OwnNode, on_skipped: S) -> Self {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
@@ -103,7 +104,7 @@ impl<S: FnMut(String)> PodWatch<S> {
                     }
                 }
                 Some(KubeEvent::Deleted(json)) => {
-                    if let Ok(WithMetadata { metadata }) = serde_json::from_str(json.get()) {
+                    if let Ok(WithMetadata { metadata }) = decode(json.get().as_bytes()) {
                         self.version.clone_from(&metadata.resource_version);
                         return Ok(WatchEvent::Deleted(Pod { metadata, ..Pod::default() }));
                     }
@@ -123,16 +124,17 @@ impl<S: FnMut(String)> PodWatch<S> {
         let params = ListParams::default().fields(&self.selector).match_any();
         let client = self.client.clone();
         let mut pods = Vec::new();
-        let rest = streamed_list(&client, PODS, &params, |item| pods.extend(self.decode(item)));
+        let mut on_item = |item: &[u8]| pods.extend(self.decode(item));
+        let rest = streamed_list(&client, PODS, &params, &mut on_item);
         let rest = rest.await?;
-        let list: WithMetadata = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
+        let list: WithMetadata = decode(&rest).map_err(kube::Error::SerdeError)?;
         self.version = list.metadata.resource_version;
         Ok(pods)
     }
 
     fn decode(&mut self, json: &[u8]) -> Option<Pod> {
-        let decoded = serde_json::from_slice(json).map_err(|error| {
-            let WithMetadata { metadata } = serde_json::from_slice(json).unwrap_or_default();
+        let decoded = decode(json).map_err(|error| {
+            let WithMetadata { metadata } = decode(json).unwrap_or_default();
             let Metadata { namespace, name, .. } = metadata;
             (self.on_skipped)(format!("pod {namespace}/{name}: {error}"));
         });

@@ -15,7 +15,7 @@ pub(super) async fn streamed_list(
     client: &Client,
     path: &str,
     params: &ListParams,
-    mut on_item: impl FnMut(&[u8]),
+    on_item: &mut (dyn FnMut(&[u8]) + Send),
 ) -> kube::Result<Vec<u8>> {
     let request = Request::new(path).list(params).map_err(kube::Error::BuildRequest)?;
     let mut body = pin!(client.request_stream(request).await?);
@@ -25,7 +25,7 @@ pub(super) async fn streamed_list(
         if bytes.is_empty() {
             return Ok(items.rest().to_vec());
         }
-        items.push(bytes, &mut on_item);
+        items.push(bytes, &mut *on_item);
         let length = bytes.len();
         body.as_mut().consume(length);
         if items.buffered() > LONGEST_OBJECT {

@@ -8,6 +8,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::json::decode;
 use crate::snapshot::Snapshot;
 
 /// Size limit of a response, in bytes. The snapshot of 10,000 cgroups has a tenth of this size.
@@ -69,6 +70,6 @@ impl Connection {
         }
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
         let body = body.map_err(SnapshotError::foreign)?.to_bytes();
-        serde_json::from_slice(&body).map_err(SnapshotError::foreign)
+        decode(&body).map_err(SnapshotError::foreign)
     }
 }
