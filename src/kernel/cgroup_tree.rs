@@ -2,7 +2,7 @@
 //! which still exist, compares the number of children that the kernel reports with those in the tree, and
 //! lists a directory only if they differ.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ struct Node {
     dir: CgroupDir,
     /// Whether its children belong to the tree.
     descends: bool,
+    /// How many of them are in the tree.
+    children: u64,
 }
 
 #[derive(Debug)]
@@ -54,38 +56,32 @@ impl CgroupTree {
         &self.root
     }
 
-    /// Updates the tree.
+    /// Updates the tree. On cgroupfs the link count of a directory is the number of its children plus 2.
+    /// Other file systems do not guarantee it.
     pub fn follow(&mut self) {
-        let stats = self.nodes.iter().map(|(path, node)| {
+        let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
+        for (path, node) in &self.nodes {
             let stat = self.root.stat(path).ok();
-            let stat = stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id);
-            (Arc::clone(path), stat.map(|stat| stat.st_nlink))
-        });
-        let (alive, gone): (Vec<_>, Vec<_>) = stats.partition(|(_, links)| links.is_some());
-        gone.iter().for_each(|(path, _)| self.remove(path));
-        for path in self.changed(&alive) {
+            match stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id) {
+                None => gone.push(Arc::clone(path)),
+                Some(stat) => {
+                    let is_known = self.root.is_cgroup2 && stat.st_nlink == node.children + 2;
+                    changed.extend((node.descends && !is_known).then(|| Arc::clone(path)));
+                }
+            }
+        }
+        for path in gone {
+            self.remove(&path);
+            // Another one may have taken its place.
+            changed.push(parent_of(&path).into());
+        }
+        for path in changed {
             self.relist(&path);
         }
         // The first time, or after the root was replaced.
         if self.add("/".into()) {
             self.relist("/");
         }
-    }
-
-    /// Of these cgroups with their link counts, those that have other children than in the tree. On cgroupfs
-    /// the link count is the number of children plus 2. Other file systems do not guarantee it.
-    fn changed(&self, alive: &[(Arc<str>, Option<u64>)]) -> Vec<Arc<str>> {
-        let mut children: HashMap<&str, u64> = HashMap::new();
-        for path in self.nodes.keys() {
-            *children.entry(parent_of(path)).or_default() += 1;
-        }
-        let is_changed = |(path, links): &&(Arc<str>, Option<u64>)| {
-            let known = children.get(&**path).copied().unwrap_or_default();
-            !self.root.is_cgroup2 || *links != Some(known + 2)
-        };
-        let descends = |path: &Arc<str>| self.nodes.get(path).is_some_and(|node| node.descends);
-        let changed = alive.iter().filter(is_changed).map(|(path, _)| path);
-        changed.filter(|path| descends(path)).cloned().collect()
     }
 
     /// Lists a cgroup's children, adds new ones with their descendants, and removes those that no
@@ -147,7 +143,10 @@ impl CgroupTree {
             Ok(dir) => {
                 let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
                 let descends = self.whole || !is_container;
-                self.nodes.insert(path, Node { dir, descends });
+                if let Some(parent) = self.nodes.get_mut(parent_of(&path)) {
+                    parent.children += 1;
+                }
+                self.nodes.insert(path, Node { dir, descends, children: 0 });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
@@ -158,10 +157,14 @@ impl CgroupTree {
 
     /// Removes a cgroup that no longer exists, and its descendants.
     pub fn remove(&mut self, path: &str) {
-        let mut gone: Vec<Arc<str>> = self.descendants_of(path).cloned().collect();
-        gone.push(path.into());
-        let nodes = gone.iter().filter_map(|path| self.nodes.remove(path));
-        self.removed.extend(nodes.map(|node| node.dir.cgroup.id));
+        let Some(node) = self.nodes.remove(path) else { return };
+        self.removed.push(node.dir.cgroup.id);
+        if let Some(parent) = self.nodes.get_mut(parent_of(path)) {
+            parent.children -= 1;
+        }
+        for path in self.descendants_of(path).cloned().collect::<Vec<_>>() {
+            self.removed.extend(self.nodes.remove(&path).map(|node| node.dir.cgroup.id));
+        }
     }
 
     fn descendants_of(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
