@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use crate::cgroup_path::{Place, PodLevel};
 use crate::client::output::print;
+use crate::clock;
 use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::CheckConfig;
 use crate::host::Host;
@@ -70,7 +71,7 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     ];
     if !host.node_alone {
         let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
-        tree.follow();
+        tree.follow(clock::now().at);
         findings.push(("cgroups", cgroups(&mut tree)));
         if psi_is_on {
             findings.push(("cgroup PSI", cgroup_pressure(&tree, buffer)));

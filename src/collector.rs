@@ -31,6 +31,7 @@ mod threads;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::clock::{Clock, Moment};
 use crate::identity::matching::{Matching, PodMatch, match_pods};
@@ -112,7 +113,7 @@ impl Collector {
     pub fn tick(&mut self, pods: Option<&PodIndex>) -> Tick {
         let moment = (self.files.clock)();
         let before = self.ticked_at.replace(moment);
-        self.follow_tree();
+        self.follow_tree(moment.at);
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
@@ -176,7 +177,7 @@ impl Collector {
     /// The export pass.
     pub fn scrape(&mut self, detail: Detail, pods: Option<&PodIndex>) -> ScrapeSample {
         let moment = (self.files.clock)();
-        self.follow_tree();
+        self.follow_tree(moment.at);
         let node =
             self.node.sample(&self.tree, &mut self.files, self.groups.contains(&FamilyGroup::Io));
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
@@ -217,9 +218,9 @@ impl Collector {
         self.selection.is_some_and(|selection| selection.includes(&dir.cgroup.place, found))
     }
 
-    fn follow_tree(&mut self) {
+    fn follow_tree(&mut self, now: Instant) {
         if self.selection.is_some() {
-            self.tree.follow();
+            self.tree.follow(now);
         }
         self.files.errors.extend(self.tree.take_errors());
     }
@@ -227,7 +228,12 @@ impl Collector {
     /// Ends a pass: removes the cgroups that no longer exist, and returns its report.
     fn end_pass(&mut self, found: &[PodMatch], matching: Option<Matching>) -> PassReport {
         let cgroups = self.tree.dirs().zip(found);
-        let in_scope = cgroups.filter(|(dir, found)| self.is_in_scope(dir, found)).count();
+        let in_scope = cgroups.clone().filter(|(dir, found)| self.is_in_scope(dir, found)).count();
+        // One that was read and is not listed any more is not read again: a container that restarted.
+        let unlisted = cgroups.filter(|(_, found)| **found == PodMatch::NotListed);
+        for (dir, _) in unlisted.filter(|(dir, _)| self.states.contains_key(&dir.cgroup.id)) {
+            self.files.is_alive(dir);
+        }
         for cgroup in std::mem::take(&mut self.files.gone) {
             self.tree.remove(&cgroup.path);
         }

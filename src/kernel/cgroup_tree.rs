@@ -1,16 +1,21 @@
-//! The current cgroups below one root, by path, each with a handle of its directory. Each pass finds out
-//! which still exist, compares the number of children that the kernel reports with those in the tree, and
-//! lists a directory only if they differ.
+//! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
+//! the number of children that the kernel reports with those in the tree, and lists a directory only if
+//! they differ.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
 use super::read::ReadError;
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
+
+/// Interval at which cgroups without children are checked as well. Those that are read are found to be
+/// removed by that.
+const RESCAN_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
 /// only a whole tree has others than their containers.
@@ -36,6 +41,7 @@ pub struct CgroupTree {
     root: Arc<CgroupRoot>,
     whole: bool,
     nodes: BTreeMap<Arc<str>, Node>,
+    rescanned_at: Option<Instant>,
     /// Those that left the tree since [`CgroupTree::take_removed`].
     removed: Vec<CgroupId>,
     /// Maximum number of kept directory handles; further cgroups are opened by path.
@@ -49,7 +55,8 @@ impl CgroupTree {
     /// beside them in pods.
     pub fn new(root: Arc<CgroupRoot>, whole: bool, handles: usize) -> Self {
         let nodes = BTreeMap::new();
-        Self { root, whole, nodes, removed: Vec::new(), handles, errors: Vec::new() }
+        let (removed, errors) = (Vec::new(), Vec::new());
+        Self { root, whole, nodes, rescanned_at: None, removed, handles, errors }
     }
 
     pub fn root(&self) -> &Arc<CgroupRoot> {
@@ -58,9 +65,14 @@ impl CgroupTree {
 
     /// Updates the tree. On cgroupfs the link count of a directory is the number of its children plus 2.
     /// Other file systems do not guarantee it.
-    pub fn follow(&mut self) {
+    pub fn follow(&mut self, now: Instant) {
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < RESCAN_EVERY;
+        let checks_all = !self.rescanned_at.is_some_and(is_fresh);
+        if checks_all {
+            self.rescanned_at = Some(now);
+        }
         let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
-        for (path, node) in &self.nodes {
+        for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || node.descends) {
             let stat = self.root.stat(path).ok();
             match stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id) {
                 None => gone.push(Arc::clone(path)),

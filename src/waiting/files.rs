@@ -133,7 +133,7 @@ mod tests {
         fs::create_dir_all(path.join("pod")).unwrap();
         let root = CgroupRoot::open(&path).unwrap();
         let mut tree = CgroupTree::new(root, true, 9);
-        tree.follow();
+        tree.follow(now().at);
         let dir = tree.dirs().last().unwrap();
         let mut files = Files::new(Arc::new(now));
         assert_eq!(files.io_stat(dir), Some(None));
