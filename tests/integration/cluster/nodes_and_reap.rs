@@ -101,7 +101,7 @@ impl Scene {
 
 #[test]
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
-fn a_watched_list_goes_on_with_each_change_until_nobody_reads() {
+fn a_watched_list_goes_on_with_each_change_until_its_pipe_closes() {
     let cluster = Cluster::start("watch");
     cluster.apply(&[node("calm", 0, 1), node("busy", 60, 2)]);
     let mut command = Command::new(BINARY);
