@@ -43,7 +43,10 @@ pub(crate) mod virtual_machine;
 pub(crate) mod written_files;
 pub(crate) mod written_node;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where `tests/run` keeps what it builds and downloads: `$XDG_CACHE_HOME/psi-agent`.
@@ -85,4 +88,21 @@ pub(crate) fn show_end_of_log(program: &str, log: &Path) {
     let from = log.lines().count().saturating_sub(20);
     let last: Vec<&str> = log.lines().skip(from).collect();
     eprintln!("{program} said last:\n{}", last.join("\n"));
+}
+
+/// A port of loopback for a program that can't name the one it got. Each call answers another, and
+/// none is of those that the kernel gives to connections (from 32768 on): such a port could be taken
+/// before the program listens.
+pub(crate) fn free_port() -> u16 {
+    // Two runs of the tests at the same time begin elsewhere.
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
+        let begin = 20_000 + std::process::id() % 120 * 100;
+        AtomicU16::new(u16::try_from(begin).unwrap())
+    });
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }

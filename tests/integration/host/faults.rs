@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::support::agent::{Agent, BINARY, get_from};
 use crate::support::cgroup::OwnCgroup;
-use crate::support::cluster::free_port;
 use crate::support::exposition::{ids, parse};
 use crate::support::folder::Folder;
+use crate::support::free_port;
 use crate::support::recorded_case::flags_of_one_vm;
 use crate::support::wait_for;
 

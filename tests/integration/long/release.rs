@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::cluster::free_port;
 use crate::support::folder::Folder;
+use crate::support::free_port;
 use crate::support::packed_release::PackedRelease;
 use crate::support::{cache_dir, helm, wait_for};
 

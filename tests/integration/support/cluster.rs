@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::agent::get_from;
 use super::exposition::parse;
-use super::{cache_dir, project, wait_for};
+use super::{cache_dir, free_port, project, wait_for};
 pub(crate) use accounts::REAL_NODE;
 use accounts::{ADMIN_TOKEN, make_keys};
 use api_server::start_api_server;
@@ -419,8 +418,4 @@ fn programs() -> PathBuf {
 /// A program from there, or else from the PATH.
 fn program(programs: &Path, name: &str) -> PathBuf {
     Some(programs.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
-}
-
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Eviction, free_port};
-use super::{built, show_end_of_log, snippet};
+use super::cluster::{Cluster, Eviction};
+use super::{built, free_port, show_end_of_log, snippet};
 
 const NAMESPACE: &str = "kube-system";
 

@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Companion, free_port};
+use super::cluster::{Cluster, Companion};
+use super::free_port;
 use super::{built, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);

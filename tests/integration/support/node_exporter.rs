@@ -4,12 +4,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::agent::{Agent, get_from};
-use super::{built, wait_for};
+use super::{built, free_port, wait_for};
 
 pub(crate) fn start_node_exporter() -> Agent {
     let go_mod = include_str!("../../node-exporter/go.mod");
     let folder = built("node-exporter", go_mod, "github.com/prometheus/node_exporter");
-    let address = format!("127.0.0.1:{}", super::cluster::free_port());
+    let address = format!("127.0.0.1:{}", free_port());
     let child = Command::new(folder.join("node_exporter"))
         .args(["--collector.disable-defaults", "--collector.pressure", "--collector.cpu"])
         .args([

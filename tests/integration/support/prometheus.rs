@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use super::agent::{Answer, BINARY, get_from};
 use super::cgroup::OwnCgroup;
 use super::folder::Folder;
-use super::{built, wait_for};
+use super::{built, free_port, wait_for};
 
 /// Debian's Prometheus on loopback, its data in a folder of its own.
 pub(crate) struct Prometheus {
@@ -262,10 +261,6 @@ fn run_promtool(program: &Path, arguments: &[&str], input: &[u8]) -> (bool, Stri
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.success(), said + &String::from_utf8_lossy(&output.stderr))
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn not_there(program: &Path, error: &std::io::Error) -> ! {

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use super::built;
-use super::cluster::{Cluster, free_port};
+use super::cluster::Cluster;
+use super::free_port;
 use super::prometheus::{both_promtools, newer_promtool, promtool};
 
 /// Where the Prometheus that the operator looks after is, and as whom it asks: as OpenShift's own.

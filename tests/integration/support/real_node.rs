@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, REAL_NODE, free_port};
+use super::cluster::{Cluster, REAL_NODE};
+use super::free_port;
 
 /// What a boot takes many times over, also on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::wait_for;
-use super::{Cluster, Companion, free_port, program};
+use super::{Cluster, Companion, program};
+use crate::support::free_port;
 
 impl Cluster {
     /// Starts a kube-scheduler with this configuration, as whoever the kubeconfig says. Its place is
