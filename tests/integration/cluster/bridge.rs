@@ -77,6 +77,17 @@ impl Scene {
         self.cluster.kubectl(&[&annotate[..], &values].concat(), "");
     }
 
+    /// Waits until the bridge has listed the Nodes, and checks that it knows no score yet.
+    fn check_that_none_is_known(&self) {
+        wait_for("the Nodes are listed", MINUTE, || {
+            (self.bridge.request("GET /readyz HTTP/1.1\r\nHost: localhost\r\n").status == 200)
+                .then_some(())
+        });
+        let (status, why) = self.query().unwrap_err();
+        assert_eq!(status, 503, "{why}");
+        assert!(why.contains("no Node has a known slow score"), "{why}");
+    }
+
     /// The response to a descheduler: the value of each Node, or the status and the error.
     fn query(&self) -> Result<BTreeMap<String, f64>, (u16, String)> {
         let answer = post(&self.bridge, "/api/v1/query", "query=slow-score&time=");
@@ -145,13 +156,7 @@ fn answered(answer: &Answer) -> Value {
 fn the_bridge_serves_every_node_in_three_forms() {
     let nodes = ["ahead", "calm", "hot", "odd", "other", "silent", "stale"];
     let scene = Scene::start("bridge", &nodes);
-    wait_for("the Nodes are listed", MINUTE, || {
-        (scene.bridge.request("GET /readyz HTTP/1.1\r\nHost: localhost\r\n").status == 200)
-            .then_some(())
-    });
-    let (status, why) = scene.query().unwrap_err();
-    assert_eq!(status, 503, "{why}");
-    assert!(why.contains("no Node has a known slow score"), "{why}");
+    scene.check_that_none_is_known();
     let pod = r#"{"Pod":{},"Nodes":null,"NodeNames":["calm","hot","silent","elsewhere"]}"#;
     assert_eq!(post(&scene.bridge, "/prioritize", pod).status, 503);
     let empty = answered(&scene.bridge.request("GET /watcher HTTP/1.1\r\nHost: localhost\r\n"));
@@ -361,6 +366,7 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
     for (number, node) in (1..).zip(PLACES) {
         add_vm(cluster, &format!("on-{node}"), node, number, LONG_AGO);
     }
+    scene.check_that_none_is_known();
     scene.write("calm", 0, A_WHILE);
     scene.write("hot", 60, A_WHILE);
     scene.wait_for_values(&[("calm", 0.0), ("hot", 0.6), ("silent", 0.315)]);
@@ -389,7 +395,7 @@ fn the_descheduler_evicts_by_the_bridge_alone_and_not_by_what_is_stale() {
         descheduler.log().contains("server error: 503").then_some(())
     });
     assert_eq!(evicted_soon(&descheduler, cluster), first);
-    // Said at the start, and now again.
+    // Said to the first query, and now again.
     assert_eq!(scene.bridge.log().matches("No Node has a known score").count(), 2);
     // With an agent again, the same VM has to go.
     scene.write("calm", 0, A_WHILE);
