@@ -1,5 +1,5 @@
 //! Every query of the dashboards on a real Prometheus with six hours of 60 nodes and 2,000 VMs:
-//! each takes at most 1 s of CPU time, and no panel returns too many series.
+//! none costs much more than one average over all VMs, and no panel returns too many series.
 
 use std::fs;
 use std::io::BufWriter;
@@ -29,26 +29,30 @@ fn simulated(end: i64) -> Prometheus {
     Prometheus::with_history(&path)
 }
 
-/// Series of one query, and the least CPU time of three runs. Prometheus evaluates a query on one
-/// CPU, so this is also how long it takes on a machine without other load.
+/// The simplest graph of all VMs; it takes about 0.17 s.
+const YARDSTICK: &str = "avg(psi_agent_vmi_contention_ratio{resource=\"cpu\"})";
+/// As many times the yardstick may a query cost: about 1 s.
+const MOST: f64 = 6.0;
+
+/// Series of one query, and its CPU time in yardsticks. Prometheus evaluates a query on one CPU, so
+/// this is also how long it takes. Each is the least of three runs, in turns: what else the
+/// machine does makes both slower.
 fn measured(prometheus: &Prometheus, query: &PanelQuery, end: i64) -> (Vec<Value>, f64) {
     let step = match query.panel["type"].as_str() {
         Some("annotation") => 60,
         _ => SECONDS / query.panel["maxDataPoints"].as_i64().unwrap_or(POINTS),
     };
-    let when = if query.instant {
-        format!("&time={end}")
-    } else {
-        format!("&start={}&end={end}&step={step}", end - SECONDS)
-    };
+    let over_time = |step| format!("&start={}&end={end}&step={step}", end - SECONDS);
+    let when = if query.instant { format!("&time={end}") } else { over_time(step) };
     let mut series = Vec::new();
-    let mut times: Vec<f64> = Vec::new();
+    let (mut seconds, mut yardstick_s) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..3 {
-        let (answer, seconds) = prometheus.measured(&query.text, query.instant, &when);
-        series = answer;
-        times.push(seconds);
+        let (_, used) = prometheus.measured(YARDSTICK, false, &over_time(SECONDS / POINTS));
+        yardstick_s = used.min(yardstick_s);
+        let (answer, used) = prometheus.measured(&query.text, query.instant, &when);
+        (series, seconds) = (answer, used.min(seconds));
     }
-    (series, times.into_iter().fold(f64::INFINITY, f64::min))
+    (series, seconds / yardstick_s)
 }
 
 /// Saves what the panels of a dashboard show, for `grafana/build --draw`.
@@ -63,8 +67,8 @@ fn save(name: &str, panels: &Value) {
 }
 
 #[test]
-#[ignore = "needs Prometheus and promtool; takes 1 min"]
-fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
+#[ignore = "needs Prometheus and promtool; takes 2 min"]
+fn no_query_costs_much_more_than_an_average_of_2000_vms_on_60_nodes() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let end = i64::try_from(now).unwrap() / 60 * 60;
     let prometheus = simulated(end);
@@ -91,17 +95,17 @@ fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
         let mut slowest = (0.0, String::new());
         let mut faults = Vec::new();
         for query in queries(&dashboard(name), &variables) {
-            let (series, seconds) = measured(&prometheus, &query, end);
+            let (series, cost) = measured(&prometheus, &query, end);
             let title = query.panel["title"].as_str().unwrap();
-            if series.is_empty() || seconds >= 1.0 {
+            if series.is_empty() || cost > MOST {
                 faults.push(format!(
-                    "{title}: {} series, {seconds} s: {}",
+                    "{title}: {} series, {cost:.1} yardsticks: {}",
                     series.len(),
                     query.text
                 ));
             }
-            if seconds > slowest.0 {
-                slowest = (seconds, format!("{title}, {}", query.letter));
+            if cost > slowest.0 {
+                slowest = (cost, format!("{title}, {}", query.letter));
             }
             let id = query.panel["id"]
                 .as_str()
@@ -116,7 +120,7 @@ fn every_query_takes_at_most_1_s_with_60_nodes_and_2000_vms() {
                 faults.push(format!("{title}: {count:?} series: {}", query.text));
             }
         }
-        println!("{name}: slowest query {:.3} s: {}", slowest.0, slowest.1);
+        println!("{name}: slowest query {:.1} yardsticks: {}", slowest.0, slowest.1);
         if std::env::var_os("UPDATE_PICTURES").is_some() {
             save(name, &panels);
         }
