@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nix::dir::{Entry, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
-use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs, statfs};
 
 use super::counters::{
@@ -157,7 +157,7 @@ impl CgroupDir {
             Err(errno) => return Err(named(errno)),
         };
         let stat = match &opened {
-            Some(handle) => nix::sys::stat::fstat(handle),
+            Some(handle) => fstat(handle),
             None => root.stat(&path),
         };
         let stat = stat.map_err(named)?;
@@ -173,6 +173,14 @@ impl CgroupDir {
     /// Whether this is the host's root cgroup, whose pressure files are those of the node.
     pub fn is_root_cgroup(&self) -> bool {
         self.root.is_cgroup2 && self.cgroup.id == ROOT
+    }
+
+    /// The state of the directory, of which nothing tells that it was removed.
+    pub(super) fn stat(&self) -> Result<FileStat, Errno> {
+        match &self.handle {
+            Some(handle) => fstat(handle),
+            None => self.root.stat(&self.cgroup.path),
+        }
     }
 
     /// Whether this cgroup still exists at its path.

@@ -1,11 +1,13 @@
 //! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
-//! the number of children that the kernel reports with those in the tree, and lists a directory only if
-//! they differ.
+//! the number of children that the kernel reports, outside containers, with those in the tree, and lists
+//! a directory only if they differ.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use nix::sys::stat::FileStat;
 
 pub use super::cgroup_dir::{Cgroup, CgroupId};
 use super::cgroup_dir::{CgroupDir, CgroupRoot};
@@ -13,8 +15,8 @@ use super::read::ReadError;
 use super::text::ParseError;
 use crate::cgroup_path::{Place, PodLevel};
 
-/// Interval at which cgroups without children are checked as well. Those that are read are found to be
-/// removed by that.
+/// Interval at which containers are checked as well. Those that are read are found to be removed by
+/// that, and what is below them is part of their pressure.
 const RESCAN_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether a cgroup belongs to a tree. Mount units never do, since they have no processes. Of pods,
@@ -30,10 +32,15 @@ fn is_included(whole: bool, path: &str, place: &Place) -> bool {
 #[derive(Debug)]
 struct Node {
     dir: CgroupDir,
-    /// Whether its children belong to the tree.
-    descends: bool,
-    /// How many of them are in the tree.
+    /// How many children are in the tree.
     children: u64,
+}
+
+impl Node {
+    /// Whether this is a container, or a cgroup below or beside one.
+    fn is_in_pod(&self) -> bool {
+        matches!(&self.dir.cgroup.place, Place::Pod(pod) if pod.level != PodLevel::Pod)
+    }
 }
 
 #[derive(Debug)]
@@ -72,14 +79,20 @@ impl CgroupTree {
             self.rescanned_at = Some(now);
         }
         let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
-        for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || node.descends) {
-            let stat = self.root.stat(path).ok();
-            match stat.filter(|stat| CgroupId(stat.st_ino) == node.dir.cgroup.id) {
+        for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || !node.is_in_pod()) {
+            let exists = |stat: &FileStat| CgroupId(stat.st_ino) == node.dir.cgroup.id;
+            let is_known =
+                |stat: &FileStat| self.root.is_cgroup2 && stat.st_nlink == node.children + 2;
+            // A handle costs half of a path. Only without children, a removed directory is like one
+            // that exists.
+            let by_handle = (node.children > 0).then(|| node.dir.stat().ok()).flatten();
+            if by_handle.is_some_and(|stat| exists(&stat) && is_known(&stat)) {
+                continue;
+            }
+            match self.root.stat(path).ok().filter(exists) {
                 None => gone.push(Arc::clone(path)),
-                Some(stat) => {
-                    let is_known = self.root.is_cgroup2 && stat.st_nlink == node.children + 2;
-                    changed.extend((node.descends && !is_known).then(|| Arc::clone(path)));
-                }
+                Some(stat) if is_known(&stat) || !self.has_children_of(node) => {}
+                Some(_) => changed.push(Arc::clone(path)),
             }
         }
         for path in gone {
@@ -96,6 +109,11 @@ impl CgroupTree {
         }
     }
 
+    /// Whether the children of a cgroup belong to the tree.
+    fn has_children_of(&self, node: &Node) -> bool {
+        self.whole || !node.is_in_pod()
+    }
+
     /// Lists a cgroup's children, adds new ones with their descendants, and removes those that no
     /// longer exist.
     fn relist(&mut self, path: &str) {
@@ -109,7 +127,7 @@ impl CgroupTree {
 
     /// The children of a cgroup, of which those that no longer exist are removed from the tree.
     fn list(&mut self, path: &str) -> Vec<Arc<str>> {
-        let Some(node) = self.nodes.get(path).filter(|node| node.descends) else {
+        let Some(node) = self.nodes.get(path).filter(|node| self.has_children_of(node)) else {
             return Vec::new();
         };
         let children = match node.dir.children() {
@@ -153,12 +171,10 @@ impl CgroupTree {
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                let is_container = matches!(place, Place::Pod(pod) if pod.level != PodLevel::Pod);
-                let descends = self.whole || !is_container;
                 if let Some(parent) = self.nodes.get_mut(parent_of(&path)) {
                     parent.children += 1;
                 }
-                self.nodes.insert(path, Node { dir, descends, children: 0 });
+                self.nodes.insert(path, Node { dir, children: 0 });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
