@@ -6,7 +6,8 @@ import agents
 import moves
 from panels import (
     BLUE, CLUSTER_UID, CPUS, GREEN, POINTS, RATIO, RED, VM_UID, WARN,
-    Query, graph, heatmap, level, link, new_dashboard, points, stat, table, threshold_lines, variable,
+    Query, graph, heatmap, level, link, new_dashboard, points, stat, table, table_height,
+    threshold_lines, variable,
 )
 
 OWN = 'job=~"$job", cluster=~"$cluster", node=~"$node"'
@@ -193,7 +194,7 @@ def _capacity(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "Headroom over time", f"{what} The sum of all nodes, and the largest of a node.",
         [Query(f"sum({headroom})", "all nodes"), Query(f"max({headroom})", "largest of a node")],
-        unit=CPUS,
+        unit=CPUS, height=table_height(),
     ))
 
 

@@ -12,6 +12,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 CLUSTER_UID, VM_UID = "psi-agent-cluster", "psi-agent-node-and-vm"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RATIO, CPUS = "percentunit", "suffix:CPUs"
+# Of a table.
+ROWS = 15
 POINTS = "none"  # Scores and contention of `points`, with the colours of the levels.
 GREEN, YELLOW, RED, BLUE = "green", "orange", "red", "blue"
 
@@ -86,10 +88,11 @@ def graph(
     stacked: bool = False,
     worst_first: bool = False,
     steps: int | None = None,
+    height: int = 8,
 ):
     """Lines over time. `steps` limits the steps of queries that read series of all VMs. `worst_first`:
     the legend has the last values, sorted. A series has the colour of its name, also on another node."""
-    panel = _common(timeseries.Panel(), title, description, queries, width, 8)
+    panel = _common(timeseries.Panel(), title, description, queries, width, height)
     panel.unit(unit).min(0).fill_opacity(60 if stacked else 0).line_width(1)
     panel.data_links(list(links)).show_points(common_model.VisibilityMode.NEVER)
     if stacked:
@@ -159,22 +162,26 @@ def heatmap(title, description, queries, *, width=24, links=()):
     return panel.legend(legend.placement(common_model.LegendPlacement.BOTTOM))
 
 
+def table_height(rows: int = ROWS) -> int:
+    # Rows and the header have 36 px, the title and borders 48, and a unit of height 38.
+    return -(-(36 * (rows + 1) + 48) // 38)
+
+
 def table(
     title: str,
     description: str,
     columns: dict[str, tuple[str, str]],
     *,
     names: dict[str, str],
-    rows: int = 15,
+    rows: int = ROWS,
     width: int = 12,
     links: dict[str, dashboard.DashboardLink] | None = None,
 ):
     """A table with one row for each set of labels. `columns`: query and unit of each numeric
     column. `names`: labels to show, with their column titles. It is as high as `rows` rows."""
     queries = [Query(expr) for expr, _ in columns.values()]
-    # Rows and the header have 36 px, the title and borders 48, and a unit of height 38.
-    height = -(-(36 * (rows + 1) + 48) // 38)
-    panel = _instant(_common(table_builder.Panel(), title, description, queries, width, height))
+    panel = _common(table_builder.Panel(), title, description, queries, width, table_height(rows))
+    panel = _instant(panel)
     panel.min_width(70)
     for target in panel.build().targets:
         target.format_val = PromQueryFormat.TABLE
@@ -191,7 +198,7 @@ def table(
     panel.thresholds(thresholds([(None, "text")]))
     panel.with_transformation(_sorted_by(next(iter(columns))))
     for name, (expr, unit) in columns.items():
-        look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 3)}
+        look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 2)}
         if expr.startswith("100 * "):
             look |= {"thresholds": _threshold_model(LEVELS), "custom.cellOptions": {"type": "color-text"}}
         if name == "level":
