@@ -213,7 +213,7 @@ def _vms(made: dashboard.Dashboard) -> None:
                 f"{points(by_vm(vm_contention('memory')))} and on ({VM_LABELS}) {worst}", POINTS,
             ),
         },
-        names={"namespace": "namespace", "name": "VM", "node": "node"},
+        names={"namespace": "namespace", "name": "VM", "node": "node"}, width=14,
         links={"VM": link(
             "This VM", VM_UID, node="__data.fields.node",
             namespace="__data.fields.namespace", vm="__value.raw",
@@ -225,7 +225,7 @@ def _vms(made: dashboard.Dashboard) -> None:
         "The 15 VMs with the highest memory contention now: share of time that a VM waited for "
         "memory because of the node, 0 to 100.",
         {"memory contention": (points(worst), POINTS)},
-        names={"namespace": "namespace", "name": "VM", "node": "node"},
+        names={"namespace": "namespace", "name": "VM", "node": "node"}, width=10,
     ))
     to_vm = link(
         "This VM", VM_UID, node="__field.labels.node",
