@@ -15,6 +15,9 @@ use psi_agent_client::{nodes, plan, reap};
 
 use agent_pod::AgentPod;
 
+/// EX_USAGE of sysexits.h, as of `psi-agent`.
+const WRONG_USAGE: u8 = 64;
+
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-psi",
@@ -82,7 +85,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match block_on(run(CommandLine::parse())) {
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            let _ = error.print();
+            let is_wrong = error.use_stderr();
+            return if is_wrong { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match block_on(run(command_line)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(stderr(), "kubectl-psi: {error:#}");

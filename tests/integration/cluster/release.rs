@@ -171,6 +171,10 @@ fn the_plugin_does_what_the_agents_commands_do() {
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && error.contains("nowhere"), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+    let misspelt = Command::new(plugin()).arg("node").output().unwrap();
+    let error = String::from_utf8(misspelt.stderr).unwrap();
+    assert_eq!(misspelt.status.code(), Some(64), "as the agent's: {error}");
+    assert!(error.contains("'nodes'"), "{error}");
 }
 
 #[test]
