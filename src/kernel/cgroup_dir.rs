@@ -175,7 +175,7 @@ impl CgroupDir {
         self.root.is_cgroup2 && self.cgroup.id == ROOT
     }
 
-    /// The state of the directory, of which nothing tells that it was removed.
+    /// Status of the directory. A removed one is like an empty one.
     pub(super) fn stat(&self) -> Result<FileStat, Errno> {
         match &self.handle {
             Some(handle) => fstat(handle),

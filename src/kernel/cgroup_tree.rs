@@ -83,8 +83,7 @@ impl CgroupTree {
             let exists = |stat: &FileStat| CgroupId(stat.st_ino) == node.dir.cgroup.id;
             let is_known =
                 |stat: &FileStat| self.root.is_cgroup2 && stat.st_nlink == node.children + 2;
-            // A handle costs half of a path. Only without children, a removed directory is like one
-            // that exists.
+            // A handle costs half as much as a path. A removed directory has no children.
             let by_handle = (node.children > 0).then(|| node.dir.stat().ok()).flatten();
             if by_handle.is_some_and(|stat| exists(&stat) && is_known(&stat)) {
                 continue;

@@ -31,7 +31,7 @@ fn simulated(end: i64) -> Prometheus {
 
 /// The simplest graph of all VMs; it takes about 0.17 s.
 const YARDSTICK: &str = "avg(psi_agent_vmi_contention_ratio{resource=\"cpu\"})";
-/// As many times the yardstick may a query cost: about 1 s.
+/// Most that a query may cost, in yardsticks: about 1 s.
 const MOST: f64 = 6.0;
 
 /// Series of one query, and its CPU time in yardsticks. Prometheus evaluates a query on one CPU, so
