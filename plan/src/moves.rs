@@ -10,23 +10,28 @@ pub struct Rules {
     pub least_gain: f64,
     /// Most demand of a target with the VM, as a share of its CPUs.
     pub fullest_target: f64,
+    /// Least points by which the CPU contention of the source exceeds that of the target. Demand of the last
+    /// 30 min does not show that a node is no longer contended, or is by now.
+    pub least_difference: u8,
     /// Most moves in one plan.
     pub most_moves: usize,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { least_gain: 0.5, fullest_target: 0.85, most_moves: usize::MAX }
+        Self { least_gain: 0.5, fullest_target: 0.85, least_difference: 20, most_moves: usize::MAX }
     }
 }
 
-/// A node, by slow demand.
+/// A node, by what its agent published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// Number of CPUs.
     pub cpus: f64,
-    /// CPUs that its VMs and all else would use if they did not wait.
+    /// CPUs that its VMs and all else would use if they did not wait, on average over 30 min.
     pub demand: f64,
+    /// CPU contention now, 0 to 100.
+    pub contention: u8,
     /// Whether a VM may leave it now.
     pub is_source: bool,
     /// Whether a VM may enter it now.
@@ -101,8 +106,10 @@ fn possible<'a>(
         let (from, to) = (nodes.get(source)?, nodes.get(target)?);
         let after = to.demand + movable.demand;
         let gain = net_gain(from, to, movable);
-        let is_worth_it =
-            to.is_target && after <= rules.fullest_target * to.cpus && gain >= rules.least_gain;
+        let has_room = to.is_target && after <= rules.fullest_target * to.cpus;
+        let is_contended_less =
+            from.contention.saturating_sub(to.contention) >= rules.least_difference;
+        let is_worth_it = has_room && is_contended_less && gain >= rules.least_gain;
         is_worth_it.then_some(Move { vm, source, target, gain })
     })
 }
@@ -121,7 +128,13 @@ mod tests {
     use super::*;
 
     fn node(cpus: f64, demand: f64) -> Node {
-        Node { cpus, demand, is_source: true, is_target: true }
+        Node {
+            cpus,
+            demand,
+            contention: if demand > cpus { 50 } else { 0 },
+            is_source: true,
+            is_target: true,
+        }
     }
 
     fn vm(node: usize, demand: f64, relief: f64) -> Movable {
@@ -154,8 +167,22 @@ mod tests {
         assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.4)]), []);
         assert_eq!(planned(&nodes, &[vm(0, 4.0, 0.6)]), [(0, 1)]);
         // Where both nodes are alike, one of them would wait as much as the other does now.
-        let alike = [node(32.0, 26.0), node(32.0, 22.0)];
+        let alike = [Node { contention: 50, ..node(32.0, 26.0) }, node(32.0, 22.0)];
         assert_eq!(planned(&alike, &[vm(0, 4.0, 4.0)]), []);
+    }
+
+    #[test]
+    fn a_vm_stays_where_the_target_is_almost_as_contended_now() {
+        let with = |source, target| {
+            let nodes = [(40.0, source), (4.0, target)]
+                .map(|(demand, contention)| Node { contention, ..node(32.0, demand) });
+            planned(&nodes, &[vm(0, 4.0, 4.0)])
+        };
+        assert_eq!(with(20, 0), [(0, 1)]);
+        assert_eq!(with(40, 20), [(0, 1)]);
+        assert_eq!(with(15, 0), []);
+        assert_eq!(with(40, 25), []);
+        assert_eq!(with(0, 20), []);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Assessed<'a> {
     pub(crate) node: &'a ClusterNode,
     /// `None` if there is no value that a plan can use.
     pub(crate) demand: Option<NodeDemand>,
+    /// CPU contention, 0 to 100.
+    pub(crate) contention: u8,
     /// Why it is neither source nor target.
     pub(crate) left_out: Option<String>,
     /// Why it is no target.
@@ -49,7 +51,9 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
         let not_target = value.as_ref().ok().and_then(|(pressure, _)| {
             short_of_memory(pressure).or_else(|| crowded(cluster, node, now))
         });
-        Assessed { node, demand: value.ok().map(|(_, demand)| demand), left_out, not_target }
+        let contention = value.as_ref().map_or(0, |(pressure, _)| pressure.cpu.unwrap_or(0));
+        let demand = value.ok().map(|(_, demand)| demand);
+        Assessed { node, demand, contention, left_out, not_target }
     });
     assessed.collect()
 }
@@ -71,6 +75,9 @@ fn value(
             return Err(format!("score is stale: {} min old", age.as_secs() / 60));
         }
         Freshness::Future => return Err("score is dated in the future".into()),
+    }
+    if pressure.cpu.is_none() {
+        return Err("unknown CPU contention".into());
     }
     let demand = NodeDemand::from_annotations(prefix, &node.annotations);
     let demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;

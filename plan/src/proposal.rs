@@ -253,6 +253,7 @@ fn node(one: &Assessed<'_>) -> Node {
     Node {
         cpus: one.node.cpus,
         demand,
+        contention: one.contention,
         is_source,
         is_target: is_source && one.not_target.is_none(),
     }
@@ -264,9 +265,11 @@ fn unplanned(one: &Found<'_>, nodes: &[Node], rules: &Rules) -> String {
         return format!("no node fits: {}", counts.collect::<Vec<_>>().join(", "));
     }
     if plan(nodes, std::slice::from_ref(&one.movable), rules).is_empty() {
-        let (gain, share) = (rules.least_gain, rules.fullest_target * 100.0);
+        let Rules { least_gain, fullest_target, least_difference, .. } = rules;
         return format!(
-            "no target gains {gain:.1} CPUs on both nodes together and stays below {share:.0} % of its CPUs"
+            "no target gains {least_gain:.1} CPUs on both nodes together, stays below {:.0} % of its CPUs, \
+             and has {least_difference} points less CPU contention",
+            fullest_target * 100.0
         );
     }
     "a move with a larger gain comes first".into()

@@ -214,5 +214,5 @@ fn an_agent_moves_no_vm_of_another_node_whatever_it_publishes() {
 
 fn calm(nodes: &mut [ClusterNode], name: &str) {
     let one = nodes.iter_mut().find(|node| node.name == name).unwrap();
-    annotate(one, &[("demand", "vms=0,others=0")]);
+    annotate(one, &[("cpu", "0"), ("demand", "vms=0,others=0")]);
 }

@@ -44,6 +44,7 @@ pub(crate) fn node(name: &str, score: &str, vms: &str) -> ClusterNode {
         &mut node,
         &[
             ("score", score),
+            ("cpu", score),
             ("memory", "0"),
             ("observed-at", "2026-01-02T11:58:00Z"),
             ("basis", "run-delay/1"),
@@ -144,7 +145,7 @@ fn what_an_agent_publishes_is_bounded() {
 
 #[test]
 fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
-    let changes: [(&str, Change); 11] = [
+    let changes: [(&str, Change); 12] = [
         ("score is stale: 11 min old", |it| {
             annotate(&mut it.nodes[1], &[("observed-at", "2026-01-02T11:49:00Z")]);
         }),
@@ -153,6 +154,9 @@ fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
         ("basis psi/8", |it| annotate(&mut it.nodes[1], &[("basis", "psi/8")])),
         ("expected CPUs", |it| annotate(&mut it.nodes[1], &[("waiting", "x")])),
         ("no published score", |it| it.nodes[1].annotations.clear()),
+        ("unknown CPU contention", |it| {
+            it.nodes[1].annotations.remove("psi-agent.io/cpu");
+        }),
         ("cordoned", |it| it.nodes[1].is_cordoned = true),
         ("not schedulable for KubeVirt", |it| {
             it.nodes[1].labels.insert(SCHEDULABLE.into(), "false".into());
@@ -305,6 +309,11 @@ fn an_empty_plan_says_why() {
         annotate(&mut it.nodes[2], &[("demand", "vms=27,others=0")]);
     });
     assert!(reason(&full.vms, "vms/big").starts_with("no target gains 0.5 CPUs"), "{full:?}");
+    let as_contended = proposed(|it| {
+        annotate(&mut it.nodes[1], &[("cpu", "25")]);
+        annotate(&mut it.nodes[2], &[("cpu", "25")]);
+    });
+    assert!(reason(&as_contended.vms, "vms/big").contains("20 points less"), "{as_contended:?}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn annotate(
 ) {
     let annotations = json!({
         "psi-agent.io/score": score.to_string(),
+        "psi-agent.io/cpu": score.to_string(),
         "psi-agent.io/memory": "0",
         "psi-agent.io/observed-at": format!("{:.0}", Timestamp::now()),
         "psi-agent.io/basis": "run-delay/6",

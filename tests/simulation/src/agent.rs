@@ -84,7 +84,8 @@ pub struct Agent {
     /// The level on the Node, and when the values there were written.
     pub level: Level,
     pub written_at: Option<u32>,
-    /// The demand on the Node.
+    /// CPU contention and demand on the Node.
+    pub published_contention: u8,
     pub demand: Option<NodeDemand>,
     /// The VM whose pod has the label, and the pod.
     pub marked: Option<(usize, CgroupId)>,
@@ -112,6 +113,7 @@ impl Agent {
             utilization: 0.0,
             level: Level::Low,
             written_at: None,
+            published_contention: 0,
             demand: None,
             marked: None,
             marks: VecDeque::new(),
@@ -154,6 +156,7 @@ impl Agent {
         let demand = demand(assessment, self.min_age);
         let Some((published, reason)) = self.plan.next_write(now, score, demand) else { return 0 };
         (self.level, self.written_at) = (published.level, Some(at_s));
+        self.published_contention = published.pressure.cpu.unwrap_or(0);
         self.demand.clone_from(&published.demand);
         self.plan.written(published, reason, now, random);
         1

@@ -73,6 +73,7 @@ fn node(cluster: &Cluster, number: usize, agent: &Agent, now_s: u32) -> Node {
     Node {
         cpus: f64::from(cluster.shape.cpus),
         demand: agent.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others),
+        contention: agent.published_contention,
         is_source: is_usable,
         is_target: is_usable && cluster.arrivals(number, now_s) < MOST_ARRIVALS,
     }
