@@ -30,6 +30,9 @@ use text::{Line, render};
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
 
+/// So many of them, of a node that is recorded, span more than a tick.
+const MOST_FETCHES: u32 = 3;
+
 /// A snapshot, and a short description of its origin.
 pub type Described = (String, Snapshot);
 
@@ -67,15 +70,23 @@ fn table(before: &Snapshot, latest: Described, size: Size) -> Vec<Line> {
     lines(&Frame::since(before, latest), &mut Choice::default(), size)
 }
 
-/// Prints the second of two frames, since rates need two.
+/// Prints the second of two frames, since rates need two. `demo` answers with the same for a tick.
 async fn piped(
     mut next: impl AsyncFnMut() -> anyhow::Result<Described>,
     is_coloured: bool,
 ) -> anyhow::Result<()> {
     let (_, before) = next().await?;
-    sleep(FETCH_INTERVAL).await;
+    let mut fetches = 0;
+    let latest = loop {
+        sleep(FETCH_INTERVAL).await;
+        let latest = next().await?;
+        fetches += 1;
+        if latest.1.observed_at_ms != before.observed_at_ms || fetches == MOST_FETCHES {
+            break latest;
+        }
+    };
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
-    let lines = table(&before, next().await?, size);
+    let lines = table(&before, latest, size);
     let text: String = lines.iter().map(|line| render(line, is_coloured) + "\n").collect();
     print(text, &mut stdout()).context("cannot write the table")
 }
