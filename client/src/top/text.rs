@@ -105,12 +105,7 @@ pub(super) fn cpus(cpus: f64) -> String {
 
 /// A share as a percentage.
 pub(super) fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent > 0.0 && percent < 9.95 {
-        format!("{percent:.1}%")
-    } else {
-        format!("{percent:.0}%")
-    }
+    format!("{:.0}%", share * 100.0)
 }
 
 /// A value, or a dash.
