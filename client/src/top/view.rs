@@ -29,7 +29,11 @@ impl Snapshot {
     /// The problems of the agent, and why there is no score, one sentence each.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let no_score = self.node.no_score.as_ref().map(|why| format!("No score: {why}."));
-        self.agent.iter().flat_map(Agent::problems).chain(no_score)
+        let PerResource { cpu, memory, io } = &self.node.pressure;
+        let has_psi = [cpu, memory, io].iter().any(|pressure| pressure.some.is_some());
+        let no_psi = (self.window_s.is_some() && !has_psi)
+            .then(|| "The kernel reports no pressure (PSI): boot with psi=1.".to_owned());
+        self.agent.iter().flat_map(Agent::problems).chain(no_score).chain(no_psi)
     }
 
     /// Why no cgroup is listed, and what to do.
@@ -129,6 +133,20 @@ impl Cgroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_without_pressure_is_a_problem_once_it_was_read() {
+        let problems = |json: &str| -> Vec<String> {
+            serde_json::from_str::<Snapshot>(json).unwrap().problems().collect()
+        };
+        let start = r#"{"version": "9", "observed_at_ms": 1, "cgroups": []"#;
+        let without = "The kernel reports no pressure (PSI): boot with psi=1.";
+        assert_eq!(problems(&format!("{start}, \"node\": {{}}}}")), Vec::<String>::new());
+        let read = format!("{start}, \"window_s\": 5");
+        assert_eq!(problems(&format!("{read}, \"node\": {{}}}}")), [without]);
+        let calm = r#"{"pressure": {"cpu": {"some": 0.0}, "memory": {}, "io": {}}}"#;
+        assert_eq!(problems(&format!("{read}, \"node\": {calm}}}")), Vec::<String>::new());
+    }
 
     fn view(at_ms: u64, cgroups: &[(&str, Option<f64>)]) -> Snapshot {
         let cgroups = cgroups.iter().map(|(id, cpu_seconds)| {

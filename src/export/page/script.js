@@ -239,7 +239,7 @@ function notes({ node, agent, warm_up_left_s: left }, members, users, isContende
 // Why the table is empty, and what to do about it.
 function whyEmpty({ node, agent, warm_up_left_s: left }) {
   if (agent?.pods_listed === false || node.no_score || known(left)) return "Nothing is scored: see the reason at the top.";
-  return "No VM, container or unit runs on this node.";
+  return "No VM, container or unit runs on this node. When one starts, it is listed here.";
 }
 
 function showScore({ node, levels, agent, warm_up_left_s: left }) {

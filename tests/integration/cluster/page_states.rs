@@ -86,7 +86,7 @@ fn every_empty_state_says_why_and_the_headline_stays_short() {
             json!([
                 "No VM waits because of the node.",
                 "",
-                "No VM, container or unit runs on this node.",
+                "No VM, container or unit runs on this node. When one starts, it is listed here.",
                 "",
                 ""
             ]),
