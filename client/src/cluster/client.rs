@@ -36,10 +36,10 @@ impl ApiClient {
             None => match Config::from_kubeconfig(&options).await {
                 Ok(config) => config,
                 Err(error) => Config::incluster().map_err(|_| {
+                    let path = std::env::var("KUBECONFIG").unwrap_or("~/.kube/config".into());
                     let reason = reason(&error);
                     anyhow!(
-                        "no cluster: cannot use the default kubeconfig ({reason}): set --kubeconfig \
-                         or KUBECONFIG"
+                        "no cluster: cannot use {path} ({reason}): set --kubeconfig or KUBECONFIG"
                     )
                 })?,
             },
