@@ -19,7 +19,7 @@ use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::score::Scorer;
-use crate::waiting::{CpuSource, Population};
+use crate::waiting::{CpuSource, Population, Ratio};
 use cluster::api_server;
 
 mod cluster;
@@ -222,8 +222,12 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
         }
     }
     let scored = match score.missing(&COUNTED) {
-        None => Ok(members),
-        Some(missing) => warn(format!("{members}; no score: {missing}"), missing.remedy()),
+        None => scored(&members, score.score.map_or(0.0, Ratio::get), config.max_score),
+        Some(missing) => Err(Problem {
+            is_fatal: config.max_score.is_some(),
+            text: format!("{members}; no score: {missing}"),
+            remedy: missing.remedy().to_string(),
+        }),
     };
     let files = tick.report.errors.first().map(|error| {
         let finding = warn(
@@ -233,6 +237,18 @@ fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
         ("files", finding)
     });
     files.into_iter().chain([("scored", scored), ("cpu source", source)]).collect()
+}
+
+/// The score of this moment, which fails above `most` points.
+fn scored(members: &str, score: f64, most: Option<u8>) -> Finding {
+    let score = (score * 100.0).round();
+    match most {
+        Some(most) if score > f64::from(most) => fail(
+            format!("{members}, score {score}, above {most}"),
+            "find in `psi-agent top` what waits",
+        ),
+        _ => Ok(format!("{members}, score {score}")),
+    }
 }
 
 /// Checks the TLS certificate. An agent with a certificate that it cannot use does not start.
@@ -246,4 +262,18 @@ fn certificate(config: &CheckConfig) -> Option<Finding> {
             "provide certificate and key, or omit --tls-cert-file and --tls-private-key-file",
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_fails_above_the_limit_only() {
+        assert_eq!(scored("3 VMs", 0.451, None), Ok("3 VMs, score 45".into()));
+        assert_eq!(scored("3 VMs", 0.3, Some(30)), Ok("3 VMs, score 30".into()));
+        let finding = scored("3 VMs", 0.31, Some(30));
+        let text = finding.as_ref().unwrap_err().text.as_str();
+        assert_eq!((text, is_fatal(&finding)), ("3 VMs, score 31, above 30", true));
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser};
+use clap::{Args, Parser, value_parser};
 use clap_complete::Shell;
 use strum::VariantNames;
 
@@ -197,6 +197,10 @@ pub struct CheckConfig {
     pub source: SourceFlags,
     #[command(flatten)]
     pub publish: PublishFlag,
+    /// Score from 0 to 100 above which the check fails, for scripts
+    #[arg(long, value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
+          help_heading = "Score")]
+    pub max_score: Option<u8>,
     #[command(flatten)]
     log: LogConfig,
 }
