@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ColorChoice, ValueEnum};
-use psi_agent_plan::Limits;
+use psi_agent_plan::{Limits, Rules};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -179,11 +179,26 @@ pub struct LimitFlags {
     /// Most migrations of plans that begin within an hour
     #[arg(long, env = "PSI_AGENT_MOVES_PER_HOUR", value_name = "MIGRATIONS", default_value_t = 10)]
     pub moves_per_hour: usize,
+    /// Least CPUs' worth of waiting that a move ends on both nodes together
+    ///
+    /// A migration costs about a CPU on both nodes for a minute. Nodes with few CPUs want less.
+    #[arg(long, env = "PSI_AGENT_LEAST_GAIN", value_name = "CPUS", value_parser = parse_cpus,
+          default_value_t = Rules::default().least_gain)]
+    pub least_gain: f64,
+    /// Time after its start or a migration in which a VM does not move
+    #[arg(long, env = "PSI_AGENT_MIN_AGE", value_name = "DURATION", value_parser = parse_duration,
+          default_value = "6h")]
+    pub min_age: Duration,
 }
 
 impl LimitFlags {
     pub fn limits(&self) -> Limits {
         Limits { most_active: self.most_active, moves_per_hour: self.moves_per_hour }
+    }
+
+    pub fn rules(&self) -> Rules {
+        let rest = i64::try_from(self.min_age.as_secs()).unwrap_or(i64::MAX);
+        Rules { least_gain: self.least_gain, rest, ..Rules::default() }
     }
 }
 
@@ -228,9 +243,36 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "a duration must be longer than 0s".into())
 }
 
+/// Parses a number of CPUs, such as `0.5`.
+fn parse_cpus(text: &str) -> Result<f64, String> {
+    let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus > 0.0);
+    cpus.ok_or_else(|| "a number of CPUs is larger than 0, such as 0.5".into())
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Plan {
+        #[command(flatten)]
+        flags: LimitFlags,
+    }
+
+    #[test]
+    fn the_rules_of_a_plan_can_be_set() {
+        let parse = |typed: &[&str]| Plan::try_parse_from(["plan"].iter().chain(typed));
+        let rules = |typed: &[&str]| parse(typed).unwrap().flags.rules();
+        assert_eq!(rules(&[]), Rules::default());
+        let changed = rules(&["--least-gain=0.25", "--min-age=1h"]);
+        assert_eq!((changed.least_gain, changed.rest), (0.25, 3_600));
+        for typed in ["0", "-1", "NaN", "inf", "few"] {
+            let error = parse(&[&format!("--least-gain={typed}")]).unwrap_err().to_string();
+            assert!(error.contains("a number of CPUs is larger than 0, such as 0.5"), "{error}");
+        }
+    }
 
     #[test]
     fn durations_have_a_unit_and_are_explained_in_errors() {

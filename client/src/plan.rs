@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write, stdin};
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use psi_agent_plan::{Proposal, Rules, propose};
+use psi_agent_plan::{Proposal, propose};
 use read::read;
 
 use crate::cluster::ApiClient;
@@ -29,7 +29,7 @@ pub async fn plan(
         return planner::resume(api, prefix, &flags.lease.lease_namespace, out).await;
     }
     let cluster = read(api, prefix).await?;
-    let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
+    let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
         PlanOutput::Json => report::json(&proposal),

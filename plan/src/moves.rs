@@ -14,13 +14,21 @@ pub struct Rules {
     /// 30 min does not show that a node is no longer contended, or is by now. It is chosen: with 15, 20 and
     /// 25, 10, 6 and 5 % of the moves hurt in simulated clusters of 300 VMs (ten seeds), which lose as much work.
     pub least_difference: u8,
+    /// Seconds after its start or a migration in which a VM does not move.
+    pub rest: i64,
     /// Most moves in one plan.
     pub most_moves: usize,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { least_gain: 0.5, fullest_target: 0.85, least_difference: 20, most_moves: usize::MAX }
+        Self {
+            least_gain: 0.5,
+            fullest_target: 0.85,
+            least_difference: 20,
+            rest: 6 * 3_600,
+            most_moves: usize::MAX,
+        }
     }
 }
 

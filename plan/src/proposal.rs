@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed};
-use crate::vms;
+use crate::vms::{self, Rest};
 
 const HOUR: i64 = 3_600;
 
@@ -124,11 +124,12 @@ fn moves(
     }
     let allowed = allowed(cluster, limits, now)?;
     let free = Free::of(cluster);
+    let rest = Rest { seconds: rules.rest, now };
     let mut found: Vec<Found<'_>> = Vec::new();
     for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
         let Some(demand) = &source.demand else { continue };
         for candidate in &demand.candidates {
-            match find(cluster, nodes, at, demand, candidate, &free, now) {
+            match find(cluster, nodes, at, demand, candidate, &free, rest) {
                 Ok(one) => found.push(one),
                 Err(reason) => left_out.push(reason),
             }
@@ -199,7 +200,7 @@ fn find<'a>(
     published: &NodeDemand,
     candidate: &Candidate,
     free: &Free<'_>,
-    now: Timestamp,
+    rest: Rest,
 ) -> Result<Found<'a>, LeftOut> {
     let unknown = || LeftOut {
         name: format!("pod {}", candidate.uid),
@@ -212,7 +213,7 @@ fn find<'a>(
     let is_vm = |vm: &&Vm| pod.vm.as_deref() == Some(&vm.uid) && vm.node == source.name;
     let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
     let refused = |reason| LeftOut { name: name_of(vm), reason };
-    if let Some(reason) = vms::obstacle(cluster, vm, pod, now) {
+    if let Some(reason) = vms::obstacle(cluster, vm, pod, rest) {
         return Err(refused(reason));
     }
     let constraints = Constraints::of(cluster, vm, pod, source);

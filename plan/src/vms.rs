@@ -1,14 +1,19 @@
 //! Which VMs may move.
 
-use jiff::Timestamp;
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cluster::{Cluster, Pod, Vm, is_within};
 
-/// Seconds in which a VM does not move again.
-const REST: i64 = 6 * 3_600;
+/// How long VMs rest after their start and after a migration, and when that is asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Rest {
+    pub(crate) seconds: i64,
+    pub(crate) now: Timestamp,
+}
 
 /// Why a VM may not move, whatever the target.
-pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, now: Timestamp) -> Option<String> {
+pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, rest: Rest) -> Option<String> {
     let latest = vm.migration.as_ref();
     let is_active = latest.is_some_and(|latest| latest.ended.is_none())
         || cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm));
@@ -38,5 +43,9 @@ pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, now: Timestamp) ->
         None => (pod.created, "started"),
     };
     // Without a date, the pod may be new.
-    (since.is_none() || is_within(REST, since, now)).then(|| format!("it {what} within 6 h"))
+    (since.is_none() || is_within(rest.seconds, since, rest.now)).then(|| {
+        let spaced = SpanPrinter::new().spacing(Spacing::BetweenUnitsAndDesignators);
+        let rest = spaced.duration_to_string(&SignedDuration::from_secs(rest.seconds));
+        format!("it {what} within {rest}")
+    })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use psi_agent_plan::planner::State;
-use psi_agent_plan::{ProposedMove, Rules, propose};
+use psi_agent_plan::{ProposedMove, propose};
 use serde_json::{Value, json};
 use strum::{IntoStaticStr, VariantNames};
 
@@ -90,7 +90,7 @@ impl Planner {
         if let Some(stop) = &state.stopped {
             return Ok(Round::Stopped(stop.reason.clone()));
         }
-        let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
+        let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
         for one in &proposal.moves {
             let what = described(one);
             let done = if flags.apply {
