@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from panels import GREEN, POINTS, RATIO, RED, Query, graph, points, stat, table
+from panels import CPUS, GREEN, RATIO, RED, Query, graph, stat, table
 
 WHERE = 'cluster=~"$cluster"'
 RULES = "From the rules of daemonset/prometheus."
@@ -19,8 +19,8 @@ def row() -> dashboard.Row:
     ))
     made.with_panel(graph(
         "Moves: last day by verdict",
-        "Number of moves in the day before. Helped or hurt: the VM's CPU ready changed by at least 2 % "
-        f"of its vCPUs' time. {RULES}",
+        "Number of moves in the day before. Helped or hurt: what the VMs of both nodes wait changed by at "
+        f"least 0.5 CPUs. {RULES}",
         [Query(f"sum by (verdict) (psi_agent:vmi_moves:count1d{{{WHERE}}})", "{{verdict}}")],
         unit="suffix:moves", width=18, steps=180,
     ))
@@ -34,21 +34,21 @@ def row() -> dashboard.Row:
         "CPU ready before": "vmi_move:psi_agent_vmi_wait_ratio:before10m",
         "CPU ready after": "vmi_move:psi_agent_vmi_wait_ratio:after10m",
     }
-    scores = {
-        "score of the old node": "vmi_move:psi_agent_node_score_ratio:before10m",
-        "score of the new node": "vmi_move:psi_agent_node_score_ratio:after10m",
+    waiting = {
+        "waiting before": "vmi_move:psi_agent_vmi_wait_seconds:before10m",
+        "waiting after": "vmi_move:psi_agent_vmi_wait_seconds:after10m",
     }
     columns = {"arrived": (f"1000 * {newest}", "dateTimeAsIso")}
     columns |= {
         name: (f"{last(series)} {same} {newest}", RATIO) for name, series in ratios.items()
     }
     columns |= {
-        name: (f"{points(last(series))} {same} {newest}", POINTS) for name, series in scores.items()
+        name: (f"{last(series)} {same} {newest}", CPUS) for name, series in waiting.items()
     }
     made.with_panel(table(
         "Moves: the last 15",
         "Moves of the last day, newest first. CPU ready of the VM in its last ten minutes on the old "
-        f"node, and from 2 to 12 minutes after it arrived. Scores: 0 to 100. {RULES}",
+        f"node, and from 2 to 12 minutes after it arrived. Waiting: CPUs, of all VMs of both nodes. {RULES}",
         columns, width=24,
         names={"namespace": "namespace", "name": "VM", "from": "from", "to": "to"},
     ))

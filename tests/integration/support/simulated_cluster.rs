@@ -281,8 +281,8 @@ impl<W: Write> SimulatedCluster<W> {
                 ("vmi_move:arrival_timestamp_seconds", arrived),
                 ("vmi_move:psi_agent_vmi_wait_ratio:before10m", wait),
                 ("vmi_move:psi_agent_vmi_wait_ratio:after10m", wait / 9.0),
-                ("vmi_move:psi_agent_node_score_ratio:before10m", wait * 3.0),
-                ("vmi_move:psi_agent_node_score_ratio:after10m", wait / 4.0),
+                ("vmi_move:psi_agent_vmi_wait_seconds:before10m", wait * 3.0),
+                ("vmi_move:psi_agent_vmi_wait_seconds:after10m", wait / 4.0),
             ] {
                 self.series(series, &labels, judged..=judged, |_| value)?;
             }

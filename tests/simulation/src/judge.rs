@@ -1,5 +1,7 @@
 //! Whether moves helped, and what a run cost and lost.
 
+use crate::series::Minutes;
+
 /// A finished migration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Move {
@@ -54,34 +56,37 @@ impl Verdict {
     }
 }
 
-/// Minutes before the start and after the end that are compared, and the minutes after the end that are
-/// left out, as the rules `vmi_move:` of daemonset/prometheus have them. Rules see no start: their ten minutes
-/// end with the handover.
+/// Minutes before the end and after it that are compared, and the minutes after the end that are left out, as
+/// the rules `vmi_move:` of daemonset/prometheus have them.
 const COMPARED: usize = 10;
 const SETTLING: usize = 2;
-/// CPU wait changes by at least this share of the vCPUs' time, or the move is neutral.
+/// The waiting changes by at least this share of the VM's vCPUs' time, or the move is neutral.
 const CHANGED: f64 = 0.02;
+/// The same for the recording rules, in CPUs.
+const CHANGED_CPUS: f64 = 0.5;
 const DAY_S: u32 = 86_400;
 const LEAST_MOVES: usize = 5;
 const SOON_S: u32 = 6 * 3600;
 
-/// The verdict on a move by psi-agent's recording rules, which see the VM alone: once ten settled minutes
-/// have passed. `waits` is the VM's CPU wait by minute.
-pub fn verdict(one: &Move, waits: &[f32]) -> Option<Verdict> {
-    let start = (one.started_s / 60) as usize;
+/// The verdict on a move by psi-agent's recording rules, which compare what the VMs of both nodes waited
+/// before and after, whatever else changed: once ten settled minutes have passed.
+pub fn verdict(one: &Move, nodes: &[Minutes]) -> Option<Verdict> {
+    let end = (one.ended_s / 60) as usize;
     let from = one.ended_s.div_ceil(60) as usize + SETTLING;
-    let mean = |minutes: &[f32]| {
-        minutes.iter().copied().map(f64::from).sum::<f64>() / minutes.len().max(1) as f64
-    };
-    let after = mean(waits.get(from..from + COMPARED)?);
-    let before = mean(&waits[start.saturating_sub(COMPARED)..start]);
-    Some(Verdict::of(after - before))
+    let mean = |minutes: &[f64]| minutes.iter().sum::<f64>() / minutes.len().max(1) as f64;
+    let mut change = 0.0;
+    for node in [one.source, one.target] {
+        let waiting = &nodes.get(node)?.waiting;
+        change += mean(waiting.get(from..from + COMPARED)?);
+        change -= mean(&waiting[end.saturating_sub(COMPARED)..end]);
+    }
+    Some(Verdict::of(change * CHANGED / CHANGED_CPUS))
 }
 
 /// Whether the brake holds: most of the last day's moves that are judged, at least five, did not help.
-pub fn brake_holds(moves: &[Move], waits: &[Vec<f32>], now_s: u32) -> bool {
+pub fn brake_holds(moves: &[Move], nodes: &[Minutes], now_s: u32) -> bool {
     let recent = moves.iter().filter(|one| one.ended_s + DAY_S > now_s);
-    let verdicts: Vec<Verdict> = recent.filter_map(|one| verdict(one, &waits[one.vm])).collect();
+    let verdicts: Vec<Verdict> = recent.filter_map(|one| verdict(one, nodes)).collect();
     let helped = verdicts.iter().filter(|verdict| **verdict == Verdict::Helped).count();
     verdicts.len() >= LEAST_MOVES && helped * 2 < verdicts.len()
 }
@@ -171,27 +176,37 @@ mod tests {
         assert_eq!(effect(10, 3.0, 2.0), Some(Verdict::Hurt));
     }
 
+    fn nodes(waiting: [Vec<f64>; 2]) -> Vec<Minutes> {
+        let minutes = |waiting| {
+            let mut minutes = Minutes::default();
+            minutes.waiting = waiting;
+            minutes
+        };
+        waiting.map(minutes).into()
+    }
+
     #[test]
-    fn a_move_is_judged_by_ten_minutes_before_and_after() {
-        let mut waits = [vec![0.2_f32; 20], vec![0.9; 3], vec![0.1; 10]].concat();
+    fn a_move_is_judged_by_what_both_nodes_wait_ten_minutes_before_and_after() {
         let one = moved(0, 20 * 60, 20 * 60 + 30);
-        assert_eq!(verdict(&one, &waits), Some(Verdict::Helped));
-        waits[23..].fill(0.21);
-        assert_eq!(verdict(&one, &waits), Some(Verdict::Neutral));
-        waits[23..].fill(0.3);
-        assert_eq!(verdict(&one, &waits), Some(Verdict::Hurt));
-        waits.pop();
-        assert_eq!(verdict(&one, &waits), None);
+        let judged = |source, target| {
+            let waiting =
+                |before, after| [vec![before; 20], vec![9.0; 3], vec![after; 10]].concat();
+            verdict(&one, &nodes([waiting(4.0, source), waiting(1.0, target)]))
+        };
+        assert_eq!(judged(1.0, 3.0), Some(Verdict::Helped));
+        assert_eq!(judged(1.0, 4.3), Some(Verdict::Neutral));
+        assert_eq!(judged(3.0, 2.5), Some(Verdict::Hurt));
+        assert_eq!(verdict(&one, &nodes([vec![1.0; 32], vec![1.0; 32]])), None);
     }
 
     #[test]
     fn the_brake_needs_five_judged_moves_of_one_day() {
-        let waits = vec![vec![0.1_f32; 3000]];
+        let nodes = nodes([vec![1.0; 3000], vec![1.0; 3000]]);
         let moves: Vec<Move> =
             (0..5).map(|number| moved(0, 3600 * number, 3600 * number + 30)).collect();
-        assert!(brake_holds(&moves, &waits, 40_000));
-        assert!(!brake_holds(&moves[..4], &waits, 40_000));
-        assert!(!brake_holds(&moves, &waits, DAY_S + 30));
+        assert!(brake_holds(&moves, &nodes, 40_000));
+        assert!(!brake_holds(&moves[..4], &nodes, 40_000));
+        assert!(!brake_holds(&moves, &nodes, DAY_S + 30));
     }
 
     #[test]

@@ -44,22 +44,25 @@ pub fn load(cpu_utilization: f64, cpu_contention: f64, memory_utilization: f64) 
 /// A node's values by minute.
 #[derive(Debug, Clone, Default)]
 pub struct Minutes {
-    sum: (f64, f64, f64),
-    /// CPU utilization and pressure, by minute.
+    sum: (f64, f64, f64, f64),
+    /// CPU utilization and pressure, and the CPUs that all VMs wait for, by minute.
     pub utilization: Vec<f64>,
     pub pressure: Vec<f64>,
+    pub waiting: Vec<f64>,
 }
 
 impl Minutes {
-    pub fn add(&mut self, utilization: f64, pressure: f64) {
-        let (utilizations, pressures, count) = self.sum;
-        self.sum = (utilizations + utilization, pressures + pressure, count + 1.0);
+    pub fn add(&mut self, utilization: f64, pressure: f64, waiting: f64) {
+        let (utilizations, pressures, waitings, count) = self.sum;
+        self.sum =
+            (utilizations + utilization, pressures + pressure, waitings + waiting, count + 1.0);
     }
 
     pub fn end_minute(&mut self) {
-        let (utilization, pressure, count) = std::mem::take(&mut self.sum);
+        let (utilization, pressure, waiting, count) = std::mem::take(&mut self.sum);
         self.utilization.push(utilization / count);
         self.pressure.push(pressure / count);
+        self.waiting.push(waiting / count);
     }
 }
 
