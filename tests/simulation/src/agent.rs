@@ -162,6 +162,13 @@ impl Agent {
         1
     }
 
+    /// What the Node's label `headroom` weighs for VMs with the affinity of
+    /// `docs/consumers/snippets/headroom-affinity.yaml`.
+    pub fn preferred(&self) -> u8 {
+        let class = self.demand.as_ref().map_or(0, NodeDemand::headroom_class);
+        50 * (u8::from(class > 0) + u8::from(class > 3))
+    }
+
     /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote.
     pub fn mark(&mut self, now_s: u32, vms: &[Seen<'_>]) -> u16 {
         let (at_s, level) = (now_s + self.phase_s, self.plan.level());

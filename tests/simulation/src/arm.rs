@@ -31,6 +31,8 @@ pub enum Arm {
     Brake,
     /// The same, with a `minPodAge` of six hours.
     Rest,
+    /// The descheduler every 120 s without the brake, and VMs that prefer Nodes by the class of their headroom.
+    Headroom,
     /// psi-agent's planner, which chooses the VM and its target.
     Planner,
 }
@@ -105,6 +107,7 @@ impl Arm {
             Self::Candidate => "psi-agent, candidate",
             Self::Brake => "psi-agent, candidate, brake",
             Self::Rest => "psi-agent, candidate, brake, 6 h",
+            Self::Headroom => "psi-agent, candidate, headroom, 120 s, 6 h",
             Self::Planner => "psi-agent, planner",
         }
     }
@@ -116,7 +119,9 @@ impl Arm {
             Self::Usage => Signal::Usage,
             Self::NodePsi => Signal::NodePsi,
             Self::Openshift | Self::OpenshiftCooldown => Signal::IdealPoint,
-            Self::Score | Self::Candidate | Self::Brake | Self::Rest => Signal::Score,
+            Self::Score | Self::Candidate | Self::Brake | Self::Rest | Self::Headroom => {
+                Signal::Score
+            }
             Self::Load => Signal::Load,
             Self::Planner => Signal::Demand,
         }
@@ -126,6 +131,7 @@ impl Arm {
         match self {
             Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
             Self::Rest | Self::Planner => REST,
+            Self::Headroom => Policy { interval_s: 120, ..REST },
             _ => RECOMMENDED,
         }
     }
@@ -140,7 +146,7 @@ impl Arm {
     }
 
     pub fn names_a_vm(self) -> bool {
-        matches!(self, Self::Candidate | Self::Brake | Self::Rest)
+        matches!(self, Self::Candidate | Self::Brake | Self::Rest | Self::Headroom)
     }
 
     pub fn has_brake(self) -> bool {

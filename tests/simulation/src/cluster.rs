@@ -54,6 +54,8 @@ pub struct Node {
     pub requested: Allocation,
     /// Untolerated soft taints.
     pub soft_taints: u8,
+    /// The weights of preferences of all VMs that this Node meets.
+    pub preferred: u8,
     /// Whether demand or VMs changed since its CPUs were shared.
     pub is_changed: bool,
     /// CPUs in use by VMs and migrations, and what all of them wait for.
@@ -143,6 +145,7 @@ impl Cluster {
             capacity: self.capacity(),
             requested: state.requested,
             soft_taints: i64::from(state.soft_taints),
+            preferred: i64::from(state.preferred),
         });
         select(self.vms[vm].request(), candidates, random)
     }
@@ -308,7 +311,7 @@ impl Cluster {
         let (request, capacity) = (self.vms[vm].request(), self.capacity());
         let fits = |(node, state): (usize, &Node)| {
             let requested = state.requested;
-            let candidate = Candidate { node, capacity, requested, soft_taints: 0 };
+            let candidate = Candidate { node, capacity, requested, soft_taints: 0, preferred: 0 };
             (node != self.vms[vm].node && candidate.fits(request)).then_some(node)
         };
         self.nodes.iter().enumerate().filter_map(fits).collect()

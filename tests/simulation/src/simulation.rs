@@ -32,8 +32,7 @@ pub struct Simulation<'a> {
     minutes: Vec<Minutes>,
     rules: Vec<TenMinutes>,
     random: Random,
-    /// CPU wait and contention of each VM, by minute.
-    waits: Vec<Vec<f32>>,
+    /// Contention of each VM, by minute.
     contention: Vec<Vec<f32>>,
     sums: Vec<(f64, f64)>,
     outcome: Outcome,
@@ -87,7 +86,6 @@ impl<'a> Simulation<'a> {
             minutes: vec![Minutes::default(); nodes],
             rules: vec![TenMinutes::default(); nodes],
             random,
-            waits: vec![Vec::new(); trace.vms.len()],
             contention: vec![Vec::new(); trace.vms.len()],
             sums: vec![(0.0, 0.0); trace.vms.len()],
             outcome: Outcome::default(),
@@ -140,7 +138,7 @@ impl<'a> Simulation<'a> {
         for (number, node) in self.cluster.nodes.iter().enumerate() {
             let throttled = self.cluster.throttled(number);
             let pressure = some(cpus, node.ran, node.waited, throttled);
-            self.minutes[number].add(node.ran / cpus, pressure);
+            self.minutes[number].add(node.ran / cpus, pressure, node.waited);
         }
     }
 
@@ -162,6 +160,9 @@ impl<'a> Simulation<'a> {
                 Level::Medium => 1,
                 Level::High => 2,
             };
+            if self.arm == Arm::Headroom {
+                node.preferred = agent.preferred();
+            }
         }
     }
 
@@ -176,7 +177,6 @@ impl<'a> Simulation<'a> {
             if contention >= CONTENDED.0 && ready >= CONTENDED.1 {
                 self.outcome.contended_hours += 1.0 / 60.0;
             }
-            self.waits[number].push(ready as f32);
             self.contention[number].push(contention as f32);
         }
         self.minutes.iter_mut().for_each(Minutes::end_minute);
@@ -212,7 +212,7 @@ impl<'a> Simulation<'a> {
         }
         if self.arm.signal() == Signal::None
             || !now_s.is_multiple_of(self.policy.interval_s)
-            || self.arm.has_brake() && judge::brake_holds(&self.cluster.moves, &self.waits, now_s)
+            || self.arm.has_brake() && judge::brake_holds(&self.cluster.moves, &self.minutes, now_s)
         {
             return;
         }

@@ -1,6 +1,7 @@
 //! kube-scheduler 1.36 with its default profile, as far as it decides here: resource fit with
-//! LeastAllocated (weight 1), and TaintToleration for soft taints (weight 3). Arithmetic is in whole
-//! numbers, as in `noderesources/least_allocated.go` and `tainttoleration/taint_toleration.go`.
+//! LeastAllocated (weight 1), TaintToleration for soft taints (weight 3), and NodeAffinity for preferences
+//! (weight 2). Arithmetic is in whole numbers, as in `noderesources/least_allocated.go`,
+//! `tainttoleration/taint_toleration.go` and `nodeaffinity/node_affinity.go`.
 
 use crate::random::Random;
 
@@ -19,10 +20,13 @@ pub struct Candidate {
     pub requested: Allocation,
     /// `PreferNoSchedule` taints that the pod does not tolerate.
     pub soft_taints: i64,
+    /// The weights of the pod's preferences that the Node meets.
+    pub preferred: i64,
 }
 
 const HIGHEST: i64 = 100;
 const TAINT_WEIGHT: i64 = 3;
+const AFFINITY_WEIGHT: i64 = 2;
 
 impl Candidate {
     pub fn fits(&self, pod: Allocation) -> bool {
@@ -54,12 +58,17 @@ pub fn select(
 ) -> Option<usize> {
     let fitting: Vec<Candidate> = candidates.filter(|candidate| candidate.fits(pod)).collect();
     let most_taints = fitting.iter().map(|candidate| candidate.soft_taints).max()?;
+    let most_preferred = fitting.iter().map(|candidate| candidate.preferred).max()?;
     let score = |candidate: &Candidate| {
         let taints = match most_taints {
             0 => HIGHEST,
             most => HIGHEST - HIGHEST * candidate.soft_taints / most,
         };
-        candidate.least_allocated(pod) + TAINT_WEIGHT * taints
+        let affinity = match most_preferred {
+            0 => 0,
+            most => HIGHEST * candidate.preferred / most,
+        };
+        candidate.least_allocated(pod) + TAINT_WEIGHT * taints + AFFINITY_WEIGHT * affinity
     };
     let best = fitting.iter().map(score).max()?;
     let best: Vec<&Candidate> = fitting.iter().filter(|one| score(one) == best).collect();
@@ -74,7 +83,7 @@ mod tests {
 
     fn candidate(node: usize, cpu_milli: i64, memory_mib: i64, soft_taints: i64) -> Candidate {
         let requested = Allocation { cpu_milli, memory_mib };
-        Candidate { node, capacity: CAPACITY, requested, soft_taints }
+        Candidate { node, capacity: CAPACITY, requested, soft_taints, preferred: 0 }
     }
 
     fn selected(candidates: &[Candidate], pod: Allocation) -> Option<usize> {
@@ -104,6 +113,16 @@ mod tests {
         assert_eq!(selected(&[candidate(1, 0, 0, 2), candidate(2, 3900, 9900, 1)], pod), Some(2));
         // Taints on all Nodes in the same number change nothing.
         assert_eq!(selected(&[candidate(1, 0, 0, 1), candidate(2, 3900, 9900, 1)], pod), Some(1));
+    }
+
+    #[test]
+    fn a_preference_weighs_more_than_free_resources_and_less_than_a_taint() {
+        let pod = Allocation { cpu_milli: 100, memory_mib: 100 };
+        let prefers = |preferred, of| Candidate { preferred, ..of };
+        let full = prefers(100, candidate(0, 3900, 9900, 0));
+        assert_eq!(selected(&[full, prefers(50, candidate(1, 0, 0, 0))], pod), Some(0));
+        let tainted = prefers(100, candidate(2, 0, 0, 1));
+        assert_eq!(selected(&[tainted, candidate(1, 0, 0, 0)], pod), Some(1));
     }
 
     #[test]
