@@ -39,8 +39,8 @@ const NO_CGROUP2: &str = "boot with systemd.unified_cgroup_hierarchy=1; in a con
 const HIDEPID_REMEDY: &str = "mount /proc on the node without hidepid, or with \
     hidepid=invisible,gid=GROUP, and add that group to supplementalGroups of the agent's pod";
 
-const SELINUX_REMEDY: &str =
-    "run the agent with the type spc_t: components/selinux, or agent.seLinuxType of the chart";
+const SELINUX_REMEDY: &str = "run the agent with the type spc_t: components/selinux, or \
+    components/openshift with its SCC (chart: agent.seLinuxType, openshift.enabled)";
 
 #[derive(Debug)]
 pub struct Host {

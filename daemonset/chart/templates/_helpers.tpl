@@ -63,7 +63,7 @@ subjects:
   namespace: {{ .namespace }}
 {{- end -}}
 
-{{- /* dict as of metadata: an account of pods. */ -}}
+{{- /* dict as of metadata: an account of pods. Its token is mounted, since all of them use the API server. */ -}}
 {{- define "psi-agent.account" -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -98,7 +98,8 @@ metadata:
 {{- end -}}
 {{- end -}}
 
-{{- /* What all containers have. */ -}}
+{{- /* What all containers have. The pull policy is not Always, since the image of a version does not change. The image
+has a digest only in the chart of a release, since no registry publishes it. */ -}}
 {{- define "psi-agent.container" -}}
 image: {{ include "psi-agent.image" . }}
 {{- with .Values.image.pullPolicy }}

@@ -9,13 +9,24 @@ use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
 use crate::support::cluster::Cluster;
-use crate::support::helm::{IMAGE, helm, helm_output};
+use crate::support::helm::{IMAGE, REUSE, helm, helm_output, last_release};
 use crate::support::prometheus_operator::install_definitions;
 use crate::support::wait_for;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Another one than that of the manifests.
 const NAMESPACE: &str = "elsewhere";
+
+/// Values that add objects.
+const ALL: [&str; 7] = [
+    "agent.label=true",
+    "agent.markCandidate=true",
+    "bridge.enabled=true",
+    "planner.enabled=true",
+    "monitoring.enabled=true",
+    "dashboards.enabled=true",
+    "auth.enabled=true",
+];
 
 /// Values of the chart, and the components of daemonset/components that do the same.
 const EQUIVALENTS: [(&[&str], &[&str]); 12] = [
@@ -161,17 +172,17 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls_in_any_namespace() {
         let daemonset = cluster.get(&["daemonset", "psi-agent", "-n", namespace]);
         daemonset["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
     };
-    run("install", &["agent.label=false"], &["--create-namespace"]);
+    let own = "--log-level=debug";
+    let values = [IMAGE, &format!("agent.extraArgs={{{own}}}")];
+    last_release("install", namespace, &values, &[&client[..], &["--create-namespace"]].concat());
     wait_for("an agent's pod on the node", MINUTE, || {
         let list = ["pods", "-n", namespace, "-l", "app.kubernetes.io/name=psi-agent"];
         let pods = cluster.get(&list);
         pods["items"].as_array().filter(|pods| pods.len() == 1).map(drop)
     });
-    assert!(!arguments().contains("--label"));
-    let all =
-        ["agent.label=true", "bridge.enabled=true", "monitoring.enabled=true", "auth.enabled=true"];
-    run("upgrade", &all, &[]);
-    assert!(arguments().contains("--label"));
+    assert!(arguments().contains(own) && !arguments().contains("--label"));
+    run("upgrade", &ALL, &[REUSE]);
+    assert!(arguments().contains(own) && arguments().contains("--label"));
     for monitor in ["psi-agent", "psi-agent-bridge"] {
         cluster.get(&["podmonitor", monitor, "-n", namespace]);
     }
@@ -185,9 +196,12 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls_in_any_namespace() {
         run_test(&cluster);
         test.join().unwrap();
     });
-    // To the first revision.
+    // To the last release, and to this chart again.
     run("rollback", &[], &["1"]);
-    assert!(!arguments().contains("--label"));
+    assert!(arguments().contains(own) && !arguments().contains("--label"));
+    assert_eq!(cluster.kubectl(&["get", "podmonitors", "-A", "-o", "name"], ""), "");
+    run("rollback", &[], &["2"]);
+    assert!(arguments().contains("--label"));
     // What an agent leaves on its Node, besides the score.
     for (verb, key) in [
         ("label", "psi-agent.io/pressure=high"),
@@ -211,7 +225,8 @@ fn check_that_nothing_is_left(cluster: &Cluster) {
     assert!(!node.to_string().contains("psi-agent"), "{node}");
     let kinds = "clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies,\
                  validatingadmissionpolicybindings,serviceaccounts,daemonsets,cronjobs,jobs,\
-                 deployments,services,networkpolicies,secrets,podmonitors,prometheusrules";
+                 deployments,services,networkpolicies,secrets,configmaps,leases,podmonitors,\
+                 prometheusrules";
     wait_for("nothing is left", MINUTE, || {
         let left = cluster.kubectl(&["get", kinds, "-A", "-o", "name"], "");
         let left: Vec<&str> = left.lines().filter(|name| name.contains("psi-agent")).collect();

@@ -1,24 +1,19 @@
-//! An upgrade from the version before, and the way back, by kubectl and by Helm.
+//! An upgrade from the last release, and the way back, by kubectl and by Helm.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::cluster::{Cluster, with_components};
-use crate::support::helm::{IMAGE, helm_output, program};
+use crate::support::helm::{IMAGE, REUSE, helm_output, last_release};
 use crate::support::wait_for;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const BEFORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/upgrade/0.1.0");
-const IMAGE_BEFORE: &str = "psi-agent:0.1.0";
+const VALUES_BEFORE: [&str; 3] =
+    ["image.repository=psi-agent", "agent.label=true", "bridge.enabled=true"];
+const IMAGE_BEFORE: &str = "psi-agent:0.2.0";
 const NAMESPACE: [&str; 2] = ["-n", "psi-agent"];
-
-fn manifests_before() -> String {
-    fs::read_to_string(format!("{BEFORE}/templates/rendered.yaml")).unwrap()
-}
 
 /// Kind and name of each object.
 fn names(yaml: &str) -> BTreeSet<String> {
@@ -55,12 +50,13 @@ fn image_now() -> String {
 }
 
 #[test]
-#[ignore = "needs etcd and a control plane (tests/kubernetes/build)"]
-fn kubectl_upgrades_from_the_version_before_and_back_without_leftovers() {
+#[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
+fn kubectl_upgrades_from_the_last_release_and_back_without_leftovers() {
     let cluster = start("upgrade-kubectl");
     cluster.kubectl(&["create", "namespace", "psi-agent"], "");
-    let (before, now) =
-        (manifests_before(), cluster.render(&with_components(&["bridge", "label"]).to_string()));
+    // The chart and kustomize make the same objects.
+    let before = last_release("template", "psi-agent", &VALUES_BEFORE, &[]);
+    let now = cluster.render(&with_components(&["bridge", "label"]).to_string());
     // What `kubectl apply` would leave behind, since it removes nothing.
     let (old, new) = (names(&before), names(&now));
     assert_eq!(old.difference(&new).collect::<Vec<_>>(), Vec::<&String>::new());
@@ -77,18 +73,16 @@ fn kubectl_upgrades_from_the_version_before_and_back_without_leftovers() {
 
 #[test]
 #[ignore = "needs etcd, a control plane and what tests/helm/build makes"]
-fn helm_upgrades_from_the_version_before_and_back() {
+fn helm_upgrades_from_the_last_release_and_back() {
     let cluster = start("upgrade-helm");
     let kubeconfig = cluster.admin_kubeconfig();
     let client = ["--kubeconfig", kubeconfig.to_str().unwrap()];
-    let install =
-        ["install", "psi-agent", BEFORE, "--create-namespace", "--namespace", "psi-agent"];
-    let installed = Command::new(program()).args(install).args(client).output().unwrap();
-    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    let install = [&client[..], &["--create-namespace"]].concat();
+    last_release("install", "psi-agent", &VALUES_BEFORE, &install);
     expect_agent(&cluster, IMAGE_BEFORE);
-    let values = [IMAGE, "agent.label=true", "bridge.enabled=true"];
-    helm_output("upgrade", "psi-agent", &values, &client);
+    helm_output("upgrade", "psi-agent", &[IMAGE], &[&client[..], &[REUSE]].concat());
     expect_agent(&cluster, &image_now());
+    cluster.get(&["deployment", "psi-agent-bridge", "-n", "psi-agent"]);
     helm_output("rollback", "psi-agent", &[], &[&client[..], &["1"]].concat());
     expect_agent(&cluster, IMAGE_BEFORE);
     helm_output("uninstall", "psi-agent", &[], &client);

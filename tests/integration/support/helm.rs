@@ -8,6 +8,10 @@ use super::project::path;
 
 /// The value without which the chart renders nothing: the image's name in daemonset/base/image.
 pub(crate) const IMAGE: &str = "image.repository=psi-agent.invalid/set-your-registry";
+/// What tests/upgrade/pack makes of the repository's history.
+const LAST_RELEASE: &str = "tests/upgrade/0.2.0/chart.tgz";
+/// How docs/install.md and CHANGELOG.md upgrade.
+pub(crate) const REUSE: &str = "--reset-then-reuse-values";
 
 pub(crate) fn program() -> PathBuf {
     built("helm", include_str!("../../helm/go.mod"), "helm.sh/helm/v3").join("helm")
@@ -16,13 +20,17 @@ pub(crate) fn program() -> PathBuf {
 /// Runs `helm VERB psi-agent CHART` in a namespace, with these values. `lint` has no release's name,
 /// `uninstall`, `rollback` and `test` no chart.
 pub(crate) fn helm(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> Output {
+    helm_with("daemonset/chart", verb, namespace, values, more)
+}
+
+fn helm_with(chart: &str, verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.arg(verb);
     if verb != "lint" {
         command.arg("psi-agent");
     }
     if !["uninstall", "rollback", "test"].contains(&verb) {
-        command.arg(path("daemonset/chart"));
+        command.arg(path(chart));
     }
     command.args(["--namespace", namespace]).args(more);
     for value in values {
@@ -35,7 +43,15 @@ pub(crate) fn helm(verb: &str, namespace: &str, values: &[&str], more: &[&str]) 
 
 /// The output of a command that succeeds.
 pub(crate) fn helm_output(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> String {
-    let output = helm(verb, namespace, values, more);
+    success(verb, helm(verb, namespace, values, more))
+}
+
+/// The same with the chart of the last release.
+pub(crate) fn last_release(verb: &str, namespace: &str, values: &[&str], more: &[&str]) -> String {
+    success(verb, helm_with(LAST_RELEASE, verb, namespace, values, more))
+}
+
+fn success(verb: &str, output: Output) -> String {
     assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::scene::{CONSOLE, Scene, VMS, name, wait_until};
 use crate::support::cluster::REAL_NODE;
+use crate::support::console::shown_by;
 use crate::support::dashboard_queries::{PanelQuery, queries};
-use crate::support::install_document::commands;
+use crate::support::packed_release::CHART;
 use crate::support::prometheus::Prometheus;
 
 /// Titles of panels that need a program or an event that this test does not have.
@@ -22,10 +23,14 @@ const NOT_OF_THESE_VMS: [&str; 3] =
     ["container_spec_cpu_quota{", "container_spec_memory_limit_bytes{", "container_fs_"];
 
 pub(super) fn the_chart_installs_what_kustomize_did(scene: &Scene) {
-    let install = commands("Install from a release");
-    let install = install.iter().find(|command| command.starts_with("helm install")).unwrap();
-    let command = install.replace("registry.example/psi-agent", "localhost/psi-agent");
-    assert_ne!(install, &command);
+    let shown = shown_by("docs/install.md");
+    let [create, label, install, _] = &shown[..] else { panic!("{shown:?}") };
+    for before in [create, label] {
+        before.check(&scene.run_as_admin(&before.command));
+    }
+    let command = install.command.replace("daemonset/chart", CHART);
+    let command = command.replace("REGISTRY/psi-agent", "localhost/psi-agent");
+    assert!(command.contains(CHART) && command.contains("localhost/"), "{command}");
     scene.run_as_admin(&format!("{command} --set agent.label=true"));
     wait_until("the score stands on the Node", || scene.own_key("annotations", "observed-at"));
     let image = &scene.agent()["spec"]["containers"][0]["image"];
