@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ColorChoice, ValueEnum};
 use psi_agent_plan::Limits;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -90,8 +91,9 @@ pub enum NodesOutput {
     Name,
 }
 
-/// A column of `nodes`, in the order of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// A column of `nodes`, in the order of the table; the header is its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum NodesColumn {
     Name,
     Level,

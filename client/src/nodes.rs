@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc::unbounded_channel;
 
-use self::table::{HEADER, NARROW, Row, line, sort, table};
+use self::table::{Row, columns, line, sort, table};
 use crate::cluster::{ApiClient, NodeKeys, NodeMetadata, WatchEvent};
 use crate::contract::{Freshness, NodePressure, Prefix};
 use crate::flags::{NodesFlags, NodesOutput};
@@ -31,11 +31,12 @@ pub async fn nodes(
     let nodes = list(api, prefix, flags).await?;
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(&node.metadata)).collect();
     sort(&mut rows, flags.sort_by);
+    let is_wide = flags.output == Some(NodesOutput::Wide);
+    let (columns, width) = (columns(is_wide), width.filter(|_| !is_wide));
     let text = match flags.output {
         Some(NodesOutput::Name) => rows.iter().map(Row::line_of_name).collect(),
         Some(NodesOutput::Json) => format!("{:#}\n", json!({ "items": rows })),
-        Some(NodesOutput::Wide) => table(&rows, HEADER.len(), None),
-        None => table(&rows, NARROW, width),
+        Some(NodesOutput::Wide) | None => table(&rows, columns, width),
     };
     print(text, out).context("cannot write the nodes")?;
     if !flags.watch {
@@ -67,8 +68,7 @@ pub async fn nodes(
             let text = match flags.output {
                 Some(NodesOutput::Name) => rows.get(at).map(Row::line_of_name),
                 Some(NodesOutput::Json) => rows.get(at).map(|row| format!("{:#}\n", json!(row))),
-                Some(NodesOutput::Wide) => line(&rows, at, HEADER.len(), None),
-                None => line(&rows, at, NARROW, width),
+                Some(NodesOutput::Wide) | None => line(&rows, at, columns, width),
             };
             match out.write_all(text.unwrap_or_default().as_bytes()).and_then(|()| out.flush()) {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),

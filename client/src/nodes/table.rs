@@ -1,36 +1,19 @@
 //! The rows of `nodes`, and the table that shows them.
 
+use std::iter;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use strum::VariantArray as _;
 
 use crate::cluster::NodeMetadata;
 use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
 use crate::flags::NodesColumn;
 use crate::output::aligned;
 
-/// All columns, in the order of [`NodesColumn`].
-pub(super) const HEADER: [&str; 12] = [
-    "NAME",
-    "LEVEL",
-    "SCORE",
-    "HEADROOM",
-    "CANDIDATE",
-    "AGE",
-    "CPU",
-    "MEMORY",
-    "IO",
-    "DEMAND",
-    "WAITING",
-    "BASIS",
-];
-
 /// Number of columns without `-o wide`.
-pub(super) const NARROW: usize = 6;
-
-/// Index of the column that a terminal without space for it omits: it has a UID.
-const CANDIDATE: usize = 4;
+const NARROW: usize = 6;
 
 const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
     `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
@@ -113,31 +96,28 @@ impl Row {
         format!("node/{}\n", self.name)
     }
 
-    /// The text of each column.
-    fn cells(&self) -> [String; HEADER.len()] {
-        let text = |value: Option<String>| value.unwrap_or("-".into());
-        let age = match self.age.map(short) {
-            Some(age) if self.is_fresh => Some(age),
-            Some(age) => Some(format!("{age} (stale)")),
-            None if self.score.is_some() => Some("in the future".into()),
-            None => (!self.errors.is_empty()).then(|| "unreadable".into()),
-        };
-        let whole = |value: Option<u8>| text(value.map(|value| value.to_string()));
-        let cpus = |value: Option<f64>| text(value.map(|value| format!("{value:.2}")));
-        [
-            self.name.clone(),
-            text(self.level.map(|level| level.word().to_owned())),
-            whole(self.score),
-            text(self.headroom.map(|cpus| cpus.to_string())),
-            text(self.candidates.first().cloned()),
-            text(age),
-            whole(self.cpu),
-            whole(self.memory),
-            whole(self.io),
-            cpus(self.demand),
-            cpus(self.waiting),
-            text(self.basis.clone()),
-        ]
+    /// The text of a column; `None` if it is unknown.
+    fn cell(&self, column: NodesColumn) -> Option<String> {
+        match column {
+            NodesColumn::Name => Some(self.name.clone()),
+            NodesColumn::Level => self.level.map(|level| level.word().to_owned()),
+            NodesColumn::Candidate => self.candidates.first().cloned(),
+            NodesColumn::Age => match self.age.map(short) {
+                Some(age) if self.is_fresh => Some(age),
+                Some(age) => Some(format!("{age} (stale)")),
+                None if self.score.is_some() => Some("in the future".into()),
+                None => (!self.errors.is_empty()).then(|| "unreadable".into()),
+            },
+            NodesColumn::Basis => self.basis.clone(),
+            NodesColumn::Demand | NodesColumn::Waiting => {
+                self.number(column).map(|cpus| format!("{cpus:.2}"))
+            }
+            NodesColumn::Score
+            | NodesColumn::Headroom
+            | NodesColumn::Cpu
+            | NodesColumn::Memory
+            | NodesColumn::Io => self.number(column).map(|whole| whole.to_string()),
+        }
     }
 
     /// The value of a column for sorting; `None` for texts, and for unknown values.
@@ -169,10 +149,7 @@ fn level_of(score: u8) -> Level {
 
 /// By a column: numbers from the largest, then texts, then names.
 pub(super) fn sort(rows: &mut [Row], column: NodesColumn) {
-    let key = |row: &Row| {
-        let text = row.cells().get(column as usize).cloned().filter(|text| text != "-");
-        (row.number(column).unwrap_or(f64::NEG_INFINITY), text)
-    };
+    let key = |row: &Row| (row.number(column).unwrap_or(f64::NEG_INFINITY), row.cell(column));
     rows.sort_by(|a, b| {
         let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
         let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
@@ -193,32 +170,43 @@ pub(super) fn update(rows: &mut Vec<Row>, new: Row) -> Option<usize> {
     changed.then_some(at)
 }
 
+/// The columns of the table.
+pub(super) fn columns(is_wide: bool) -> &'static [NodesColumn] {
+    let all = NodesColumn::VARIANTS;
+    if is_wide { all } else { all.get(..NARROW).unwrap_or(all) }
+}
+
 /// The line of a row in a table of all.
 pub(super) fn line(
     rows: &[Row],
     at: usize,
-    columns: usize,
+    columns: &[NodesColumn],
     width: Option<usize>,
 ) -> Option<String> {
     let lines = lines(rows, columns, width);
     lines.lines().nth(at + 1).map(|line| format!("{line}\n"))
 }
 
-/// The header and a line for each row, of the first columns.
-fn lines(rows: &[Row], columns: usize, width: Option<usize>) -> String {
-    let header = [HEADER.map(str::to_owned)];
-    let cells: Vec<_> = header.into_iter().chain(rows.iter().map(Row::cells)).collect();
-    let mut shown: Vec<usize> = (0..columns).collect();
-    let text = aligned(&cells, &shown);
-    if width.is_none_or(|width| text.lines().all(|line| line.chars().count() <= width)) {
+/// The header and a line for each row. A terminal without space for the candidate, which is a UID, omits
+/// it.
+fn lines(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
+    let cells = |row: &Row| {
+        let cells = columns.iter().map(|column| row.cell(*column).unwrap_or("-".into()));
+        cells.collect::<Vec<String>>()
+    };
+    let header = columns.iter().map(|&column| <&str>::from(column).to_owned()).collect();
+    let table: Vec<_> = iter::once(header).chain(rows.iter().map(cells)).collect();
+    let text = aligned(&table);
+    let fits = |width| text.lines().all(|line| line.chars().count() <= width);
+    if width.is_none_or(fits) || !columns.contains(&NodesColumn::Candidate) {
         return text;
     }
-    shown.retain(|column| *column != CANDIDATE);
-    aligned(&cells, &shown)
+    let others = columns.iter().filter(|column| **column != NodesColumn::Candidate);
+    lines(rows, &others.copied().collect::<Vec<_>>(), None)
 }
 
 /// The lines, with errors below.
-pub(super) fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
+pub(super) fn table(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
     let mut text = lines(rows, columns, width);
     let mut below: Vec<&str> =
         rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
@@ -275,10 +263,10 @@ mod tests {
         ]
     }
 
-    fn shown(columns: usize, width: Option<usize>) -> Vec<String> {
+    fn shown(is_wide: bool, width: Option<usize>) -> Vec<String> {
         let mut rows = rows();
         sort(&mut rows, NodesColumn::Score);
-        table(&rows, columns, width).lines().map(str::to_owned).collect()
+        table(&rows, columns(is_wide), width).lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -293,14 +281,14 @@ mod tests {
             "worker-3: not a date",
             "worker-3: not a number",
         ];
-        assert_eq!(shown(NARROW, None), whole);
-        assert_eq!(shown(NARROW, Some(62)), whole);
+        assert_eq!(shown(false, None), whole);
+        assert_eq!(shown(false, Some(62)), whole);
         let narrow = "worker-1   high     35      0          10m (stale)";
-        assert_eq!(shown(NARROW, Some(61))[1], narrow);
-        assert_eq!(shown(NARROW, Some(1))[1], narrow);
+        assert_eq!(shown(false, Some(61))[1], narrow);
+        assert_eq!(shown(false, Some(1))[1], narrow);
         let wide = "worker-1   high     35      0          3f0c        10m (stale)   35    -        -    5.50     \
                     1.00      psi/1";
-        assert_eq!(shown(HEADER.len(), None)[1], wide);
+        assert_eq!(shown(true, None)[1], wide);
     }
 
     #[test]
@@ -324,8 +312,8 @@ mod tests {
         let names = NodesColumn::value_variants()
             .iter()
             .map(|one| one.to_possible_value().unwrap().get_name().to_uppercase());
-        assert_eq!(names.collect::<Vec<_>>(), HEADER);
-        assert_eq!(HEADER[CANDIDATE], "CANDIDATE");
+        let header = shown(true, None).remove(0);
+        assert_eq!(names.collect::<Vec<_>>(), header.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
@@ -343,8 +331,12 @@ mod tests {
 
     #[test]
     fn a_list_without_scores_has_the_next_step_below() {
-        assert!(table(&rows()[1..2], NARROW, None).ends_with(&format!("\n\n{NO_SCORES}\n")));
-        assert!(table(&[], NARROW, None).ends_with("\n\nNo Node matches: see --selector.\n"));
+        assert!(
+            table(&rows()[1..2], columns(false), None).ends_with(&format!("\n\n{NO_SCORES}\n"))
+        );
+        assert!(
+            table(&[], columns(false), None).ends_with("\n\nNo Node matches: see --selector.\n")
+        );
     }
 
     #[test]

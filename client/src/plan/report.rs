@@ -16,9 +16,9 @@ const HEADER: [&str; 7] =
 
 pub(super) fn table(proposal: &Proposal) -> String {
     let load = |load: &Load| format!("{:.1} -> {:.1} / {}", load.before, load.after, load.cpus);
-    let mut rows = vec![HEADER.map(str::to_owned)];
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
     rows.extend(proposal.moves.iter().map(|one| {
-        [
+        vec![
             format!("{}/{}", one.namespace, one.name),
             one.source.clone(),
             one.target.clone(),
@@ -30,7 +30,7 @@ pub(super) fn table(proposal: &Proposal) -> String {
     }));
     let mut text = match &proposal.none_because {
         Some(reason) => format!("No moves: {reason}\n"),
-        None => aligned(&rows, &[0, 1, 2, 3, 4, 5, 6]),
+        None => aligned(&rows),
     };
     for (title, left_out) in [("VMs that stay", &proposal.vms), ("Nodes", &proposal.nodes)] {
         if !left_out.is_empty() {
