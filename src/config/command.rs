@@ -61,18 +61,14 @@ pub enum Command {
     /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
     /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM to move
     /// first. DEMAND, WAITING: CPUs, averaged over 30 min.
+    #[command(next_help_heading = "Nodes")]
     Nodes {
         #[command(flatten)]
         api: ApiFlags,
         #[command(flatten)]
         flags: NodesFlags,
         /// Exit code 1 unless at least one node has a score and no score is stale
-        #[arg(
-            long,
-            env = "PSI_AGENT_REQUIRE_FRESH",
-            conflicts_with = "watch",
-            help_heading = "Nodes"
-        )]
+        #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
         require_fresh: bool,
         #[command(flatten)]
         log: LogConfig,
@@ -205,6 +201,7 @@ pub struct CheckConfig {
 #[command(mut_arg("listen_address", |address| {
     address.help("Address of the HTTP server").default_value("127.0.0.1:9943")
 }))]
+#[command(next_help_heading = "Nodes")]
 pub struct BridgeConfig {
     #[command(flatten)]
     pub server: ServerFlags,
@@ -217,14 +214,13 @@ pub struct BridgeConfig {
         long,
         env = "PSI_AGENT_NODE_SELECTOR",
         value_name = "SELECTOR",
-        default_value = "kubevirt.io/schedulable=true",
-        help_heading = "Nodes"
+        default_value = "kubevirt.io/schedulable=true"
     )]
     pub node_selector: String,
 
     /// Window over which each node's score is averaged, 10s to 1h
     // A shorter one follows every burst; with a longer one, a node's score stays high for hours.
-    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m", help_heading = "Nodes",
+    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m",
           value_parser = duration_within([10, 3_600], "a window is 10s to 1h long"))]
     pub window: Duration,
 
