@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 use psi_agent_plan::{Proposal, Rules, propose};
 use read::read;
+use serde_json::json;
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -32,7 +33,7 @@ pub async fn plan(
     let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
-        PlanOutput::Json => report::json(&proposal),
+        PlanOutput::Json => format!("{:#}\n", json!(proposal)),
         PlanOutput::Yaml => report::manifests(&proposal, prefix, now),
     };
     print(text, out).context("cannot write the plan")?;

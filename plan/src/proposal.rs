@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::{Candidate, NodeDemand};
 use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
@@ -23,7 +24,7 @@ pub struct Limits {
 }
 
 /// The demand of a node, with its CPUs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Load {
     /// CPUs that its VMs and all else would use without waiting, before the move.
     pub before: f64,
@@ -34,32 +35,36 @@ pub struct Load {
 }
 
 /// A move to make.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ProposedMove {
     /// Namespace of the VM.
     pub namespace: String,
     /// Name of the VM.
+    #[serde(rename = "vm")]
     pub name: String,
     /// UID of the VM.
+    #[serde(skip)]
     pub uid: String,
     /// The Node that it leaves.
     pub source: String,
     /// The Node that it enters.
     pub target: String,
     /// The target's value of the label [`HOSTNAME`].
+    #[serde(skip)]
     pub hostname: String,
     /// CPUs that the VM would use without waiting.
     pub demand: f64,
     /// CPUs' worth of waiting that end, on both nodes together.
     pub gain: f64,
     /// Demand of the source.
-    pub source_load: Load,
+    pub source_demand: Load,
     /// Demand of the target.
-    pub target_load: Load,
+    pub target_demand: Load,
 }
 
 /// A VM or a Node without a move.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Name of the Node, or namespace and name of the VM.
     pub name: String,
@@ -68,7 +73,7 @@ pub struct LeftOut {
 }
 
 /// A plan, with explanations.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Proposal {
     /// The moves, the largest gain first.
     pub moves: Vec<ProposedMove>,
@@ -77,6 +82,7 @@ pub struct Proposal {
     /// Nodes that are no source or no target.
     pub nodes: Vec<LeftOut>,
     /// Why there are no moves.
+    #[serde(rename = "noMovesBecause")]
     pub none_because: Option<String>,
 }
 
@@ -296,8 +302,8 @@ fn proposed(
         hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),
         demand: movable.demand,
         gain: one.gain,
-        source_load: load(one.source, -movable.demand)?,
-        target_load: load(one.target, movable.demand)?,
+        source_demand: load(one.source, -movable.demand)?,
+        target_demand: load(one.target, movable.demand)?,
     })
 }
 

@@ -24,8 +24,8 @@ pub(super) fn table(proposal: &Proposal) -> String {
             one.target.clone(),
             format!("{:.1}", one.gain),
             format!("{:.1}", one.demand),
-            load(&one.source_load),
-            load(&one.target_load),
+            load(&one.source_demand),
+            load(&one.target_demand),
         ]
     }));
     let mut text = match &proposal.none_because {
@@ -41,28 +41,6 @@ pub(super) fn table(proposal: &Proposal) -> String {
         }
     }
     text
-}
-
-pub(super) fn json(proposal: &Proposal) -> String {
-    let load = |load: &Load| json!({"before": load.before, "after": load.after, "cpus": load.cpus});
-    let one = |one: &ProposedMove| {
-        json!({
-            "namespace": one.namespace, "vm": one.name, "source": one.source, "target": one.target,
-            "gain": one.gain, "demand": one.demand,
-            "sourceDemand": load(&one.source_load), "targetDemand": load(&one.target_load),
-        })
-    };
-    let left_out = |all: &[LeftOut]| {
-        let reasons = all.iter().map(|one| json!({"name": one.name, "reason": one.reason}));
-        reasons.collect::<Vec<Value>>()
-    };
-    let plan = json!({
-        "moves": proposal.moves.iter().map(one).collect::<Vec<_>>(),
-        "noMovesBecause": proposal.none_because,
-        "vms": left_out(&proposal.vms),
-        "nodes": left_out(&proposal.nodes),
-    });
-    format!("{plan:#}\n")
 }
 
 /// The migration of a move.
