@@ -4,12 +4,11 @@
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
-use std::pin::pin;
 
 use anyhow::Context;
+use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::mpsc::unbounded_channel;
 
 use self::table::{Row, columns, line, sort, table};
 use crate::cluster::{ApiClient, NodeKeys, NodeMetadata, WatchEvent};
@@ -42,15 +41,8 @@ pub async fn nodes(
     if !flags.watch {
         return Ok(());
     }
-    let (sender, mut events) = unbounded_channel();
-    let selector = flags.selector.as_deref().unwrap_or_default();
-    let mut send = |event| drop(sender.send(event));
-    let mut watching = pin!(api.watch_nodes(prefix, selector, &mut send));
-    loop {
-        let event = tokio::select! {
-            event = events.recv() => event.context("the watch ended")?,
-            error = &mut watching => return Err(error),
-        };
+    let mut events = api.watch_nodes(prefix, flags.selector.as_deref().unwrap_or_default());
+    while let Some(event) = events.try_next().await? {
         let changed = match event {
             WatchEvent::Listed(nodes) => nodes,
             WatchEvent::Changed(node) => vec![node],
@@ -76,6 +68,7 @@ pub async fn nodes(
             }
         }
     }
+    Ok(())
 }
 
 async fn list(
