@@ -1,6 +1,6 @@
 //! Which Nodes a VM may leave, and which it may enter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
@@ -35,11 +35,7 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     let nodes: Vec<&ClusterNode> =
         cluster.nodes.iter().filter(|node| node.labels.contains_key(SCHEDULABLE)).collect();
     let values: Vec<_> = nodes.iter().map(|node| value(node, &cluster.prefix, now)).collect();
-    let mut bases: BTreeMap<Basis, usize> = BTreeMap::new();
-    for (pressure, _) in values.iter().flatten() {
-        *bases.entry(pressure.basis).or_default() += 1;
-    }
-    let most = bases.into_iter().max_by_key(|(_, count)| *count).map(|(basis, _)| basis);
+    let most = Basis::most_common(values.iter().flatten().map(|(pressure, _)| pressure.basis));
     let migrating = migrating(cluster, now);
     let assessed = nodes.into_iter().zip(values).map(|(node, value)| {
         let value = value.and_then(|(pressure, demand)| {
