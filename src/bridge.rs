@@ -58,13 +58,7 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
         apply(event, &table, &metrics);
         ready(Ok(()))
     };
-    tokio::select! {
-        () = server.serve(service, stop) => {
-            tracing::info!("Stopped");
-            Ok(())
-        }
-        ended = events.try_for_each(apply) => ended,
-    }
+    server.serve_beside(service, stop, events.try_for_each(apply)).await
 }
 
 fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics: &BridgeMetrics) {

@@ -18,7 +18,7 @@ use crate::config::DemoConfig;
 use crate::export::http::page;
 use crate::sampler::TICK_INTERVAL;
 use crate::serve::authorization::{METRICS, PAGE, Peer, SNAPSHOT};
-use crate::serve::body::{Body, method_not_allowed, text, whole};
+use crate::serve::body::{Body, EXPOSITION, method_not_allowed, text, whole};
 use crate::serve::connections::{Server, Service, stop_signal};
 
 /// What `tests/lab/record-demo` packs: five minutes of a node with three VMs and a batch job.
@@ -125,10 +125,9 @@ impl Service for Demo {
         let answer = || self.recording.at(self.start, clock::now().at);
         let response = match request.uri().path() {
             PAGE => Some(page()),
-            METRICS => answer().map(|answer| {
-                let format = "text/plain; version=0.0.4; charset=utf-8";
-                whole(StatusCode::OK, format, answer.metrics.into())
-            }),
+            METRICS => {
+                answer().map(|answer| whole(StatusCode::OK, EXPOSITION, answer.metrics.into()))
+            }
             SNAPSHOT => answer().and_then(|answer| {
                 let json = serde_json::to_vec(&answer.snapshot).ok()?;
                 Some(whole(StatusCode::OK, "application/json", json.into()))
