@@ -8,9 +8,7 @@ use clap::{Args, Parser};
 use clap_complete::Shell;
 use strum::VariantNames;
 
-use super::flags::{
-    Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags,
-};
+use super::flags::{Auth, ListenAddress, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags};
 use super::source::{ExportFlags, SourceFlags};
 use super::values::duration_within;
 use crate::client::flags::{
@@ -70,8 +68,6 @@ pub enum Command {
         /// Exit code 1 unless at least one node has a score and no score is stale
         #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
         require_fresh: bool,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Remove stale published scores from Nodes
     Reap {
@@ -79,8 +75,6 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: ReapFlags,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Propose moves of VMs from contended nodes to nodes with headroom
     ///
@@ -92,8 +86,6 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: PlanFlags,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Plan again and again, and create the migrations of the plans with --apply
     ///
@@ -147,8 +139,6 @@ pub struct RunConfig {
     pub score: ScoreFlags,
     #[command(flatten)]
     pub publishing: PublishingFlags,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -159,8 +149,6 @@ pub struct OnceConfig {
     pub export: ExportFlags,
     #[command(flatten)]
     pub score: ScoreFlags,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -173,16 +161,12 @@ pub struct TopConfig {
     pub score: ScoreFlags,
     #[command(flatten)]
     pub color: ColorFlag,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
 pub struct DemoConfig {
     #[command(flatten)]
     pub listen: ListenAddress,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -193,8 +177,6 @@ pub struct CheckConfig {
     pub source: SourceFlags,
     #[command(flatten)]
     pub publish: PublishFlag,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -226,9 +208,6 @@ pub struct BridgeConfig {
 
     #[command(flatten)]
     pub stale: StaleAfter,
-
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -244,28 +223,6 @@ pub struct PlannerConfig {
 
     #[command(flatten)]
     pub flags: PlannerFlags,
-
-    #[command(flatten)]
-    log: LogConfig,
-}
-
-impl Command {
-    /// `None` for commands that do not log.
-    pub fn log(&self) -> Option<LogConfig> {
-        match self {
-            Command::Run(config) => Some(config.log),
-            Command::Once(config) => Some(config.log),
-            Command::Top(config) => Some(config.log),
-            Command::Demo(config) => Some(config.log),
-            Command::Check(config) => Some(config.log),
-            Command::Nodes { log, .. } | Command::Reap { log, .. } | Command::Plan { log, .. } => {
-                Some(*log)
-            }
-            Command::Planner(config) => Some(config.log),
-            Command::Bridge(config) => Some(config.log),
-            Command::Completions { .. } | Command::Man { .. } => None,
-        }
-    }
 }
 
 impl RunConfig {
