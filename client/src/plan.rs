@@ -2,7 +2,6 @@
 
 mod objects;
 pub mod planner;
-mod read;
 mod report;
 
 use std::io::{IsTerminal, Write, stdin};
@@ -10,7 +9,6 @@ use std::io::{IsTerminal, Write, stdin};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use psi_agent_plan::{Proposal, Rules, propose};
-use read::read;
 use serde_json::json;
 
 use crate::cluster::ApiClient;
@@ -29,7 +27,7 @@ pub async fn plan(
     if flags.resume {
         return planner::resume(api, prefix, &flags.lease.lease_namespace, out).await;
     }
-    let cluster = read(api, prefix).await?;
+    let cluster = objects::read(api, prefix).await?;
     let proposal = propose(&cluster, &Rules::default(), &flags.limits.limits(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
