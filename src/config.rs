@@ -18,7 +18,6 @@ mod rules;
 mod source;
 #[cfg(test)]
 mod tests;
-mod values;
 
 /// Commands that do not log.
 const WITHOUT_LOG: [&str; 2] = ["completions", "man"];

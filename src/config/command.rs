@@ -8,9 +8,10 @@ use clap::{Args, Parser};
 use clap_complete::Shell;
 use strum::VariantNames;
 
-use super::flags::{Auth, ListenAddress, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags};
+use super::flags::{
+    Auth, ListenAddress, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags, duration_within,
+};
 use super::source::{ExportFlags, SourceFlags};
-use super::values::duration_within;
 use crate::client::flags::{
     ApiFlags, ColorFlag, NodesFlags, PlanFlags, PlannerFlags, ReapFlags, StaleAfter,
 };
