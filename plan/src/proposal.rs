@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
-use crate::nodes::{self, Assessed};
+use crate::nodes::{self, Assessed, Value};
 use crate::vms;
 
 const HOUR: i64 = 3_600;
@@ -120,7 +120,7 @@ fn moves(
     now: Timestamp,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<ProposedMove>, String> {
-    let without = nodes.iter().filter(|one| one.demand.is_none()).count();
+    let without = nodes.iter().filter(|one| one.value.is_none()).count();
     if nodes.is_empty() {
         return Err("no Node can run VMs of KubeVirt".into());
     }
@@ -132,7 +132,7 @@ fn moves(
     let free = Free::of(cluster);
     let mut found: Vec<Found<'_>> = Vec::new();
     for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
-        let Some(demand) = &source.demand else { continue };
+        let Some(Value { demand, .. }) = &source.value else { continue };
         for candidate in &demand.candidates {
             match find(cluster, nodes, at, demand, candidate, &free, now) {
                 Ok(one) => found.push(one),
@@ -255,11 +255,11 @@ fn find<'a>(
 
 fn node(one: &Assessed<'_>) -> Node {
     let is_source = one.left_out.is_none();
-    let demand = one.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others);
+    let value = one.value.as_ref();
     Node {
         cpus: one.node.cpus,
-        demand,
-        contention: one.contention,
+        demand: value.map_or(0.0, |value| value.demand.vms + value.demand.others),
+        contention: value.map_or(0, |value| value.contention),
         is_source,
         is_target: is_source && one.not_target.is_none(),
     }
