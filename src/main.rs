@@ -6,13 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap_mangen::Man;
 use psi_agent::client::cluster::block_on;
-use psi_agent::client::output::print;
+use psi_agent::client::output::{WRONG_USAGE, print};
 use psi_agent::client::{nodes, plan, reap};
 use psi_agent::config::Command;
 use psi_agent::{agent, bridge, check, clock, demo, log, once, planner, top};
-
-/// EX_USAGE of sysexits.h.
-const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let (command, log) = match Command::parse(std::env::args_os()) {

@@ -2,6 +2,9 @@
 
 use std::io::{ErrorKind, Result, Write};
 
+/// The exit code of an invalid command line: EX_USAGE of sysexits.h.
+pub const WRONG_USAGE: u8 = 64;
+
 /// Columns as wide as their longest cell, as kubectl prints them. The first row is the header.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
