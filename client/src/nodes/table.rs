@@ -8,7 +8,9 @@ use serde::{Serialize, Serializer};
 use strum::VariantArray as _;
 
 use crate::cluster::NodeMetadata;
-use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
+use crate::contract::{
+    ContractError, Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds,
+};
 use crate::flags::NodesColumn;
 use crate::output::aligned;
 
@@ -54,23 +56,11 @@ impl Row {
         now: Timestamp,
         stale_after: Duration,
     ) -> Self {
-        let level = Level::from_labels(prefix, labels);
+        let mut row = Self { name: name.clone(), ..Self::default() };
+        let mut to_line = |error: ContractError| row.errors.push(format!("{name}: {error}"));
         let pressure = NodePressure::from_annotations(prefix, annotations);
-        let demand = NodeDemand::from_annotations(prefix, annotations);
-        Self::of(name, level, pressure, demand, now, stale_after)
-    }
-
-    fn of<E: std::fmt::Display>(
-        name: &str,
-        level: Option<Level>,
-        pressure: Result<Option<NodePressure>, E>,
-        demand: Result<Option<NodeDemand>, E>,
-        now: Timestamp,
-        stale_after: Duration,
-    ) -> Self {
-        let mut row = Self { name: name.to_owned(), ..Self::default() };
-        let mut to_line = |error: E| row.errors.push(format!("{name}: {error}"));
         let pressure = pressure.map_err(&mut to_line).ok().flatten();
+        let demand = NodeDemand::from_annotations(prefix, annotations);
         let demand = demand.map_err(to_line).ok().flatten();
         let Some(pressure) = pressure else { return row };
         (row.is_fresh, row.age) = match pressure.freshness(now, stale_after) {
@@ -78,6 +68,7 @@ impl Row {
             Freshness::Stale { age } => (false, Some(age)),
             Freshness::Future => (false, None),
         };
+        let level = Level::from_labels(prefix, labels);
         row.level = level.or_else(|| Some(level_of(pressure.score)));
         row.score = Some(pressure.score);
         (row.cpu, row.memory, row.io) = (pressure.cpu, pressure.memory, pressure.io);
@@ -240,26 +231,40 @@ mod tests {
     use super::*;
     use crate::contract::STALE_AFTER;
 
-    fn rows() -> Vec<Row> {
-        let annotations = [
-            ("psi-agent.io/score", "35"),
-            ("psi-agent.io/cpu", "35"),
-            ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
-            ("psi-agent.io/basis", "psi/1"),
-            ("psi-agent.io/headroom", "0"),
-            ("psi-agent.io/demand", "vms=5.00,others=0.50"),
-            ("psi-agent.io/waiting", "1.00"),
-            ("psi-agent.io/candidates", "uid=3f0c,demand=1.00,relief=0.50"),
-        ];
-        let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
-        let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
+    const SCORED: [(&str, &str); 4] = [
+        ("score", "35"),
+        ("cpu", "35"),
+        ("observed-at", "2025-01-01T00:00:00Z"),
+        ("basis", "psi/1"),
+    ];
+    const DEMAND: [(&str, &str); 4] = [
+        ("headroom", "0"),
+        ("demand", "vms=5.00,others=0.50"),
+        ("waiting", "1.00"),
+        ("candidates", "uid=3f0c,demand=1.00,relief=0.50"),
+    ];
+    const MALFORMED: [&str; 2] = [
+        "worker-3: annotation psi-agent.io/score is \"x\", expected an integer from 0 to 100",
+        "worker-3: annotation psi-agent.io/demand is missing, but others are present",
+    ];
+
+    /// The row of a Node with these annotations and this label.
+    fn row(name: &str, annotations: &[(&str, &str)], level: Option<&str>) -> Row {
+        let own = |(name, value): (&str, &str)| (format!("psi-agent.io/{name}"), value.to_owned());
+        let annotations = annotations.iter().copied().map(own).collect();
+        let labels = level.map(|level| own(("pressure", level))).into_iter().collect();
+        let name = name.to_owned();
+        let node = NodeMetadata { name, annotations, labels, resource_version: None };
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
-        let calm = pressure.clone().map(|it| it.map(|it| NodePressure { score: 5, ..it }));
+        Row::new(&Prefix::default(), &node, now, STALE_AFTER)
+    }
+
+    fn rows() -> Vec<Row> {
         vec![
-            Row::of("worker-3", None, Err("not a date"), Err("not a number"), now, STALE_AFTER),
-            Row::of("worker-2", None, Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
-            Row::of("worker-4", Some(Level::Medium), calm, Ok(None), now, STALE_AFTER),
-            Row::of("worker-1", None, pressure, demand, now, STALE_AFTER),
+            row("worker-3", &[("score", "x"), ("headroom", "0")], None),
+            row("worker-2", &[], None),
+            row("worker-4", &[&SCORED[..], &[("score", "5")]].concat(), Some("medium")),
+            row("worker-1", &[SCORED, DEMAND].concat(), None),
         ]
     }
 
@@ -278,8 +283,8 @@ mod tests {
             "worker-2   -        -       -          -           -",
             "worker-3   -        -       -          -           unreadable",
             "",
-            "worker-3: not a date",
-            "worker-3: not a number",
+            MALFORMED[0],
+            MALFORMED[1],
         ];
         assert_eq!(shown(false, None), whole);
         assert_eq!(shown(false, Some(62)), whole);
@@ -326,7 +331,7 @@ mod tests {
         assert_eq!(json["candidates"], json!(["3f0c"]));
         assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
         assert_eq!(json["isFresh"], false);
-        assert_eq!(json!(rows()[0])["errors"][0], "worker-3: not a date");
+        assert_eq!(json!(rows()[0])["errors"], json!(MALFORMED));
     }
 
     #[test]
