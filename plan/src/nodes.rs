@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
 
-use crate::cluster::{Cluster, ClusterNode, HOSTNAME, SCHEDULABLE, is_within};
+use crate::cluster::{Cluster, ClusterNode, HOSTNAME, HOUR, SCHEDULABLE, is_within};
 
 /// Seconds without moves after a migration: the averages then describe the new distribution.
 const REST: i64 = 600;
@@ -15,7 +15,6 @@ const MEDIUM: u8 = 10;
 
 /// Most VMs that enter a Node in an hour. A false value of one agent attracts no more.
 const MOST_ARRIVALS: usize = 2;
-const HOUR: i64 = 3_600;
 
 /// A Node that can run VMs.
 pub(crate) struct Assessed<'a> {

@@ -6,13 +6,11 @@ use crate::contract::{Candidate, NodeDemand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOSTNAME, HOUR, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed, Value};
 use crate::vms;
-
-const HOUR: i64 = 3_600;
 
 /// How many moves there are at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
