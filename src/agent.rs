@@ -36,15 +36,7 @@ async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
         () = &mut stop => return Ok(()),
         started = start(config) => started?,
     };
-    tokio::select! {
-        // Polled in order, so that "Listening" is logged before the start message.
-        biased;
-        () = server.serve(service, stop) => {
-            tracing::info!("Stopped");
-            Ok(())
-        }
-        ended = ticks.follow() => ended,
-    }
+    server.serve_beside(service, stop, ticks.follow()).await
 }
 
 /// Starts all parts of the agent: the server, what it serves, and the ticks. Does not wait for the

@@ -9,10 +9,12 @@ pub mod service;
 pub mod table;
 pub mod window;
 
+use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context;
+use futures_util::TryStreamExt;
 use tokio::sync::watch;
 
 use crate::client::cluster::{NodeMetadata, WatchEvent, block_on};
@@ -51,15 +53,12 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let rules = AccessRules { tls: certificate.is_some(), ..AccessRules::default() };
     let service = BridgeService::new(tables, rules, Arc::clone(&metrics));
     let service = Arc::new(service);
-    let mut on_event = |event| apply(event, &table, &metrics);
-    let watching = api.watch_nodes(prefix, node_selector, &mut on_event);
-    tokio::select! {
-        () = server.serve(service, stop) => {
-            tracing::info!("Stopped");
-            Ok(())
-        }
-        error = watching => Err(error),
-    }
+    let events = api.watch_nodes(prefix, node_selector);
+    let apply = |event| {
+        apply(event, &table, &metrics);
+        ready(Ok(()))
+    };
+    server.serve_beside(service, stop, events.try_for_each(apply)).await
 }
 
 fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics: &BridgeMetrics) {

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{Args, CommandFactory, FromArgMatches};
 
 pub use command::{
     BridgeConfig, CheckConfig, Command, DemoConfig, OnceConfig, PlannerConfig, RunConfig, TopConfig,
@@ -18,12 +18,24 @@ mod rules;
 mod source;
 #[cfg(test)]
 mod tests;
-mod values;
+
+/// Commands that do not log.
+const WITHOUT_LOG: [&str; 2] = ["completions", "man"];
 
 impl Command {
+    /// The program with all commands and their flags.
+    pub fn program() -> clap::Command {
+        Self::command().mut_subcommands(|command| {
+            let logs = !WITHOUT_LOG.contains(&command.get_name());
+            if logs { LogConfig::augment_args(command) } else { command }
+        })
+    }
+
     /// Parses and checks the arguments, the first of which is the program's name. Without a command,
-    /// they are those of `run`.
-    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+    /// they are those of `run`. The log is `None` for commands that do not log.
+    pub fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<(Self, Option<LogConfig>), clap::Error> {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let own = ["-h", "--help", "-V", "--version"];
         let first = arguments.get(1).and_then(|first| first.to_str());
@@ -32,13 +44,16 @@ impl Command {
         }
         // The short help has no environment variables, so that most flags have a single line.
         let is_short = arguments.iter().any(|argument| argument == "-h");
-        let program = Self::command()
+        let program = Self::program()
             .mut_subcommands(|command| command.mut_args(|argument| argument.hide_env(is_short)));
-        let command = Self::from_arg_matches(&program.try_get_matches_from(arguments)?)?;
+        let matches = program.try_get_matches_from(arguments)?;
+        let command = Self::from_arg_matches(&matches)?;
+        let flags = matches.subcommand().filter(|(name, _)| !WITHOUT_LOG.contains(name));
+        let log = flags.map(|(_, flags)| LogConfig::from_arg_matches(flags)).transpose()?;
         // Every pod has this variable; Kubernetes' client libraries rely on it too.
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let checked = rules::check(&command, in_cluster);
         checked.map_err(|error| clap::Error::raw(ErrorKind::ArgumentConflict, error))?;
-        Ok(command)
+        Ok((command, log))
     }
 }

@@ -18,7 +18,7 @@ use crate::config::DemoConfig;
 use crate::export::http::page;
 use crate::sampler::TICK_INTERVAL;
 use crate::serve::authorization::{METRICS, PAGE, Peer, SNAPSHOT};
-use crate::serve::body::{Body, method_not_allowed, text, whole};
+use crate::serve::body::{Body, EXPOSITION, method_not_allowed, text, whole};
 use crate::serve::connections::{Server, Service, stop_signal};
 
 /// What `tests/lab/record-demo` packs: five minutes of a node with three VMs and a batch job.
@@ -85,16 +85,13 @@ impl Recording {
         let later = read_at.saturating_sub(snapshot.observed_at_ms);
         let name = snapshot.node_name.as_deref().unwrap_or("node");
         snapshot.node_name = Some(format!("{name} (recorded)"));
-        let agent = snapshot.agent.as_mut().map(|agent| {
-            (
-                agent.ticked_at_ms.as_mut(),
-                agent.publish.last.as_mut().map(|last| &mut last.observed_at_ms),
-            )
-        });
-        let (ticked, published) = agent.unwrap_or_default();
-        let times =
-            [Some(&mut snapshot.observed_at_ms), snapshot.scored_at_ms.as_mut(), ticked, published];
-        times.into_iter().flatten().for_each(|time| *time += later);
+        let mut times = vec![&mut snapshot.observed_at_ms];
+        times.extend(&mut snapshot.scored_at_ms);
+        if let Some(agent) = &mut snapshot.agent {
+            times.extend(&mut agent.ticked_at_ms);
+            times.extend(agent.publish.last.as_mut().map(|last| &mut last.observed_at_ms));
+        }
+        times.into_iter().for_each(|time| *time += later);
         let metrics = metrics.lines().map(|line| later_start(line, later));
         let head = "# Recorded: these are not the metrics of this host.\n".to_owned();
         Some(Answer { metrics: head + &metrics.collect::<String>(), snapshot })
@@ -125,10 +122,9 @@ impl Service for Demo {
         let answer = || self.recording.at(self.start, clock::now().at);
         let response = match request.uri().path() {
             PAGE => Some(page()),
-            METRICS => answer().map(|answer| {
-                let format = "text/plain; version=0.0.4; charset=utf-8";
-                whole(StatusCode::OK, format, answer.metrics.into())
-            }),
+            METRICS => {
+                answer().map(|answer| whole(StatusCode::OK, EXPOSITION, answer.metrics.into()))
+            }
             SNAPSHOT => answer().and_then(|answer| {
                 let json = serde_json::to_vec(&answer.snapshot).ok()?;
                 Some(whole(StatusCode::OK, "application/json", json.into()))

@@ -4,20 +4,16 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
 use clap_mangen::Man;
 use psi_agent::client::cluster::block_on;
-use psi_agent::client::output::print;
+use psi_agent::client::output::{WRONG_USAGE, print};
 use psi_agent::client::{nodes, plan, reap};
 use psi_agent::config::Command;
 use psi_agent::{agent, bridge, check, clock, demo, log, once, planner, top};
 
-/// EX_USAGE of sysexits.h.
-const WRONG_USAGE: u8 = 64;
-
 fn main() -> ExitCode {
-    let command = match Command::parse(std::env::args_os()) {
-        Ok(command) => command,
+    let (command, log) = match Command::parse(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(error) if error.use_stderr() => {
             let _ = writeln!(stderr(), "psi-agent: {}", one_line(&error));
             return WRONG_USAGE.into();
@@ -30,7 +26,7 @@ fn main() -> ExitCode {
     };
     // Log lines on the same terminal would overwrite the table of `top`.
     let is_shown = !matches!(command, Command::Top(_)) || !stderr().is_terminal();
-    let log = command.log().filter(|_| is_shown).map(log::start);
+    let log = log.filter(|_| is_shown).map(log::start);
     let outcome = execute(&command);
     // Writes the queued log lines, so that the error comes last.
     drop(log);
@@ -47,7 +43,7 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
-        Command::Nodes { api, flags, require_fresh, .. } => block_on(async {
+        Command::Nodes { api, flags, require_fresh } => block_on(async {
             let (now, width) = (|| clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             nodes::nodes(&client, prefix, flags, now, width, out).await?;
@@ -56,11 +52,11 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
             }
             anyhow::Ok(())
         })?,
-        Command::Reap { api, flags, .. } => block_on(async {
+        Command::Reap { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             reap::reap(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
-        Command::Plan { api, flags, .. } => block_on(async {
+        Command::Plan { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
             plan::plan(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
@@ -69,16 +65,16 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Demo(config) => demo::demo(config)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Command::command(), "psi-agent", &mut script);
+            clap_complete::generate(*shell, &mut Command::program(), "psi-agent", &mut script);
             print(script, out).context("cannot write the completions")?;
         }
         Command::Man { dir: None } => {
             let mut page = Vec::new();
-            let rendered = Man::new(Command::command()).render(&mut page);
+            let rendered = Man::new(Command::program()).render(&mut page);
             let written = rendered.and_then(|()| print(page, out));
             written.context("cannot write the manual to stdout")?;
         }
-        Command::Man { dir: Some(dir) } => clap_mangen::generate_to(Command::command(), dir)
+        Command::Man { dir: Some(dir) } => clap_mangen::generate_to(Command::program(), dir)
             .with_context(|| format!("cannot write the manual to {}", dir.display()))?,
     }
     Ok(ExitCode::SUCCESS)

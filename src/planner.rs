@@ -15,7 +15,7 @@ use crate::clock;
 use crate::config::PlannerConfig;
 use crate::own_metrics::planner::PlannerMetrics;
 use crate::serve::authorization::{LIVEZ, METRICS, Peer, READYZ};
-use crate::serve::body::{Body, text, whole};
+use crate::serve::body::{Body, EXPOSITION, text, whole};
 use crate::serve::connections::{Server, Service, stop_signal};
 
 /// Runs until SIGTERM or SIGINT.
@@ -35,17 +35,11 @@ async fn run_until_stopped(config: &PlannerConfig) -> anyhow::Result<()> {
     let server = Server::listen(listen.listen_address, None, None).await?;
     tracing::info!(apply = flags.apply, interval = ?flags.interval, "Planning; serving {}", server.url);
     let metrics = Arc::new(PlannerMetrics::default());
-    tokio::select! {
-        () = server.serve(Arc::clone(&metrics), stop) => {
-            tracing::info!("Stopped");
-            Ok(())
-        }
-        () = plan_on(&planner, &metrics) => Ok(()),
-    }
+    server.serve_beside(Arc::clone(&metrics), stop, plan_on(&planner, &metrics)).await
 }
 
 /// Never returns.
-async fn plan_on(planner: &Planner, metrics: &PlannerMetrics) {
+async fn plan_on(planner: &Planner, metrics: &PlannerMetrics) -> anyhow::Result<()> {
     let mut rounds = interval(planner.flags.interval);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -60,10 +54,7 @@ async fn plan_on(planner: &Planner, metrics: &PlannerMetrics) {
 impl Service for PlannerMetrics {
     async fn respond(&self, request: Request<Incoming>, _peer: Peer) -> Response<Body> {
         match request.uri().path() {
-            METRICS => {
-                let format = "text/plain; version=0.0.4; charset=utf-8";
-                whole(StatusCode::OK, format, self.render().into())
-            }
+            METRICS => whole(StatusCode::OK, EXPOSITION, self.render().into()),
             LIVEZ | READYZ => text(StatusCode::OK, "ok\n"),
             _ => text(StatusCode::NOT_FOUND, "Not found. Try /metrics.\n"),
         }

@@ -1,7 +1,6 @@
 //! Joins a sample with the rates and the score of the latest tick for `/snapshot.json`.
 
 mod cgroup;
-mod shares;
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -14,8 +13,7 @@ use crate::sample::{ScrapeRates, ScrapeSample};
 use crate::sampler::WARM_UP;
 use crate::score::{Absence, PerResource, Resource};
 use crate::waiting::Ratio;
-use cgroup::{cgroup, scored};
-use shares::{pressure, share};
+use cgroup::{cgroup, pressure, scored, share};
 
 /// Properties that do not change while the agent runs.
 #[derive(Debug, Clone)]

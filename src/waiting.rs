@@ -26,7 +26,6 @@ mod memory;
 pub mod node;
 pub(crate) mod reader;
 pub mod readings;
-mod reclaim;
 mod run_delay;
 pub mod series;
 mod wait;

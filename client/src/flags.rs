@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ColorChoice, ValueEnum};
 use psi_agent_plan::{Limits, Rules};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -19,9 +20,10 @@ pub struct PrefixFlag {
 
 /// Flags of the agent's commands that use the API server.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cluster")]
 pub struct ApiFlags {
     /// Kubeconfig for access to the API server from outside a pod
-    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
+    #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     pub prefix: PrefixFlag,
@@ -35,48 +37,39 @@ impl ApiFlags {
 
 /// How `top` is shown.
 #[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Terminal")]
 pub struct ColorFlag {
     /// Colours by level. auto: in a terminal, unless NO_COLOR is set
-    #[arg(
-        long,
-        env = "PSI_AGENT_COLOR",
-        value_name = "WHEN",
-        default_value = "auto",
-        help_heading = "Terminal"
-    )]
+    #[arg(long, env = "PSI_AGENT_COLOR", value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Nodes")]
 pub struct StaleAfter {
     /// Age from which a score is stale: twice the agents' --heartbeat-interval
     #[arg(long, env = "PSI_AGENT_STALE_AFTER", value_name = "DURATION",
-          value_parser = parse_duration, default_value = "10m", help_heading = "Nodes")]
+          value_parser = parse_duration, default_value = "10m")]
     pub stale_after: Duration,
 }
 
 /// Which Nodes `nodes` lists, and how.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Nodes")]
 pub struct NodesFlags {
     #[command(flatten)]
     pub stale: StaleAfter,
     /// Form of the list [default: a table]
-    #[arg(short, long, value_enum, help_heading = "Nodes")]
+    #[arg(short, long, value_enum)]
     pub output: Option<NodesOutput>,
     /// Column to sort by, the largest number first
-    #[arg(
-        long,
-        value_enum,
-        value_name = "COLUMN",
-        default_value = "score",
-        help_heading = "Nodes"
-    )]
+    #[arg(long, value_enum, value_name = "COLUMN", default_value = "score")]
     pub sort_by: NodesColumn,
     /// After the list, each node that changes
-    #[arg(short, long, help_heading = "Nodes")]
+    #[arg(short, long)]
     pub watch: bool,
     /// Label selector of Nodes, in kubectl's syntax
-    #[arg(short = 'l', long, help_heading = "Nodes")]
+    #[arg(short = 'l', long)]
     pub selector: Option<String>,
 }
 
@@ -90,8 +83,9 @@ pub enum NodesOutput {
     Name,
 }
 
-/// A column of `nodes`, in the order of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// A column of `nodes`, in the order of the table; the header is its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum NodesColumn {
     Name,
     Level,
@@ -109,46 +103,46 @@ pub enum NodesColumn {
 
 /// What `reap` removes.
 #[derive(Debug, Clone, Default, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true))]
+#[command(next_help_heading = "Nodes", group = clap::ArgGroup::new("what").required(true))]
 pub struct ReapFlags {
     /// Age from which a score is stale, such as 15m
-    #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration,
-          help_heading = "Nodes")]
+    #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Option<Duration>,
     /// All keys with the prefix, to uninstall
-    #[arg(long, group = "what", help_heading = "Nodes")]
+    #[arg(long, group = "what")]
     pub all: bool,
     /// Removal of values even if more than half of the nodes are stale, which suggests an outage
-    #[arg(long, conflicts_with = "all", help_heading = "Nodes")]
+    #[arg(long, conflicts_with = "all")]
     pub force: bool,
     /// Removal of the label PREFIX/migrate-first as well, from pods on these nodes
     ///
     /// For agents with --mark-candidate. It needs the right to list and patch pods.
-    #[arg(long, help_heading = "Nodes")]
+    #[arg(long)]
     pub candidates: bool,
     /// Namespace whose agents must end first, for up to a minute
     ///
     /// It needs the right to list pods there.
-    #[arg(long, requires = "all", value_name = "NAMESPACE", help_heading = "Nodes")]
+    #[arg(long, requires = "all", value_name = "NAMESPACE")]
     pub wait_for_agents: Option<String>,
 }
 
 /// What `plan` prints and does.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Plan")]
 pub struct PlanFlags {
     /// Form of the plan
-    #[arg(short, long, value_enum, default_value_t = PlanOutput::Table, help_heading = "Plan")]
+    #[arg(short, long, value_enum, default_value_t = PlanOutput::Table)]
     pub output: PlanOutput,
     /// Creation of the plan's migrations, after a question
-    #[arg(long, help_heading = "Plan")]
+    #[arg(long)]
     pub apply: bool,
     /// Creation of the migrations without a question
-    #[arg(long, requires = "apply", help_heading = "Plan")]
+    #[arg(long, requires = "apply")]
     pub yes: bool,
     /// Start of a planner that has stopped after failures
     ///
     /// It needs the right to get and update the planner's Lease.
-    #[arg(long, conflicts_with_all = ["output", "apply"], help_heading = "Plan")]
+    #[arg(long, conflicts_with_all = ["output", "apply"])]
     pub resume: bool,
     #[command(flatten)]
     pub lease: LeaseFlag,

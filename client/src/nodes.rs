@@ -4,14 +4,13 @@
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
-use std::pin::pin;
 
 use anyhow::Context;
+use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::mpsc::unbounded_channel;
 
-use self::table::{HEADER, NARROW, Row, line, sort, table};
+use self::table::{Row, columns, line, sort, table};
 use crate::cluster::{ApiClient, NodeKeys, NodeMetadata, WatchEvent};
 use crate::contract::{Freshness, NodePressure, Prefix};
 use crate::flags::{NodesFlags, NodesOutput};
@@ -31,25 +30,19 @@ pub async fn nodes(
     let nodes = list(api, prefix, flags).await?;
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(&node.metadata)).collect();
     sort(&mut rows, flags.sort_by);
+    let is_wide = flags.output == Some(NodesOutput::Wide);
+    let (columns, width) = (columns(is_wide), width.filter(|_| !is_wide));
     let text = match flags.output {
         Some(NodesOutput::Name) => rows.iter().map(Row::line_of_name).collect(),
         Some(NodesOutput::Json) => format!("{:#}\n", json!({ "items": rows })),
-        Some(NodesOutput::Wide) => table(&rows, HEADER.len(), None),
-        None => table(&rows, NARROW, width),
+        Some(NodesOutput::Wide) | None => table(&rows, columns, width),
     };
     print(text, out).context("cannot write the nodes")?;
     if !flags.watch {
         return Ok(());
     }
-    let (sender, mut events) = unbounded_channel();
-    let selector = flags.selector.as_deref().unwrap_or_default();
-    let mut send = |event| drop(sender.send(event));
-    let mut watching = pin!(api.watch_nodes(prefix, selector, &mut send));
-    loop {
-        let event = tokio::select! {
-            event = events.recv() => event.context("the watch ended")?,
-            error = &mut watching => return Err(error),
-        };
+    let mut events = api.watch_nodes(prefix, flags.selector.as_deref().unwrap_or_default());
+    while let Some(event) = events.try_next().await? {
         let changed = match event {
             WatchEvent::Listed(nodes) => nodes,
             WatchEvent::Changed(node) => vec![node],
@@ -67,8 +60,7 @@ pub async fn nodes(
             let text = match flags.output {
                 Some(NodesOutput::Name) => rows.get(at).map(Row::line_of_name),
                 Some(NodesOutput::Json) => rows.get(at).map(|row| format!("{:#}\n", json!(row))),
-                Some(NodesOutput::Wide) => line(&rows, at, HEADER.len(), None),
-                None => line(&rows, at, NARROW, width),
+                Some(NodesOutput::Wide) | None => line(&rows, at, columns, width),
             };
             match out.write_all(text.unwrap_or_default().as_bytes()).and_then(|()| out.flush()) {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -76,6 +68,7 @@ pub async fn nodes(
             }
         }
     }
+    Ok(())
 }
 
 async fn list(

@@ -2,17 +2,20 @@
 
 use std::io::{ErrorKind, Result, Write};
 
+/// The exit code of an invalid command line: EX_USAGE of sysexits.h.
+pub const WRONG_USAGE: u8 = 64;
+
 /// Columns as wide as their longest cell, as kubectl prints them. The first row is the header.
-pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], shown: &[usize]) -> String {
-    let width = |column: &usize| {
-        let cells = rows.iter().filter_map(|row| row.get(*column));
-        (*column, cells.map(|cell| cell.chars().count()).max().unwrap_or_default())
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
     };
-    let widths: Vec<(usize, usize)> = shown.iter().map(width).collect();
-    let line = |row: &[String; N]| {
-        let cell = |&(column, width)| row.get(column).map(|cell| format!("{cell:width$}"));
-        let cells: Vec<String> = widths.iter().filter_map(cell).collect();
-        format!("{}\n", cells.join("   ").trim_end())
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("   ").trim_end())
     };
     rows.iter().map(line).collect()
 }

@@ -2,7 +2,6 @@
 
 mod objects;
 pub mod planner;
-mod read;
 mod report;
 
 use std::io::{IsTerminal, Write, stdin};
@@ -10,7 +9,7 @@ use std::io::{IsTerminal, Write, stdin};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use psi_agent_plan::{Proposal, propose};
-use read::read;
+use serde_json::json;
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
@@ -28,11 +27,11 @@ pub async fn plan(
     if flags.resume {
         return planner::resume(api, prefix, &flags.lease.lease_namespace, out).await;
     }
-    let cluster = read(api, prefix).await?;
+    let cluster = objects::read(api, prefix).await?;
     let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
-        PlanOutput::Json => report::json(&proposal),
+        PlanOutput::Json => format!("{:#}\n", json!(proposal)),
         PlanOutput::Yaml => report::manifests(&proposal, prefix, now),
     };
     print(text, out).context("cannot write the plan")?;

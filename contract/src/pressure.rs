@@ -27,6 +27,18 @@ pub enum Basis {
     RunDelay(u32),
 }
 
+impl Basis {
+    /// The most common basis. Of equally common ones, the last in their order.
+    #[must_use]
+    pub fn most_common(bases: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut counts: BTreeMap<Self, usize> = BTreeMap::new();
+        for basis in bases {
+            *counts.entry(basis).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(basis, count)| (*count, *basis)).map(|(basis, _)| basis)
+    }
+}
+
 impl FromStr for Basis {
     type Err = ();
 

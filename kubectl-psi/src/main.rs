@@ -10,13 +10,11 @@ use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
 use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, PrefixFlag, ReapFlags};
+use psi_agent_client::output::WRONG_USAGE;
 use psi_agent_client::top::show;
 use psi_agent_client::{nodes, plan, reap};
 
 use agent_pod::AgentPod;
-
-/// EX_USAGE of sysexits.h, as of `psi-agent`.
-const WRONG_USAGE: u8 = 64;
 
 #[derive(Debug, Parser)]
 #[command(

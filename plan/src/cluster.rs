@@ -203,6 +203,9 @@ impl Migration {
     }
 }
 
+/// Seconds.
+pub(crate) const HOUR: i64 = 3_600;
+
 /// Whether a moment is at most so many seconds ago, or in the future.
 pub(crate) fn is_within(seconds: i64, moment: Option<Timestamp>, now: Timestamp) -> bool {
     moment.is_some_and(|moment| now.as_second() - moment.as_second() <= seconds)

@@ -1,11 +1,11 @@
 //! Which Nodes a VM may leave, and which it may enter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
 
-use crate::cluster::{Cluster, ClusterNode, HOSTNAME, SCHEDULABLE, is_within};
+use crate::cluster::{Cluster, ClusterNode, HOSTNAME, HOUR, SCHEDULABLE, is_within};
 
 /// Seconds without moves after a migration: the averages then describe the new distribution.
 const REST: i64 = 600;
@@ -15,19 +15,25 @@ const MEDIUM: u8 = 10;
 
 /// Most VMs that enter a Node in an hour. A false value of one agent attracts no more.
 const MOST_ARRIVALS: usize = 2;
-const HOUR: i64 = 3_600;
 
 /// A Node that can run VMs.
 pub(crate) struct Assessed<'a> {
     pub(crate) node: &'a ClusterNode,
     /// `None` if there is no value that a plan can use.
-    pub(crate) demand: Option<NodeDemand>,
-    /// CPU contention, 0 to 100.
-    pub(crate) contention: u8,
+    pub(crate) value: Option<Value>,
     /// Why it is neither source nor target.
     pub(crate) left_out: Option<String>,
     /// Why it is no target.
     pub(crate) not_target: Option<String>,
+}
+
+/// What a Node's agent published, as far as a plan uses it.
+pub(crate) struct Value {
+    pub(crate) demand: NodeDemand,
+    /// CPU contention, 0 to 100.
+    pub(crate) contention: u8,
+    memory: Option<u8>,
+    basis: Basis,
 }
 
 /// The Nodes that can run VMs.
@@ -35,35 +41,26 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     let nodes: Vec<&ClusterNode> =
         cluster.nodes.iter().filter(|node| node.labels.contains_key(SCHEDULABLE)).collect();
     let values: Vec<_> = nodes.iter().map(|node| value(node, &cluster.prefix, now)).collect();
-    let mut bases: BTreeMap<Basis, usize> = BTreeMap::new();
-    for (pressure, _) in values.iter().flatten() {
-        *bases.entry(pressure.basis).or_default() += 1;
-    }
-    let most = bases.into_iter().max_by_key(|(_, count)| *count).map(|(basis, _)| basis);
+    let most = Basis::most_common(values.iter().flatten().map(|value| value.basis));
     let migrating = migrating(cluster, now);
     let assessed = nodes.into_iter().zip(values).map(|(node, value)| {
-        let value = value.and_then(|(pressure, demand)| {
-            let basis = pressure.basis;
-            if Some(basis) == most { Ok((pressure, demand)) } else { Err(format!("basis {basis}")) }
+        let value = value.and_then(|value| {
+            let basis = value.basis;
+            if Some(basis) == most { Ok(value) } else { Err(format!("basis {basis}")) }
         });
         let is_migrating = migrating.contains(node.name.as_str());
         let left_out = value.as_ref().err().cloned().or_else(|| closed(node, is_migrating));
-        let not_target = value.as_ref().ok().and_then(|(pressure, _)| {
-            short_of_memory(pressure).or_else(|| crowded(cluster, node, now))
+        let value = value.ok();
+        let not_target = value.as_ref().and_then(|value| {
+            short_of_memory(value.memory).or_else(|| crowded(cluster, node, now))
         });
-        let contention = value.as_ref().map_or(0, |(pressure, _)| pressure.cpu.unwrap_or(0));
-        let demand = value.ok().map(|(_, demand)| demand);
-        Assessed { node, demand, contention, left_out, not_target }
+        Assessed { node, value, left_out, not_target }
     });
     assessed.collect()
 }
 
 /// What a Node's agent published, or why it is not usable.
-fn value(
-    node: &ClusterNode,
-    prefix: &Prefix,
-    now: Timestamp,
-) -> Result<(NodePressure, NodeDemand), String> {
+fn value(node: &ClusterNode, prefix: &Prefix, now: Timestamp) -> Result<Value, String> {
     if !node.is_ready {
         return Err("not ready".into());
     }
@@ -76,12 +73,10 @@ fn value(
         }
         Freshness::Future => return Err("score is dated in the future".into()),
     }
-    if pressure.cpu.is_none() {
-        return Err("unknown CPU contention".into());
-    }
+    let contention = pressure.cpu.ok_or("unknown CPU contention")?;
     let demand = NodeDemand::from_annotations(prefix, &node.annotations);
     let demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;
-    Ok((pressure, demand))
+    Ok(Value { demand, contention, memory: pressure.memory, basis: pressure.basis })
 }
 
 /// Why a Node with a value takes part in no move.
@@ -100,8 +95,8 @@ fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
 }
 
 /// Contention for CPUs does not exclude a target: its demand and the net gain decide, as simulated.
-fn short_of_memory(pressure: &NodePressure) -> Option<String> {
-    match pressure.memory {
+fn short_of_memory(contention: Option<u8>) -> Option<String> {
+    match contention {
         None => Some("unknown memory contention".into()),
         Some(memory) if memory >= MEDIUM => Some(format!("memory contention {memory}")),
         Some(_) => None,

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::contract::{Candidate, NodeDemand};
 use jiff::Timestamp;
+use serde::Serialize;
 
-use crate::cluster::{Cluster, HOSTNAME, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOSTNAME, HOUR, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
-use crate::nodes::{self, Assessed};
+use crate::nodes::{self, Assessed, Value};
 use crate::vms::{self, Rest};
-
-const HOUR: i64 = 3_600;
 
 /// How many moves there are at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +22,7 @@ pub struct Limits {
 }
 
 /// The demand of a node, with its CPUs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Load {
     /// CPUs that its VMs and all else would use without waiting, before the move.
     pub before: f64,
@@ -34,32 +33,36 @@ pub struct Load {
 }
 
 /// A move to make.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ProposedMove {
     /// Namespace of the VM.
     pub namespace: String,
     /// Name of the VM.
+    #[serde(rename = "vm")]
     pub name: String,
     /// UID of the VM.
+    #[serde(skip)]
     pub uid: String,
     /// The Node that it leaves.
     pub source: String,
     /// The Node that it enters.
     pub target: String,
     /// The target's value of the label [`HOSTNAME`].
+    #[serde(skip)]
     pub hostname: String,
     /// CPUs that the VM would use without waiting.
     pub demand: f64,
     /// CPUs' worth of waiting that end, on both nodes together.
     pub gain: f64,
     /// Demand of the source.
-    pub source_load: Load,
+    pub source_demand: Load,
     /// Demand of the target.
-    pub target_load: Load,
+    pub target_demand: Load,
 }
 
 /// A VM or a Node without a move.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Name of the Node, or namespace and name of the VM.
     pub name: String,
@@ -68,7 +71,7 @@ pub struct LeftOut {
 }
 
 /// A plan, with explanations.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Proposal {
     /// The moves, the largest gain first.
     pub moves: Vec<ProposedMove>,
@@ -77,6 +80,7 @@ pub struct Proposal {
     /// Nodes that are no source or no target.
     pub nodes: Vec<LeftOut>,
     /// Why there are no moves.
+    #[serde(rename = "noMovesBecause")]
     pub none_because: Option<String>,
 }
 
@@ -114,7 +118,7 @@ fn moves(
     now: Timestamp,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<ProposedMove>, String> {
-    let without = nodes.iter().filter(|one| one.demand.is_none()).count();
+    let without = nodes.iter().filter(|one| one.value.is_none()).count();
     if nodes.is_empty() {
         return Err("no Node can run VMs of KubeVirt".into());
     }
@@ -127,7 +131,7 @@ fn moves(
     let rest = Rest { seconds: rules.rest, now };
     let mut found: Vec<Found<'_>> = Vec::new();
     for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
-        let Some(demand) = &source.demand else { continue };
+        let Some(Value { demand, .. }) = &source.value else { continue };
         for candidate in &demand.candidates {
             match find(cluster, nodes, at, demand, candidate, &free, rest) {
                 Ok(one) => found.push(one),
@@ -250,11 +254,11 @@ fn find<'a>(
 
 fn node(one: &Assessed<'_>) -> Node {
     let is_source = one.left_out.is_none();
-    let demand = one.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others);
+    let value = one.value.as_ref();
     Node {
         cpus: one.node.cpus,
-        demand,
-        contention: one.contention,
+        demand: value.map_or(0.0, |value| value.demand.vms + value.demand.others),
+        contention: value.map_or(0, |value| value.contention),
         is_source,
         is_target: is_source && one.not_target.is_none(),
     }
@@ -297,8 +301,8 @@ fn proposed(
         hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),
         demand: movable.demand,
         gain: one.gain,
-        source_load: load(one.source, -movable.demand)?,
-        target_load: load(one.target, movable.demand)?,
+        source_demand: load(one.source, -movable.demand)?,
+        target_demand: load(one.target, movable.demand)?,
     })
 }
 

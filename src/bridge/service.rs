@@ -18,7 +18,7 @@ use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
 use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Peer, READYZ};
-use crate::serve::body::{Body, chunked, method_not_allowed, text, whole};
+use crate::serve::body::{Body, EXPOSITION, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
 
 const QUERY: &str = "/api/v1/query";
@@ -174,8 +174,7 @@ impl BridgeService {
         let views = self.views().ok();
         let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
         let nodes = STANDINGS.map(|standing| (standing, count(standing)));
-        let format = "text/plain; version=0.0.4; charset=utf-8";
-        whole(StatusCode::OK, format, self.own_metrics.render(nodes.into()).into())
+        whole(StatusCode::OK, EXPOSITION, self.own_metrics.render(nodes.into()).into())
     }
 
     fn readyz(&self) -> Response<Body> {

@@ -91,7 +91,7 @@ impl Table {
     pub fn views(&self, now: Timestamp) -> Option<Views> {
         let nodes = self.nodes.as_ref()?;
         let fresh = nodes.values().filter_map(|node| self.basis_now(node, now).ok());
-        let common = most_common(fresh);
+        let common = Basis::most_common(fresh);
         let view = |node: &Node| match self.basis_now(node, now)? {
             basis if Some(basis) == common => {
                 let slow = node.window.slow(now, self.reach, basis).ok_or("new")?;
@@ -135,16 +135,6 @@ impl Views {
         let of = |view: &NodeView| view.err().unwrap_or("known");
         self.nodes.iter().filter(|(_, view)| of(view) == standing).count()
     }
-}
-
-/// The most common basis. Of equally common ones, run delay precedes PSI, and a newer version an
-/// older one.
-fn most_common(bases: impl Iterator<Item = Basis>) -> Option<Basis> {
-    let mut counts: BTreeMap<Basis, usize> = BTreeMap::new();
-    for basis in bases {
-        *counts.entry(basis).or_default() += 1;
-    }
-    counts.into_iter().max_by_key(|(basis, count)| (*count, *basis)).map(|(basis, _)| basis)
 }
 
 fn average(known: &[SlowNode]) -> Option<SlowNode> {

@@ -9,10 +9,9 @@ use clap_complete::Shell;
 use strum::VariantNames;
 
 use super::flags::{
-    Auth, ListenAddress, LogConfig, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags,
+    Auth, ListenAddress, PublishFlag, PublishingFlags, ScoreFlags, ServerFlags, duration_within,
 };
 use super::source::{ExportFlags, SourceFlags};
-use super::values::duration_within;
 use crate::client::flags::{
     ApiFlags, ColorFlag, NodesFlags, PlanFlags, PlannerFlags, ReapFlags, StaleAfter,
 };
@@ -61,21 +60,15 @@ pub enum Command {
     /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
     /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM to move
     /// first. DEMAND, WAITING: CPUs, averaged over 30 min.
+    #[command(next_help_heading = "Nodes")]
     Nodes {
         #[command(flatten)]
         api: ApiFlags,
         #[command(flatten)]
         flags: NodesFlags,
         /// Exit code 1 unless at least one node has a score and no score is stale
-        #[arg(
-            long,
-            env = "PSI_AGENT_REQUIRE_FRESH",
-            conflicts_with = "watch",
-            help_heading = "Nodes"
-        )]
+        #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
         require_fresh: bool,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Remove stale published scores from Nodes
     Reap {
@@ -83,8 +76,6 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: ReapFlags,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Propose moves of VMs from contended nodes to nodes with headroom
     ///
@@ -96,8 +87,6 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: PlanFlags,
-        #[command(flatten)]
-        log: LogConfig,
     },
     /// Plan again and again, and create the migrations of the plans with --apply
     ///
@@ -151,8 +140,6 @@ pub struct RunConfig {
     pub score: ScoreFlags,
     #[command(flatten)]
     pub publishing: PublishingFlags,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -163,8 +150,6 @@ pub struct OnceConfig {
     pub export: ExportFlags,
     #[command(flatten)]
     pub score: ScoreFlags,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -177,16 +162,12 @@ pub struct TopConfig {
     pub score: ScoreFlags,
     #[command(flatten)]
     pub color: ColorFlag,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
 pub struct DemoConfig {
     #[command(flatten)]
     pub listen: ListenAddress,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -201,14 +182,13 @@ pub struct CheckConfig {
     #[arg(long, value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
           help_heading = "Score")]
     pub max_score: Option<u8>,
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
 #[command(mut_arg("listen_address", |address| {
     address.help("Address of the HTTP server").default_value("127.0.0.1:9943")
 }))]
+#[command(next_help_heading = "Nodes")]
 pub struct BridgeConfig {
     #[command(flatten)]
     pub server: ServerFlags,
@@ -221,22 +201,18 @@ pub struct BridgeConfig {
         long,
         env = "PSI_AGENT_NODE_SELECTOR",
         value_name = "SELECTOR",
-        default_value = "kubevirt.io/schedulable=true",
-        help_heading = "Nodes"
+        default_value = "kubevirt.io/schedulable=true"
     )]
     pub node_selector: String,
 
     /// Window over which each node's score is averaged, 10s to 1h
     // A shorter one follows every burst; with a longer one, a node's score stays high for hours.
-    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m", help_heading = "Nodes",
+    #[arg(long, env = "PSI_AGENT_WINDOW", value_name = "DURATION", default_value = "10m",
           value_parser = duration_within([10, 3_600], "a window is 10s to 1h long"))]
     pub window: Duration,
 
     #[command(flatten)]
     pub stale: StaleAfter,
-
-    #[command(flatten)]
-    log: LogConfig,
 }
 
 #[derive(Debug, Args)]
@@ -252,28 +228,6 @@ pub struct PlannerConfig {
 
     #[command(flatten)]
     pub flags: PlannerFlags,
-
-    #[command(flatten)]
-    log: LogConfig,
-}
-
-impl Command {
-    /// `None` for commands that do not log.
-    pub fn log(&self) -> Option<LogConfig> {
-        match self {
-            Command::Run(config) => Some(config.log),
-            Command::Once(config) => Some(config.log),
-            Command::Top(config) => Some(config.log),
-            Command::Demo(config) => Some(config.log),
-            Command::Check(config) => Some(config.log),
-            Command::Nodes { log, .. } | Command::Reap { log, .. } | Command::Plan { log, .. } => {
-                Some(*log)
-            }
-            Command::Planner(config) => Some(config.log),
-            Command::Bridge(config) => Some(config.log),
-            Command::Completions { .. } | Command::Man { .. } => None,
-        }
-    }
 }
 
 impl RunConfig {

@@ -8,7 +8,6 @@ use clap::{Args, ValueEnum};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::source::{PodSource, SourceFlags};
-use super::values::duration_within;
 use crate::client::flags::parse_duration;
 use crate::contract::{Level, Thresholds};
 use crate::kernel::cgroup_dir::Resource;
@@ -172,4 +171,16 @@ pub enum LogFormat {
     Text,
     /// JSON
     Json,
+}
+
+/// A duration from `shortest` to `longest` seconds; `rule` is the error for others.
+pub(super) fn duration_within(
+    [shortest, longest]: [u64; 2],
+    rule: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    let allowed = Duration::from_secs(shortest)..=Duration::from_secs(longest);
+    move |text| {
+        let duration = parse_duration(text)?;
+        if allowed.contains(&duration) { Ok(duration) } else { Err(rule.into()) }
+    }
 }

@@ -8,7 +8,7 @@ use crate::sample::FamilyGroup;
 use crate::serve::authorization::{AccessRules, Page};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
-    Command::parse(line.split(' ').map(Into::into))
+    Command::parse(line.split(' ').map(Into::into)).map(|(command, _)| command)
 }
 
 fn run(line: &str) -> RunConfig {
@@ -107,7 +107,7 @@ fn authentication_needs_a_cluster_and_tls_and_tls_needs_both_files() {
 
 #[test]
 fn the_command_line_is_consistent() {
-    Command::command().debug_assert();
+    Command::program().debug_assert();
 }
 
 #[test]
@@ -179,7 +179,7 @@ const WITHOUT_VARIABLE: [&str; 12] = [
 
 #[test]
 fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
-    let program = Command::command();
+    let program = Command::program();
     let mut count = 0;
     for argument in program.get_subcommands().flat_map(clap::Command::get_opts) {
         let id = argument.get_id().as_str();
@@ -196,7 +196,7 @@ fn every_flag_has_a_group_and_an_environment_variable_with_its_name() {
 fn values_of_a_closed_set_are_parsed_and_others_refused_with_the_set() {
     let config = run("psi-agent --score-resources cpu,io --page off");
     assert_eq!(config.score.score_resources, [Resource::Cpu, Resource::Io]);
-    let log = parse("psi-agent --log-level debug").unwrap().log();
+    let (_, log) = Command::parse(["psi-agent", "--log-level", "debug"].map(Into::into)).unwrap();
     assert_eq!(log.unwrap().level, tracing::Level::DEBUG);
     assert_eq!(config.page, Page::Off);
     let defaults = run("psi-agent");

@@ -22,7 +22,9 @@ use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{
     AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, SNAPSHOT, bearer_token,
 };
-use crate::serve::body::{Body, chunked, method_not_allowed, text, unauthorized, whole};
+use crate::serve::body::{
+    Body, EXPOSITION, chunked, method_not_allowed, text, unauthorized, whole,
+};
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
 use crate::serve::token_cache::Decision;
@@ -109,8 +111,7 @@ impl AgentService {
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let assessment = self.assessment_at(sample.moment.at);
         let scrape = self.scrapes.begin(sample, assessment.as_deref(), &self.own_metrics);
-        let format = "text/plain; version=0.0.4; charset=utf-8";
-        Ok(chunked(format, scrape, accepted.is_some_and(accepts_gzip)))
+        Ok(chunked(EXPOSITION, scrape, accepted.is_some_and(accepts_gzip)))
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {

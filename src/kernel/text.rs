@@ -1,10 +1,9 @@
 //! Lines, words and numbers of kernel text, parsed strictly as bytes. Nothing here slices or
 //! indexes, so no input can make it panic.
 
-use std::fmt;
-
 /// A kernel file that does not follow its documented format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed{}: expected {expected}", place(*line))]
 pub struct ParseError {
     /// Line number, from 1; 0 for the file as a whole (empty, or truncated).
     pub line: usize,
@@ -19,16 +18,9 @@ impl ParseError {
     }
 }
 
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(f, "malformed: expected {}", self.expected),
-            line => write!(f, "malformed in line {line}: expected {}", self.expected),
-        }
-    }
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(" in line {line}") }
 }
-
-impl std::error::Error for ParseError {}
 
 /// The lines of a file with their numbers. A text that does not end in a newline is truncated.
 pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, ParseError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::departure::{Departure, Departures};
 use super::node::{Contention, Demand, Node};
-use super::slow_demand::{SlowAssessment, SlowDemand, SlowRelief, average};
+use super::slow_demand::{DemandAverages, SlowAssessment, SlowRelief, average};
 use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
@@ -42,8 +42,6 @@ pub struct Relief {
     /// CPUs' worth of waiting for CPUs and for memory that would end: its own, and that of the other
     /// VMs.
     pub cpus: f64,
-    /// CPUs that it would use if it did not wait for them.
-    pub demand: f64,
     /// The score that the node would have without the VM.
     pub score_without: Ratio,
 }
@@ -56,29 +54,11 @@ pub struct Assessor {
     medium: f64,
     /// Least history of slow demand.
     settle: Duration,
-    demands: HashMap<CgroupId, SmoothedDemand>,
+    /// Fast and slow averages.
+    demands: HashMap<CgroupId, [DemandAverages; 2]>,
     population: Option<Population>,
     /// CPUs that all else than the scored containers uses, averaged over 30 min.
     others: MovingAverage,
-}
-
-/// CPUs used, and CPUs' worth of waiting for CPUs and for memory, smoothed.
-#[derive(Debug, Clone, Copy, Default)]
-struct SmoothedDemand {
-    used: MovingAverage,
-    waiting: MovingAverage,
-    memory_waiting: MovingAverage,
-    slow: SlowDemand,
-}
-
-impl SmoothedDemand {
-    fn advance(&mut self, measured: &Measurement, window: Duration) {
-        self.used.advance(measured.used, window);
-        let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
-        self.waiting.advance(waits.cpu, window);
-        self.memory_waiting.advance(waits.memory, window);
-        self.slow.advance(measured, window);
-    }
 }
 
 impl Assessor {
@@ -119,9 +99,9 @@ impl Assessor {
         let mut before = std::mem::take(&mut self.demands);
         for measured in tick.scored.iter().flat_map(|scored| &scored.measurements) {
             let id = measured.cgroup.id;
-            let mut demand = before.remove(&id).unwrap_or_default();
-            demand.advance(measured, tick.window.unwrap_or_default());
-            self.demands.insert(id, demand);
+            let averages = before.remove(&id).unwrap_or_else(DemandAverages::fast_and_slow);
+            let window = tick.window.unwrap_or_default();
+            self.demands.insert(id, averages.map(|one| one.advanced(measured, window)));
         }
         self.advance_others(&score, tick);
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
@@ -152,10 +132,10 @@ impl Assessor {
     /// use is not available.
     fn slow(&self, score: &NodeScore, node: &Node) -> Option<SlowAssessment> {
         let demand = |container: &ContainerScore| {
-            let slow = self.demands.get(&container.cgroup.id)?.slow;
+            let [_, slow] = *self.demands.get(&container.cgroup.id)?;
             slow.covers(self.settle).then_some(slow)
         };
-        let slow: Option<Vec<SlowDemand>> = score.containers.iter().map(demand).collect();
+        let slow: Option<Vec<DemandAverages>> = score.containers.iter().map(demand).collect();
         let (slow, others) =
             (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
         let demands: Vec<Demand> =
@@ -163,9 +143,7 @@ impl Assessor {
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let node = Node { idle, demands, ..node.clone() };
-        let as_it_is = node.contention();
-        let is_calm = as_it_is.waiting < NEGLIGIBLE;
-        let departures = (!is_calm).then(|| Departures::new(&node, as_it_is));
+        let departures = departures(&node);
         let relief = node.demands.iter().zip(&score.containers).map(|(demand, container)| {
             let departure = departures.as_ref().map(|departures| departures.without(demand));
             let cpus = departure.map_or(0.0, |departure| departure.relief_cpus);
@@ -173,23 +151,21 @@ impl Assessor {
         });
         Some(SlowAssessment {
             headroom_cpus: node.headroom_cpus(self.medium),
-            vms: slow.iter().map(SlowDemand::undelayed).sum(),
+            vms: slow.iter().map(DemandAverages::undelayed).sum(),
             others,
-            waiting: slow.iter().map(SlowDemand::all_waiting).sum(),
+            waiting: slow.iter().map(DemandAverages::all_waiting).sum(),
             relief: relief.collect(),
         })
     }
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
-        let as_it_is = node.contention();
-        let is_calm = as_it_is.waiting < NEGLIGIBLE;
-        let departures = (!is_calm).then(|| Departures::new(node, as_it_is));
+        let departures = departures(node);
         let relief_of = |demand: &Demand| match &departures {
-            None => Relief { cpus: 0.0, demand: demand.wanted(), score_without: now },
+            None => Relief { cpus: 0.0, score_without: now },
             Some(departures) => {
                 let Departure { contention, relief_cpus } = departures.without(demand);
-                let score_without = self.score_without(score, &as_it_is, &contention);
-                Relief { cpus: relief_cpus, demand: demand.wanted(), score_without }
+                let score_without = self.score_without(score, &departures.now, &contention);
+                Relief { cpus: relief_cpus, score_without }
             }
         };
         if score.population != Some(Population::Vms) {
@@ -237,17 +213,27 @@ impl Assessor {
     }
 
     fn scored_demand(&self, container: &ContainerScore, measured: &Measurement) -> Demand {
-        let smoothed = self.demands.get(&container.cgroup.id).copied().unwrap_or_default();
+        let averages = self.demands.get(&container.cgroup.id);
+        let mean = |of: fn(&DemandAverages) -> &MovingAverage| {
+            averages.and_then(|[fast, _]| of(fast).mean()).unwrap_or(0.0)
+        };
         Demand {
             is_scored: true,
-            used: smoothed.used.mean().unwrap_or(0.0),
-            waiting: smoothed.waiting.mean().unwrap_or(0.0),
+            used: mean(|fast| &fast.used),
+            waiting: mean(|fast| &fast.waiting),
             memory: measured.memory,
-            memory_waiting: smoothed.memory_waiting.mean().unwrap_or(0.0),
+            memory_waiting: mean(|fast| &fast.memory_waiting),
             memory_contention: container.contention.memory.map_or(0.0, Ratio::get),
             ..with_limits(measured)
         }
     }
+}
+
+/// `None` if relief is 0.
+fn departures(node: &Node) -> Option<Departures<'_>> {
+    let now = node.contention();
+    let is_calm = now.waiting < NEGLIGIBLE;
+    (!is_calm).then(|| Departures::new(node, now))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "2^52 CPUs are no node's")]

@@ -18,7 +18,7 @@ pub(super) struct Departure {
 #[derive(Debug)]
 pub(super) struct Departures<'a> {
     node: &'a Node,
-    now: Contention,
+    pub(super) now: Contention,
     memory_waiting: f64,
     cpusets: Vec<Option<&'a CpuSet>>,
     /// The demands that are not idle, and the CPUs that each of them queues for.

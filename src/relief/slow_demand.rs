@@ -37,20 +37,13 @@ pub struct SlowRelief {
     pub cpus: f64,
 }
 
-/// Averages of a workload.
+/// Averages of what a workload uses, would use and waits for, in CPUs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SlowDemand {
-    used: MovingAverage,
+pub(super) struct DemandAverages {
+    pub(super) used: MovingAverage,
     undelayed: MovingAverage,
-    waiting: MovingAverage,
-    memory_waiting: MovingAverage,
-}
-
-impl Default for SlowDemand {
-    fn default() -> Self {
-        let average = average();
-        Self { used: average, undelayed: average, waiting: average, memory_waiting: average }
-    }
+    pub(super) waiting: MovingAverage,
+    pub(super) memory_waiting: MovingAverage,
 }
 
 /// A slow average without history.
@@ -58,13 +51,25 @@ pub(super) fn average() -> MovingAverage {
     MovingAverage::over(AVERAGED_OVER)
 }
 
-impl SlowDemand {
-    pub(super) fn advance(&mut self, measured: &Measurement, window: Duration) {
+impl DemandAverages {
+    /// Averages without history over 30 s and over 30 min.
+    pub(super) fn fast_and_slow() -> [Self; 2] {
+        [MovingAverage::default(), average()].map(|average| Self {
+            used: average,
+            undelayed: average,
+            waiting: average,
+            memory_waiting: average,
+        })
+    }
+
+    /// The averages after one more window.
+    pub(super) fn advanced(mut self, measured: &Measurement, window: Duration) -> Self {
         let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
         self.used.advance(measured.used, window);
         self.undelayed.advance(measured.undelayed, window);
         self.waiting.advance(waits.cpu, window);
         self.memory_waiting.advance(waits.memory, window);
+        self
     }
 
     /// Whether its history is at least as long as this.

@@ -12,6 +12,9 @@ use hyper::{Response, StatusCode};
 
 use super::compression::compressed;
 
+/// Content type of Prometheus' text format.
+pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {

@@ -92,6 +92,24 @@ impl Server {
         Ok(Self { listener, probes, tls, url })
     }
 
+    /// Serves until `stop` completes, or until `work` ends, which is then the outcome.
+    pub(crate) async fn serve_beside(
+        self,
+        service: Arc<impl Service>,
+        stop: impl Future<Output = ()>,
+        work: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        tokio::select! {
+            // Polled in order, so that "Listening" is logged before the work begins.
+            biased;
+            () = self.serve(service, stop) => {
+                tracing::info!("Stopped");
+                Ok(())
+            }
+            ended = work => ended,
+        }
+    }
+
     /// Serves until `stop` completes, then lets responses in progress finish.
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, probes, tls, .. } = self;

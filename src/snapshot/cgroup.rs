@@ -1,6 +1,5 @@
 //! A cgroup in `/snapshot.json`.
 
-use super::shares::{pressure, rounded, share};
 use crate::cgroup_path::{Place, Unit};
 use crate::client::snapshot::{self, Limit, Pressure, Scored, Waiting};
 use crate::identity::Workload;
@@ -9,7 +8,8 @@ use crate::kernel::resource::PerResource;
 use crate::relief::Relief;
 use crate::sample::CgroupSample;
 use crate::score::ContainerScore;
-use crate::waiting::Population;
+use crate::waiting::series::PressureShares;
+use crate::waiting::{Population, Ratio};
 
 pub(super) fn cgroup(
     sample: &CgroupSample,
@@ -97,4 +97,17 @@ fn level(place: &Place) -> &'static str {
         Place::Host => "host",
         Place::Pod(pod) => (&pod.level).into(),
     }
+}
+
+/// To four decimals: more would be noise.
+fn rounded(number: f64) -> f64 {
+    (number * 10_000.0).round() / 10_000.0
+}
+
+pub(super) fn share(ratio: Ratio) -> f64 {
+    rounded(ratio.get())
+}
+
+pub(super) fn pressure(shares: PressureShares) -> Pressure {
+    Pressure { some: shares.some.map(share), full: shares.full.map(share) }
 }

@@ -10,7 +10,6 @@ use super::cpu_limits::is_due;
 use super::disks::DiskUse;
 use super::node::NodeReadings;
 use super::readings::{Needs, Readings, Threads};
-use super::reclaim::reclaimed_by_node;
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
@@ -62,7 +61,7 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     if raw.get() < NEGLIGIBLE && disk.reading.unwrap_or(0.0) < NEGLIGIBLE {
         return Some(wait(raw));
     }
-    let by_node = share_by_node(&disk, || reclaimed_by_node(readings))?;
+    let by_node = share_by_node(&disk, || readings.memory.reclaimed_by_node())?;
     let (waited, ran) = (waited(raw, &disk), ran(readings)?);
     let contention = contention(waited, ran, by_node)?;
     Some(Wait { cpus: waited * by_node, ..wait(contention) })

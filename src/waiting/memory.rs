@@ -8,7 +8,6 @@
 
 use super::node::NodeReadings;
 use super::readings::{MemoryInUse, Needs, Readings, SwappedIn, Threads};
-use super::reclaim::reclaimed_by_node;
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
@@ -59,7 +58,7 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
     let is_short = swapping > 0.0 || stalls && node.reclaims()?;
     let stalled = if is_short { raw.get() } else { 0.0 };
     let reclaimed = (stalled + unstalled).max(swapping);
-    let by_node = if reclaimed > 0.0 { reclaimed_by_node(readings)? } else { 1.0 };
+    let by_node = if reclaimed > 0.0 { readings.memory.reclaimed_by_node()? } else { 1.0 };
     let own_limit = stalls && readings.memory.own_limit()?;
     let own_limit = if own_limit { raw.get() - stalled * by_node } else { 0.0 };
     let waited = reclaimed * by_node;

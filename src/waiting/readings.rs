@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bitflags::bitflags;
 
-use super::series::{Reading, Window};
+use super::series::{Ratio, Reading, Window};
 use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::{CpuMax, CpuSet};
@@ -175,6 +175,18 @@ impl MemoryReadings {
     /// Whether a limit of its own or of its pod caused reclaim.
     pub(super) fn own_limit(&self) -> Option<bool> {
         self.limit_hits.increase(|hits| Some(*hits)).map(|hits| hits > 0.0)
+    }
+
+    /// Share of the container's reclaimed pages that were reclaimed because of the node and not of a
+    /// limit: after a limit was hit, those that kswapd scanned, which runs only because of the node.
+    /// `None` if it is unknown, as in the first window in which its own limit was hit.
+    pub(super) fn reclaimed_by_node(&self) -> Option<f64> {
+        if !self.own_limit()? {
+            return Some(1.0);
+        }
+        let by_kswapd = self.scanned.increase(|pages| Some(pages.by_kswapd))?;
+        let directly = self.scanned.increase(|pages| Some(pages.directly))?;
+        Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
     }
 }
 

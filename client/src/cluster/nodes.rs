@@ -2,10 +2,11 @@
 //! kept: images and status are twenty times as large.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
+use std::future::ready;
 
 use anyhow::anyhow;
 use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, GetParams, ListParams, ObjectList, PartialObjectMeta, PatchParams, Request};
@@ -116,19 +117,18 @@ impl ApiClient {
         list(&self.client, NODES, params, own_keys).await
     }
 
-    /// Watches the annotations and labels with this prefix on the Nodes that match a label selector. Completes
-    /// only if the API server rejects the selector.
-    pub async fn watch_nodes(
+    /// Watches the annotations and labels with this prefix on the Nodes that match a label selector. Ends
+    /// only by an error: the API server rejects the selector.
+    pub fn watch_nodes(
         &self,
         prefix: &Prefix,
         selector: &str,
-        // Not generic: each copy of a watch takes 100 kB of the binary.
-        on_event: &mut (dyn FnMut(WatchEvent<NodeMetadata>) + Send),
-    ) -> anyhow::Error {
+    ) -> BoxStream<'static, anyhow::Result<WatchEvent<NodeMetadata>>> {
         // Metadata alone: whole Nodes would be ten times as large.
         let api = Api::<PartialObjectMeta<Node>>::all(self.client.clone());
         let config = Config::default().labels(selector).page_size(METADATA_PAGE);
-        let own = |mut node: PartialObjectMeta<Node>| {
+        let (prefix, selector) = (prefix.clone(), selector.to_owned());
+        let own = move |mut node: PartialObjectMeta<Node>| {
             let own_of = |keys: &mut Option<BTreeMap<String, String>>| {
                 let keys = keys.take().unwrap_or_default().into_iter();
                 keys.filter(|(key, _)| prefix.owns(key)).collect()
@@ -140,34 +140,30 @@ impl ApiClient {
                 resource_version: None,
             }
         };
-        let mut events = pin!(watcher(api, config).default_backoff());
         // Each Node is reduced as it arrives, so that a list of thousands is in memory in this form only.
         let mut listed = Vec::new();
-        while let Some(event) = events.next().await {
-            on_event(match event {
-                Ok(Event::Init) => {
-                    listed.clear();
-                    continue;
-                }
-                Ok(Event::InitApply(node)) => {
-                    listed.push(own(node));
-                    continue;
-                }
-                Ok(Event::InitDone) => WatchEvent::Listed(std::mem::take(&mut listed)),
-                Ok(Event::Apply(node)) => WatchEvent::Changed(own(node)),
-                Ok(Event::Delete(node)) => WatchEvent::Deleted(own(node)),
-                // A retry does not change that.
-                Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 400 => {
-                    let message = &status.message;
-                    return anyhow!(
-                        "the API server rejects the label selector {selector:?}: {message}"
-                    );
-                }
-                Err(error) => WatchEvent::Failed(error.to_string()),
-            });
-        }
-        // The events never end.
-        std::future::pending().await
+        let mut reduced = move |event| match event {
+            Ok(Event::Init) => {
+                listed.clear();
+                None
+            }
+            Ok(Event::InitApply(node)) => {
+                listed.push(own(node));
+                None
+            }
+            Ok(Event::InitDone) => Some(Ok(WatchEvent::Listed(std::mem::take(&mut listed)))),
+            Ok(Event::Apply(node)) => Some(Ok(WatchEvent::Changed(own(node)))),
+            Ok(Event::Delete(node)) => Some(Ok(WatchEvent::Deleted(own(node)))),
+            // A retry does not change that.
+            Err(Error::InitialListFailed(kube::Error::Api(status))) if status.code == 400 => {
+                let what = format!("rejects the label selector {selector:?}");
+                Some(Err(anyhow!("the API server {what}: {}", status.message)))
+            }
+            Err(error) => Some(Ok(WatchEvent::Failed(error.to_string()))),
+        };
+        // Not generic: each copy of a watch takes 100 kB of the binary.
+        let events = watcher(api, config).default_backoff();
+        events.filter_map(move |event| ready(reduced(event))).boxed()
     }
 }
 

@@ -1,36 +1,21 @@
 //! The rows of `nodes`, and the table that shows them.
 
+use std::iter;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use strum::VariantArray as _;
 
 use crate::cluster::NodeMetadata;
-use crate::contract::{Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds};
+use crate::contract::{
+    ContractError, Freshness, Level, NodeDemand, NodePressure, Prefix, Thresholds,
+};
 use crate::flags::NodesColumn;
 use crate::output::aligned;
 
-/// All columns, in the order of [`NodesColumn`].
-pub(super) const HEADER: [&str; 12] = [
-    "NAME",
-    "LEVEL",
-    "SCORE",
-    "HEADROOM",
-    "CANDIDATE",
-    "AGE",
-    "CPU",
-    "MEMORY",
-    "IO",
-    "DEMAND",
-    "WAITING",
-    "BASIS",
-];
-
 /// Number of columns without `-o wide`.
-pub(super) const NARROW: usize = 6;
-
-/// Index of the column that a terminal without space for it omits: it has a UID.
-const CANDIDATE: usize = 4;
+const NARROW: usize = 6;
 
 const NO_SCORES: &str = "No node has a score. An agent publishes one within a minute: list the agents with \
     `kubectl get pods -A -o wide -l app.kubernetes.io/name=psi-agent`.";
@@ -71,23 +56,11 @@ impl Row {
         now: Timestamp,
         stale_after: Duration,
     ) -> Self {
-        let level = Level::from_labels(prefix, labels);
+        let mut row = Self { name: name.clone(), ..Self::default() };
+        let mut to_line = |error: ContractError| row.errors.push(format!("{name}: {error}"));
         let pressure = NodePressure::from_annotations(prefix, annotations);
-        let demand = NodeDemand::from_annotations(prefix, annotations);
-        Self::of(name, level, pressure, demand, now, stale_after)
-    }
-
-    fn of<E: std::fmt::Display>(
-        name: &str,
-        level: Option<Level>,
-        pressure: Result<Option<NodePressure>, E>,
-        demand: Result<Option<NodeDemand>, E>,
-        now: Timestamp,
-        stale_after: Duration,
-    ) -> Self {
-        let mut row = Self { name: name.to_owned(), ..Self::default() };
-        let mut to_line = |error: E| row.errors.push(format!("{name}: {error}"));
         let pressure = pressure.map_err(&mut to_line).ok().flatten();
+        let demand = NodeDemand::from_annotations(prefix, annotations);
         let demand = demand.map_err(to_line).ok().flatten();
         let Some(pressure) = pressure else { return row };
         (row.is_fresh, row.age) = match pressure.freshness(now, stale_after) {
@@ -95,6 +68,7 @@ impl Row {
             Freshness::Stale { age } => (false, Some(age)),
             Freshness::Future => (false, None),
         };
+        let level = Level::from_labels(prefix, labels);
         row.level = level.or_else(|| Some(level_of(pressure.score)));
         row.score = Some(pressure.score);
         (row.cpu, row.memory, row.io) = (pressure.cpu, pressure.memory, pressure.io);
@@ -113,31 +87,28 @@ impl Row {
         format!("node/{}\n", self.name)
     }
 
-    /// The text of each column.
-    fn cells(&self) -> [String; HEADER.len()] {
-        let text = |value: Option<String>| value.unwrap_or("-".into());
-        let age = match self.age.map(short) {
-            Some(age) if self.is_fresh => Some(age),
-            Some(age) => Some(format!("{age} (stale)")),
-            None if self.score.is_some() => Some("in the future".into()),
-            None => (!self.errors.is_empty()).then(|| "unreadable".into()),
-        };
-        let whole = |value: Option<u8>| text(value.map(|value| value.to_string()));
-        let cpus = |value: Option<f64>| text(value.map(|value| format!("{value:.2}")));
-        [
-            self.name.clone(),
-            text(self.level.map(|level| level.word().to_owned())),
-            whole(self.score),
-            text(self.headroom.map(|cpus| cpus.to_string())),
-            text(self.candidates.first().cloned()),
-            text(age),
-            whole(self.cpu),
-            whole(self.memory),
-            whole(self.io),
-            cpus(self.demand),
-            cpus(self.waiting),
-            text(self.basis.clone()),
-        ]
+    /// The text of a column; `None` if it is unknown.
+    fn cell(&self, column: NodesColumn) -> Option<String> {
+        match column {
+            NodesColumn::Name => Some(self.name.clone()),
+            NodesColumn::Level => self.level.map(|level| level.word().to_owned()),
+            NodesColumn::Candidate => self.candidates.first().cloned(),
+            NodesColumn::Age => match self.age.map(short) {
+                Some(age) if self.is_fresh => Some(age),
+                Some(age) => Some(format!("{age} (stale)")),
+                None if self.score.is_some() => Some("in the future".into()),
+                None => (!self.errors.is_empty()).then(|| "unreadable".into()),
+            },
+            NodesColumn::Basis => self.basis.clone(),
+            NodesColumn::Demand | NodesColumn::Waiting => {
+                self.number(column).map(|cpus| format!("{cpus:.2}"))
+            }
+            NodesColumn::Score
+            | NodesColumn::Headroom
+            | NodesColumn::Cpu
+            | NodesColumn::Memory
+            | NodesColumn::Io => self.number(column).map(|whole| whole.to_string()),
+        }
     }
 
     /// The value of a column for sorting; `None` for texts, and for unknown values.
@@ -169,10 +140,7 @@ fn level_of(score: u8) -> Level {
 
 /// By a column: numbers from the largest, then texts, then names.
 pub(super) fn sort(rows: &mut [Row], column: NodesColumn) {
-    let key = |row: &Row| {
-        let text = row.cells().get(column as usize).cloned().filter(|text| text != "-");
-        (row.number(column).unwrap_or(f64::NEG_INFINITY), text)
-    };
+    let key = |row: &Row| (row.number(column).unwrap_or(f64::NEG_INFINITY), row.cell(column));
     rows.sort_by(|a, b| {
         let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
         let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
@@ -193,32 +161,43 @@ pub(super) fn update(rows: &mut Vec<Row>, new: Row) -> Option<usize> {
     changed.then_some(at)
 }
 
+/// The columns of the table.
+pub(super) fn columns(is_wide: bool) -> &'static [NodesColumn] {
+    let all = NodesColumn::VARIANTS;
+    if is_wide { all } else { all.get(..NARROW).unwrap_or(all) }
+}
+
 /// The line of a row in a table of all.
 pub(super) fn line(
     rows: &[Row],
     at: usize,
-    columns: usize,
+    columns: &[NodesColumn],
     width: Option<usize>,
 ) -> Option<String> {
     let lines = lines(rows, columns, width);
     lines.lines().nth(at + 1).map(|line| format!("{line}\n"))
 }
 
-/// The header and a line for each row, of the first columns.
-fn lines(rows: &[Row], columns: usize, width: Option<usize>) -> String {
-    let header = [HEADER.map(str::to_owned)];
-    let cells: Vec<_> = header.into_iter().chain(rows.iter().map(Row::cells)).collect();
-    let mut shown: Vec<usize> = (0..columns).collect();
-    let text = aligned(&cells, &shown);
-    if width.is_none_or(|width| text.lines().all(|line| line.chars().count() <= width)) {
+/// The header and a line for each row. A terminal without space for the candidate, which is a UID, omits
+/// it.
+fn lines(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
+    let cells = |row: &Row| {
+        let cells = columns.iter().map(|column| row.cell(*column).unwrap_or("-".into()));
+        cells.collect::<Vec<String>>()
+    };
+    let header = columns.iter().map(|&column| <&str>::from(column).to_owned()).collect();
+    let table: Vec<_> = iter::once(header).chain(rows.iter().map(cells)).collect();
+    let text = aligned(&table);
+    let fits = |width| text.lines().all(|line| line.chars().count() <= width);
+    if width.is_none_or(fits) || !columns.contains(&NodesColumn::Candidate) {
         return text;
     }
-    shown.retain(|column| *column != CANDIDATE);
-    aligned(&cells, &shown)
+    let others = columns.iter().filter(|column| **column != NodesColumn::Candidate);
+    lines(rows, &others.copied().collect::<Vec<_>>(), None)
 }
 
 /// The lines, with errors below.
-pub(super) fn table(rows: &[Row], columns: usize, width: Option<usize>) -> String {
+pub(super) fn table(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
     let mut text = lines(rows, columns, width);
     let mut below: Vec<&str> =
         rows.iter().flat_map(|row| &row.errors).map(String::as_str).collect();
@@ -252,33 +231,47 @@ mod tests {
     use super::*;
     use crate::contract::STALE_AFTER;
 
-    fn rows() -> Vec<Row> {
-        let annotations = [
-            ("psi-agent.io/score", "35"),
-            ("psi-agent.io/cpu", "35"),
-            ("psi-agent.io/observed-at", "2025-01-01T00:00:00Z"),
-            ("psi-agent.io/basis", "psi/1"),
-            ("psi-agent.io/headroom", "0"),
-            ("psi-agent.io/demand", "vms=5.00,others=0.50"),
-            ("psi-agent.io/waiting", "1.00"),
-            ("psi-agent.io/candidates", "uid=3f0c,demand=1.00,relief=0.50"),
-        ];
-        let pressure = NodePressure::from_annotations(&Prefix::default(), annotations);
-        let demand = NodeDemand::from_annotations(&Prefix::default(), annotations);
+    const SCORED: [(&str, &str); 4] = [
+        ("score", "35"),
+        ("cpu", "35"),
+        ("observed-at", "2025-01-01T00:00:00Z"),
+        ("basis", "psi/1"),
+    ];
+    const DEMAND: [(&str, &str); 4] = [
+        ("headroom", "0"),
+        ("demand", "vms=5.00,others=0.50"),
+        ("waiting", "1.00"),
+        ("candidates", "uid=3f0c,demand=1.00,relief=0.50"),
+    ];
+    const MALFORMED: [&str; 2] = [
+        "worker-3: annotation psi-agent.io/score is \"x\", expected an integer from 0 to 100",
+        "worker-3: annotation psi-agent.io/demand is missing, but others are present",
+    ];
+
+    /// The row of a Node with these annotations and this label.
+    fn row(name: &str, annotations: &[(&str, &str)], level: Option<&str>) -> Row {
+        let own = |(name, value): (&str, &str)| (format!("psi-agent.io/{name}"), value.to_owned());
+        let annotations = annotations.iter().copied().map(own).collect();
+        let labels = level.map(|level| own(("pressure", level))).into_iter().collect();
+        let name = name.to_owned();
+        let node = NodeMetadata { name, annotations, labels, resource_version: None };
         let now = "2025-01-01T00:10:01Z".parse().unwrap();
-        let calm = pressure.clone().map(|it| it.map(|it| NodePressure { score: 5, ..it }));
+        Row::new(&Prefix::default(), &node, now, STALE_AFTER)
+    }
+
+    fn rows() -> Vec<Row> {
         vec![
-            Row::of("worker-3", None, Err("not a date"), Err("not a number"), now, STALE_AFTER),
-            Row::of("worker-2", None, Ok::<_, String>(None), Ok(None), now, STALE_AFTER),
-            Row::of("worker-4", Some(Level::Medium), calm, Ok(None), now, STALE_AFTER),
-            Row::of("worker-1", None, pressure, demand, now, STALE_AFTER),
+            row("worker-3", &[("score", "x"), ("headroom", "0")], None),
+            row("worker-2", &[], None),
+            row("worker-4", &[&SCORED[..], &[("score", "5")]].concat(), Some("medium")),
+            row("worker-1", &[SCORED, DEMAND].concat(), None),
         ]
     }
 
-    fn shown(columns: usize, width: Option<usize>) -> Vec<String> {
+    fn shown(is_wide: bool, width: Option<usize>) -> Vec<String> {
         let mut rows = rows();
         sort(&mut rows, NodesColumn::Score);
-        table(&rows, columns, width).lines().map(str::to_owned).collect()
+        table(&rows, columns(is_wide), width).lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -290,17 +283,17 @@ mod tests {
             "worker-2   -        -       -          -           -",
             "worker-3   -        -       -          -           unreadable",
             "",
-            "worker-3: not a date",
-            "worker-3: not a number",
+            MALFORMED[0],
+            MALFORMED[1],
         ];
-        assert_eq!(shown(NARROW, None), whole);
-        assert_eq!(shown(NARROW, Some(62)), whole);
+        assert_eq!(shown(false, None), whole);
+        assert_eq!(shown(false, Some(62)), whole);
         let narrow = "worker-1   high     35      0          10m (stale)";
-        assert_eq!(shown(NARROW, Some(61))[1], narrow);
-        assert_eq!(shown(NARROW, Some(1))[1], narrow);
+        assert_eq!(shown(false, Some(61))[1], narrow);
+        assert_eq!(shown(false, Some(1))[1], narrow);
         let wide = "worker-1   high     35      0          3f0c        10m (stale)   35    -        -    5.50     \
                     1.00      psi/1";
-        assert_eq!(shown(HEADER.len(), None)[1], wide);
+        assert_eq!(shown(true, None)[1], wide);
     }
 
     #[test]
@@ -324,8 +317,8 @@ mod tests {
         let names = NodesColumn::value_variants()
             .iter()
             .map(|one| one.to_possible_value().unwrap().get_name().to_uppercase());
-        assert_eq!(names.collect::<Vec<_>>(), HEADER);
-        assert_eq!(HEADER[CANDIDATE], "CANDIDATE");
+        let header = shown(true, None).remove(0);
+        assert_eq!(names.collect::<Vec<_>>(), header.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
@@ -338,13 +331,17 @@ mod tests {
         assert_eq!(json["candidates"], json!(["3f0c"]));
         assert_eq!(json["observedAt"], "2025-01-01T00:00:00Z");
         assert_eq!(json["isFresh"], false);
-        assert_eq!(json!(rows()[0])["errors"][0], "worker-3: not a date");
+        assert_eq!(json!(rows()[0])["errors"], json!(MALFORMED));
     }
 
     #[test]
     fn a_list_without_scores_has_the_next_step_below() {
-        assert!(table(&rows()[1..2], NARROW, None).ends_with(&format!("\n\n{NO_SCORES}\n")));
-        assert!(table(&[], NARROW, None).ends_with("\n\nNo Node matches: see --selector.\n"));
+        assert!(
+            table(&rows()[1..2], columns(false), None).ends_with(&format!("\n\n{NO_SCORES}\n"))
+        );
+        assert!(
+            table(&[], columns(false), None).ends_with("\n\nNo Node matches: see --selector.\n")
+        );
     }
 
     #[test]

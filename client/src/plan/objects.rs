@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use psi_agent_plan::cluster::{
-    Amounts, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
+    Amounts, Cluster, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
 };
 use psi_agent_plan::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use crate::cluster::{ApiClient, Listed};
 use crate::contract::Prefix;
 use crate::pod::{key, whole_units};
 
@@ -120,12 +121,25 @@ objects! {
     Transition { phase: String, phase_transition_timestamp: String, }
 }
 
+/// Reads the cluster that a plan is made for.
+pub(super) async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Cluster> {
+    Ok(Cluster {
+        prefix: prefix.clone(),
+        // First: a migration that ends during the reads still counts as active.
+        migrations: api.list_all(Listed::Migrations, |one| migration(one, prefix)).await?,
+        vms: api.list_all(Listed::Vms, vm).await?,
+        nodes: api.list_all(Listed::Nodes, |one| node(one, prefix)).await?,
+        pods: api.list_all(Listed::Pods, pod).await?,
+        ..Cluster::default()
+    })
+}
+
 pub(super) fn namespace(object: NamespaceObject) -> String {
     object.metadata.name
 }
 
 /// Without this prefix's annotations a Node is as one without an agent.
-pub(super) fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
+fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
     let NodeObject { metadata: Metadata { name, labels, mut annotations, .. }, spec, status } =
         object;
     annotations.retain(|key, _| prefix.owns(key));
@@ -142,7 +156,7 @@ pub(super) fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
     }
 }
 
-pub(super) fn pod(object: PodObject) -> Pod {
+fn pod(object: PodObject) -> Pod {
     let PodObject { metadata, spec, status } = object;
     let owner = metadata.owner_references.into_iter();
     let vm =
@@ -206,7 +220,7 @@ fn amounts(quantities: &Quantities, unknown: f64) -> Amounts {
     quantities.iter().map(|(name, quantity)| (name.clone(), amount(quantity))).collect()
 }
 
-pub(super) fn vm(object: VmObject) -> Vm {
+fn vm(object: VmObject) -> Vm {
     let VmObject { metadata, spec, status } = object;
     let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
     let live_migratable = match migratable {
@@ -264,7 +278,7 @@ impl MigrationState {
     }
 }
 
-pub(super) fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
+fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
     let MigrationObject { metadata, spec, status } = object;
     let evacuated = metadata.annotations.get(EVACUATION);
     let last = status.phase_transition_timestamps.iter().rfind(|one| one.phase == status.phase);

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::objects;
-use super::read::read;
 use super::report::manifest;
 use crate::cluster::call::CallError;
 use crate::cluster::{ApiClient, LEASE, Lease, Listed};
@@ -71,7 +70,7 @@ impl Planner {
         }
         api.write_lease(&mut lease).await.context(CANNOT_WRITE)?;
         let mut state = state_of(&lease, prefix)?;
-        let mut cluster = read(api, prefix).await?;
+        let mut cluster = objects::read(api, prefix).await?;
         if flags.apply {
             let label = format!("{prefix}/plan=true");
             let names = api.list_all(Listed::Namespaces(&label), objects::namespace).await?;

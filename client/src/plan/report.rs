@@ -16,21 +16,21 @@ const HEADER: [&str; 7] =
 
 pub(super) fn table(proposal: &Proposal) -> String {
     let load = |load: &Load| format!("{:.1} -> {:.1} / {}", load.before, load.after, load.cpus);
-    let mut rows = vec![HEADER.map(str::to_owned)];
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
     rows.extend(proposal.moves.iter().map(|one| {
-        [
+        vec![
             format!("{}/{}", one.namespace, one.name),
             one.source.clone(),
             one.target.clone(),
             format!("{:.1}", one.gain),
             format!("{:.1}", one.demand),
-            load(&one.source_load),
-            load(&one.target_load),
+            load(&one.source_demand),
+            load(&one.target_demand),
         ]
     }));
     let mut text = match &proposal.none_because {
         Some(reason) => format!("No moves: {reason}\n"),
-        None => aligned(&rows, &[0, 1, 2, 3, 4, 5, 6]),
+        None => aligned(&rows),
     };
     for (title, left_out) in [("VMs that stay", &proposal.vms), ("Nodes", &proposal.nodes)] {
         if !left_out.is_empty() {
@@ -41,28 +41,6 @@ pub(super) fn table(proposal: &Proposal) -> String {
         }
     }
     text
-}
-
-pub(super) fn json(proposal: &Proposal) -> String {
-    let load = |load: &Load| json!({"before": load.before, "after": load.after, "cpus": load.cpus});
-    let one = |one: &ProposedMove| {
-        json!({
-            "namespace": one.namespace, "vm": one.name, "source": one.source, "target": one.target,
-            "gain": one.gain, "demand": one.demand,
-            "sourceDemand": load(&one.source_load), "targetDemand": load(&one.target_load),
-        })
-    };
-    let left_out = |all: &[LeftOut]| {
-        let reasons = all.iter().map(|one| json!({"name": one.name, "reason": one.reason}));
-        reasons.collect::<Vec<Value>>()
-    };
-    let plan = json!({
-        "moves": proposal.moves.iter().map(one).collect::<Vec<_>>(),
-        "noMovesBecause": proposal.none_because,
-        "vms": left_out(&proposal.vms),
-        "nodes": left_out(&proposal.nodes),
-    });
-    format!("{plan:#}\n")
 }
 
 /// The migration of a move.

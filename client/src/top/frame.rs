@@ -2,14 +2,12 @@
 
 use std::num::NonZeroU16;
 
-use crossterm::style::{Attribute, Color};
+use crossterm::style::Stylize;
 use jiff::Timestamp;
 
 use super::choice::Choice;
 use super::table::{scored, users};
-use super::text::{
-    Line, Part, ascii, by_level, coloured, cpus, fit, or_dash, percent, plain, with, words, wrap,
-};
+use super::text::{Line, Part, ascii, by_level, cpus, fit, or_dash, percent, words, wrap};
 use crate::resource::PerResource;
 use crate::snapshot::{Levels, Snapshot};
 
@@ -84,13 +82,13 @@ pub(super) fn lines(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<Line>
         lines.extend(wrap(fields, "  ", size.columns));
     }
     for problem in snapshot.problems().chain(frame.error.clone()) {
-        let parts = words(&problem, |word| coloured(Color::DarkYellow, word));
+        let parts = words(&problem, Stylize::dark_yellow);
         lines.extend(wrap(parts, " ", size.columns));
     }
     lines.push(Line::new());
     if choice.help {
         for text in [HELP, KEYS_HELP] {
-            lines.extend(wrap(words(text, plain), " ", size.columns));
+            lines.extend(wrap(words(text, Stylize::stylize), " ", size.columns));
         }
         return fit(lines, size.columns, size.rows);
     }
@@ -99,7 +97,7 @@ pub(super) fn lines(frame: &Frame, choice: &mut Choice, size: Size) -> Vec<Line>
         below.push(users(snapshot, size.columns));
     }
     if !size.is_pipe() && size.rows >= ROWS_WITH_KEYS {
-        below.push(vec![vec![with(Attribute::Dim, KEYS)]]);
+        below.push(vec![vec![KEYS.to_owned().dim()]]);
     }
     below.retain(|part| !part.is_empty());
     // The table's header, and an empty line before each part below the table.
@@ -117,7 +115,7 @@ fn head(frame: &Frame) -> Vec<Part> {
     let at = i64::try_from(frame.snapshot.observed_at_ms).ok();
     let at = at.and_then(|at| Timestamp::from_millisecond(at).ok());
     let at = at.map_or("-".into(), |at| at.strftime("%H:%M:%S UTC").to_string());
-    vec![plain(at), plain(ascii(&frame.source))]
+    vec![at.stylize(), ascii(&frame.source).stylize()]
 }
 
 fn node_fields(snapshot: &Snapshot) -> Vec<Part> {
@@ -133,7 +131,7 @@ fn node_fields(snapshot: &Snapshot) -> Vec<Part> {
         format!("steal {}", or_dash(node.steal, percent)),
         format!("headroom {} CPUs", or_dash(node.headroom_cpus, cpus)),
     ];
-    let fields = fields.into_iter().chain(candidate).map(plain);
+    let fields = fields.into_iter().chain(candidate).map(Stylize::stylize);
     std::iter::once(by_level(score, node.score, snapshot.levels)).chain(fields).collect()
 }
 

@@ -1,10 +1,10 @@
 //! The tables of what is scored and of CPU users, in as many columns as fit. Pure.
 
-use crossterm::style::Attribute;
+use crossterm::style::Stylize;
 
 use super::choice::Choice;
 use super::columns::{COLUMNS, CONTENTION, Column, USER_COLUMNS};
-use super::text::{Line, Part, ascii, by_level, plain, shorten, with, words, wrap};
+use super::text::{Line, Part, ascii, by_level, shorten, words, wrap};
 use crate::resource::PerResource;
 use crate::snapshot::{Cgroup, Levels, Snapshot};
 
@@ -47,7 +47,7 @@ pub(super) fn scored(
         (heading, snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>())
     });
     let Some((kind, mut rows)) = members.into_iter().find(|(_, rows)| !rows.is_empty()) else {
-        return wrap(words(&snapshot.nothing_to_show(), plain), " ", columns);
+        return wrap(words(&snapshot.nothing_to_show(), Stylize::stylize), " ", columns);
     };
     let (total, filter) = (rows.len(), choice.filter.to_lowercase());
     rows.retain(|cgroup| cgroup.name().to_lowercase().contains(&filter));
@@ -75,9 +75,10 @@ pub(super) fn scored(
     let hidden = hidden.iter().filter(|(count, _)| *count > 0);
     let hidden: Vec<String> = hidden.map(|(count, what)| format!("{count} {what}")).collect();
     if !hidden.is_empty() {
-        lines.push(vec![with(Attribute::Dim, hidden.join(", "))]);
+        lines.push(vec![hidden.join(", ").dim()]);
     } else if rows.is_empty() {
-        lines.push(vec![plain(format!("No name of {total} contains this text: Esc shows all."))]);
+        let nothing = format!("No name of {total} contains this text: Esc shows all.");
+        lines.push(vec![nothing.stylize()]);
     }
     lines
 }
@@ -159,10 +160,10 @@ impl Table<'_> {
             format!("{:1$}{text:>2$}", "", GAP - 1, width + 1)
         });
         let header: String = std::iter::once(name(&heading)).chain(headers).collect();
-        let mut lines = vec![vec![with(Attribute::Bold, header)]];
+        let mut lines = vec![vec![header.bold()]];
         for (cgroup, row) in rows.iter().zip(&names).skip(shown.start).take(shown.len()) {
             let cells = fitting.iter().map(|(column, width)| self.cell(column, cgroup, *width));
-            lines.push(std::iter::once(plain(name(row))).chain(cells).collect());
+            lines.push(std::iter::once(name(row).stylize()).chain(cells).collect());
         }
         lines
     }

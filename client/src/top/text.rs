@@ -1,7 +1,7 @@
 //! Coloured lines that fit a terminal. Pure. Every line is printable ASCII, so that no name can move the
 //! cursor.
 
-use crossterm::style::{Attribute, Color, ContentStyle, StyledContent};
+use crossterm::style::{StyledContent, Stylize};
 
 use crate::snapshot::Levels;
 
@@ -11,26 +11,13 @@ pub(super) type Part = StyledContent<String>;
 /// Its parts, one after another.
 pub(super) type Line = Vec<Part>;
 
-pub(super) fn plain(text: impl Into<String>) -> Part {
-    Part::new(ContentStyle::default(), text.into())
-}
-
-pub(super) fn with(attribute: Attribute, text: impl Into<String>) -> Part {
-    Part::new(ContentStyle { attributes: attribute.into(), ..ContentStyle::default() }, text.into())
-}
-
-pub(super) fn coloured(color: Color, text: impl Into<String>) -> Part {
-    let style = ContentStyle { foreground_color: Some(color), ..ContentStyle::default() };
-    Part::new(style, text.into())
-}
-
 /// In the colour of a share's level, if both are known.
 pub(super) fn by_level(text: String, share: Option<f64>, levels: Levels) -> Part {
     match share.filter(|_| levels.high > 0.0) {
-        None => plain(text),
-        Some(share) if share >= levels.high => coloured(Color::DarkRed, text),
-        Some(share) if share >= levels.medium => coloured(Color::DarkYellow, text),
-        Some(_) => coloured(Color::DarkGreen, text),
+        None => text.stylize(),
+        Some(share) if share >= levels.high => text.dark_red(),
+        Some(share) if share >= levels.medium => text.dark_yellow(),
+        Some(_) => text.dark_green(),
     }
 }
 
@@ -64,7 +51,7 @@ pub(super) fn wrap(parts: Vec<Part>, gap: &str, columns: usize) -> Vec<Line> {
     for part in parts {
         match lines.last_mut() {
             Some(line) if length(line) + gap.len() + part.content().len() <= columns => {
-                line.extend([plain(gap), part]);
+                line.extend([gap.to_owned().stylize(), part]);
             }
             _ => lines.push(vec![part]),
         }

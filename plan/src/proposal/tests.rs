@@ -121,8 +121,8 @@ fn the_vm_with_the_most_relief_goes_to_the_emptiest_node() {
         ("big", "hot", "cool")
     );
     assert_eq!(one.hostname, "host-cool");
-    assert_eq!(one.source_load, Load { before: 40.0, after: 36.0, cpus: 32.0 });
-    assert_eq!(one.target_load, Load { before: 4.0, after: 8.0, cpus: 32.0 });
+    assert_eq!(one.source_demand, Load { before: 40.0, after: 36.0, cpus: 32.0 });
+    assert_eq!(one.target_demand, Load { before: 4.0, after: 8.0, cpus: 32.0 });
     assert!(one.gain > 3.5 && one.gain < 3.7, "{one:?}");
     assert_eq!(reason(&proposal.vms, "vms/small"), "a move with a larger gain comes first");
     assert_eq!(proposal.nodes, []);

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clap::{Arg, CommandFactory};
+use clap::Arg;
 use psi_agent::config::Command;
 
 /// All rows. A flag with the same default and help for several commands is one row.
 pub(crate) fn rows_of_flags() -> BTreeSet<String> {
     let mut rows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     let mut facts = BTreeSet::new();
-    for command in Command::command().get_subcommands() {
+    for command in Command::program().get_subcommands() {
         let positional = command.get_positionals().map(|argument| {
             let id = argument.get_id().as_str().to_uppercase();
             if argument.is_required_set() { format!(" {id}") } else { format!(" [{id}]") }

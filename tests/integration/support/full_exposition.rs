@@ -79,7 +79,7 @@ fn full_assessment() -> Assessment {
     tick.node.reports.io = false;
     let counted = vec![Resource::Cpu, Resource::Memory];
     let score = Scorer::of_one_window(counted, &tick);
-    let relief = Relief { cpus: 1.0, demand: 1.0, score_without: Ratio::ZERO };
+    let relief = Relief { cpus: 1.0, score_without: Ratio::ZERO };
     let relief = HashMap::from([(CgroupId(1), relief)]);
     Assessment { score, headroom_cpus: Some(1.0), relief, slow: None }
 }

@@ -7,7 +7,7 @@ use psi_agent::publish::publisher::Publisher;
 /// The publisher of `psi-agent run` with these flags on this Node.
 pub(crate) fn publisher(node: OwnNode, flags: &str, random: fn() -> f64) -> Publisher {
     let line = format!("psi-agent --kubeconfig unused --node-name {} {flags}", node.name);
-    let command = Command::parse(line.split_whitespace().map(Into::into)).unwrap();
+    let (command, _) = Command::parse(line.split_whitespace().map(Into::into)).unwrap();
     let Command::Run(config) = command else { panic!("{line}") };
     Publisher::new(&config, Some(node), random)
 }

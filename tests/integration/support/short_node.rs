@@ -105,8 +105,7 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
         })
         .collect();
     let score_without = Ratio::ZERO;
-    let relief = vms
-        .map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, demand: 1.0, score_without }));
+    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
     let slow = SlowAssessment {
         headroom_cpus: 0.0,
         vms: 2.0,

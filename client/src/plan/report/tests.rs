@@ -11,8 +11,8 @@ fn proposal() -> Proposal {
         hostname: "host-b".into(),
         demand: 4.0,
         gain: 3.25,
-        source_load: load(40.0, 36.0),
-        target_load: load(4.0, 8.0),
+        source_demand: load(40.0, 36.0),
+        target_demand: load(4.0, 8.0),
     };
     let stays = LeftOut { name: "vms/db".into(), reason: "it has huge pages".into() };
     Proposal { moves: vec![one], vms: vec![stays], ..Proposal::default() }
@@ -63,7 +63,7 @@ spec:
 
 #[test]
 fn json_has_all_numbers() {
-    let plan: Value = serde_json::from_str(&json(&proposal())).unwrap();
+    let plan = json!(proposal());
     assert_eq!(plan["moves"][0]["gain"], 3.25);
     assert_eq!(
         plan["moves"][0]["targetDemand"],
