@@ -270,11 +270,10 @@ fn unplanned(one: &Found<'_>, nodes: &[Node], rules: &Rules) -> String {
         return format!("no node fits: {}", counts.collect::<Vec<_>>().join(", "));
     }
     if plan(nodes, std::slice::from_ref(&one.movable), rules).is_empty() {
-        let Rules { least_gain, fullest_target, least_difference, .. } = rules;
+        let Rules { least_gain, least_difference, .. } = rules;
         return format!(
-            "no target gains {least_gain:.1} CPUs on both nodes together, stays below {:.0} % of its CPUs, \
-             and has {least_difference} points less CPU contention",
-            fullest_target * 100.0
+            "no target gains {least_gain} CPUs on both nodes together, and has {least_difference} points less CPU \
+             contention"
         );
     }
     "a move with a larger gain comes first".into()

@@ -179,7 +179,7 @@ pub struct CheckConfig {
     #[command(flatten)]
     pub publish: PublishFlag,
     /// Score from 0 to 100 above which the check fails, for scripts
-    #[arg(long, value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
+    #[arg(long, env = "PSI_AGENT_MAX_SCORE", value_name = "SCORE", value_parser = value_parser!(u8).range(..=100),
           help_heading = "Score")]
     pub max_score: Option<u8>,
 }

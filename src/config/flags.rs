@@ -147,7 +147,7 @@ pub struct PublishingFlags {
     pub candidate_min_age: Duration,
 }
 
-/// Logging, to stderr.
+// No doc comment: it would become the description of each command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Log")]
 pub struct LogConfig {

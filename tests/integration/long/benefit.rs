@@ -51,7 +51,7 @@ enum Arm {
 }
 
 impl Arm {
-    const ALL: [Self; 1] = [Self::Planner];
+    const ALL: [Self; 4] = [Self::Nothing, Self::NodePsi, Self::Candidate, Self::Planner];
 
     fn title(self) -> &'static str {
         match self {
