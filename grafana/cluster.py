@@ -51,6 +51,13 @@ def worst_nodes(number: int) -> str:
     return f"topk({number}, {by_node(f'{SCORE} @ end()')})"
 
 
+def worst_nodes_first(number: int) -> Query:
+    """The scores of the worst nodes. Prometheus sorts series by their labels, and a status history has them in
+    that order: the label `_rank` is smaller for a higher score, and its name is before `cluster` in the alphabet."""
+    rank = f'count_values by (cluster, node) ("_rank", 9999 - round(1000 * {worst_nodes(number)}))'
+    return Query(f"{points(NODE_SCORE)} * on (cluster, node) group_left (_rank) {rank}", "{{node}}")
+
+
 def worst_vms(series: str, scaled: str) -> Query:
     """`scaled` is made of the series, which select the VMs that are worst at the end of the time range."""
     top = f"topk(10, max by (cluster, namespace, name) ({series} @ end()))"
@@ -137,9 +144,9 @@ def _nodes(made: dashboard.Dashboard) -> None:
         columns[name] = (f"{query} and on (cluster, node) {worst}", unit)
     made.with_panel(heatmap(
         "Score over time: 15 nodes that are worst now",
-        "Score, 0 to 100, of the 15 nodes with the highest score at the end of the time range. The colours "
-        "are those of the levels by their default thresholds, 10 and 30.",
-        [Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(15)}", "{{node}}")],
+        "Score, 0 to 100, of the 15 nodes with the highest score at the end of the time range, highest first. "
+        "The colours are those of the levels by their default thresholds, 10 and 30.",
+        [worst_nodes_first(15)],
         links=[to_node],
     ))
     made.with_panel(table(
