@@ -6,7 +6,7 @@ import agents
 import moves
 from panels import (
     BLUE, CLUSTER_UID, CPUS, GREEN, POINTS, RATIO, RED, VM_UID, WARN,
-    Query, graph, heatmap, level, link, new_dashboard, points, stat, table, table_height,
+    Query, graph, heatmap, legend_height, level, link, new_dashboard, points, stat, table, table_height,
     threshold_lines, variable,
 )
 
@@ -165,7 +165,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(10)}", "{{node}}"),
             threshold_lines(OWN),
         ],
-        unit=POINTS, links=[to_node], worst_first=True,
+        unit=POINTS, links=[to_node], worst_first=True, height=legend_height(12),
     ))
     made.with_panel(graph(
         "Nodes by level",
@@ -175,7 +175,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
-        unit="suffix:nodes", stacked=True, steps=180,
+        unit="suffix:nodes", stacked=True, steps=180, height=legend_height(12),
     ))
 
 
@@ -248,6 +248,7 @@ def _vms(made: dashboard.Dashboard) -> None:
     ]:
         made.with_panel(graph(
             title, description, [query], unit=unit, links=[to_vm], steps=120, worst_first=True,
+            height=legend_height(10),
         ))
 
 

@@ -4,7 +4,7 @@ from grafana_foundation_sdk.builders import dashboard
 
 import vm
 from panels import (
-    CLUSTER_UID, CPUS, POINTS, RATIO, VM_UID, Query, graph, link, new_dashboard, points, table,
+    CLUSTER_UID, CPUS, POINTS, RATIO, VM_UID, Query, graph, legend_height, link, new_dashboard, points, table,
     threshold_lines, variable,
 )
 from vm import COMPUTE, FROM_EITHER, FROM_KUBELET, NODE, OWN, rate
@@ -120,5 +120,5 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             f"{of_each(rate(waited))} and on (namespace, name) topk(10, {now})",
             "{{namespace}}/{{name}}",
         )],
-        unit=CPUS, width=24, worst_first=True,
+        unit=CPUS, width=24, worst_first=True, height=legend_height(10),
     ))

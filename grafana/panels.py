@@ -162,6 +162,11 @@ def heatmap(title, description, queries, *, width=24, links=()):
     return panel.legend(legend.placement(common_model.LegendPlacement.BOTTOM))
 
 
+def legend_height(rows: int) -> int:
+    # Rows and the header have 24 px, the title and borders 58, and a unit of height 38.
+    return -(-(24 * (rows + 1) + 58) // 38)
+
+
 def table_height(rows: int = ROWS) -> int:
     # Rows and the header have 36 px, the title and borders 48, and a unit of height 38.
     return -(-(36 * (rows + 1) + 48) // 38)
