@@ -91,7 +91,7 @@ def graph(
     height: int = 8,
 ):
     """Lines over time. `steps` limits the steps of queries that read series of all VMs. `worst_first`:
-    the legend has the last values, sorted. A series has the colour of its name, also on another node."""
+    the legend has the last values, sorted, and a series has the colour of its name, also on another node."""
     panel = _common(timeseries.Panel(), title, description, queries, width, height)
     panel.unit(unit).min(0).fill_opacity(60 if stacked else 0).line_width(1)
     panel.data_links(list(links)).show_points(common_model.VisibilityMode.NEVER)
@@ -99,8 +99,10 @@ def graph(
         panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL))
     if steps:
         panel.max_data_points(steps)
-    by_name = model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME
-    panel.color_scheme(dashboard.FieldColor().mode(by_name))
+    # Colours by name can be too similar to tell a few series apart, as `memory` and `io`.
+    modes = model.FieldColorModeId
+    mode = modes.PALETTE_CLASSIC_BY_NAME if worst_first else modes.PALETTE_CLASSIC
+    panel.color_scheme(dashboard.FieldColor().mode(mode))
     legend = common.VizLegendOptions().show_legend(True)
     if worst_first:
         legend.display_mode(common_model.LegendDisplayMode.TABLE).calcs(["lastNotNull"])
