@@ -121,7 +121,7 @@ def _now(made: dashboard.Dashboard) -> None:
          "intervals. 0 where agents do not publish.",
          f"count(time() - {published} > 2 * {heartbeat}) or vector(0)", WARN),
     ]
-    for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 4, 4, 4, 3]):
+    for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 3, 4, 4, 4]):
         made.with_panel(stat(title, description, [Query(query)], width=width, steps=steps))
 
 

@@ -94,7 +94,7 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             **{name: (f"{query} and on (namespace, name) {worst}", unit)
                for name, (query, unit) in others.items()},
         },
-        names={"namespace": "namespace", "name": "VM"}, width=14,
+        names={"namespace": "namespace", "name": "VM"}, width=16,
         links={"VM": link(
             "This VM", VM_UID, node="node",
             namespace="__data.fields.namespace", vm="__value.raw",
@@ -108,7 +108,7 @@ def _neighbours(made: dashboard.Dashboard) -> None:
         "CPU usage: largest 15 VMs",
         "CPU usage of VMs on the node now. Other workloads on the node use CPU too." + FROM_KUBELET,
         {"CPUs": (f"topk(15, {used})", CPUS)},
-        names={"namespace": "namespace", "name": "VM"}, width=10,
+        names={"namespace": "namespace", "name": "VM"}, width=8,
     ))
     waited = f'psi_agent_vmi_wait_seconds_total{{{NODE}, resource="cpu", cause="node"}}'
     now = of_each(f"rate({waited}[$__rate_interval] @ end())")

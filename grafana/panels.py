@@ -189,7 +189,6 @@ def table(
     queries = [Query(expr) for expr, _ in columns.values()]
     panel = _common(table_builder.Panel(), title, description, queries, width, table_height(rows))
     panel = _instant(panel)
-    panel.min_width(70)
     for target in panel.build().targets:
         target.format_val = PromQueryFormat.TABLE
     several = len(columns) > 1
@@ -206,13 +205,19 @@ def table(
     panel.with_transformation(_sorted_by(next(iter(columns))))
     for name, (expr, unit) in columns.items():
         look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 2)}
+        # The column is at least as wide as its title, and as a time.
+        look |= {"custom.minWidth": max(150 if unit == "dateTimeAsIso" else 66, 23 + 15 * len(name) // 2)}
         if expr.startswith("100 * "):
             look |= {"thresholds": _threshold_model(LEVELS), "custom.cellOptions": {"type": "color-text"}}
         if name == "level":
             look |= {"mappings": [_words(LEVEL_WORDS)], "custom.cellOptions": {"type": "color-text"}}
         panel.override_by_name(name, _properties(look))
-    for name, to in (links or {}).items():
-        panel.override_by_name(name, _properties({"links": [to.build()]}))
+    for name in names.values():
+        is_linked = name in (links or {})
+        look = {"custom.minWidth": {"VM": 110, "node": 86 if is_linked else 72}.get(name, 95)}
+        if is_linked:
+            look |= {"links": [links[name].build()]}
+        panel.override_by_name(name, _properties(look))
     return panel
 
 
