@@ -6,7 +6,7 @@ import agents
 import moves
 from panels import (
     BLUE, CLUSTER_UID, CPUS, GREEN, POINTS, RATIO, RED, VM_UID, WARN,
-    Query, graph, heatmap, level, link, new_dashboard, points, stat, table, table_height,
+    Query, graph, heatmap, legend_height, level, link, new_dashboard, points, stat, table, table_height,
     threshold_lines, variable,
 )
 
@@ -49,6 +49,13 @@ def worst_nodes(number: int) -> str:
     """The nodes with the highest score at the end of the time range. Over time, topk of the score itself
     would return more series than `number`."""
     return f"topk({number}, {by_node(f'{SCORE} @ end()')})"
+
+
+def worst_nodes_first(number: int) -> Query:
+    """The scores of the worst nodes. Prometheus sorts series by their labels, and a status history has them in
+    that order: the label `_rank` is smaller for a higher score, and its name is before `cluster` in the alphabet."""
+    rank = f'count_values by (cluster, node) ("_rank", 9999 - round(1000 * {worst_nodes(number)}))'
+    return Query(f"{points(NODE_SCORE)} * on (cluster, node) group_left (_rank) {rank}", "{{node}}")
 
 
 def worst_vms(series: str, scaled: str) -> Query:
@@ -114,7 +121,7 @@ def _now(made: dashboard.Dashboard) -> None:
          "intervals. 0 where agents do not publish.",
          f"count(time() - {published} > 2 * {heartbeat}) or vector(0)", WARN),
     ]
-    for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 4, 4, 4, 3]):
+    for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 3, 4, 4, 4]):
         made.with_panel(stat(title, description, [Query(query)], width=width, steps=steps))
 
 
@@ -137,9 +144,9 @@ def _nodes(made: dashboard.Dashboard) -> None:
         columns[name] = (f"{query} and on (cluster, node) {worst}", unit)
     made.with_panel(heatmap(
         "Score over time: 15 nodes that are worst now",
-        "Score, 0 to 100, of the 15 nodes with the highest score at the end of the time range. The colours "
-        "are those of the levels by their default thresholds, 10 and 30.",
-        [Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(15)}", "{{node}}")],
+        "Score, 0 to 100, of the 15 nodes with the highest score at the end of the time range, highest first. "
+        "The colours are those of the levels by their default thresholds, 10 and 30.",
+        [worst_nodes_first(15)],
         links=[to_node],
     ))
     made.with_panel(table(
@@ -158,7 +165,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"{points(NODE_SCORE)} and on (cluster, node) {worst_nodes(10)}", "{{node}}"),
             threshold_lines(OWN),
         ],
-        unit=POINTS, links=[to_node], worst_first=True,
+        unit=POINTS, links=[to_node], worst_first=True, height=legend_height(12),
     ))
     made.with_panel(graph(
         "Nodes by level",
@@ -168,7 +175,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
             Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
-        unit="suffix:nodes", stacked=True, steps=180,
+        unit="suffix:nodes", stacked=True, steps=180, height=legend_height(12),
     ))
 
 
@@ -241,6 +248,7 @@ def _vms(made: dashboard.Dashboard) -> None:
     ]:
         made.with_panel(graph(
             title, description, [query], unit=unit, links=[to_vm], steps=120, worst_first=True,
+            height=legend_height(10),
         ))
 
 

@@ -4,7 +4,7 @@ from grafana_foundation_sdk.builders import dashboard
 
 import vm
 from panels import (
-    CLUSTER_UID, CPUS, POINTS, RATIO, VM_UID, Query, graph, link, new_dashboard, points, table,
+    CLUSTER_UID, CPUS, POINTS, RATIO, VM_UID, Query, graph, legend_height, link, new_dashboard, points, table,
     threshold_lines, variable,
 )
 from vm import COMPUTE, FROM_EITHER, FROM_KUBELET, NODE, OWN, rate
@@ -94,7 +94,7 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             **{name: (f"{query} and on (namespace, name) {worst}", unit)
                for name, (query, unit) in others.items()},
         },
-        names={"namespace": "namespace", "name": "VM"}, width=14,
+        names={"namespace": "namespace", "name": "VM"}, width=16,
         links={"VM": link(
             "This VM", VM_UID, node="node",
             namespace="__data.fields.namespace", vm="__value.raw",
@@ -108,7 +108,7 @@ def _neighbours(made: dashboard.Dashboard) -> None:
         "CPU usage: largest 15 VMs",
         "CPU usage of VMs on the node now. Other workloads on the node use CPU too." + FROM_KUBELET,
         {"CPUs": (f"topk(15, {used})", CPUS)},
-        names={"namespace": "namespace", "name": "VM"}, width=10,
+        names={"namespace": "namespace", "name": "VM"}, width=8,
     ))
     waited = f'psi_agent_vmi_wait_seconds_total{{{NODE}, resource="cpu", cause="node"}}'
     now = of_each(f"rate({waited}[$__rate_interval] @ end())")
@@ -120,5 +120,5 @@ def _neighbours(made: dashboard.Dashboard) -> None:
             f"{of_each(rate(waited))} and on (namespace, name) topk(10, {now})",
             "{{namespace}}/{{name}}",
         )],
-        unit=CPUS, width=24, worst_first=True,
+        unit=CPUS, width=24, worst_first=True, height=legend_height(10),
     ))

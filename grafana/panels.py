@@ -91,7 +91,7 @@ def graph(
     height: int = 8,
 ):
     """Lines over time. `steps` limits the steps of queries that read series of all VMs. `worst_first`:
-    the legend has the last values, sorted. A series has the colour of its name, also on another node."""
+    the legend has the last values, sorted, and a series has the colour of its name, also on another node."""
     panel = _common(timeseries.Panel(), title, description, queries, width, height)
     panel.unit(unit).min(0).fill_opacity(60 if stacked else 0).line_width(1)
     panel.data_links(list(links)).show_points(common_model.VisibilityMode.NEVER)
@@ -99,8 +99,10 @@ def graph(
         panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL))
     if steps:
         panel.max_data_points(steps)
-    by_name = model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME
-    panel.color_scheme(dashboard.FieldColor().mode(by_name))
+    # Colours by name can be too similar to tell a few series apart, as `memory` and `io`.
+    modes = model.FieldColorModeId
+    mode = modes.PALETTE_CLASSIC_BY_NAME if worst_first else modes.PALETTE_CLASSIC
+    panel.color_scheme(dashboard.FieldColor().mode(mode))
     legend = common.VizLegendOptions().show_legend(True)
     if worst_first:
         legend.display_mode(common_model.LegendDisplayMode.TABLE).calcs(["lastNotNull"])
@@ -162,6 +164,11 @@ def heatmap(title, description, queries, *, width=24, links=()):
     return panel.legend(legend.placement(common_model.LegendPlacement.BOTTOM))
 
 
+def legend_height(rows: int) -> int:
+    # Rows and the header have 24 px, the title and borders 58, and a unit of height 38.
+    return -(-(24 * (rows + 1) + 58) // 38)
+
+
 def table_height(rows: int = ROWS) -> int:
     # Rows and the header have 36 px, the title and borders 48, and a unit of height 38.
     return -(-(36 * (rows + 1) + 48) // 38)
@@ -182,7 +189,6 @@ def table(
     queries = [Query(expr) for expr, _ in columns.values()]
     panel = _common(table_builder.Panel(), title, description, queries, width, table_height(rows))
     panel = _instant(panel)
-    panel.min_width(70)
     for target in panel.build().targets:
         target.format_val = PromQueryFormat.TABLE
     several = len(columns) > 1
@@ -199,13 +205,19 @@ def table(
     panel.with_transformation(_sorted_by(next(iter(columns))))
     for name, (expr, unit) in columns.items():
         look = {"unit": unit, "decimals": {RATIO: 1, "none": 0}.get(unit, 2)}
+        # The column is at least as wide as its title, and as a time.
+        look |= {"custom.minWidth": max(150 if unit == "dateTimeAsIso" else 66, 23 + 15 * len(name) // 2)}
         if expr.startswith("100 * "):
             look |= {"thresholds": _threshold_model(LEVELS), "custom.cellOptions": {"type": "color-text"}}
         if name == "level":
             look |= {"mappings": [_words(LEVEL_WORDS)], "custom.cellOptions": {"type": "color-text"}}
         panel.override_by_name(name, _properties(look))
-    for name, to in (links or {}).items():
-        panel.override_by_name(name, _properties({"links": [to.build()]}))
+    for name in names.values():
+        is_linked = name in (links or {})
+        look = {"custom.minWidth": {"VM": 110, "node": 86 if is_linked else 72}.get(name, 95)}
+        if is_linked:
+            look |= {"links": [links[name].build()]}
+        panel.override_by_name(name, _properties(look))
     return panel
 
 

@@ -73,7 +73,7 @@ def summary(made: dashboard.Dashboard) -> None:
         "Memory contention",
         "Share of time that the VM waits for memory because of the node, 0 to 100.",
         [Query(points(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="memory"}})'))],
-        unit=POINTS, width=4, steps=LEVELS,
+        unit=POINTS, width=5, steps=LEVELS,
     ))
     made.with_panel(text(
         "Cause",
@@ -89,6 +89,7 @@ def summary(made: dashboard.Dashboard) -> None:
         "Node",
         "Node of the VM: two during a live migration.",
         [Query(f"max by (node) (psi_agent_vmi_info{{{VM}}})", "{{node}}")],
+        width=5,
     ))
 
 

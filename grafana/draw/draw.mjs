@@ -1,5 +1,6 @@
 // Draws a dashboard with Grafana's own components, in Chromium, from query results that a test saved:
-//   node draw.mjs DASHBOARD.json RESULTS_FOLDER PICTURE.png
+//   node draw.mjs DASHBOARD.json RESULTS_FOLDER PICTURE
+// It writes PICTURE-light.png and PICTURE-dark.png.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -9,7 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const WIDTH = 1720;
+// A rendered document is about 860 px wide: type of 12 px has 9 px there.
+const WIDTH = 1160;
 const [dashboardPath, folder, picture] = process.argv.slice(2);
 // The variables' values in the test.
 const variables = { namespace: 'shop', vm: 'db', node: 'node-42', rule_psi: '0.4' };
@@ -63,23 +65,28 @@ function closedUp(dashboard) {
 const dashboard = JSON.parse(readFileSync(dashboardPath, 'utf8'));
 const results = JSON.parse(readFileSync(join(folder, basename(dashboardPath)), 'utf8'));
 const height = closedUp(dashboard) * 38 + 8;
-const input = JSON.stringify({ dashboard, results, variables, width: WIDTH }).replaceAll('<', '\\u003c');
-const page = (await bundled()).replace('<!--INPUT-->', () => `<script>window.INPUT=${input}</script>`);
-const temporary = mkdtempSync(join(tmpdir(), 'draw-'));
-try {
-  writeFileSync(join(temporary, 'page.html'), page);
-  const ran = spawnSync('/usr/bin/chromium', [
-    '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--force-device-scale-factor=1',
-    '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run',
-    '--disable-dev-shm-usage', `--user-data-dir=${temporary}/profile`, `--window-size=${WIDTH},${height}`,
-    '--virtual-time-budget=10000', '--enable-logging=stderr', `--screenshot=${resolve(picture)}`, `file://${temporary}/page.html`,
-  ], { encoding: 'utf8', timeout: 180_000 });
-  const said = ran.stderr.split('\n').filter(it => it.includes('CONSOLE'));
-  if (said.length) console.error(said.join('\n'));
-  if (ran.status !== 0 || said.some(it => it.includes('Uncaught'))) {
-    console.error(ran.stderr.slice(-3000));
-    process.exitCode = 1;
+const page = await bundled();
+
+function draw(mode) {
+  const input = JSON.stringify({ dashboard, results, variables, mode, width: WIDTH }).replaceAll('<', '\\u003c');
+  const temporary = mkdtempSync(join(tmpdir(), 'draw-'));
+  try {
+    writeFileSync(join(temporary, 'page.html'), page.replace('<!--INPUT-->', () => `<script>window.INPUT=${input}</script>`));
+    const ran = spawnSync('/usr/bin/chromium', [
+      '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--force-device-scale-factor=1',
+      '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run',
+      '--disable-dev-shm-usage', `--user-data-dir=${temporary}/profile`, `--window-size=${WIDTH},${height}`,
+      '--virtual-time-budget=10000', '--enable-logging=stderr', `--screenshot=${resolve(`${picture}-${mode}.png`)}`, `file://${temporary}/page.html`,
+    ], { encoding: 'utf8', timeout: 180_000 });
+    const said = ran.stderr.split('\n').filter(it => it.includes('CONSOLE'));
+    if (said.length) console.error(said.join('\n'));
+    if (ran.status !== 0 || said.some(it => it.includes('Uncaught'))) {
+      console.error(ran.stderr.slice(-3000));
+      process.exitCode = 1;
+    }
+  } finally {
+    rmSync(temporary, { recursive: true, force: true });
   }
-} finally {
-  rmSync(temporary, { recursive: true, force: true });
 }
+
+for (const mode of ['light', 'dark']) draw(mode);

@@ -3,21 +3,23 @@
 import { useMemo } from 'react';
 import { createRoot } from 'react-dom/client';
 import {
-  applyFieldOverrides, createTheme, dateTime, FieldConfigOptionsRegistry, FieldType, getDisplayValueAlignmentFactors,
-  getFieldDisplayName, getFieldDisplayValues, identityOverrideProcessor, locationUtil, standardTransformers,
-  standardTransformersRegistry, ThemeContext, transformDataFrame,
+  applyFieldOverrides, cacheFieldDisplayNames, createTheme, dateTime, FieldConfigOptionsRegistry, FieldType,
+  formattedValueToString, getDisplayValueAlignmentFactors, getFieldDisplayName, getFieldDisplayValues, getValueFormat,
+  identityOverrideProcessor, locationUtil, outerJoinDataFrames, standardTransformers, standardTransformersRegistry,
+  ThemeContext, transformDataFrame,
 } from '@grafana/data';
 import {
-  BigValue, GlobalStyles, Icon, PanelChrome, Table, Text, TimeSeries, UPlotChart, UPlotConfigBuilder, VizRepeater,
+  BigValue, GlobalStyles, Icon, PanelChrome, Table, Text, TimeSeries, UPlotChart, UPlotConfigBuilder, VizLayout,
+  VizLegend, VizRepeater,
 } from '@grafana/ui';
 import angleDown from '@grafana/ui/icons/unicons/angle-down.svg';
 import angleRight from '@grafana/ui/icons/unicons/angle-right.svg';
 import infoCircle from '@grafana/ui/icons/unicons/info-circle.svg';
 
-const { dashboard, results, variables, width: WIDTH } = (window as any).INPUT;
+const { dashboard, results, variables, mode, width: WIDTH } = (window as any).INPUT;
 const ICONS = { 'angle-down': angleDown, 'angle-right': angleRight, 'info-circle': infoCircle };
 const CELL = 30, GAP = 8; // Grafana's GRID_CELL_HEIGHT and GRID_CELL_VMARGIN.
-const theme = createTheme({ colors: { mode: 'light' } });
+const theme = createTheme({ colors: { mode } });
 
 // Icons are fetched by address. There is no server here.
 window.fetch = async (address: any) =>
@@ -90,7 +92,7 @@ function framesOf(panel: any): any[] {
   });
 }
 
-// Gaps are nulls: Grafana's application inserts them, the package's TimeSeries only in the first frame.
+// Gaps are nulls, which Grafana's application inserts.
 function filled(values: [number, string][], step: number): [number, string | null][] {
   const found = new Map(values);
   const count = SECONDS / step + 1;
@@ -134,8 +136,14 @@ const moveLines = { fieldMap: {}, indicesOnly: [], init: (builder: UPlotConfigBu
   ctx.restore();
 }) };
 
+// Colours are made of the series' names. Grafana's application keeps the names when it joins the series; the package's
+// TimeSeries removes them, so that the first series has a colour of its own.
+const joined = (frames: any[], { x, y }: any) =>
+  outerJoinDataFrames({ frames, joinBy: x, keep: y, keepOriginIndices: true, keepDisplayNames: true }) ?? null;
+
 function Graph({ panel, data, width, height }: any) {
-  return <TimeSeries frames={data} timeRange={timeRange} timeZone="utc" width={width} height={height}
+  cacheFieldDisplayNames(data);
+  return <TimeSeries frames={data} preparePlotFrame={joined} timeRange={timeRange} timeZone="utc" width={width} height={height}
     legend={panel.options.legend} options={panel.options} renderers={moves.length ? [moveLines] : []} />;
 }
 
@@ -153,9 +161,16 @@ function Rows({ data, fieldConfig, width, height }: any) {
   return <Table data={data[0]} fieldConfig={fieldConfig} width={width} height={height} timeRange={timeRange} />;
 }
 
+function thresholdItems({ unit, decimals, thresholds: { steps } }: any) {
+  const text = (value: number) => formattedValueToString(getValueFormat(unit)(value, decimals));
+  return steps.map(({ value, color }: any) => ({
+    label: value === -Infinity ? `< ${text(steps[1].value)}` : `${text(value)}+`, color: theme.visualization.getColorByName(color), yAxis: 1,
+  }));
+}
+
 // Grafana's status history is in its application, not in its packages. This draws cells with
-// the packages' charts, axes and colours: fill opacity 70 %, one row for each series.
-function StatusHistory({ panel, data, width, height }: any) {
+// the packages' charts, axes, legends and colours: fill opacity 70 %, one row for each series.
+function StatusHistory({ panel, data, fieldConfig, width, height }: any) {
   const [config, plotted] = useMemo(() => {
     const builder = new UPlotConfigBuilder('utc');
     const fields = data.map((frame: any) => frame.fields[1]);
@@ -189,7 +204,12 @@ function StatusHistory({ panel, data, width, height }: any) {
     builder.addSeries({ scaleKey: 'y', theme, pathBuilder: () => null, pointsBuilder: () => null, show: true } as any);
     return [builder, [times, times.map(() => 0)]];
   }, [data]);
-  return <UPlotChart config={config as any} data={plotted as any} width={width} height={height} />;
+  const legend = <VizLayout.Legend placement="bottom">
+    <VizLegend {...panel.options.legend} items={thresholdItems(fieldConfig.defaults)} readonly />
+  </VizLayout.Legend>;
+  return <VizLayout width={width} height={height} legend={legend}>
+    {(width: number, height: number) => <UPlotChart config={config as any} data={plotted as any} width={width} height={height} />}
+  </VizLayout>;
 }
 
 const KINDS: any = { timeseries: Graph, stat: Stat, table: Rows, 'status-history': StatusHistory };
@@ -206,7 +226,8 @@ function Dashboard() {
   const column = (WIDTH - GAP) / 24;
   return <ThemeContext.Provider value={theme}>
     <GlobalStyles />
-    <style>{`body { background: ${theme.colors.background.canvas}; overflow: hidden; height: auto; }`}</style>
+    {/* Grafana moves legends below graphs on screens narrower than 1200 px. */}
+    <style>{`body { background: ${theme.colors.background.canvas}; overflow: hidden; height: auto; min-width: 1200px; }`}</style>
     {dashboard.panels.map((panel: any) => {
       const { x, y, w, h } = panel.gridPos;
       const width = w * column - GAP, height = h * (CELL + GAP) - GAP;

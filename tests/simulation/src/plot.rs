@@ -10,14 +10,18 @@ const NAMES: f64 = 210.0;
 const BAR: f64 = 200.0;
 const GAP: f64 = 80.0;
 
+const STYLE: &str = "svg{background:#fff;color:#222}text{font:12px sans-serif;fill:currentColor}
+.title{font-weight:bold}.agents{fill:#0b6e4f}.others{fill:#8a94a0}
+@media(prefers-color-scheme:dark){svg{background:#0d1117;color:#ddd}.agents{fill:#2f9e78}}";
+
 pub fn svg(title: &str, rows: &[Row]) -> String {
     let height = TOP + ROW * rows.len() as f64 + 10.0;
     let width = NAMES + 2.0 * (BAR + GAP);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{title}\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"8\" y=\"16\" font-weight=\"bold\">{title}</text>\n"
+         width=\"{width}\" role=\"img\" aria-label=\"{title}\">\n\
+         <style>{STYLE}</style>\n\
+         <text class=\"title\" x=\"8\" y=\"16\">{title}</text>\n"
     );
     for (number, row) in rows.iter().enumerate() {
         let y = TOP + ROW * number as f64;
@@ -33,11 +37,11 @@ fn bars(out: &mut String, rows: &[Row], left: f64, title: &str, of: &dyn Fn(&Row
     let _ = writeln!(out, "<text x=\"{left}\" y=\"36\">{title}</text>");
     for (number, row) in rows.iter().enumerate() {
         let (y, value) = (TOP + ROW * number as f64, of(row));
-        let colour = if row.arm.has_agents() { "#0b6e4f" } else { "#8a94a0" };
+        let class = if row.arm.has_agents() { "agents" } else { "others" };
         let width = BAR * value / most;
         let _ = writeln!(
             out,
-            "<rect x=\"{left}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"14\" fill=\"{colour}\"/>\
+            "<rect class=\"{class}\" x=\"{left}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"14\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\">{value:.2}</text>",
             y + 3.0,
             left + width + 4.0,
