@@ -175,7 +175,7 @@ pub struct LimitFlags {
     pub moves_per_hour: usize,
     /// Least CPUs' worth of waiting that a move ends on both nodes together
     ///
-    /// A migration costs about a CPU on both nodes for a minute. Nodes with few CPUs want less.
+    /// Nodes with few CPUs want less.
     #[arg(long, env = "PSI_AGENT_LEAST_GAIN", value_name = "CPUS", value_parser = parse_cpus,
           default_value_t = Rules::default().least_gain)]
     pub least_gain: f64,

@@ -305,8 +305,8 @@ fn an_empty_plan_says_why() {
     assert_eq!(none, "no candidate may move");
     assert_eq!(because(|it| it.nodes.clear()), "no Node can run VMs of KubeVirt");
     let full = proposed(|it| {
-        annotate(&mut it.nodes[1], &[("demand", "vms=26,others=1")]);
-        annotate(&mut it.nodes[2], &[("demand", "vms=27,others=0")]);
+        annotate(&mut it.nodes[1], &[("demand", "vms=45,others=1")]);
+        annotate(&mut it.nodes[2], &[("demand", "vms=46,others=0")]);
     });
     assert!(reason(&full.vms, "vms/big").starts_with("no target gains 0.5 CPUs"), "{full:?}");
     let as_contended = proposed(|it| {
