@@ -173,7 +173,7 @@ fn seeds() -> Vec<u64> {
 }
 
 #[test]
-#[ignore = "needs root, a cgroup2 mount, two CPUs and what tests/run --cluster builds; takes 25 min for each seed"]
+#[ignore = "needs root, a cgroup2 mount, two CPUs and what tests/run --cluster builds; takes 27 min for each seed"]
 fn vms_get_more_done_with_moves() {
     let _last_cpu = BusyCpu::take();
     let runs = seeds().into_iter().flat_map(|seed| Arm::ALL.map(|arm| (seed, arm)));
