@@ -140,6 +140,8 @@ pub struct Outcome {
     /// CPU hours that VMs wanted, and that they missed by waiting.
     pub demand_hours: f64,
     pub lost_hours: f64,
+    /// Of these, what they could not catch up within five minutes.
+    pub late_hours: f64,
     /// Hours of VMs that waited for 10 % of their demand and 5 % of their vCPUs' time or more.
     pub contended_hours: f64,
     pub p99_wait: f64,

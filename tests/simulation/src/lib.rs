@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod arm;
+pub mod backlog;
 pub mod cluster;
 pub mod consumers;
 pub mod extract;

@@ -49,6 +49,7 @@ impl Row {
             format!("{:.0}", self.mean(|one| one.contended_hours / one.days)),
             format!("{:.1} %", 100.0 * self.mean(|one| one.p99_wait)),
             format!("{:.2} ± {:.2} %", self.lost_percent(), self.lost_deviation()),
+            format!("{:.2} %", 100.0 * self.mean(|one| one.late_hours / one.demand_hours)),
             format!("{:.3}", self.moves_a_day()),
             self.share_of_judged(|one| one.helped),
             self.share_of_judged(|one| one.hurt),
@@ -60,11 +61,12 @@ impl Row {
     }
 }
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "rebalancer",
     "contended VM hours a day",
     "p99 CPU wait",
     "work lost",
+    "not caught up in 5 min",
     "moves per VM and day",
     "moves that helped",
     "moves that hurt",
@@ -165,6 +167,7 @@ mod tests {
             days: 1.0,
             demand_hours: 100.0,
             lost_hours,
+            late_hours: lost_hours / 2.0,
             moves,
             judged: moves,
             hurt: moves / 4.0,
@@ -196,9 +199,13 @@ mod tests {
     fn the_table_has_a_row_for_each_rebalancer() {
         let text = table(&[row(Arm::Nothing, 10.0, 0.0), row(Arm::Openshift, 6.0, 8.0)]);
         assert!(
-            text.contains("| nothing | 0 | 0.0 % | 10.00 ± 0.00 % | 0.000 | – | – |"),
+            text.contains("| nothing | 0 | 0.0 % | 10.00 ± 0.00 % | 5.00 % | 0.000 | – | – |"),
             "{text}"
         );
-        assert!(text.contains("| OpenShift | 0 | 0.0 % | 6.00 ± 0.00 % | 0.800 | 0 % | 25 % |"));
+        assert!(
+            text.contains(
+                "| OpenShift | 0 | 0.0 % | 6.00 ± 0.00 % | 3.00 % | 0.800 | 0 % | 25 % |"
+            )
+        );
     }
 }
