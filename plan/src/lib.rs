@@ -2,6 +2,7 @@
 //! nodes publish, and which VMs may move where. Pure; `docs/plan.md` explains it.
 #![warn(missing_docs)]
 
+pub mod brake;
 pub mod cluster;
 pub mod constraints;
 mod fit;

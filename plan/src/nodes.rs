@@ -59,6 +59,12 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     assessed.collect()
 }
 
+/// CPUs' worth of waiting of a Node's VMs, if its agent publishes it.
+pub(crate) fn waiting(cluster: &Cluster, name: &str, now: Timestamp) -> Option<f64> {
+    let node = cluster.nodes.iter().find(|node| node.name == name)?;
+    Some(value(node, &cluster.prefix, now).ok()?.demand.waiting)
+}
+
 /// What a Node's agent published, or why it is not usable.
 fn value(node: &ClusterNode, prefix: &Prefix, now: Timestamp) -> Result<Value, String> {
     if !node.is_ready {

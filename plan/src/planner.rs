@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::ProposedMove;
+use crate::brake::Brake;
 use crate::cluster::{Cluster, LeftAlone, Migration, is_within};
+use crate::nodes::waiting;
 
 /// Seconds without a Node for the target's pod after which a migration is cancelled.
 const PENDING: i64 = 60;
@@ -15,7 +18,7 @@ const LEFT_ALONE: i64 = 3_600;
 const MOST_FAILURES: u32 = 3;
 
 /// What has to survive a restart.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
     /// VMs that do not go to a target for now.
@@ -26,6 +29,8 @@ pub struct State {
     pub counted_until: Option<Timestamp>,
     /// Why no migrations are created.
     pub stopped: Option<Stop>,
+    /// What became of the last day's moves.
+    pub brake: Brake,
 }
 
 /// The planner has stopped.
@@ -38,10 +43,15 @@ pub struct Stop {
 }
 
 impl State {
-    /// Counts the own migrations that have ended. Returns those to cancel, which count as failures: the
+    /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel, which count as failures: the
     /// pod of their target has no Node.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
         self.left_alone.retain(|one| one.until > now);
+        let node = |uid: &str| {
+            let vm = cluster.vms.iter().find(|vm| vm.uid == uid);
+            vm.map(|vm| vm.node.as_str())
+        };
+        self.brake.judge(|name| waiting(cluster, name, now), node, now);
         let since = *self.counted_until.get_or_insert(now);
         let own = || cluster.migrations.iter().filter(|one| one.is_own && !one.is_being_deleted);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
@@ -66,6 +76,12 @@ impl State {
             self.fail(vm.unwrap_or_default(), target.unwrap_or_default(), &what, now);
         }
         pending
+    }
+
+    /// Remembers a move whose migration was created.
+    pub fn created(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
+        let nodes = [one.source.as_str(), &one.target];
+        self.brake.add(&one.uid, nodes, |name| waiting(cluster, name, now), now);
     }
 
     /// Counts a failure, and leaves the VM and the target alone for an hour.

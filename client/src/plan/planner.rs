@@ -89,38 +89,64 @@ impl Planner {
         if let Some(stop) = &state.stopped {
             return Ok(Round::Stopped(stop.reason.clone()));
         }
+        if let Some(reason) = state.brake.reason() {
+            return Ok(Round::Planned(Some(reason)));
+        }
         let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
         for one in &proposal.moves {
-            let what = described(one);
-            let done = if flags.apply {
-                let migration = manifest(one, prefix, now);
-                let created = api.create_migration(&one.namespace, &migration).await;
-                created.map(|()| Done::Created)
-            } else {
-                Ok(Done::Proposed)
-            };
-            match done {
-                Ok(done) => match api.create_event(&one.namespace, &event(one, done, now)).await {
-                    // There is one for each VM and hour.
-                    Err(CallError::Conflict) if done == Done::Proposed => {}
-                    Ok(()) | Err(CallError::Conflict) => on_done(done, what),
-                    Err(error) => {
-                        return Err(error).context(format!("cannot create an Event: {what}"));
-                    }
-                },
+            let done = self.carry_out(one, now).await?;
+            match &done {
+                Ok(Done::Created) => state.created(&cluster, one, now),
+                Ok(_) => {}
                 // It would be refused again.
-                Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
-                    let what = format!("{what}: {error}");
-                    state.fail(&one.uid, &one.hostname, &what, now);
-                    save(api, &mut lease, prefix, &state).await?;
-                    on_done(Done::Refused, what);
+                Err(error) => state.fail(&one.uid, &one.hostname, &refused(one, error), now),
+            }
+            if flags.apply {
+                save(api, &mut lease, prefix, &state).await?;
+            }
+            match done {
+                Ok(done) => {
+                    if self.create_event(one, done, now).await? {
+                        on_done(done, described(one));
+                    }
                 }
-                Err(error) => {
-                    return Err(error).context(format!("cannot create a migration: {what}"));
-                }
+                Err(error) => on_done(Done::Refused, refused(one, &error)),
             }
         }
         Ok(Round::Planned(proposal.none_because))
+    }
+
+    /// Creates the migration of a move, if that is wanted; an inner error if the API server refuses it.
+    async fn carry_out(
+        &self,
+        one: &ProposedMove,
+        now: Timestamp,
+    ) -> anyhow::Result<Result<Done, CallError>> {
+        if !self.flags.apply {
+            return Ok(Ok(Done::Proposed));
+        }
+        let migration = manifest(one, &self.prefix, now);
+        match self.api.create_migration(&one.namespace, &migration).await {
+            Ok(()) => Ok(Ok(Done::Created)),
+            Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => Ok(Err(error)),
+            Err(error) => {
+                Err(error).context(format!("cannot create a migration: {}", described(one)))
+            }
+        }
+    }
+
+    /// Whether the move is a new one: there is one Event of a proposal for each VM and hour.
+    async fn create_event(
+        &self,
+        one: &ProposedMove,
+        done: Done,
+        now: Timestamp,
+    ) -> anyhow::Result<bool> {
+        match self.api.create_event(&one.namespace, &event(one, done, now)).await {
+            Err(CallError::Conflict) => Ok(done != Done::Proposed),
+            Ok(()) => Ok(true),
+            Err(error) => Err(error).context(format!("cannot create an Event: {}", described(one))),
+        }
     }
 
     /// Deletes a migration, and describes it.
@@ -184,6 +210,10 @@ fn described(one: &ProposedMove) -> String {
     format!("VM {namespace}/{name} from {source} to {target}, gain {gain:.1} CPUs")
 }
 
+fn refused(one: &ProposedMove, error: &CallError) -> String {
+    format!("{}: {error}", described(one))
+}
+
 fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
     let (reason, result) = match done {
         Done::Proposed => ("MoveProposed", "would end"),
@@ -214,10 +244,14 @@ mod tests {
         let mut state = State::default();
         let now = Timestamp::from_second(1_767_355_200).unwrap();
         ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "target", "it was refused", now));
+        for vm in 0..500 {
+            state.brake.add(&format!("vm{vm}"), ["source", "target"], |_| Some(0.1), now);
+        }
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
         assert!(text.contains(r#"{"vm":"a","target":"target","until":"2026-01-02T13:00:00Z"}"#));
         assert!(state.stopped.is_some());
+        assert!(text.len() < 10_000, "{}", text.len());
         assert_eq!(serde_json::from_str::<State>("{}").unwrap(), State::default());
     }
 }

@@ -92,7 +92,7 @@ pub struct Agent {
     marks: VecDeque<u32>,
 }
 
-fn moment(start: Instant, at_s: u32) -> Moment {
+pub fn moment(start: Instant, at_s: u32) -> Moment {
     let at = start + Duration::from_secs(u64::from(at_s));
     Moment { at, unix_ms: EPOCH_MS + u64::from(at_s) * 1000 }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use psi_agent::clock;
+use psi_agent_plan::brake::Brake;
 use psi_agent_plan::{Movable, Node, Rules, plan};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, moment};
 use crate::cluster::Cluster;
 
 /// Seconds between plans.
@@ -38,16 +40,25 @@ pub struct Planner {
     limits: Limits,
     /// When it created migrations, in the last hour.
     created: VecDeque<u32>,
+    brake: Brake,
 }
 
 impl Planner {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, created: VecDeque::new() }
+        Self { limits, created: VecDeque::new(), brake: Brake::default() }
     }
 
     /// Plans once, and creates the migrations that the limits allow.
     pub fn run(&mut self, cluster: &mut Cluster, agents: &[Agent], now_s: u32) {
         self.created.retain(|at| now_s < at + HOUR_S);
+        let now = moment(clock::now().at, now_s).timestamp();
+        let waiting = |node: &str| Some(agents.get(number(node)?)?.demand.as_ref()?.waiting);
+        let names: Vec<String> = (0..agents.len()).map(|node| node.to_string()).collect();
+        let node_of = |vm: &str| Some(names[cluster.vms[number(vm)?].node].as_str());
+        self.brake.judge(waiting, node_of, now);
+        if self.brake.reason().is_some() {
+            return;
+        }
         let most_moves = self
             .limits
             .most_active
@@ -64,8 +75,15 @@ impl Planner {
         for one in plan(&nodes, &movables, &rules) {
             cluster.evict(vms[one.vm], Some(one.target), now_s);
             self.created.push_back(now_s);
+            let [vm, source, target] =
+                [vms[one.vm], one.source, one.target].map(|it| it.to_string());
+            self.brake.add(&vm, [&source, &target], waiting, now);
         }
     }
+}
+
+fn number(name: &str) -> Option<usize> {
+    name.parse().ok()
 }
 
 fn node(cluster: &Cluster, number: usize, agent: &Agent, now_s: u32) -> Node {
