@@ -179,7 +179,7 @@ fn vms_prefer_nodes_with_headroom_by_an_admission_policy_and_spread_over_them() 
     let cluster = Cluster::start_whole("headroom");
     cluster.install_for_vms();
     let nodes = ["full", "little", "enough", "large"];
-    for (node, class) in std::iter::zip(nodes, ["0", "1", "4", "64"]) {
+    for (node, class) in std::iter::zip(nodes, ["0", "1", "16", "64"]) {
         cluster.add_node(node);
         let label = format!("psi-agent.io/headroom={class}");
         cluster.kubectl(&["label", "node", node, &label], "");
@@ -192,14 +192,14 @@ fn vms_prefer_nodes_with_headroom_by_an_admission_policy_and_spread_over_them() 
     let written = wait_for("the policy is at work", MINUTE, || {
         Some(preferences(&cluster, &vm)).filter(|preferred| !preferred.is_null())
     });
-    assert_eq!(written.as_array().unwrap().len(), 2, "{written}");
+    assert_eq!(written.as_array().unwrap().len(), 4, "{written}");
     assert_eq!(preferences(&cluster, &unplaced_vm("bare")), written);
     // Preferences of the VM's owner stay.
     let mut own = vm.clone();
     let affinity = &mut own["spec"]["affinity"]["nodeAffinity"];
     affinity["preferredDuringSchedulingIgnoredDuringExecution"] =
         json!([{"weight": 1, "preference": written[0]["preference"]}]);
-    assert_eq!(preferences(&cluster, &own).as_array().unwrap().len(), 3);
+    assert_eq!(preferences(&cluster, &own).as_array().unwrap().len(), 5);
 
     let [enough, large] = cluster.place(&vm, 12, ["enough", "large"]);
     assert!(enough + large == 12 && enough > 0 && large > 0, "{enough} {large}");

@@ -166,7 +166,7 @@ impl Agent {
     /// `docs/consumers/snippets/headroom-affinity.yaml`.
     pub fn preferred(&self) -> u8 {
         let class = self.demand.as_ref().map_or(0, NodeDemand::headroom_class);
-        50 * (u8::from(class > 0) + u8::from(class > 3))
+        25 * [0, 3, 7, 15].iter().map(|least| u8::from(class > *least)).sum::<u8>()
     }
 
     /// Labels the pod of the VM to move first, and no other; returns how many requests it wrote.

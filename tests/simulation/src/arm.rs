@@ -107,7 +107,7 @@ impl Arm {
             Self::Candidate => "psi-agent, candidate",
             Self::Brake => "psi-agent, candidate, brake",
             Self::Rest => "psi-agent, candidate, brake, 6 h",
-            Self::Headroom => "psi-agent, candidate, headroom, 120 s, 6 h",
+            Self::Headroom => "psi-agent, headroom, 120 s, 6 h",
             Self::Planner => "psi-agent, planner",
         }
     }
