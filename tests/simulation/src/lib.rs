@@ -14,6 +14,7 @@ pub mod load;
 #[path = "../../integration/support/measured_vms.rs"]
 mod measured_vms;
 pub mod node;
+pub mod planetlab;
 pub mod plot;
 pub mod population;
 pub mod random;

@@ -12,7 +12,7 @@ use psi_agent_simulation::population::Population;
 use psi_agent_simulation::report::{Row, csv, goals_text, table};
 use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
 use psi_agent_simulation::trace::Trace;
-use psi_agent_simulation::{extract, lab, plot};
+use psi_agent_simulation::{extract, lab, planetlab, plot};
 
 /// Simulates clusters of VMs with rebalancers, in virtual time
 #[derive(Parser)]
@@ -71,6 +71,15 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Writes demand of other sources as CSV to stdout
+    Convert {
+        source: Source,
+        /// A day's folder, with a file for each VM
+        folder: PathBuf,
+        /// Decides the sizes of VMs, which the source does not have
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Runs the demand of one VM as a real load; tests/integration/long/benefit.rs uses it
     Load {
         /// CSV file of demand
@@ -89,6 +98,13 @@ enum Command {
         /// Files that tests/lab/run --records wrote
         records: Vec<PathBuf>,
     },
+}
+
+/// Whose demand is converted.
+#[derive(Clone, Copy, ValueEnum)]
+enum Source {
+    /// Percent of CPU time every five minutes, as github.com/beloglazov/planetlab-workload-traces has it
+    Planetlab,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -113,6 +129,9 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Generate { population, vms, days, seed } => {
             Ok(population.generate(vms, days * 1440, seed).write(io::BufWriter::new(out))?)
+        }
+        Command::Convert { source: Source::Planetlab, folder, seed } => {
+            Ok(planetlab::read(&folder, seed)?.write(io::BufWriter::new(out))?)
         }
         Command::Load { trace, vm, load } => {
             let mut vms = read(&trace)?.vms.into_iter();

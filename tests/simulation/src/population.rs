@@ -35,8 +35,7 @@ impl Population {
             .collect();
         let vms = (0..vms).map(|number| {
             let mut random = Random::new(seed, number as u64);
-            let vcpus = size(&mut random);
-            let gib_each = [2, 4, 8][random.below(3)];
+            let (vcpus, memory_mib) = vcpus_and_memory_mib(&mut random);
             let kind = if self == Self::Mixed {
                 [Self::Steady, Self::Diurnal, Self::Bursty, Self::Correlated][random.below(4)]
             } else {
@@ -44,7 +43,7 @@ impl Population {
             };
             let shares = kind.shares(minutes, &bursts[number / GROUP], &mut random);
             let name = format!("vm-{number:05}");
-            Vm { name, vcpus, memory_mib: u64::from(vcpus) * gib_each * 1024, shares }
+            Vm { name, vcpus, memory_mib, shares }
         });
         Trace { vms: vms.collect(), minutes }
     }
@@ -75,7 +74,13 @@ impl Population {
     }
 }
 
-fn size(random: &mut Random) -> u32 {
+/// The size of a VM.
+pub fn vcpus_and_memory_mib(random: &mut Random) -> (u32, u64) {
+    let vcpus = vcpus(random);
+    (vcpus, u64::from(vcpus) * [2, 4, 8][random.below(3)] * 1024)
+}
+
+fn vcpus(random: &mut Random) -> u32 {
     let mut left = random.share();
     for (vcpus, share) in SIZES {
         if left < share {
