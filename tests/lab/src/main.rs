@@ -12,6 +12,7 @@ mod counters;
 mod disk_load;
 mod disks;
 mod guest;
+mod headroom;
 mod host;
 mod judging;
 mod kvm;
@@ -21,6 +22,7 @@ mod kvm_table;
 mod kvm_truth;
 mod load;
 mod machine;
+mod matrix;
 mod memory_load;
 mod node;
 mod process;
@@ -39,23 +41,17 @@ mod waits;
 mod waits_rules;
 mod waits_table;
 
-use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::thread::{self, available_parallelism};
 
-use anyhow::{Context, anyhow};
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
 
 use judging::Verdict;
 use machine::Machine;
+use matrix::{keep, run_matrix};
 use record::Record;
 use scenario::Scenario;
-
-/// Scenarios with KVM guests in one boot.
-const WITH_GUESTS_AT_ONCE: usize = 6;
 
 #[derive(Parser)]
 #[command(about = "Scenarios of load on a real kernel, with the agent beside them.")]
@@ -90,23 +86,10 @@ enum Command {
         names: Vec<String>,
     },
     /// Run the contended scenarios of records again, with all VMs and without one VM of each kind.
-    Without {
-        /// The kernel's image.
-        #[arg(long)]
-        kernel: PathBuf,
-        /// The agent's static binary.
-        #[arg(long)]
-        agent: PathBuf,
-        /// As of `matrix`.
-        #[arg(long)]
-        late_cpus: bool,
-        /// Records of `matrix`.
-        #[arg(long)]
-        base: PathBuf,
-        /// Where to keep the records, one a line.
-        #[arg(long)]
-        records: PathBuf,
-    },
+    Without(Again),
+    /// Run the calm scenarios of records again, alone and with busy VMs added: as many as the agent's headroom,
+    /// rounded down, and one more.
+    With(Again),
     /// Print the answers of the agent beside one scenario, a line each.
     Answers {
         /// The kernel's image.
@@ -121,6 +104,12 @@ enum Command {
     /// missed.
     Relief {
         /// What `without` kept.
+        records: PathBuf,
+    },
+    /// Compare the headroom of agents with the contention that so many busy VMs cause; exit 1 where a bound is
+    /// missed.
+    Headroom {
+        /// What `with` kept.
         records: PathBuf,
     },
     /// Print the tables of records of one kernel.
@@ -165,6 +154,37 @@ enum Command {
     },
 }
 
+#[derive(Args)]
+struct Again {
+    /// The kernel's image.
+    #[arg(long)]
+    kernel: PathBuf,
+    /// The agent's static binary.
+    #[arg(long)]
+    agent: PathBuf,
+    /// As of `matrix`.
+    #[arg(long)]
+    late_cpus: bool,
+    /// Records of `matrix`.
+    #[arg(long)]
+    base: PathBuf,
+    /// Where to keep the records, one a line.
+    #[arg(long)]
+    records: PathBuf,
+}
+
+impl Again {
+    fn machine(&self) -> Machine {
+        let Self { kernel, agent, late_cpus, .. } = self;
+        Machine {
+            kernel: kernel.clone(),
+            agent: agent.clone(),
+            late_cpus: *late_cpus,
+            guests: None,
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     match CommandLine::parse().command {
         Command::Matrix { kernel, agent, scenarios, late_cpus, records, guests, names } => {
@@ -175,13 +195,24 @@ fn main() -> anyhow::Result<()> {
             complain(&failures)?;
             table
         }
-        Command::Without { kernel, agent, base, late_cpus, records } => {
-            let machine = Machine { kernel, agent, late_cpus, guests: None };
-            let base = read_records(&base)?;
+        Command::Without(again) => {
+            let base = read_records(&again.base)?;
             let contended = base.iter().filter(|record| relief::is_compared(record));
             let scenarios =
                 contended.flat_map(|record| record.scenario.with_and_without()).collect();
-            let (_, failures) = run_matrix(&machine, scenarios, Some(&records))?;
+            let (_, failures) = run_matrix(&again.machine(), scenarios, Some(&again.records))?;
+            complain(&failures)
+        }
+        Command::With(again) => {
+            let base = read_records(&again.base)?;
+            let calm = base.iter().filter(|record| headroom::is_compared(record));
+            let alone = calm.map(|record| record.scenario.long_enough_to_predict()).collect();
+            let (mut all, mut failures) = run_matrix(&again.machine(), alone, None)?;
+            let with_vms = all.iter().flat_map(headroom::with_vms).collect();
+            let (more, more_failures) = run_matrix(&again.machine(), with_vms, None)?;
+            all.extend(more);
+            failures.extend(more_failures);
+            keep(&all, Some(&again.records))?;
             complain(&failures)
         }
         Command::Answers { kernel, agent, scenario } => {
@@ -194,6 +225,11 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Relief { records } => {
             let Verdict { rows, summary, failures } = relief::table(&read_records(&records)?);
+            println!("{rows}\n{summary}");
+            complain(&failures)
+        }
+        Command::Headroom { records } => {
+            let Verdict { rows, summary, failures } = headroom::table(&read_records(&records)?);
             println!("{rows}\n{summary}");
             complain(&failures)
         }
@@ -222,95 +258,6 @@ fn main() -> anyhow::Result<()> {
             load::work(&cgroup, load, number, (from, until), report)
         }
     }
-}
-
-/// Runs the scenarios and keeps their records. Returns them, and which boots failed.
-fn run_matrix(
-    machine: &Machine,
-    scenarios: Vec<Scenario>,
-    file: Option<&Path>,
-) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
-    let (mut all, mut failures) = run_once(machine, scenarios)?;
-    keep(&all, file)?;
-    // Now and then the emulator stands still for seconds: what it spoiled is run once more.
-    let spoiled = all.extract_if(.., |record| record.failure().is_some());
-    let spoiled: Vec<Scenario> = spoiled.map(|record| record.scenario).collect();
-    if !spoiled.is_empty() {
-        let names: Vec<&str> = spoiled.iter().map(|scenario| scenario.name.as_str()).collect();
-        eprintln!("run once more, since a window was late: {}", names.join(", "));
-        let (again, more) = run_once(machine, spoiled)?;
-        all.extend(again);
-        failures.extend(more);
-        all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
-    }
-    keep(&all, file)?;
-    Ok((all, failures))
-}
-
-fn keep(records: &[Record], file: Option<&Path>) -> anyhow::Result<()> {
-    if let Some(file) = file {
-        let lines: Result<Vec<String>, _> = records.iter().map(serde_json::to_string).collect();
-        fs::write(file, lines?.join("\n")).with_context(|| file.display().to_string())?;
-    }
-    Ok(())
-}
-
-/// Runs the scenarios boot by boot.
-fn run_once(
-    machine: &Machine,
-    scenarios: Vec<Scenario>,
-) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
-    let at_once = available_parallelism().map_or(1, NonZero::get);
-    let (in_virtual_time, in_real_time) = boots(scenarios, at_once);
-    let next = Mutex::new(in_virtual_time.into_iter());
-    let run_next = || {
-        let boot = next.lock().ok()?.next();
-        boot.map(|scenarios| machine.run(&scenarios))
-    };
-    let mut outcomes = thread::scope(|scope| {
-        let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
-        let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(some)).collect();
-        let mut outcomes = Vec::new();
-        for run in runs {
-            outcomes.extend(run.join().map_err(|_| anyhow!("a boot's thread panicked"))?);
-        }
-        anyhow::Ok(outcomes)
-    })?;
-    outcomes.extend(awake::while_it_runs(at_once, || {
-        in_real_time.iter().map(|scenarios| machine.run(scenarios)).collect::<Vec<_>>()
-    })?);
-    let (mut records, mut failures) = (Vec::new(), Vec::new());
-    for outcome in outcomes {
-        let (done, failure) = outcome?;
-        records.extend(done);
-        failures.extend(failure);
-    }
-    records.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
-    Ok((records, failures))
-}
-
-/// The boots in virtual time, and those in real time: one for each number of CPUs, with and without KVM guests. A boot in virtual time
-/// uses one of this machine's CPUs, so that one with more than a CPU's share of the scenarios is split.
-/// The longest start first.
-fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
-    let mut alike: BTreeMap<(bool, bool, u32), Vec<Scenario>> = BTreeMap::new();
-    for scenario in scenarios {
-        let kind = (scenario.real_time, scenario.has_guests(), scenario.vcpus);
-        alike.entry(kind).or_default().push(scenario);
-    }
-    let (in_real_time, in_virtual_time): (Vec<_>, Vec<_>) =
-        alike.into_iter().partition(|((real_time, ..), _)| *real_time);
-    let count: usize = in_virtual_time.iter().map(|(_, scenarios)| scenarios.len()).sum();
-    let share = count.div_ceil(at_once).max(1);
-    let parts = in_virtual_time.iter().flat_map(|(_, scenarios)| scenarios.chunks(share));
-    let mut in_virtual_time: Vec<_> = parts.map(<[Scenario]>::to_vec).collect();
-    in_virtual_time.sort_by_key(|scenarios| std::cmp::Reverse(scenarios.len()));
-    // An emulated node with KVM guests may crash, and then has no records of what would have come.
-    let in_real_time = in_real_time.into_iter().flat_map(|((_, guests, _), scenarios)| {
-        let at_once = if guests { WITH_GUESTS_AT_ONCE } else { scenarios.len() };
-        scenarios.chunks(at_once).map(<[Scenario]>::to_vec).collect::<Vec<_>>()
-    });
-    (in_virtual_time, in_real_time.collect())
 }
 
 /// Prints the tables of records of one kernel, their rows as CSV or into files of `folder`.

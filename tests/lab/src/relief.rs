@@ -41,12 +41,9 @@ struct Prediction {
 /// Whether VMs of this record are left out in turn: contended, in virtual time, and more than one VM all
 /// of which run all the time.
 pub fn is_compared(record: &Record) -> bool {
-    let scenario = &record.scenario;
-    let vms = || scenario.pods.iter().filter(|pod| pod.vm);
-    !scenario.real_time
-        && !scenario.is_long()
-        && vms().map(|pod| pod.copies).sum::<u32>() > 1
-        && scenario.pods.iter().all(|pod| pod.from == 0.0 && pod.to.is_none() && !pod.arriving)
+    let vms = record.scenario.pods.iter().filter(|pod| pod.vm);
+    record.scenario.is_steady()
+        && vms.map(|pod| pod.copies).sum::<u32>() > 1
         && truth::by_run_delay(record) >= CONTENDED
 }
 

@@ -18,6 +18,12 @@ const PREDICTED: f64 = 45.0;
 /// Between two readings of all counters, seconds; also the agent's tick.
 pub const WINDOW: f64 = 5.0;
 
+/// `cpu.weight` of a cgroup that has none.
+const DEFAULT_WEIGHT: u64 = 100;
+
+/// The name of VMs that are added to a scenario.
+const ADDED: &str = "added";
+
 /// A node and its load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,10 +243,55 @@ impl Scenario {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
+    /// Whether its pods run all the time, in virtual time, so that what a VM more or less changes is seen.
+    pub fn is_steady(&self) -> bool {
+        let runs_all_the_time = |pod: &Pod| pod.from == 0.0 && pod.to.is_none() && !pod.arriving;
+        !self.real_time && !self.is_long() && self.pods.iter().all(runs_all_the_time)
+    }
+
+    /// The same scenario, long enough for predictions.
+    pub fn long_enough_to_predict(&self) -> Self {
+        Self { seconds: PREDICTED, ..self.clone() }
+    }
+
+    /// The same scenario with so many VMs more that have one vCPU and always use it, on the CPUs that most
+    /// pods have, with the weight that a busy vCPU of the VMs has on average.
+    pub fn with_busy_vms(&self, vms: u32) -> Self {
+        let pods_on = |cpus: &Option<String>| -> u32 {
+            let of_them = self.pods.iter().filter(|pod| pod.cpus == *cpus);
+            of_them.map(|pod| pod.copies).sum()
+        };
+        let cpus = self.pods.iter().map(|pod| &pod.cpus).max_by_key(|cpus| pods_on(cpus)).cloned();
+        let added = Pod::busy(ADDED, vms, self.weight_of_a_busy_vcpu(), cpus.flatten());
+        let pods = self.pods.iter().cloned().chain([added]).collect();
+        Self { name: self.name_with(vms), seconds: SECONDS, pods, ..self.clone() }
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "cgroup weights"
+    )]
+    fn weight_of_a_busy_vcpu(&self) -> u64 {
+        let (mut weights, mut busy) = (0.0, 0.0);
+        for Pod { copies, weight, load, .. } in self.pods.iter().filter(|pod| pod.vm) {
+            let vcpus = f64::from(load.threads) * load.average_duty();
+            weights += f64::from(*copies) * weight.unwrap_or(DEFAULT_WEIGHT) as f64;
+            busy += f64::from(*copies) * vcpus.max(1.0);
+        }
+        if busy > 0.0 { (weights / busy).round() as u64 } else { DEFAULT_WEIGHT }
+    }
+
+    /// The name of the scenario with so many busy VMs more.
+    pub fn name_with(&self, vms: u32) -> String {
+        format!("{}--with-{vms}", self.name)
+    }
+
     /// The same scenario, long enough for predictions, and then once without one VM of each kind.
     pub fn with_and_without(&self) -> Vec<Self> {
         let mut all = self.without_each();
-        all.push(Self { seconds: PREDICTED, ..self.clone() });
+        all.push(self.long_enough_to_predict());
         all
     }
 
@@ -286,6 +337,30 @@ impl Scenario {
 }
 
 impl Pod {
+    /// VMs of one vCPU each that is always busy.
+    fn busy(name: &str, copies: u32, weight: u64, cpus: Option<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            vm: true,
+            copies,
+            load: Load::BUSY,
+            guest: None,
+            short_mib: None,
+            cpu_request: None,
+            container_cpus: None,
+            pod_cpus: None,
+            container_memory: None,
+            pod_memory: None,
+            io_max: None,
+            weight: Some(weight),
+            cpus,
+            busy_console: false,
+            from: 0.0,
+            to: None,
+            arriving: false,
+        }
+    }
+
     /// When it ends in a scenario, seconds.
     pub fn ends(&self, scenario: &Scenario) -> f64 {
         self.to.unwrap_or(scenario.seconds)
@@ -336,6 +411,7 @@ mod tests {
         let read: Scenario = toml::from_str(&toml::to_string(&without[1]).unwrap()).unwrap();
         assert_eq!(pods(&read), "a-0 a-1 batch");
         assert_eq!((read.pods[0].load.threads, read.daemons[0].load.duty), (2, 0.5));
+        assert_eq!(pods(&all.with_busy_vms(2)), "a-0 a-1 b batch added-0 added-1");
     }
 
     #[test]

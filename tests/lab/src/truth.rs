@@ -20,7 +20,12 @@ pub fn by_run_delay(record: &Record) -> f64 {
     average(record, |window| in_window(record, window))
 }
 
-/// The same between two moments, of windows that lie wholly within them; `None` where there are none.
+/// CPU ready of the same part of the demand, the mean of the judged windows.
+pub fn ready_by_run_delay(record: &Record) -> f64 {
+    average(record, |window| ready_of_node(contentions(record, window)))
+}
+
+/// The same contention between two moments, of windows that lie wholly within them; `None` where there are none.
 pub fn between(record: &Record, from: f64, to: f64) -> Option<f64> {
     let all = windows(record);
     let within = all.iter().filter(|window| window.until > from + 5.5 && window.until < to + 0.5);
@@ -134,17 +139,26 @@ fn missed(pod: &Pod, CpuProgress { used, elapsed, late }: CpuProgress, throttled
 }
 
 /// The mean over the half of the demand that waits most, but over half a CPU at least.
-pub fn of_node(mut waits: Vec<Weighted>) -> f64 {
+pub fn of_node(waits: Vec<Weighted>) -> f64 {
+    of_worst_half(waits, |(share, _)| share)
+}
+
+/// CPU ready of the same half: waiting as a share of the demand, and of one CPU at least.
+fn ready_of_node(waits: Vec<Weighted>) -> f64 {
+    of_worst_half(waits, |(share, wanted)| share * wanted.min(1.0))
+}
+
+fn of_worst_half(mut waits: Vec<Weighted>, of: impl Fn(Weighted) -> f64) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
     let half = (wanted / 2.0).max(LEAST_CPUS);
     waits.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let mut left = half;
-    let waited = waits.iter().map(|(share, wants)| {
-        let part = wants.min(left);
+    let values = waits.into_iter().map(|wait| {
+        let part = wait.1.min(left);
         left -= part;
-        share * part
+        of(wait) * part
     });
-    waited.sum::<f64>() / half
+    values.sum::<f64>() / half
 }
 
 /// `None` without values.
@@ -165,6 +179,9 @@ mod tests {
         // Less than half a CPU counts in part.
         assert_eq!(rounded(vec![(0.8, 0.25)]), 0.4);
         assert_eq!(rounded(vec![]), 0.0);
+        // A VM that wants less than a CPU has less CPU ready.
+        let ready = ready_of_node(vec![(0.8, 0.5), (0.4, 2.0), (0.0, 1.0)]);
+        assert!((ready - 0.4).abs() < 1e-6, "{ready}");
     }
 
     fn pod(json: &str) -> Pod {

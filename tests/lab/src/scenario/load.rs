@@ -114,6 +114,19 @@ fn ten() -> f64 {
 }
 
 impl Load {
+    /// A thread that always runs.
+    pub const BUSY: Self = Self {
+        threads: 1,
+        duty: 1.0,
+        burst_ms: 10.0,
+        wake_together: false,
+        phases: None,
+        resident_mib: 0,
+        emulator: None,
+        memory: None,
+        io: None,
+    };
+
     /// Whether it wants CPU time, and neither memory nor a disk.
     pub fn is_cpu(&self) -> bool {
         self.memory.is_none() && self.io.is_none()
