@@ -73,6 +73,9 @@ pub struct Measurement {
     pub used: Option<f64>,
     /// CPUs that it would use if it did not wait for the node's CPUs; `None` if that is unknown.
     pub undelayed: Option<f64>,
+    /// Variance of the number of its vCPUs that would then run at a moment: 0 for vCPUs that always or
+    /// never run, 0.25 for one that runs half of the time. `None` if its threads are not read.
+    pub variance: Option<f64>,
     pub limits: Option<CpuLimits>,
     /// Memory in use and swapped out, bytes; `None` while no task of the node waits for memory.
     pub memory: Option<f64>,
@@ -110,6 +113,7 @@ impl Measurement {
             workload,
             used,
             undelayed: used.zip(cpu.ok()).map(|(used, wait)| undelayed(used, &wait, threads)),
+            variance: threads.map(|threads| threads.variance),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
                 #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]

@@ -221,6 +221,7 @@ impl Assessor {
             is_scored: true,
             used: mean(|fast| &fast.used),
             waiting: mean(|fast| &fast.waiting),
+            variance: mean(|fast| &fast.variance),
             memory: measured.memory,
             memory_waiting: mean(|fast| &fast.memory_waiting),
             memory_contention: container.contention.memory.map_or(0.0, Ratio::get),

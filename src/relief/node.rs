@@ -20,6 +20,8 @@ pub(super) struct Demand {
     pub(super) used: f64,
     /// CPUs that it waited for because of the node: 1 for a thread that waits all the time.
     pub(super) waiting: f64,
+    /// Variance of the number of its vCPUs that run at a moment; 0 where it is unknown.
+    pub(super) variance: f64,
     /// CPUs that its quota allows; `None` without a quota.
     pub(super) limit: Option<f64>,
     /// `cpu.weight`, 1 to 10,000; `None` where the cpu controller is off.
@@ -132,20 +134,22 @@ impl Node {
 
     /// The predicted contention with this number of added vCPUs that are always busy. They have the
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
-    /// CPUs, and share the CPUs in use there.
+    /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
+    /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
+    /// taken its place.
     pub(super) fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
         let cpus = f64::from(self.size(pool));
         let in_use = f64::from(self.cpus) - self.idle;
-        let seen = |set| -> f64 {
-            self.demands
-                .iter()
-                .map(|demand| demand.used * self.part_in(self.cpuset(demand), set))
-                .sum()
+        let sum_in = |set, of: fn(&Demand) -> f64| -> f64 {
+            let parts = self.demands.iter();
+            parts.map(|demand| of(demand) * self.part_in(self.cpuset(demand), set)).sum()
         };
+        let seen = |set| sum_in(set, |demand| demand.used);
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
-        let idle = (cpus - unseen - seen(pool)).max(0.0);
+        let kept = sum_in(pool, |demand| demand.variance);
+        let idle = (cpus - unseen - seen(pool) - kept).max(0.0);
         let busy_vcpus: f64 = scored().map(|demand| demand.wanted().max(1.0)).sum();
         let all_weights: f64 = scored().map(Demand::weight).sum();
         let weight = if busy_vcpus > 0.0 { all_weights / busy_vcpus } else { DEFAULT_WEIGHT };
@@ -287,6 +291,10 @@ pub(super) mod tests {
         // CPUs that are used by workloads outside the list are not available, either.
         let used = Node { idle: 1.0, ..half };
         assert!(used.headroom_cpus(0.1) < headroom - 2.0, "{}", used.headroom_cpus(0.1));
+        // Nor those of vCPUs that sleep for half of the time.
+        let sleepy = Demand { variance: 0.5, ..vm(1.0, 0.0) };
+        let sleeping = node(8, vec![sleepy; 4]).headroom_cpus(0.1);
+        assert!(sleeping > headroom - 2.3 && sleeping < headroom - 1.7, "{sleeping}");
         // CPUs of a dedicated VM are not available, even if it is idle.
         let on = |cpuset, one| Demand { cpuset, ..one };
         let [dedicated, shared] = [on(set(0..6), vm(0.0, 0.0)), on(set(6..8), vm(0.5, 0.0))];

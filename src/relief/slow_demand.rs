@@ -42,6 +42,7 @@ pub struct SlowRelief {
 pub(super) struct DemandAverages {
     pub(super) used: MovingAverage,
     undelayed: MovingAverage,
+    pub(super) variance: MovingAverage,
     pub(super) waiting: MovingAverage,
     pub(super) memory_waiting: MovingAverage,
 }
@@ -57,6 +58,7 @@ impl DemandAverages {
         [MovingAverage::default(), average()].map(|average| Self {
             used: average,
             undelayed: average,
+            variance: average,
             waiting: average,
             memory_waiting: average,
         })
@@ -67,6 +69,7 @@ impl DemandAverages {
         let waits = measured.waits.map(|wait| wait.ok().map(|wait| wait.cpus));
         self.used.advance(measured.used, window);
         self.undelayed.advance(measured.undelayed, window);
+        self.variance.advance(measured.variance, window);
         self.waiting.advance(waits.cpu, window);
         self.memory_waiting.advance(waits.memory, window);
         self
@@ -94,6 +97,7 @@ impl DemandAverages {
         Demand {
             used,
             waiting: (self.undelayed() - used).max(0.0),
+            variance: self.variance.mean().unwrap_or(0.0),
             memory_waiting: self.memory_waiting.mean().unwrap_or(0.0),
             ..fast.clone()
         }

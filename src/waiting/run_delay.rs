@@ -15,6 +15,8 @@ pub(super) struct ThreadTimes {
     pub(super) delayed: f64,
     /// CPUs that they would run on if they did not wait, and slept as long between two bursts.
     pub(super) undelayed: f64,
+    /// Variance of the number of threads that would run at a moment if they did not wait.
+    pub(super) variance: f64,
 }
 
 impl ThreadTimes {
@@ -24,11 +26,15 @@ impl ThreadTimes {
         let Threads::Read(threads) = &readings.threads else { return None };
         let mut known = threads.iter().filter_map(rates).peekable();
         let is_known = threads.is_empty() || known.peek().is_some();
-        let none = Self { ran: 0.0, delayed: 0.0, undelayed: 0.0 };
-        let all = known.fold(none, |all, (ran, delayed)| Self {
-            ran: all.ran + ran,
-            delayed: all.delayed + delayed,
-            undelayed: all.undelayed + undelayed(ran, delayed),
+        let none = Self { ran: 0.0, delayed: 0.0, undelayed: 0.0, variance: 0.0 };
+        let all = known.fold(none, |all, (ran, delayed)| {
+            let share = undelayed(ran, delayed);
+            Self {
+                ran: all.ran + ran,
+                delayed: all.delayed + delayed,
+                undelayed: all.undelayed + share,
+                variance: all.variance + share * (1.0 - share),
+            }
         });
         is_known.then_some(all)
     }
@@ -135,6 +141,16 @@ mod tests {
         };
         assert_eq!(shares(0.02, 0.02), [500_000.0, 20_000.0, 20_000.0]);
         assert_eq!(shares(1.0, 1.0), [500_000.0; 3]);
+    }
+
+    #[test]
+    fn vcpus_that_sleep_now_and_then_vary() {
+        let variance = |ran, delayed| {
+            let times = ThreadTimes::of(&vm(ran, delayed, 0.0, None)).unwrap();
+            (times.variance * 1e6).round() / 1e6
+        };
+        assert_eq!([variance(0.0, 0.0), variance(1.0, 0.0), variance(0.5, 0.5)], [0.0; 3]);
+        assert_eq!([variance(0.5, 0.0), variance(0.2, 0.6)], [0.25; 2]);
     }
 
     #[test]

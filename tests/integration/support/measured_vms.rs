@@ -27,6 +27,7 @@ pub(crate) fn measured_vm(
         workload,
         used: Some(used),
         undelayed: Some(used + waited),
+        variance: Some(0.0),
         limits: Some(CpuLimits::default()),
         memory: None,
         pressure: PerResource::default(),

@@ -142,7 +142,8 @@ impl Agent {
             let (ran, waited) = (share.ran, share.waited);
             let undelayed = (seen.vcpus * ran / (seen.vcpus - waited)).min(ran + waited);
             let undelayed = Some(undelayed).filter(|undelayed| undelayed.is_finite());
-            Measurement { undelayed, ..measured_vm(cgroup, workload, ran, waited) }
+            let variance = undelayed.map(|runs| runs * (1.0 - runs / seen.vcpus));
+            Measurement { undelayed, variance, ..measured_vm(cgroup, workload, ran, waited) }
         };
         let window = Duration::from_secs(u64::from(TICK_S));
         let vms = vms.iter().map(measurement).collect();
