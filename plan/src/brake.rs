@@ -1,4 +1,7 @@
-//! Whether moves pay: what both Nodes of a move waited for before it, beside what they wait for afterwards.
+//! Whether moves pay: what both Nodes of a move waited for before it, beside what they wait for afterwards,
+//! compared with the other Nodes, since demand changes over the day.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -32,22 +35,22 @@ struct Moved {
     vm: String,
     source: String,
     target: String,
-    /// CPUs' worth of waiting on both Nodes: at first, and later, once it is known.
+    /// CPUs' worth by which both Nodes wait more than two average others: at first, and later, once known.
     before: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<f64>,
 }
 
 impl Brake {
-    /// Adds a move whose migration starts. `waiting` is what a Node publishes.
+    /// Adds a move whose migration starts. `waiting` is what each Node publishes.
     pub fn add(
         &mut self,
         vm: &str,
         [source, target]: [&str; 2],
-        waiting: impl Fn(&str) -> Option<f64>,
+        waiting: &BTreeMap<&str, f64>,
         now: Timestamp,
     ) {
-        let Some(before) = waiting(source).zip(waiting(target)).map(|(a, b)| a + b) else { return };
+        let Some(before) = more_than_others(waiting, source, target) else { return };
         let [vm, source, target] = [vm, source, target].map(str::to_owned);
         self.0.push(Moved { at: now, vm, source, target, before, after: None });
         let surplus = self.0.len().saturating_sub(MOST);
@@ -57,7 +60,7 @@ impl Brake {
     /// Judges moves, and forgets those of yesterday. `node` is where a VM runs.
     pub fn judge<'a>(
         &mut self,
-        waiting: impl Fn(&str) -> Option<f64>,
+        waiting: &BTreeMap<&str, f64>,
         node: impl Fn(&str) -> Option<&'a str>,
         now: Timestamp,
     ) {
@@ -65,7 +68,7 @@ impl Brake {
             let is_due = one.after.is_none() && !is_within(JUDGED_AFTER - 1, Some(one.at), now);
             // A failed migration says nothing.
             if is_due && node(&one.vm) == Some(&one.target) {
-                one.after = waiting(&one.source).zip(waiting(&one.target)).map(|(a, b)| a + b);
+                one.after = more_than_others(waiting, &one.source, &one.target);
             }
         }
         self.0.retain(|one| {
@@ -82,12 +85,21 @@ impl Brake {
         let all: f64 = ended.iter().sum();
         (ended.len() >= LEAST && all <= 0.0).then(|| {
             format!(
-                "after {} moves of the last day, their nodes wait for {:.1} CPUs more than before",
+                "after {} moves of the last day, their nodes wait for {:.1} CPUs more, other nodes \
+                 considered",
                 ended.len(),
                 -all
             )
         })
     }
+}
+
+/// `None` while one of both has no value.
+fn more_than_others(waiting: &BTreeMap<&str, f64>, source: &str, target: &str) -> Option<f64> {
+    let both = waiting.get(source)? + waiting.get(target)?;
+    let others = waiting.iter().filter(|(name, _)| ![source, target].contains(name));
+    let (count, all) = others.fold((0.0, 0.0), |(count, all), (_, one)| (count + 1.0, all + one));
+    Some(if count > 0.0 { both - 2.0 * all / count } else { both })
 }
 
 #[cfg(test)]
@@ -101,15 +113,17 @@ mod tests {
     /// A brake that has moved this number of VMs, whose source waited for 4 CPUs and whose target for 1.
     fn moved(vms: usize) -> Brake {
         let mut brake = Brake::default();
-        let waiting = |node: &str| Some(if node == "hot" { 4.0 } else { 1.0 });
+        let waiting = BTreeMap::from([("hot", 4.0), ("cool", 1.0), ("a", 0.0), ("b", 2.0)]);
         for vm in 0..vms {
-            brake.add(&format!("vm{vm}"), ["hot", "cool"], waiting, after(0));
+            brake.add(&format!("vm{vm}"), ["hot", "cool"], &waiting, after(0));
         }
         brake
     }
 
+    /// Later both wait for so many CPUs each, and the others as before.
     fn judge(brake: &mut Brake, waits: f64, seconds: i64) -> Option<String> {
-        brake.judge(|_| Some(waits), |_| Some("cool"), after(seconds));
+        let waiting = BTreeMap::from([("hot", waits), ("cool", waits), ("a", 1.0), ("b", 1.0)]);
+        brake.judge(&waiting, |_| Some("cool"), after(seconds));
         brake.reason()
     }
 
@@ -118,7 +132,7 @@ mod tests {
         let mut brake = moved(5);
         assert_eq!(judge(&mut brake, 3.0, 2_399), None);
         let reason = judge(&mut brake, 3.0, 2_400).unwrap();
-        let wait = "after 5 moves of the last day, their nodes wait for 5.0 CPUs more than before";
+        let wait = "after 5 moves of the last day, their nodes wait for 5.0 CPUs more, other nodes considered";
         assert_eq!(reason, wait);
         assert_eq!(judge(&mut brake, 0.0, DAY), Some(reason), "each is judged once");
         assert_eq!(judge(&mut brake, 0.0, DAY + 1), None);
@@ -126,17 +140,24 @@ mod tests {
         assert_eq!(judge(&mut moved(5), 2.4, 2_400), None);
         assert!(judge(&mut moved(5), 2.5, 2_400).is_some());
         assert_eq!(judge(&mut moved(4), 9.0, 2_400), None, "too few");
+        // All nodes wait for more.
+        let mut brake = moved(5);
+        let evening = BTreeMap::from([("hot", 5.0), ("cool", 5.0), ("a", 4.0), ("b", 4.0)]);
+        brake.judge(&evening, |_| Some("cool"), after(2_400));
+        assert_eq!(brake.reason(), None);
     }
 
     #[test]
     fn without_a_value_or_with_a_failed_migration_there_is_no_verdict() {
         let mut brake = moved(5);
-        brake.judge(|_| Some(9.0), |_| Some("hot"), after(2_400));
-        brake.judge(|_| None, |_| Some("cool"), after(2_500));
+        let [both, one] = [&["hot", "cool"][..], &["hot"]]
+            .map(|names| names.iter().map(|name| (*name, 9.0)).collect::<BTreeMap<_, _>>());
+        brake.judge(&both, |_| Some("hot"), after(2_400));
+        brake.judge(&one, |_| Some("cool"), after(2_500));
         assert_eq!(brake.reason(), None);
-        brake.judge(|_| None, |_| Some("cool"), after(JUDGED_BEFORE + 1));
+        brake.judge(&one, |_| Some("cool"), after(JUDGED_BEFORE + 1));
         assert_eq!(brake, Brake::default());
-        brake.add("vm", ["hot", "cool"], |_| None, after(0));
+        brake.add("vm", ["hot", "cool"], &one, after(0));
         assert_eq!(brake, Brake::default());
     }
 

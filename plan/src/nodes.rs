@@ -1,6 +1,6 @@
 //! Which Nodes a VM may leave, and which it may enter.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
 use jiff::Timestamp;
@@ -59,10 +59,13 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     assessed.collect()
 }
 
-/// CPUs' worth of waiting of a Node's VMs, if its agent publishes it.
-pub(crate) fn waiting(cluster: &Cluster, name: &str, now: Timestamp) -> Option<f64> {
-    let node = cluster.nodes.iter().find(|node| node.name == name)?;
-    Some(value(node, &cluster.prefix, now).ok()?.demand.waiting)
+/// CPUs' worth of waiting of the VMs of each Node whose agent publishes it.
+pub(crate) fn waiting(cluster: &Cluster, now: Timestamp) -> BTreeMap<&str, f64> {
+    let known = cluster.nodes.iter().filter_map(|node| {
+        let value = value(node, &cluster.prefix, now).ok()?;
+        Some((node.name.as_str(), value.demand.waiting))
+    });
+    known.collect()
 }
 
 /// What a Node's agent published, or why it is not usable.

@@ -51,7 +51,7 @@ impl State {
             let vm = cluster.vms.iter().find(|vm| vm.uid == uid);
             vm.map(|vm| vm.node.as_str())
         };
-        self.brake.judge(|name| waiting(cluster, name, now), node, now);
+        self.brake.judge(&waiting(cluster, now), node, now);
         let since = *self.counted_until.get_or_insert(now);
         let own = || cluster.migrations.iter().filter(|one| one.is_own && !one.is_being_deleted);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
@@ -81,7 +81,7 @@ impl State {
     /// Remembers a move whose migration was created.
     pub fn created(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
         let nodes = [one.source.as_str(), &one.target];
-        self.brake.add(&one.uid, nodes, |name| waiting(cluster, name, now), now);
+        self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);
     }
 
     /// Counts a failure, and leaves the VM and the target alone for an hour.

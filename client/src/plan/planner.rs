@@ -244,8 +244,9 @@ mod tests {
         let mut state = State::default();
         let now = Timestamp::from_second(1_767_355_200).unwrap();
         ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "target", "it was refused", now));
+        let waiting = [("source", 0.1), ("target", 0.1), ("other", 0.1)].into();
         for vm in 0..500 {
-            state.brake.add(&format!("vm{vm}"), ["source", "target"], |_| Some(0.1), now);
+            state.brake.add(&format!("vm{vm}"), ["source", "target"], &waiting, now);
         }
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);

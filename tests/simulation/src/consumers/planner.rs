@@ -52,10 +52,13 @@ impl Planner {
     pub fn run(&mut self, cluster: &mut Cluster, agents: &[Agent], now_s: u32) {
         self.created.retain(|at| now_s < at + HOUR_S);
         let now = moment(clock::now().at, now_s).timestamp();
-        let waiting = |node: &str| Some(agents.get(number(node)?)?.demand.as_ref()?.waiting);
         let names: Vec<String> = (0..agents.len()).map(|node| node.to_string()).collect();
+        let known = names.iter().zip(agents);
+        let known =
+            known.filter_map(|(name, agent)| Some((name.as_str(), agent.demand.as_ref()?.waiting)));
+        let waiting = known.collect();
         let node_of = |vm: &str| Some(names[cluster.vms[number(vm)?].node].as_str());
-        self.brake.judge(waiting, node_of, now);
+        self.brake.judge(&waiting, node_of, now);
         if self.brake.reason().is_some() {
             return;
         }
@@ -77,7 +80,7 @@ impl Planner {
             self.created.push_back(now_s);
             let [vm, source, target] =
                 [vms[one.vm], one.source, one.target].map(|it| it.to_string());
-            self.brake.add(&vm, [&source, &target], waiting, now);
+            self.brake.add(&vm, [&source, &target], &waiting, now);
         }
     }
 }
