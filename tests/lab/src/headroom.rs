@@ -12,11 +12,12 @@ use crate::truth::{self, mean};
 const CONTENDED: f64 = 0.10;
 const LEAST_READY: f64 = 0.05;
 /// Bound of the mean error of the predicted contention.
-const MEAN_ERROR: f64 = 0.05;
+const MEAN_ERROR: f64 = 0.06;
 
 /// Whether a VM could arrive on the node of this record: it is steady, and not contended.
 pub fn is_compared(record: &Record) -> bool {
-    record.scenario.is_steady() && truth::by_run_delay(record) < CONTENDED
+    let scenario = &record.scenario;
+    scenario.is_steady() && scenario.uses_all_cpus() && truth::by_run_delay(record) < CONTENDED
 }
 
 /// The scenario of a record with busy VMs added: as many as fit by its agent's headroom, and one more.

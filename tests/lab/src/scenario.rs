@@ -249,6 +249,15 @@ impl Scenario {
         !self.real_time && !self.is_long() && self.pods.iter().all(runs_all_the_time)
     }
 
+    /// Whether its pods may together run on all CPUs. VMs that arrive would run on the others.
+    pub fn uses_all_cpus(&self) -> bool {
+        let mut sets: Vec<_> = self.pods.iter().map(|pod| &pod.cpus).collect();
+        sets.sort();
+        sets.dedup();
+        let cpus = sets.iter().map(|cpus| count(cpus.as_deref(), self.vcpus)).sum::<u32>();
+        sets.is_empty() || cpus >= self.vcpus
+    }
+
     /// The same scenario, long enough for predictions.
     pub fn long_enough_to_predict(&self) -> Self {
         Self { seconds: PREDICTED, ..self.clone() }
@@ -275,10 +284,11 @@ impl Scenario {
     )]
     fn weight_of_a_busy_vcpu(&self) -> u64 {
         let (mut weights, mut busy) = (0.0, 0.0);
-        for Pod { copies, weight, load, .. } in self.pods.iter().filter(|pod| pod.vm) {
-            let vcpus = f64::from(load.threads) * load.average_duty();
-            weights += f64::from(*copies) * weight.unwrap_or(DEFAULT_WEIGHT) as f64;
-            busy += f64::from(*copies) * vcpus.max(1.0);
+        for pod in self.pods.iter().filter(|pod| pod.vm) {
+            let wanted = f64::from(pod.load.threads) * pod.load.average_duty();
+            let vcpus = wanted.min(pod.cpu_limit().unwrap_or(f64::INFINITY));
+            weights += f64::from(pod.copies) * pod.weight.unwrap_or(DEFAULT_WEIGHT) as f64;
+            busy += f64::from(pod.copies) * vcpus.max(1.0);
         }
         if busy > 0.0 { (weights / busy).round() as u64 } else { DEFAULT_WEIGHT }
     }
@@ -376,17 +386,22 @@ impl Pod {
 
     /// The number of CPUs on which it may run, of a node that has so many.
     pub fn allowed_cpus(&self, node: u32) -> u32 {
-        let range = |part: &str| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
-        };
-        self.cpus.as_deref().map_or(node, |cpus| cpus.split(',').filter_map(range).sum())
+        count(self.cpus.as_deref(), node)
     }
 
     /// The tighter of its two CPU limits, in CPUs.
     pub fn cpu_limit(&self) -> Option<f64> {
         [self.container_cpus, self.pod_cpus].into_iter().flatten().reduce(f64::min)
     }
+}
+
+/// The number of CPUs of a list, or all of a node.
+fn count(cpus: Option<&str>, node: u32) -> u32 {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
+    };
+    cpus.map_or(node, |cpus| cpus.split(',').filter_map(range).sum())
 }
 
 #[cfg(test)]
