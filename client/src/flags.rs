@@ -139,7 +139,7 @@ pub struct PlanFlags {
     /// Creation of the migrations without a question
     #[arg(long, requires = "apply")]
     pub yes: bool,
-    /// Start of a planner that has stopped after failures
+    /// Start of a planner that has stopped
     ///
     /// It needs the right to get and update the planner's Lease.
     #[arg(long, conflicts_with_all = ["output", "apply"])]

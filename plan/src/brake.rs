@@ -1,5 +1,5 @@
-//! Whether moves pay: what both Nodes of a move waited for before it, beside what they wait for afterwards,
-//! compared with the other Nodes, since demand changes over the day.
+//! Whether moves pay: the CPU wait of both Nodes of a move before it and afterwards, compared with the median
+//! of the other Nodes, since demand changes over the day.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{HOUR, is_within};
 
-/// Seconds from the start of a migration to its verdict: ten minutes for the migration, and the time constant
-/// of the averages that Nodes publish.
-const JUDGED_AFTER: i64 = 2_400;
+/// Seconds from the arrival of a VM to the verdict: the time constant of the averages that Nodes publish.
+const JUDGED_AFTER: i64 = 1_800;
 
-/// Seconds after which there is no verdict if Nodes have not published anything.
-const JUDGED_BEFORE: i64 = JUDGED_AFTER + 600;
+/// Seconds from the arrival after which there is no verdict: it would be about other changes.
+const JUDGED_BEFORE: i64 = 3_000;
 
-/// Seconds in which a move counts.
+/// Seconds in which a migration has to end for a verdict.
+const LONGEST: i64 = 2 * HOUR;
+
+/// Seconds in which a verdict counts.
 const DAY: i64 = 24 * HOUR;
 
-/// The latest moves that are remembered, since an annotation has to hold them.
-const MOST: usize = 50;
+/// The latest moves and verdicts that are remembered, since an annotation has to hold them.
+const MOST: usize = 250;
 
 /// Fewer verdicts decide nothing.
 const LEAST: usize = 5;
 
-/// The planner's moves of the last day.
+/// The latest moves of the planner, and what they changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Brake(Vec<Moved>);
+#[serde(default)]
+pub struct Brake {
+    moves: Vec<PendingMove>,
+    verdicts: Vec<Verdict>,
+}
 
-/// A move, from the start of its migration.
+/// A move without a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Moved {
+struct PendingMove {
+    /// When its migration was created.
     at: Timestamp,
     vm: String,
     source: String,
     target: String,
-    /// CPUs' worth by which both Nodes wait more than two average others: at first, and later, once known.
+    /// CPUs by which both Nodes waited more than two median ones.
     before: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    after: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Verdict {
+    at: Timestamp,
+    /// CPUs' worth of waiting that ended.
+    ended: f64,
 }
 
 impl Brake {
-    /// Adds a move whose migration starts. `waiting` is what each Node publishes.
+    /// Adds a move whose migration was created. `waiting` is what each Node publishes.
     pub fn add(
         &mut self,
         vm: &str,
@@ -52,54 +64,65 @@ impl Brake {
     ) {
         let Some(before) = more_than_others(waiting, source, target) else { return };
         let [vm, source, target] = [vm, source, target].map(str::to_owned);
-        self.0.push(Moved { at: now, vm, source, target, before, after: None });
-        let surplus = self.0.len().saturating_sub(MOST);
-        self.0.drain(..surplus);
+        self.moves.push(PendingMove { at: now, vm, source, target, before });
+        keep_latest(&mut self.moves);
     }
 
-    /// Judges moves, and forgets those of yesterday. `node` is where a VM runs.
+    /// Judges moves, and removes old ones. `arrival` is the Node of a VM, and when it arrived there.
     pub fn judge<'a>(
         &mut self,
         waiting: &BTreeMap<&str, f64>,
-        node: impl Fn(&str) -> Option<&'a str>,
+        arrival: impl Fn(&str) -> Option<(&'a str, Timestamp)>,
         now: Timestamp,
     ) {
-        for one in &mut self.0 {
-            let is_due = one.after.is_none() && !is_within(JUDGED_AFTER - 1, Some(one.at), now);
-            // A failed migration says nothing.
-            if is_due && node(&one.vm) == Some(&one.target) {
-                one.after = more_than_others(waiting, &one.source, &one.target);
+        self.verdicts.retain(|one| is_within(DAY, Some(one.at), now));
+        let verdicts = &mut self.verdicts;
+        self.moves.retain(|one| {
+            // A failed migration has no verdict.
+            let arrived =
+                arrival(&one.vm).filter(|(node, at)| *node == one.target && *at >= one.at);
+            let Some((_, arrived)) = arrived else { return is_within(LONGEST, Some(one.at), now) };
+            if is_within(JUDGED_AFTER - 1, Some(arrived), now) {
+                return true;
             }
-        }
-        self.0.retain(|one| {
-            let seconds = if one.after.is_some() { DAY } else { JUDGED_BEFORE };
-            is_within(seconds, Some(one.at), now)
+            if !is_within(JUDGED_BEFORE, Some(arrived), now) {
+                return false;
+            }
+            let after = more_than_others(waiting, &one.source, &one.target);
+            verdicts.extend(after.map(|after| Verdict { at: now, ended: one.before - after }));
+            after.is_none()
         });
+        keep_latest(verdicts);
     }
 
-    /// Why there are no more moves for now: those of the last day together ended no waiting.
+    /// Why no more moves should be made: those of the last day together increased the waiting.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
-        let ended: Vec<f64> =
-            self.0.iter().filter_map(|one| Some(one.before - one.after?)).collect();
-        let all: f64 = ended.iter().sum();
-        (ended.len() >= LEAST && all <= 0.0).then(|| {
+        let ended: f64 = self.verdicts.iter().map(|one| one.ended).sum();
+        let count = self.verdicts.len();
+        (count >= LEAST && ended < 0.0).then(|| {
             format!(
-                "after {} moves of the last day, their nodes wait for {:.1} CPUs more, other nodes \
-                 considered",
-                ended.len(),
-                -all
+                "after {count} moves of the last day, VMs on their nodes wait for {:.1} CPUs more, relative to \
+                 other nodes",
+                -ended
             )
         })
     }
 }
 
+fn keep_latest<T>(items: &mut Vec<T>) {
+    items.drain(..items.len().saturating_sub(MOST));
+}
+
 /// `None` while one of both has no value.
 fn more_than_others(waiting: &BTreeMap<&str, f64>, source: &str, target: &str) -> Option<f64> {
     let both = waiting.get(source)? + waiting.get(target)?;
-    let others = waiting.iter().filter(|(name, _)| ![source, target].contains(name));
-    let (count, all) = others.fold((0.0, 0.0), |(count, all), (_, one)| (count + 1.0, all + one));
-    Some(if count > 0.0 { both - 2.0 * all / count } else { both })
+    let is_other = |name: &str| name != source && name != target;
+    let mut others: Vec<f64> =
+        waiting.iter().filter(|(name, _)| is_other(name)).map(|(_, one)| *one).collect();
+    others.sort_by(f64::total_cmp);
+    let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
+    Some(both - 2.0 * median)
 }
 
 #[cfg(test)]
@@ -110,60 +133,68 @@ mod tests {
         Timestamp::from_second(1_767_355_200 + seconds).unwrap()
     }
 
-    /// A brake that has moved this number of VMs, whose source waited for 4 CPUs and whose target for 1.
+    fn waiting(hot: f64, cool: f64, others: f64) -> BTreeMap<&'static str, f64> {
+        [("hot", hot), ("cool", cool), ("a", others), ("b", others), ("c", 9.0)].into()
+    }
+
+    /// A brake that has moved this number of VMs.
     fn moved(vms: usize) -> Brake {
         let mut brake = Brake::default();
-        let waiting = BTreeMap::from([("hot", 4.0), ("cool", 1.0), ("a", 0.0), ("b", 2.0)]);
         for vm in 0..vms {
-            brake.add(&format!("vm{vm}"), ["hot", "cool"], &waiting, after(0));
+            brake.add(&format!("vm{vm}"), ["hot", "cool"], &waiting(4.0, 1.0, 1.0), after(0));
         }
         brake
     }
 
-    /// Later both wait for so many CPUs each, and the others as before.
+    /// The VMs arrived after 200 s, and both Nodes then wait for so many CPUs each.
     fn judge(brake: &mut Brake, waits: f64, seconds: i64) -> Option<String> {
-        let waiting = BTreeMap::from([("hot", waits), ("cool", waits), ("a", 1.0), ("b", 1.0)]);
-        brake.judge(&waiting, |_| Some("cool"), after(seconds));
+        let waiting = waiting(waits, waits, 1.0);
+        brake.judge(&waiting, |_| Some(("cool", after(200))), after(seconds));
         brake.reason()
     }
 
     #[test]
-    fn moves_stop_for_a_day_if_they_together_ended_no_waiting() {
+    fn moves_that_together_increase_the_waiting_are_a_reason_to_stop_for_a_day() {
         let mut brake = moved(5);
-        assert_eq!(judge(&mut brake, 3.0, 2_399), None);
-        let reason = judge(&mut brake, 3.0, 2_400).unwrap();
-        let wait = "after 5 moves of the last day, their nodes wait for 5.0 CPUs more, other nodes considered";
+        assert_eq!(judge(&mut brake, 3.0, 1_999), None);
+        let reason = judge(&mut brake, 3.0, 2_000).unwrap();
+        let wait = "after 5 moves of the last day, VMs on their nodes wait for 5.0 CPUs more, relative to other nodes";
         assert_eq!(reason, wait);
-        assert_eq!(judge(&mut brake, 0.0, DAY), Some(reason), "each is judged once");
-        assert_eq!(judge(&mut brake, 0.0, DAY + 1), None);
+        assert_eq!(judge(&mut brake, 0.0, 2_000 + DAY), Some(reason), "each is judged once");
+        assert_eq!(judge(&mut brake, 0.0, 2_001 + DAY), None);
         assert_eq!(brake, Brake::default());
-        assert_eq!(judge(&mut moved(5), 2.4, 2_400), None);
-        assert!(judge(&mut moved(5), 2.5, 2_400).is_some());
-        assert_eq!(judge(&mut moved(4), 9.0, 2_400), None, "too few");
-        // All nodes wait for more.
-        let mut brake = moved(5);
-        let evening = BTreeMap::from([("hot", 5.0), ("cool", 5.0), ("a", 4.0), ("b", 4.0)]);
-        brake.judge(&evening, |_| Some("cool"), after(2_400));
-        assert_eq!(brake.reason(), None);
+        assert_eq!(judge(&mut moved(5), 2.4, 2_000), None);
+        assert!(judge(&mut moved(5), 2.6, 2_000).is_some());
+        assert_eq!(judge(&mut moved(4), 9.0, 2_000), None, "too few");
+        assert_eq!(judge(&mut moved(5), 9.0, 3_201), None, "too late");
     }
 
     #[test]
-    fn without_a_value_or_with_a_failed_migration_there_is_no_verdict() {
+    fn what_all_nodes_wait_for_does_not_count() {
         let mut brake = moved(5);
-        let [both, one] = [&["hot", "cool"][..], &["hot"]]
-            .map(|names| names.iter().map(|name| (*name, 9.0)).collect::<BTreeMap<_, _>>());
-        brake.judge(&both, |_| Some("hot"), after(2_400));
-        brake.judge(&one, |_| Some("cool"), after(2_500));
-        assert_eq!(brake.reason(), None);
-        brake.judge(&one, |_| Some("cool"), after(JUDGED_BEFORE + 1));
+        let evening = waiting(5.0, 5.0, 4.0);
+        brake.judge(&evening, |_| Some(("cool", after(200))), after(2_000));
+        assert_eq!((brake.reason(), brake.verdicts.len()), (None, 5));
+        assert!((brake.verdicts[0].ended - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_a_value_or_an_arrival_there_is_no_verdict() {
+        let mut brake = moved(5);
+        let before = brake.clone();
+        brake.judge(&waiting(9.0, 9.0, 0.0), |_| Some(("hot", after(-900))), after(2_000));
+        brake.judge(&waiting(9.0, 9.0, 0.0), |_| Some(("cool", after(-900))), after(2_000));
+        brake.judge(&[("hot", 9.0)].into(), |_| Some(("cool", after(200))), after(2_000));
+        assert_eq!(brake, before);
+        brake.judge(&waiting(9.0, 9.0, 0.0), |_| None, after(LONGEST + 1));
         assert_eq!(brake, Brake::default());
-        brake.add("vm", ["hot", "cool"], &one, after(0));
+        brake.add("vm", ["hot", "cool"], &[("hot", 9.0)].into(), after(0));
         assert_eq!(brake, Brake::default());
     }
 
     #[test]
     fn the_latest_moves_are_remembered() {
-        assert_eq!(moved(500).0.len(), MOST);
-        assert_eq!(moved(500).0[0].vm, "vm450");
+        assert_eq!(moved(500).moves.len(), MOST);
+        assert_eq!(moved(500).moves[0].vm, "vm250");
     }
 }

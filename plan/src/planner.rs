@@ -29,7 +29,7 @@ pub struct State {
     pub counted_until: Option<Timestamp>,
     /// Why no migrations are created.
     pub stopped: Option<Stop>,
-    /// What became of the last day's moves.
+    /// The latest moves, and what they changed.
     pub brake: Brake,
 }
 
@@ -43,15 +43,18 @@ pub struct Stop {
 }
 
 impl State {
-    /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel, which count as failures: the
-    /// pod of their target has no Node.
+    /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel, which
+    /// count as failures: the pod of their target has no Node.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
         self.left_alone.retain(|one| one.until > now);
-        let node = |uid: &str| {
-            let vm = cluster.vms.iter().find(|vm| vm.uid == uid);
-            vm.map(|vm| vm.node.as_str())
+        let arrival = |uid: &str| {
+            let vm = cluster.vms.iter().find(|vm| vm.uid == uid)?;
+            Some((vm.node.as_str(), vm.migration.as_ref()?.ended?))
         };
-        self.brake.judge(&waiting(cluster, now), node, now);
+        self.brake.judge(&waiting(cluster, now), arrival, now);
+        if let Some(reason) = self.brake.reason() {
+            self.stop(reason, now);
+        }
         let since = *self.counted_until.get_or_insert(now);
         let own = || cluster.migrations.iter().filter(|one| one.is_own && !one.is_being_deleted);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
@@ -93,15 +96,19 @@ impl State {
 
     fn count_failure(&mut self, what: &str, now: Timestamp) {
         self.failures += 1;
-        if self.failures >= MOST_FAILURES && self.stopped.is_none() {
-            let reason = format!("{} failures in a row; the last: {what}", self.failures);
-            self.stopped = Some(Stop { at: now, reason });
+        if self.failures >= MOST_FAILURES {
+            self.stop(format!("{} failures in a row; the last: {what}", self.failures), now);
         }
+    }
+
+    /// The first reason counts.
+    fn stop(&mut self, reason: String, now: Timestamp) {
+        self.stopped.get_or_insert(Stop { at: now, reason });
     }
 
     /// Lets migrations be created again. The VMs and targets are left alone as before.
     pub fn resume(&mut self) -> Option<Stop> {
-        self.failures = 0;
+        (self.failures, self.brake) = (0, Brake::default());
         self.stopped.take()
     }
 }

@@ -32,7 +32,7 @@ static PLANNER: &FamiliesOf<State> = families! {
             let stopped = known.map(|round| matches!(round, Round::Stopped(_)));
             lines.write(&[], stopped.map(|stopped| Whole(stopped.into())));
         },
-        "State of the planner: 1 if failures have stopped it, else 0.";
+        "State of the planner: 1 if it has stopped, else 0.";
     "psi_agent_planner_rounds_total" = |it, lines| it.rounds.write(lines),
         "Rounds of the planner, by result.";
     "psi_agent_planner_moves_total" = |it, lines| it.moves.write(lines),

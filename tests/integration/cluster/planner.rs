@@ -293,23 +293,23 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
     check_that_moves_have_to_pay(&scene, &planner);
 }
 
-/// The planner remembers its moves, and makes no more while they together ended no waiting.
+/// The planner remembers its moves, and stops when they together increased the waiting.
 fn check_that_moves_have_to_pay(scene: &Scene, planner: &Agent) {
     let mut state = scene.state();
-    let moved = state["brake"].as_array().unwrap().last().unwrap().clone();
+    let moved = state["brake"]["moves"].as_array().unwrap().last().unwrap().clone();
     let uid = scene.kubevirt.get("vmi", VMS[3])["metadata"]["uid"].clone();
-    assert_eq!(
-        (&moved["vm"], &moved["source"], &moved["target"]),
-        (&uid, &json!("node-a"), &json!("node-b"))
-    );
-    let mut judged = moved;
-    judged["after"] = json!(judged["before"].as_f64().unwrap() + 1.0);
-    state["brake"] = json!(vec![judged; 5]);
+    let nodes = (&json!("node-a"), &json!("node-b"));
+    assert_eq!((&moved["vm"], (&moved["source"], &moved["target"])), (&uid, nodes));
+    let verdict = json!({"at": moved["at"], "ended": -1.0});
+    state["brake"]["verdicts"] = json!(vec![verdict; 5]);
     let annotation = format!("psi-agent.io/state={state}");
     let lease = ["annotate", "--overwrite", "-n", "psi-agent", "lease", "psi-agent-planner"];
     scene.kubevirt.cluster.kubectl(&[&lease[..], &[&annotation]].concat(), "");
-    let reason = "No moves: after 5 moves of the last day, their nodes wait for 5.0 CPUs more, other nodes considered";
-    wait_for("it brakes", LIMIT, || planner.log().contains(reason).then_some(()));
+    wait_for("the planner stops", LIMIT, || stopped(planner).filter(|stopped| *stopped == 1.0));
+    let reason = "after 5 moves of the last day, VMs on their nodes wait for 5.0 CPUs more";
+    assert!(planner.log().contains(&format!("creates no more migrations: {reason}")));
+    assert!(scene.resume().contains(reason));
+    wait_for("it goes on", LIMIT, || stopped(planner).filter(|stopped| *stopped == 0.0));
 }
 
 fn check_that_rights_grant_nothing_else(scene: &Scene, pod: &str) {

@@ -1,5 +1,5 @@
-//! A second definition of lost work, beside that of each minute: what a VM can do within the next five
-//! minutes, on the CPUs that are idle on its node by then, is not lost.
+//! A second definition of lost work, beside that of each minute: what a VM can do until four minutes after
+//! the end of its minute, on the CPUs that are idle on its node by then, is not lost.
 
 use std::collections::VecDeque;
 

@@ -76,7 +76,7 @@ enum Command {
         source: Source,
         /// A day's folder, with a file for each VM
         folder: PathBuf,
-        /// Decides the sizes of VMs, which the source does not have
+        /// Seed of the sizes of VMs, which the source does not have
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -100,7 +100,7 @@ enum Command {
     },
 }
 
-/// Whose demand is converted.
+/// Format of the demand.
 #[derive(Clone, Copy, ValueEnum)]
 enum Source {
     /// Percent of CPU time every five minutes, as github.com/beloglazov/planetlab-workload-traces has it

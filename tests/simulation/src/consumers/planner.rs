@@ -41,11 +41,12 @@ pub struct Planner {
     /// When it created migrations, in the last hour.
     created: VecDeque<u32>,
     brake: Brake,
+    is_stopped: bool,
 }
 
 impl Planner {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, created: VecDeque::new(), brake: Brake::default() }
+        Self { limits, created: VecDeque::new(), brake: Brake::default(), is_stopped: false }
     }
 
     /// Plans once, and creates the migrations that the limits allow.
@@ -57,9 +58,15 @@ impl Planner {
         let known =
             known.filter_map(|(name, agent)| Some((name.as_str(), agent.demand.as_ref()?.waiting)));
         let waiting = known.collect();
-        let node_of = |vm: &str| Some(names[cluster.vms[number(vm)?].node].as_str());
-        self.brake.judge(&waiting, node_of, now);
-        if self.brake.reason().is_some() {
+        let arrival = |vm: &str| {
+            let vm = &cluster.vms[number(vm)?];
+            let arrived = moment(clock::now().at, vm.arrived_s?).timestamp();
+            Some((names[vm.node].as_str(), arrived))
+        };
+        self.brake.judge(&waiting, arrival, now);
+        // Nothing resumes it.
+        self.is_stopped |= self.brake.reason().is_some();
+        if self.is_stopped {
             return;
         }
         let most_moves = self
