@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_that_sleep_now_and_then_vary() {
+    fn variance_is_zero_for_vcpus_that_always_or_never_run() {
         let variance = |ran, delayed| {
             let times = ThreadTimes::of(&vm(ran, delayed, 0.0, None)).unwrap();
             (times.variance * 1e6).round() / 1e6

@@ -73,7 +73,7 @@ pub fn table(records: &[Record]) -> Verdict {
     Verdict { rows, summary, failures }
 }
 
-/// What a node waits for, as its level sees it.
+/// What decides about the level of a node.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     contention: f64,
@@ -102,6 +102,7 @@ struct Arrival {
 impl Arrival {
     /// An error is why there is no comparison.
     fn of(record: &Record, by_name: &BTreeMap<&str, &Record>) -> Result<Self, String> {
+        record.failure().map_or(Ok(()), Err)?;
         let headroom = of_agent(record).ok_or("the agent has no headroom")?;
         let with = |vms: u32| {
             if vms == 0 {

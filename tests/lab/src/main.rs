@@ -86,10 +86,10 @@ enum Command {
         names: Vec<String>,
     },
     /// Run the contended scenarios of records again, with all VMs and without one VM of each kind.
-    Without(Again),
+    Without(RerunArgs),
     /// Run the calm scenarios of records again, alone and with busy VMs added: as many as the agent's headroom,
     /// rounded down, and one more.
-    With(Again),
+    With(RerunArgs),
     /// Print the answers of the agent beside one scenario, a line each.
     Answers {
         /// The kernel's image.
@@ -155,7 +155,7 @@ enum Command {
 }
 
 #[derive(Args)]
-struct Again {
+struct RerunArgs {
     /// The kernel's image.
     #[arg(long)]
     kernel: PathBuf,
@@ -173,7 +173,7 @@ struct Again {
     records: PathBuf,
 }
 
-impl Again {
+impl RerunArgs {
     fn machine(&self) -> Machine {
         let Self { kernel, agent, late_cpus, .. } = self;
         Machine {
@@ -195,24 +195,24 @@ fn main() -> anyhow::Result<()> {
             complain(&failures)?;
             table
         }
-        Command::Without(again) => {
-            let base = read_records(&again.base)?;
+        Command::Without(args) => {
+            let base = read_records(&args.base)?;
             let contended = base.iter().filter(|record| relief::is_compared(record));
             let scenarios =
                 contended.flat_map(|record| record.scenario.with_and_without()).collect();
-            let (_, failures) = run_matrix(&again.machine(), scenarios, Some(&again.records))?;
+            let (_, failures) = run_matrix(&args.machine(), scenarios, Some(&args.records))?;
             complain(&failures)
         }
-        Command::With(again) => {
-            let base = read_records(&again.base)?;
+        Command::With(args) => {
+            let base = read_records(&args.base)?;
             let calm = base.iter().filter(|record| headroom::is_compared(record));
             let alone = calm.map(|record| record.scenario.long_enough_to_predict()).collect();
-            let (mut all, mut failures) = run_matrix(&again.machine(), alone, None)?;
+            let (mut all, mut failures) = run_matrix(&args.machine(), alone, None)?;
             let with_vms = all.iter().flat_map(headroom::with_vms).collect();
-            let (more, more_failures) = run_matrix(&again.machine(), with_vms, None)?;
+            let (more, more_failures) = run_matrix(&args.machine(), with_vms, None)?;
             all.extend(more);
             failures.extend(more_failures);
-            keep(&all, Some(&again.records))?;
+            keep(&all, Some(&args.records))?;
             complain(&failures)
         }
         Command::Answers { kernel, agent, scenario } => {

@@ -83,8 +83,8 @@ fn run_once(
 }
 
 /// The boots in virtual time, and those in real time: one for each number of CPUs, with and without KVM
-/// guests. A boot in virtual time uses one of this machine's CPUs, so that one with more than a CPU's share of the scenarios is split.
-/// The longest start first.
+/// guests. A boot in virtual time uses one of this machine's CPUs, so that one with more than a CPU's
+/// share of the scenarios is split. The longest start first.
 fn boots(scenarios: Vec<Scenario>, at_once: usize) -> (Vec<Vec<Scenario>>, Vec<Vec<Scenario>>) {
     let mut alike: BTreeMap<(bool, bool, u32), Vec<Scenario>> = BTreeMap::new();
     for scenario in scenarios {

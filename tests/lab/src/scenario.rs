@@ -1,5 +1,6 @@
 //! A scenario: the pods on the node, their loads and their limits. One TOML file each.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -251,11 +252,9 @@ impl Scenario {
 
     /// Whether its pods may together run on all CPUs. VMs that arrive would run on the others.
     pub fn uses_all_cpus(&self) -> bool {
-        let mut sets: Vec<_> = self.pods.iter().map(|pod| &pod.cpus).collect();
-        sets.sort();
-        sets.dedup();
-        let cpus = sets.iter().map(|cpus| count(cpus.as_deref(), self.vcpus)).sum::<u32>();
-        sets.is_empty() || cpus >= self.vcpus
+        let all: BTreeSet<u32> =
+            self.pods.iter().flat_map(|pod| listed(pod.cpus.as_deref(), self.vcpus)).collect();
+        all.is_empty() || all.len() >= self.vcpus as usize
     }
 
     /// The same scenario, long enough for predictions.
@@ -386,7 +385,7 @@ impl Pod {
 
     /// The number of CPUs on which it may run, of a node that has so many.
     pub fn allowed_cpus(&self, node: u32) -> u32 {
-        count(self.cpus.as_deref(), node)
+        listed(self.cpus.as_deref(), node).len() as u32
     }
 
     /// The tighter of its two CPU limits, in CPUs.
@@ -395,13 +394,16 @@ impl Pod {
     }
 }
 
-/// The number of CPUs of a list, or all of a node.
-fn count(cpus: Option<&str>, node: u32) -> u32 {
+/// The CPUs of a list such as `0-1,4`, or all of a node.
+fn listed(cpus: Option<&str>, node: u32) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
     };
-    cpus.map_or(node, |cpus| cpus.split(',').filter_map(range).sum())
+    match cpus {
+        Some(cpus) => cpus.split(',').filter_map(range).flatten().collect(),
+        None => (0..node).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -426,7 +428,15 @@ mod tests {
         let read: Scenario = toml::from_str(&toml::to_string(&without[1]).unwrap()).unwrap();
         assert_eq!(pods(&read), "a-0 a-1 batch");
         assert_eq!((read.pods[0].load.threads, read.daemons[0].load.duty), (2, 0.5));
-        assert_eq!(pods(&all.with_busy_vms(2)), "a-0 a-1 b batch added-0 added-1");
+        let added = all.with_busy_vms(2);
+        assert_eq!(pods(&added), "a-0 a-1 b batch added-0 added-1");
+        // Of the VMs, `a` keeps two vCPUs busy, and `b` none.
+        assert_eq!(added.pods.last().and_then(|pod| pod.weight), Some(60));
+        assert!(all.uses_all_cpus());
+        let mut pinned = all.clone();
+        pinned.pods.iter_mut().for_each(|pod| pod.cpus = Some("1".to_owned()));
+        assert!(!pinned.uses_all_cpus());
+        assert_eq!(pinned.with_busy_vms(1).pods.last().unwrap().cpus.as_deref(), Some("1"));
     }
 
     #[test]
