@@ -148,8 +148,7 @@ impl Node {
         };
         let seen = |set| sum_in(set, |demand| demand.used);
         let unseen = (in_use - seen(None)).max(0.0) * self.part_in(None, pool);
-        let kept = unseen + sum_in(pool, |demand| demand.variance);
-        let idle = (cpus - unseen - seen(pool) - kept).max(0.0);
+        let idle = (cpus - 2.0 * unseen - seen(pool)).max(0.0);
         let busy_vcpus: f64 = scored().map(|demand| demand.wanted().max(1.0)).sum();
         let all_weights: f64 = scored().map(Demand::weight).sum();
         let weight = if busy_vcpus > 0.0 { all_weights / busy_vcpus } else { DEFAULT_WEIGHT };
@@ -159,7 +158,9 @@ impl Node {
         let want =
             |demand: &Demand| Want { least: 0.0, most: demand.used, weight: demand.weight() };
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
-        let available = idle + wants.iter().map(|want| want.most).sum::<f64>();
+        let kept = sum_in(pool, |demand| demand.variance);
+        let used: f64 = wants.iter().map(|want| want.most).sum();
+        let available = (idle + used - kept).max(0.0);
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
         wants.push(Want { least: 0.0, most: vcpus, weight });
         let mut shares = fair_shares(&wants, available);

@@ -12,7 +12,7 @@ use crate::truth::{self, mean};
 const CONTENDED: f64 = 0.10;
 const LEAST_READY: f64 = 0.05;
 /// Bound of the mean error of the predicted contention.
-const MEAN_ERROR: f64 = 0.06;
+const MEAN_ERROR: f64 = 0.05;
 
 /// Whether a VM could arrive on the node of this record: it is steady, and not contended.
 pub fn is_compared(record: &Record) -> bool {
