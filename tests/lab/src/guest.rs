@@ -197,7 +197,7 @@ fn begin_and_end(
             let container = &running.tree.container;
             running.load = Some(start_load(container, pod.load, number, judged, Some(&report))?);
             if let Some(console) = running.tree.console.as_ref().filter(|_| pod.busy_console) {
-                let writes = always();
+                let writes = Load::BUSY;
                 running.console = Some(start_load(console, writes, 0, judged, None)?);
             }
             changed = true;
@@ -208,21 +208,6 @@ fn begin_and_end(
         }
     }
     Ok(changed)
-}
-
-/// One thread that always wants to run.
-pub fn always() -> Load {
-    Load {
-        threads: 1,
-        duty: 1.0,
-        burst_ms: 10.0,
-        wake_together: false,
-        phases: None,
-        resident_mib: 0,
-        emulator: None,
-        memory: None,
-        io: None,
-    }
 }
 
 fn end(running: &mut Running<'_>) -> anyhow::Result<()> {

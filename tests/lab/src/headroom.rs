@@ -116,7 +116,7 @@ impl Arrival {
         Ok(Self { headroom, fewer: fewer?, more: more? })
     }
 
-    /// With exactly the headroom added, which the agent predicts to be 0.
+    /// With exactly the headroom added. The agent predicts 0.
     fn above_medium(&self) -> f64 {
         let part = self.headroom.fract();
         let between = |fewer: f64, more: f64| fewer + part * (more - fewer);

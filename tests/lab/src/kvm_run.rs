@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 use crate::agent::Agents;
 use crate::counters::Point;
-use crate::guest::{PODS_FILE, always, read_point, replace_pods_file};
+use crate::guest::{PODS_FILE, read_point, replace_pods_file};
 use crate::kvm::{GuestProgress, Vm};
 use crate::kvm_truth::{Needs, is_slowed_by_itself, needs};
 use crate::load::{clock, now, sleep_until};
@@ -163,7 +163,7 @@ impl Running<'_> {
 impl Filler {
     fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let cgroup = tree::filler()?;
-        let load = Load { threads: scenario.vcpus, ..always() };
+        let load = Load { threads: scenario.vcpus, ..Load::BUSY };
         let process = start_load(&cgroup, load, 0, NEVER, None)?;
         let filler = Self { cgroup, process };
         filler.run(None)?;
