@@ -136,7 +136,7 @@ impl Node {
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
-    /// taken its place. What no known workload uses counts as used by many threads, each for a short time.
+    /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice.
     pub(super) fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
