@@ -65,13 +65,13 @@ const OPENSHIFT: Policy =
 /// ProxLB reads means of an hour, so it runs each hour here. Its default is every 12 hours.
 pub const PROXLB_INTERVAL_S: u32 = 3600;
 
-/// Other values for psi-agent's arms, to find out what bounds them.
+/// Other values than those of the policies, to find out what bounds them.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Overrides {
-    /// Evictions in a run of the descheduler, for psi-agent's policies
+    /// Evictions in a run of the descheduler
     #[arg(long)]
     pub total: Option<usize>,
-    /// Seconds between runs of the descheduler, for psi-agent's policies
+    /// Seconds between runs of the descheduler
     #[arg(long)]
     pub interval_s: Option<u32>,
     #[command(flatten)]
@@ -81,9 +81,6 @@ pub struct Overrides {
 impl Overrides {
     pub fn apply(&self, arm: Arm) -> Policy {
         let policy = arm.policy();
-        if !arm.has_agents() {
-            return policy;
-        }
         Policy {
             total: self.total.unwrap_or(policy.total),
             interval_s: self.interval_s.unwrap_or(policy.interval_s),

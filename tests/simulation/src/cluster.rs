@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Context;
+
 use crate::agent::Pod;
 use crate::consumers::kubevirt;
 use crate::consumers::scheduler::{Allocation, Candidate, select};
@@ -17,12 +19,17 @@ const OVERHEAD_MIB: u64 = 250;
 const PENDING_S: u32 = 300;
 const HOUR_S: u32 = 3600;
 
-/// The nodes of a cluster, which are all alike.
-#[derive(Debug, Clone, Copy)]
-pub struct Shape {
+/// What a node has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Size {
     pub cpus: u32,
     pub memory_mib: u64,
-    pub nodes: usize,
+}
+
+/// The nodes of a cluster.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub nodes: Vec<Size>,
     /// Share of VMs beside which a container is throttled all the time.
     pub throttled: f64,
 }
@@ -30,6 +37,8 @@ pub struct Shape {
 pub struct Vm {
     pub vcpus: f64,
     pub memory_mib: u64,
+    /// Whether it exists: the other fields are those of its last node otherwise.
+    pub exists: bool,
     pub node: usize,
     /// `None` if it is there from the start: older than any policy asks for.
     pub arrived_s: Option<u32>,
@@ -50,6 +59,7 @@ struct Migration {
 
 #[derive(Default, Clone)]
 pub struct Node {
+    pub size: Size,
     pub vms: BTreeSet<usize>,
     pub requested: Allocation,
     /// Untolerated soft taints.
@@ -64,7 +74,8 @@ pub struct Node {
 }
 
 pub struct Cluster {
-    pub shape: Shape,
+    /// Share of VMs beside which a container is throttled all the time.
+    throttled: f64,
     pub vms: Vec<Vm>,
     pub nodes: Vec<Node>,
     in_progress: Vec<Migration>,
@@ -92,12 +103,44 @@ impl Vm {
     }
 }
 
+impl Shape {
+    /// CPUs of all nodes.
+    pub fn cpus(&self) -> f64 {
+        self.nodes.iter().map(|node| f64::from(node.cpus)).sum()
+    }
+}
+
+impl Node {
+    pub fn cpus(&self) -> f64 {
+        f64::from(self.size.cpus)
+    }
+
+    pub fn capacity(&self) -> Allocation {
+        Allocation {
+            cpu_milli: i64::from(self.size.cpus) * 1000,
+            memory_mib: self.size.memory_mib as i64,
+        }
+    }
+
+    /// This Node as kube-scheduler sees it.
+    fn candidate(&self, node: usize) -> Candidate {
+        Candidate {
+            node,
+            capacity: self.capacity(),
+            requested: self.requested,
+            soft_taints: i64::from(self.soft_taints),
+            preferred: i64::from(self.preferred),
+        }
+    }
+}
+
 impl Cluster {
-    /// Places all VMs by kube-scheduler, in random order.
-    pub fn new(trace: &Trace, shape: Shape, random: &mut Random) -> anyhow::Result<Self> {
+    /// Places the VMs that exist from the start by kube-scheduler, in random order.
+    pub fn new(trace: &Trace, shape: &Shape, random: &mut Random) -> anyhow::Result<Self> {
         let vm = |(number, vm): (usize, &crate::trace::Vm)| Vm {
             vcpus: f64::from(vm.vcpus),
             memory_mib: vm.memory_mib,
+            exists: false,
             node: 0,
             arrived_s: None,
             pod: Pod::new(number as u64, vm.memory_mib, None),
@@ -106,47 +149,52 @@ impl Cluster {
             is_throttled_beside: false,
         };
         let vms: Vec<Vm> = trace.vms.iter().enumerate().map(vm).collect();
-        let mut order: Vec<usize> = (0..vms.len()).collect();
+        let is_first = |vm: &usize| trace.vms[*vm].shares.first().copied().flatten().is_some();
+        let mut order: Vec<usize> = (0..vms.len()).filter(is_first).collect();
         random.shuffle(&mut order);
+        let node = |&size: &Size| Node { size, ..Node::default() };
         let mut cluster = Self {
-            shape,
+            throttled: shape.throttled,
             pods: vms.len() as u64,
             vms,
-            nodes: vec![Node::default(); shape.nodes],
+            nodes: shape.nodes.iter().map(node).collect(),
             in_progress: Vec::new(),
             waiting: Vec::new(),
             moves: Vec::new(),
         };
         for vm in order {
-            let target = cluster.schedule(vm, None, random);
-            let Some(node) = target else {
-                anyhow::bail!("VM {} fits on no node: use more nodes or memory", trace.vms[vm].name)
-            };
-            cluster.reserve(node, cluster.vms[vm].request(), 1);
-            cluster.nodes[node].vms.insert(vm);
-            cluster.vms[vm].node = node;
-            cluster.vms[vm].is_throttled_beside = random.share() < shape.throttled;
+            cluster.start(vm, random).context(trace.vms[vm].name.clone())?;
         }
         Ok(cluster)
     }
 
-    pub fn capacity(&self) -> Allocation {
-        Allocation {
-            cpu_milli: i64::from(self.shape.cpus) * 1000,
-            memory_mib: self.shape.memory_mib as i64,
+    fn start(&mut self, vm: usize, random: &mut Random) -> anyhow::Result<()> {
+        let node = self.schedule(vm, None, random);
+        let node = node.context("the VM fits on no node: use more nodes or memory")?;
+        self.reserve(node, self.vms[vm].request(), 1);
+        self.nodes[node].vms.insert(vm);
+        let started = &mut self.vms[vm];
+        (started.exists, started.node) = (true, node);
+        started.is_throttled_beside = random.share() < self.throttled;
+        Ok(())
+    }
+
+    fn end(&mut self, vm: usize) {
+        self.waiting.retain(|waiting| waiting.0 != vm);
+        let targets = self.in_progress.extract_if(.., |migration| migration.vm == vm);
+        let targets: Vec<usize> = targets.map(|migration| migration.target).collect();
+        for node in targets.into_iter().chain([self.vms[vm].node]) {
+            self.reserve(node, self.vms[vm].request(), -1);
         }
+        let ended = &mut self.vms[vm];
+        self.nodes[ended.node].vms.remove(&vm);
+        (ended.exists, ended.duty, ended.share) = (false, 0.0, Share::default());
     }
 
     /// KubeVirt never places a migration's target on the VM's own node.
     fn schedule(&self, vm: usize, except: Option<usize>, random: &mut Random) -> Option<usize> {
         let candidates = self.nodes.iter().enumerate().filter(|(node, _)| Some(*node) != except);
-        let candidates = candidates.map(|(node, state)| Candidate {
-            node,
-            capacity: self.capacity(),
-            requested: state.requested,
-            soft_taints: i64::from(state.soft_taints),
-            preferred: i64::from(state.preferred),
-        });
+        let candidates = candidates.map(|(node, state)| state.candidate(node));
         select(self.vms[vm].request(), candidates, random)
     }
 
@@ -221,10 +269,33 @@ impl Cluster {
         self.moves.push(Move { vm, source, target, started_s, ended_s: ends_s, effect });
     }
 
-    /// Sets what each VM wants from now on, as a share of its vCPUs' time.
-    pub fn set_demand(&mut self, duties: impl Iterator<Item = f64>) {
-        self.vms.iter_mut().zip(duties).for_each(|(vm, duty)| vm.duty = duty);
+    /// Sets what each VM wants from now on, as a share of its vCPUs' time. VMs without a share end, and others
+    /// start.
+    pub fn set_demand(
+        &mut self,
+        shares: impl Iterator<Item = Option<f32>>,
+        now_s: u32,
+        random: &mut Random,
+    ) -> anyhow::Result<()> {
+        let shares: Vec<Option<f32>> = shares.collect();
+        for (vm, _) in shares.iter().enumerate().filter(|(_, share)| share.is_none()) {
+            if self.vms[vm].exists {
+                self.end(vm);
+            }
+        }
+        for (vm, share) in shares.into_iter().enumerate() {
+            let Some(share) = share else { continue };
+            if !self.vms[vm].exists {
+                self.start(vm, random)?;
+                self.pods += 1;
+                let started = &mut self.vms[vm];
+                started.arrived_s = Some(now_s);
+                started.pod = Pod::new(self.pods, started.memory_mib, Some(now_s));
+            }
+            self.vms[vm].duty = f64::from(share);
+        }
         self.nodes.iter_mut().for_each(|node| node.is_changed = true);
+        Ok(())
     }
 
     /// Shares the CPUs of each changed node among its VMs and migrations.
@@ -259,14 +330,15 @@ impl Cluster {
             quota: None,
             together: false,
         }));
-        share(f64::from(self.shape.cpus), &claimants)
+        share(self.nodes[node].cpus(), &claimants)
     }
 
     /// Compares both nodes of each recent move with what they would wait for without it.
     pub fn judge_moves(&mut self, now_s: u32) {
         for at in 0..self.moves.len() {
             let one = self.moves[at];
-            if !one.is_judged_at(now_s) || self.vms[one.vm].node != one.target {
+            let vm = &self.vms[one.vm];
+            if !one.is_judged_at(now_s) || !vm.exists || vm.node != one.target {
                 continue;
             }
             let waited = |node: usize, vms: Vec<usize>| -> f64 {
@@ -308,11 +380,9 @@ impl Cluster {
 
     /// Nodes on which the VM's requests fit, besides its own.
     pub fn targets(&self, vm: usize) -> Vec<usize> {
-        let (request, capacity) = (self.vms[vm].request(), self.capacity());
+        let request = self.vms[vm].request();
         let fits = |(node, state): (usize, &Node)| {
-            let requested = state.requested;
-            let candidate = Candidate { node, capacity, requested, soft_taints: 0, preferred: 0 };
-            (node != self.vms[vm].node && candidate.fits(request)).then_some(node)
+            (node != self.vms[vm].node && state.candidate(node).fits(request)).then_some(node)
         };
         self.nodes.iter().enumerate().filter_map(fits).collect()
     }

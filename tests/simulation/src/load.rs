@@ -124,7 +124,7 @@ fn work(vm: &Vm, load: &Load, counter: &File) -> anyhow::Result<()> {
     let start = Duration::from_millis(load.start_ms);
     let share = |now: Duration| {
         let minute = load.from_minute + now.saturating_sub(start).div_duration_f64(MINUTE) as usize;
-        vm.shares.get(minute).copied().map_or(0.0, f64::from)
+        vm.shares.get(minute).copied().flatten().map_or(0.0, f64::from)
     };
     let mut backlog = Backlog::default();
     let (mut done, mut written) = (Duration::ZERO, Duration::ZERO);

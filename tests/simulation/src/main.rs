@@ -35,7 +35,7 @@ enum Command {
     /// Runs one cluster, with demand from a file or generated
     Run {
         /// CSV file of demand, with the header vm,vcpus,memory_mib,minute,cpu_share
-        #[arg(long, conflicts_with_all = ["population", "vms", "days"])]
+        #[arg(long, conflicts_with_all = ["population", "vms", "days", "lifetime_h"])]
         trace: Option<PathBuf>,
         /// Kind of generated demand
         #[arg(long, default_value = "mixed")]
@@ -46,6 +46,9 @@ enum Command {
         /// Days of generated demand
         #[arg(long, default_value_t = 1)]
         days: usize,
+        /// Mean lifetime of VMs with generated demand, in hours; others take their place. Default: all stay
+        #[arg(long)]
+        lifetime_h: Option<f64>,
         /// Seeds from 1 on. With a file, a seed decides only the placement and random choices.
         #[arg(long, default_value_t = 10)]
         seeds: u64,
@@ -113,14 +116,25 @@ fn main() -> anyhow::Result<()> {
         Command::Suite { vms, seeds, pictures, tables } => {
             suite(&vms, seeds, pictures, tables, &mut out)
         }
-        Command::Run { trace, population, vms, days, seeds, nodes, overrides, arms, picture } => {
+        Command::Run {
+            trace,
+            population,
+            vms,
+            days,
+            lifetime_h,
+            seeds,
+            nodes,
+            overrides,
+            arms,
+            picture,
+        } => {
             let read = trace.as_deref().map(read).transpose()?;
             let trace_of = |seed| match &read {
                 Some(trace) => trace.clone(),
-                None => population.generate(vms, days * 1440, seed),
+                None => population.generate(vms, days * 1440, lifetime_h, seed),
             };
             let arms = if arms.is_empty() { Arm::value_variants().to_vec() } else { arms };
-            let rows = run_all(&arms, seeds, nodes, overrides, trace_of)?;
+            let rows = run_all(&arms, seeds, &nodes, overrides, trace_of)?;
             write!(out, "{}", table(&rows))?;
             if let Some(path) = picture {
                 draw(&path, "Simulated rebalancers", &rows)?;
@@ -128,7 +142,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::Generate { population, vms, days, seed } => {
-            Ok(population.generate(vms, days * 1440, seed).write(io::BufWriter::new(out))?)
+            Ok(population.generate(vms, days * 1440, None, seed).write(io::BufWriter::new(out))?)
         }
         Command::Convert { source: Source::Planetlab, folder, seed } => {
             Ok(planetlab::read(&folder, seed)?.write(io::BufWriter::new(out))?)
@@ -173,10 +187,10 @@ fn suite(
     for scenario in &SCENARIOS {
         for &vms in vms {
             let (overcommit, throttled) = (scenario.overcommit, scenario.throttled);
-            let nodes = Nodes { node_cpus: 32, node_memory_gib: 768, overcommit, throttled };
-            let trace_of = |seed| scenario.population.generate(vms, 1440, seed);
+            let nodes = Nodes { node_cpus: vec![32], node_memory_gib: 768, overcommit, throttled };
+            let trace_of = |seed| scenario.population.generate(vms, 1440, None, seed);
             let rows =
-                run_all(Arm::value_variants(), seeds, nodes, Overrides::default(), trace_of)?;
+                run_all(Arm::value_variants(), seeds, &nodes, Overrides::default(), trace_of)?;
             let title = format!("{}, {vms} VMs: {}", scenario.name, scenario.about);
             writeln!(out, "### {title}\n\n{}\n{}", table(&rows), goals_text(scenario.goal, &rows))?;
             out.flush()?;

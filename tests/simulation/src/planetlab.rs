@@ -28,13 +28,12 @@ pub fn read(folder: &Path, seed: u64) -> anyhow::Result<Trace> {
         let (vcpus, memory_mib) = vcpus_and_memory_mib(&mut Random::new(seed, number as u64));
         vms.push(Vm { name: format!("v{number}"), vcpus, memory_mib, shares });
     }
-    // VMs that end earlier want nothing afterwards.
     let minutes = vms.iter().map(|vm| vm.shares.len()).max().unwrap_or(0);
-    vms.iter_mut().for_each(|vm| vm.shares.resize(minutes, 0.0));
+    vms.iter_mut().for_each(|vm| vm.shares.resize(minutes, None));
     Ok(Trace { vms, minutes })
 }
 
-fn shares(text: &str) -> anyhow::Result<Vec<f32>> {
+fn shares(text: &str) -> anyhow::Result<Vec<Option<f32>>> {
     let mut shares = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let percent: f32 =
@@ -44,7 +43,7 @@ fn shares(text: &str) -> anyhow::Result<Vec<f32>> {
             "line {}: {percent} is not between 0 and 100 percent",
             number + 1
         );
-        shares.resize(shares.len() + LINE, percent / 100.0);
+        shares.resize(shares.len() + LINE, Some(percent / 100.0));
     }
     ensure!(!shares.is_empty(), "no lines");
     Ok(shares)
@@ -62,8 +61,9 @@ mod tests {
         fs::write(folder.join("b_host_slice"), "0\r\n").unwrap();
         let trace = read(&folder, 1).unwrap();
         assert_eq!((trace.minutes, trace.vms.len()), (10, 2));
-        assert_eq!(trace.vms[0].shares, [[0.1; 5], [1.0; 5]].concat());
-        assert_eq!((trace.vms[1].name.as_str(), &trace.vms[1].shares), ("v1", &vec![0.0; 10]));
+        assert_eq!(trace.vms[0].shares, [[Some(0.1); 5], [Some(1.0); 5]].concat());
+        assert_eq!(trace.vms[1].name, "v1");
+        assert_eq!(trace.vms[1].shares, [[Some(0.0); 5], [None; 5]].concat());
         assert_eq!(read(&folder, 1).unwrap(), trace);
         fs::write(folder.join("c"), "101").unwrap();
         let error = format!("{:#}", read(&folder, 1).unwrap_err());

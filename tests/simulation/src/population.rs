@@ -1,6 +1,7 @@
 //! Generated demand. Shapes are assumptions, and are listed in docs/benefit.md.
 
 use std::f64::consts::TAU;
+use std::ops::Range;
 
 use crate::random::Random;
 use crate::trace::{Trace, Vm};
@@ -26,14 +27,24 @@ const DAY: f64 = 1440.0;
 const GROUP: usize = 10;
 
 impl Population {
-    pub fn generate(self, vms: usize, minutes: usize, seed: u64) -> Trace {
+    /// With a mean lifetime, another VM takes the place of each that ends.
+    pub fn generate(self, vms: usize, minutes: usize, lifetime_h: Option<f64>, seed: u64) -> Trace {
         let groups = vms.div_ceil(GROUP);
         let bursts: Vec<Vec<f64>> = (0..groups)
             .map(|group| {
                 bursts(minutes, 30.0, 150.0, &mut Random::new(seed, 1 << 32 | group as u64))
             })
             .collect();
-        let vms = (0..vms).map(|number| {
+        let places = (0..vms).flat_map(|place| {
+            let mut random = Random::new(seed, 2 << 32 | place as u64);
+            let lifetimes = lifetimes(lifetime_h, minutes, &mut random);
+            // The first VMs are the same with any lifetime.
+            lifetimes
+                .into_iter()
+                .enumerate()
+                .map(move |(turn, lifetime)| (place + turn * vms, lifetime))
+        });
+        let vms = places.map(|(number, lifetime)| {
             let mut random = Random::new(seed, number as u64);
             let (vcpus, memory_mib) = vcpus_and_memory_mib(&mut random);
             let kind = if self == Self::Mixed {
@@ -41,7 +52,9 @@ impl Population {
             } else {
                 self
             };
-            let shares = kind.shares(minutes, &bursts[number / GROUP], &mut random);
+            let shares = kind.shares(minutes, &bursts[number % vms / GROUP], &mut random);
+            let exists = |(minute, share)| lifetime.contains(&minute).then_some(share);
+            let shares = shares.into_iter().enumerate().map(exists).collect();
             let name = format!("vm-{number:05}");
             Vm { name, vcpus, memory_mib, shares }
         });
@@ -91,13 +104,30 @@ fn vcpus(random: &mut Random) -> u32 {
     2
 }
 
+/// Minutes in which VMs exist one after another. Lifetimes are exponentially distributed with this mean.
+fn lifetimes(mean_h: Option<f64>, minutes: usize, random: &mut Random) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    let mut from = 0;
+    while from < minutes {
+        let lasts = |mean_h| exponential(mean_h * 60.0, random).ceil() as usize;
+        let until = (from + mean_h.map_or(minutes, lasts).max(1)).min(minutes);
+        all.push(from..until);
+        from = until;
+    }
+    all
+}
+
+fn exponential(mean: f64, random: &mut Random) -> f64 {
+    -(1.0 - random.share()).ln() * mean
+}
+
 /// 1 while busy and 0 while idle, by minute. Times are exponentially distributed with these means.
 fn bursts(minutes: usize, busy: f64, idle: f64, random: &mut Random) -> Vec<f64> {
     let mut is_busy = random.share() < busy / (busy + idle);
     let mut values = Vec::with_capacity(minutes);
     while values.len() < minutes {
         let mean = if is_busy { busy } else { idle };
-        let lasts = (-(1.0 - random.share()).ln() * mean).ceil() as usize;
+        let lasts = exponential(mean, random).ceil() as usize;
         let until = (values.len() + lasts).min(minutes);
         values.resize(until, f64::from(u8::from(is_busy)));
         is_busy = !is_busy;
@@ -110,12 +140,12 @@ mod tests {
     use super::*;
 
     fn mean(trace: &Trace) -> f64 {
-        trace.demand_hours() / (trace.vcpus() * trace.minutes as f64 / 60.0)
+        trace.demand_hours() / (trace.most_vcpus() * trace.minutes as f64 / 60.0)
     }
 
     #[test]
     fn the_same_seed_gives_the_same_demand() {
-        let all = |seed| Population::Mixed.generate(40, 200, seed);
+        let all = |seed| Population::Mixed.generate(40, 200, None, seed);
         assert_eq!(all(1), all(1));
         assert_ne!(all(1), all(2));
     }
@@ -129,17 +159,27 @@ mod tests {
             Population::Correlated,
             Population::Mixed,
         ] {
-            let mean = mean(&kind.generate(600, 1440, 3));
+            let mean = mean(&kind.generate(600, 1440, None, 3));
             assert!((0.14..0.30).contains(&mean), "{kind:?}: {mean}");
         }
     }
 
     #[test]
     fn correlated_vms_are_busy_at_the_same_time() {
-        let trace = Population::Correlated.generate(10, 1440, 5);
+        let trace = Population::Correlated.generate(10, 1440, None, 5);
         let busy: Vec<usize> = (0..1440)
-            .map(|minute| trace.vms.iter().filter(|vm| vm.shares[minute] > 0.3).count())
+            .map(|minute| trace.vms.iter().filter(|vm| vm.shares[minute] > Some(0.3)).count())
             .collect();
         assert!(busy.iter().all(|busy| [0, 10].contains(busy)), "{busy:?}");
+    }
+
+    #[test]
+    fn where_a_vm_ends_another_one_begins() {
+        let all = Population::Mixed.generate(40, 1440, None, 3);
+        let trace = Population::Mixed.generate(40, 1440, Some(6.0), 3);
+        assert!(trace.vms.len() > 100, "{}", trace.vms.len());
+        assert!((trace.vm_days() - 40.0).abs() < 1e-9);
+        let first = trace.vms.iter().find(|vm| vm.name == "vm-00000").unwrap();
+        assert_eq!(first.shares[0], all.vms[0].shares[0]);
     }
 }

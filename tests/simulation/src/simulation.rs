@@ -48,7 +48,7 @@ pub struct Simulation<'a> {
 /// Runs the trace once. The same arguments give the same outcome.
 pub fn run(
     trace: &Trace,
-    shape: Shape,
+    shape: &Shape,
     arm: Arm,
     overrides: Overrides,
     seed: u64,
@@ -58,7 +58,7 @@ pub fn run(
     let mut simulation =
         Simulation::new(trace, cluster, (arm, overrides.apply(arm)), overrides.planner, seed);
     for step in 0..trace.minutes as u32 * (MINUTE_S / STEP_S) {
-        simulation.step(step * STEP_S);
+        simulation.step(step * STEP_S)?;
     }
     Ok(simulation.finish())
 }
@@ -74,11 +74,10 @@ impl<'a> Simulation<'a> {
         let nodes = cluster.nodes.len();
         let mut random = Random::new(seed, 0x5e);
         let start = clock::now().at;
-        let cpus = f64::from(cluster.shape.cpus);
-        let agents = if arm.has_agents() { nodes } else { 0 };
-        let agents = (0..agents).map(|_| {
+        let with_agents = if arm.has_agents() { nodes } else { 0 };
+        let agents = cluster.nodes[..with_agents].iter().map(|node| {
             let phase_s = random.below(STEP_S as usize) as u32;
-            Agent::new(cpus, phase_s, policy.least_age_s, start)
+            Agent::new(node.cpus(), phase_s, policy.least_age_s, start)
         });
         Self {
             trace,
@@ -100,11 +99,11 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn step(&mut self, now_s: u32) {
+    fn step(&mut self, now_s: u32) -> anyhow::Result<()> {
         if now_s.is_multiple_of(MINUTE_S) {
             let minute = (now_s / MINUTE_S) as usize;
-            let duties = self.trace.vms.iter().map(|vm| f64::from(vm.shares[minute]));
-            self.cluster.set_demand(duties);
+            let shares = self.trace.vms.iter().map(|vm| vm.shares[minute]);
+            self.cluster.set_demand(shares, now_s, &mut self.random)?;
         }
         let scheduled = self.cluster.advance_migrations(now_s, &mut self.random);
         // The scheduler used the taints of all nodes, as old as they were.
@@ -127,6 +126,7 @@ impl<'a> Simulation<'a> {
             self.record_rules();
         }
         self.rebalance(end_s);
+        Ok(())
     }
 
     fn account(&mut self) {
@@ -141,8 +141,8 @@ impl<'a> Simulation<'a> {
             sums.0 += vm.share.ran;
             sums.1 += vm.share.waited;
         }
-        let cpus = f64::from(self.cluster.shape.cpus);
         for (number, node) in self.cluster.nodes.iter().enumerate() {
+            let cpus = node.cpus();
             let throttled = self.cluster.throttled(number);
             let pressure = some(cpus, node.ran, node.waited, throttled);
             self.minutes[number].add(node.ran / cpus, pressure, node.waited);
@@ -152,14 +152,15 @@ impl<'a> Simulation<'a> {
     /// Idle CPUs do what was missed before. It changes nothing but the second definition of lost work.
     fn catch_up(&mut self) {
         let seconds = f64::from(STEP_S);
-        let cpus = f64::from(self.cluster.shape.cpus);
         let mut vms: Vec<Vec<(&mut Backlog, f64)>> =
             self.cluster.nodes.iter().map(|_| Vec::new()).collect();
         for (vm, backlog) in self.cluster.vms.iter().zip(&mut self.backlogs) {
-            vms[vm.node].push((backlog, (vm.vcpus - vm.share.ran) * seconds));
+            if vm.exists {
+                vms[vm.node].push((backlog, (vm.vcpus - vm.share.ran) * seconds));
+            }
         }
         for (node, mut vms) in self.cluster.nodes.iter().zip(vms) {
-            share_idle((cpus - node.ran) * seconds, &mut vms);
+            share_idle((node.cpus() - node.ran) * seconds, &mut vms);
         }
     }
 
@@ -190,7 +191,11 @@ impl<'a> Simulation<'a> {
     fn end_minute(&mut self, now_s: u32) {
         let steps = f64::from(MINUTE_S / STEP_S);
         for (number, vm) in self.cluster.vms.iter().enumerate() {
+            self.outcome.late_hours += self.backlogs[number].end_minute() / 3600.0;
             let (ran, waited) = std::mem::take(&mut self.sums[number]);
+            if !vm.exists {
+                continue;
+            }
             let (ran, waited) = (ran / steps, waited / steps);
             let ready = waited / vm.vcpus;
             let contention = if waited > 0.0 { waited / (ran + waited) } else { 0.0 };
@@ -199,15 +204,14 @@ impl<'a> Simulation<'a> {
                 self.outcome.contended_hours += 1.0 / 60.0;
             }
             self.contention[number].push(contention as f32);
-            self.outcome.late_hours += self.backlogs[number].end_minute() / 3600.0;
         }
         self.minutes.iter_mut().for_each(Minutes::end_minute);
         self.cluster.judge_moves(now_s);
     }
 
     fn memory_utilization(&self, node: usize) -> f64 {
-        let used = self.cluster.nodes[node].requested.memory_mib as f64;
-        used / self.cluster.shape.memory_mib as f64
+        let node = &self.cluster.nodes[node];
+        node.requested.memory_mib as f64 / node.size.memory_mib as f64
     }
 
     fn record_rules(&mut self) {
@@ -262,9 +266,9 @@ impl<'a> Simulation<'a> {
         let (values, age) = match self.arm.signal() {
             Signal::None | Signal::Demand => return None,
             Signal::Requests => {
-                let capacity = self.cluster.capacity();
                 let requested = |node: usize| {
-                    let requested = self.cluster.nodes[node].requested;
+                    let node = &self.cluster.nodes[node];
+                    let (requested, capacity) = (node.requested, node.capacity());
                     let share = |of: i64, all: i64| of as f64 * 100.0 / all as f64;
                     vec![
                         share(requested.cpu_milli, capacity.cpu_milli),
@@ -351,7 +355,7 @@ impl<'a> Simulation<'a> {
             proxlb::Node {
                 // A node has no full pressure of CPU.
                 pressure: pressure(&self.minutes[number].pressure, &|_| 0.0),
-                free_memory_mib: self.cluster.capacity().memory_mib - state.requested.memory_mib,
+                free_memory_mib: state.capacity().memory_mib - state.requested.memory_mib,
                 vms: state.vms.iter().map(vm).collect(),
             }
         };
@@ -371,7 +375,7 @@ impl<'a> Simulation<'a> {
         let seconds = self.writes.len();
         let written: u64 = self.writes.iter().copied().map(u64::from).sum();
         Outcome {
-            vms: self.trace.vms.len() as f64,
+            vms: self.trace.vm_days() / (self.trace.minutes as f64 / 1440.0),
             days: self.trace.minutes as f64 / 1440.0,
             p99_wait: self.all_waits.p99(),
             moves: moves.len() as f64,
@@ -392,23 +396,29 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
+    use crate::cluster::Size;
     use crate::population::Population;
 
-    fn run(trace: &Trace, shape: Shape, arm: Arm, seed: u64) -> Outcome {
+    fn run(trace: &Trace, shape: &Shape, arm: Arm, seed: u64) -> Outcome {
         super::run(trace, shape, arm, Overrides::default(), seed).unwrap()
     }
 
-    const SHAPE: Shape = Shape { cpus: 16, memory_mib: 512 * 1024, nodes: 2, throttled: 0.0 };
+    fn shape(cpus: &[u32]) -> Shape {
+        let size = |&cpus: &u32| Size { cpus, memory_mib: 512 * 1024 };
+        Shape { nodes: cpus.iter().map(size).collect(), throttled: 0.0 }
+    }
 
     #[test]
     fn all_rebalancers_run_and_the_same_seed_gives_the_same_outcome() {
-        let trace = Population::Mixed.generate(30, 120, 3);
+        // VMs that come and go, on nodes of two sizes.
+        let trace = Population::Mixed.generate(30, 120, Some(2.0), 3);
+        let shape = shape(&[8, 24]);
         let mut lost = Vec::new();
         for &arm in Arm::value_variants() {
-            let outcome = run(&trace, SHAPE, arm, 3);
-            assert_eq!(outcome, run(&trace, SHAPE, arm, 3), "{arm:?}");
+            let outcome = run(&trace, &shape, arm, 3);
+            assert_eq!(outcome, run(&trace, &shape, arm, 3), "{arm:?}");
             assert!((outcome.demand_hours - trace.demand_hours()).abs() < 1e-3, "{arm:?}");
-            let capacity = f64::from(SHAPE.cpus) * SHAPE.nodes as f64 * 2.0;
+            let capacity = shape.cpus() * 2.0;
             assert!(outcome.demand_hours - outcome.lost_hours <= capacity, "{arm:?}");
             assert!(
                 outcome.helped + outcome.hurt <= outcome.judged && outcome.judged <= outcome.moves
@@ -417,16 +427,16 @@ mod tests {
             lost.push(outcome.lost_hours);
         }
         assert!(lost[0] > 0.0, "the cluster has contention");
-        assert_ne!(run(&trace, SHAPE, Arm::Nothing, 4).lost_hours, lost[0]);
+        assert_ne!(run(&trace, &shape, Arm::Nothing, 4).lost_hours, lost[0]);
     }
 
     #[test]
     fn throttled_containers_move_vms_by_node_pressure_and_not_by_score() {
-        let trace = Population::Mixed.generate(20, 120, 2);
-        let shape = Shape { cpus: 64, nodes: 4, throttled: 0.15, ..SHAPE };
-        assert!(run(&trace, shape, Arm::NodePsi, 2).moves > 0.0);
+        let trace = Population::Mixed.generate(20, 120, None, 2);
+        let shape = Shape { throttled: 0.15, ..shape(&[64; 4]) };
+        assert!(run(&trace, &shape, Arm::NodePsi, 2).moves > 0.0);
         for arm in [Arm::Score, Arm::Candidate, Arm::Brake] {
-            let outcome = run(&trace, shape, arm, 2);
+            let outcome = run(&trace, &shape, arm, 2);
             assert_eq!((outcome.moves, outcome.contended_hours), (0.0, 0.0), "{arm:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::arm::{Arm, Overrides};
-use crate::cluster::Shape;
+use crate::cluster::{Shape, Size};
 use crate::judge::Outcome;
 use crate::population::Population;
 use crate::report::{Goal, Row};
@@ -13,12 +13,12 @@ use crate::simulation::run;
 use crate::trace::Trace;
 
 /// Nodes of a cluster, before their number is known.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Nodes {
-    /// CPUs of a node
-    #[arg(long, default_value_t = 32)]
-    pub node_cpus: u32,
-    /// Memory of a node, in GiB
+    /// CPUs of a node; if repeated, nodes have these sizes by turns
+    #[arg(long, default_values_t = [32], value_parser = clap::value_parser!(u32).range(1..))]
+    pub node_cpus: Vec<u32>,
+    /// Memory of the first node, in GiB; others have as much for each CPU
     #[arg(long, default_value_t = 768)]
     pub node_memory_gib: u64,
     /// vCPUs of VMs for each CPU, which decides the number of nodes
@@ -31,13 +31,17 @@ pub struct Nodes {
 
 impl Nodes {
     pub fn shape(&self, trace: &Trace) -> Shape {
-        let cpus = trace.vcpus() / self.overcommit;
-        Shape {
-            cpus: self.node_cpus,
-            memory_mib: self.node_memory_gib * 1024,
-            nodes: ((cpus / f64::from(self.node_cpus)).ceil() as usize).max(2),
-            throttled: self.throttled,
+        let cpus = trace.most_vcpus() / self.overcommit;
+        let memory_mib_per_cpu = self.node_memory_gib * 1024 / u64::from(self.node_cpus[0]);
+        let mut shape = Shape { nodes: Vec::new(), throttled: self.throttled };
+        for &cpus_of_one in self.node_cpus.iter().cycle() {
+            if shape.nodes.len() >= 2 && shape.cpus() >= cpus {
+                break;
+            }
+            let memory_mib = u64::from(cpus_of_one) * memory_mib_per_cpu;
+            shape.nodes.push(Size { cpus: cpus_of_one, memory_mib });
         }
+        shape
     }
 }
 
@@ -82,7 +86,7 @@ pub const SCENARIOS: [Scenario; 3] = [
 pub fn run_all(
     arms: &[Arm],
     seeds: u64,
-    nodes: Nodes,
+    nodes: &Nodes,
     overrides: Overrides,
     trace_of: impl Fn(u64) -> Trace + Sync,
 ) -> anyhow::Result<Vec<Row>> {
@@ -98,7 +102,7 @@ pub fn run_all(
                 trace = Some((seed, trace_of(seed)));
             }
             let Some((_, trace)) = &trace else { continue };
-            let outcome = run(trace, nodes.shape(trace), arm, overrides, seed);
+            let outcome = run(trace, &nodes.shape(trace), arm, overrides, seed);
             let at = jobs.iter().position(|job| *job == (seed, arm));
             if let (Some(at), Ok(mut all)) = (at, outcomes.lock()) {
                 all[at] = Some(outcome);

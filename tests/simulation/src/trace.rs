@@ -12,8 +12,8 @@ pub struct Vm {
     pub name: String,
     pub vcpus: u32,
     pub memory_mib: u64,
-    /// By minute: share of its vCPUs' time that it wants, 0 to 1.
-    pub shares: Vec<f32>,
+    /// By minute: share of its vCPUs' time that it wants, 0 to 1. `None` while it does not exist.
+    pub shares: Vec<Option<f32>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -22,11 +22,14 @@ pub struct Trace {
     pub minutes: usize,
 }
 
+/// Minutes and shares.
+type Rows = Vec<(usize, Option<f32>)>;
+
 impl Trace {
-    /// Reads rows in any order. A minute without a row has the value of the one before, and a VM wants
-    /// nothing before its first row.
+    /// Reads rows in any order. A minute without a row has the value of the one before. A VM exists from its
+    /// first row on, until one without a share.
     pub fn read(text: impl BufRead) -> anyhow::Result<Self> {
-        let mut vms: Vec<(Vm, Vec<(usize, f32)>)> = Vec::new();
+        let mut vms: Vec<(Vm, Rows)> = Vec::new();
         let mut numbers: HashMap<String, usize> = HashMap::new();
         let mut minutes = 0;
         for (number, line) in text.lines().enumerate() {
@@ -64,10 +67,11 @@ impl Trace {
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{HEADER}")?;
         for vm in &self.vms {
-            let mut before = f32::NAN;
+            let mut before = None;
             for (minute, &share) in vm.shares.iter().enumerate() {
                 // The last minute has a row, since it is the length of the trace.
                 if share != before || minute + 1 == self.minutes {
+                    let share = share.map_or(String::new(), |share| share.to_string());
                     writeln!(out, "{},{},{},{minute},{share}", vm.name, vm.vcpus, vm.memory_mib)?;
                 }
                 before = share;
@@ -76,21 +80,31 @@ impl Trace {
         Ok(())
     }
 
-    /// vCPUs of all VMs.
-    pub fn vcpus(&self) -> f64 {
-        self.vms.iter().map(|vm| f64::from(vm.vcpus)).sum()
+    /// vCPUs of the VMs that exist at the same time, at most.
+    pub fn most_vcpus(&self) -> f64 {
+        let vcpus = |minute: usize| -> u32 {
+            let vms = self.vms.iter().filter(|vm| vm.shares[minute].is_some());
+            vms.map(|vm| vm.vcpus).sum()
+        };
+        f64::from((0..self.minutes).map(vcpus).max().unwrap_or_default())
+    }
+
+    /// Days that all VMs exist, added up.
+    pub fn vm_days(&self) -> f64 {
+        self.vms.iter().flat_map(|vm| vm.shares.iter().flatten()).count() as f64 / 1440.0
     }
 
     /// CPU hours that all VMs want.
     pub fn demand_hours(&self) -> f64 {
-        let hours = |vm: &Vm| vm.shares.iter().copied().map(f64::from).sum::<f64>() / 60.0;
+        let hours =
+            |vm: &Vm| vm.shares.iter().flatten().copied().map(f64::from).sum::<f64>() / 60.0;
         self.vms.iter().map(|vm| f64::from(vm.vcpus) * hours(vm)).sum()
     }
 }
 
-fn filled(mut rows: Vec<(usize, f32)>, minutes: usize) -> Vec<f32> {
+fn filled(mut rows: Rows, minutes: usize) -> Vec<Option<f32>> {
     rows.sort_by_key(|row| row.0);
-    let mut shares = vec![0.0; minutes];
+    let mut shares = vec![None; minutes];
     for (number, &(from, share)) in rows.iter().enumerate() {
         let until = rows.get(number + 1).map_or(minutes, |next| next.0);
         shares[from..until].fill(share);
@@ -103,7 +117,7 @@ struct Row {
     vcpus: u32,
     memory_mib: u64,
     minute: usize,
-    cpu_share: f32,
+    cpu_share: Option<f32>,
 }
 
 impl Row {
@@ -117,10 +131,14 @@ impl Row {
             vcpus: vcpus.parse().context("vcpus")?,
             memory_mib: memory_mib.parse().context("memory_mib")?,
             minute: minute.parse().context("minute")?,
-            cpu_share: cpu_share.parse().context("cpu_share")?,
+            cpu_share: match cpu_share {
+                "" => None,
+                share => Some(share.parse().context("cpu_share")?),
+            },
         };
         ensure!(row.vcpus > 0, "vcpus must be at least 1");
-        ensure!((0.0..=1.0).contains(&row.cpu_share), "cpu_share must be from 0 to 1");
+        let is_share = |share: f32| (0.0..=1.0).contains(&share);
+        ensure!(row.cpu_share.is_none_or(is_share), "cpu_share must be from 0 to 1");
         Ok(row)
     }
 }
@@ -131,18 +149,18 @@ mod tests {
 
     #[test]
     fn a_minute_without_a_row_has_the_value_of_the_one_before() {
-        let text =
-            "vm,vcpus,memory_mib,minute,cpu_share\nb,2,2048,1,0.5\na,1,1024,0,0.25\na,1,1024,3,1\n";
-        let trace = Trace::read(text.as_bytes()).unwrap();
+        let rows = "b,2,2048,1,0.5\na,1,1024,0,0.25\na,1,1024,3,1\nb,2,2048,3,\n";
+        let trace = Trace::read(format!("{HEADER}\n{rows}").as_bytes()).unwrap();
         assert_eq!(trace.minutes, 4);
-        assert_eq!(trace.vms[0].shares, [0.0, 0.5, 0.5, 0.5]);
-        assert_eq!(trace.vms[1].shares, [0.25, 0.25, 0.25, 1.0]);
-        assert!((trace.demand_hours() - (3.0 + 1.75) / 60.0).abs() < 1e-9);
+        assert_eq!(trace.vms[0].shares, [None, Some(0.5), Some(0.5), None]);
+        assert_eq!(trace.vms[1].shares, [0.25, 0.25, 0.25, 1.0].map(Some));
+        assert!((trace.demand_hours() - (2.0 + 1.75) / 60.0).abs() < 1e-9);
+        assert_eq!((trace.most_vcpus(), trace.vm_days()), (3.0, 6.0 / 1440.0));
     }
 
     #[test]
     fn a_written_trace_reads_back() {
-        let trace = crate::population::Population::Mixed.generate(12, 90, 7);
+        let trace = crate::population::Population::Mixed.generate(12, 90, Some(0.5), 7);
         let mut text = Vec::new();
         trace.write(&mut text).unwrap();
         assert_eq!(Trace::read(&text[..]).unwrap(), trace);

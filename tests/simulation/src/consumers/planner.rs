@@ -59,7 +59,7 @@ impl Planner {
             known.filter_map(|(name, agent)| Some((name.as_str(), agent.demand.as_ref()?.waiting)));
         let waiting = known.collect();
         let arrival = |vm: &str| {
-            let vm = &cluster.vms[number(vm)?];
+            let vm = cluster.vms.get(number(vm)?).filter(|vm| vm.exists)?;
             let arrived = moment(clock::now().at, vm.arrived_s?).timestamp();
             Some((names[vm.node].as_str(), arrived))
         };
@@ -99,7 +99,7 @@ fn number(name: &str) -> Option<usize> {
 fn node(cluster: &Cluster, number: usize, agent: &Agent, now_s: u32) -> Node {
     let is_usable = agent.demand.is_some() && !cluster.took_part(number, PAUSE_S, now_s);
     Node {
-        cpus: f64::from(cluster.shape.cpus),
+        cpus: cluster.nodes[number].cpus(),
         demand: agent.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others),
         contention: agent.published_contention,
         is_source: is_usable,
