@@ -26,6 +26,7 @@ const MACHINE: &str = "-M microvm,accel=kvm,auto-kernel-cmdline=off -bios /usr/s
 /// A running guest.
 pub struct Vm {
     child: Child,
+    pub started: f64,
     threads: f64,
     reports: Arc<Mutex<Vec<Report>>>,
 }
@@ -78,7 +79,7 @@ impl Vm {
                 }
             }
         });
-        Ok(Self { child, threads: pod.load.threads.into(), reports })
+        Ok(Self { child, started: now(), threads: pod.load.threads.into(), reports })
     }
 
     /// How many reports of work there are.
@@ -110,6 +111,13 @@ impl Vm {
             wanted: (last.wanted - first.wanted).min((last.at - first.at) * self.threads),
             waited: last.waited - first.waited,
         })
+    }
+
+    /// Ends it before it has begun to work.
+    pub fn kill(mut self) -> anyhow::Result<()> {
+        println!("a guest does not report");
+        self.child.kill()?;
+        self.wait()
     }
 
     /// Waits for its end.

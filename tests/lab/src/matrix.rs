@@ -23,17 +23,22 @@ pub fn run_matrix(
     scenarios: Vec<Scenario>,
     file: Option<&Path>,
 ) -> anyhow::Result<(Vec<Record>, Vec<String>)> {
-    let (mut all, mut failures) = run_once(machine, scenarios)?;
+    let (mut all, mut failures) = run_once(machine, scenarios.clone())?;
     keep(&all, file)?;
-    // Now and then the emulator stands still for seconds: what it spoiled is run once more.
-    let spoiled = all.extract_if(.., |record| record.failure().is_some());
-    let spoiled: Vec<Scenario> = spoiled.map(|record| record.scenario).collect();
+    // Now and then the emulator stands still for seconds, or a guest does not boot: what that spoiled is run
+    // once more.
+    all.retain(|record| record.failure().is_none());
+    let is_there = |scenario: &Scenario| all.iter().any(|one| one.scenario.name == scenario.name);
+    let spoiled: Vec<Scenario> = scenarios.into_iter().filter(|one| !is_there(one)).collect();
     if !spoiled.is_empty() {
+        for failure in failures.drain(..) {
+            eprintln!("{failure}");
+        }
         let names: Vec<&str> = spoiled.iter().map(|scenario| scenario.name.as_str()).collect();
-        eprintln!("run once more, since a window was late: {}", names.join(", "));
+        eprintln!("run once more, since a window was late or is missing: {}", names.join(", "));
         let (again, more) = run_once(machine, spoiled)?;
         all.extend(again);
-        failures.extend(more);
+        failures = more;
         all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     }
     keep(&all, file)?;
