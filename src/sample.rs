@@ -113,6 +113,8 @@ pub enum FamilyGroup {
     Memory,
     /// container_fs_*
     Io,
+    /// container_pressure_irq_*
+    Irq,
     /// container_processes, container_threads, container_threads_max
     Processes,
     /// container_spec_*, container_start_time_seconds
@@ -187,6 +189,8 @@ pub struct CgroupStats {
     pub pids_max: Option<Limit>,
     /// Processes of this cgroup itself.
     pub processes: Option<u64>,
+    /// Interrupt pressure, where the kernel accounts for it.
+    pub irq_pressure: Option<Pressure>,
 }
 
 /// Rates between two export passes.

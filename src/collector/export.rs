@@ -11,13 +11,13 @@ pub(super) fn read_stats(
     groups: &[FamilyGroup],
     detail: Detail,
 ) -> Option<Box<CgroupStats>> {
-    use FamilyGroup::{Cpu, Io, Memory, Processes, Spec};
+    use FamilyGroup::{Cpu, Io, Irq, Memory, Processes, Spec};
     let everything = detail == Detail::Everything;
-    let selected = [Cpu, Memory, Io, Processes, Spec].map(|group| groups.contains(&group));
+    let selected = [Cpu, Memory, Io, Processes, Spec, Irq].map(|group| groups.contains(&group));
     if !selected.contains(&true) && !everything {
         return None;
     }
-    let [cpu, memory, io, processes, spec] = selected;
+    let [cpu, memory, io, processes, spec, irq] = selected;
     Some(Box::new(CgroupStats {
         cpu_stat: files.read_if(cpu || everything, |buffer| dir.cpu_stat(buffer)),
         // Throttling is exported only where a quota is set.
@@ -33,6 +33,7 @@ pub(super) fn read_stats(
         pids_current: files.read_if(processes, |buffer| dir.pids_current(buffer)),
         pids_max: files.read_if(processes, |buffer| dir.pids_max(buffer)),
         processes: files.read_if(processes, |buffer| dir.process_count(buffer)),
+        irq_pressure: files.read_if(irq, |buffer| dir.irq_pressure(buffer)),
     }))
 }
 

@@ -96,13 +96,13 @@ fn shares(weight: u64) -> Option<u64> {
 /// The creation time of the cgroup, not before the minute in which the node booted: an earlier time
 /// is from a clock that was not yet set.
 fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
-    let boot_minute = node.cpu_times.map_or(0, |times| times.value.boot_time_s / 60 * 60);
+    let boot_minute = node.cpu_times.as_ref().map_or(0, |times| times.value.boot_time_s / 60 * 60);
     cgroup.cgroup.made_at_s.map(|made_at| Whole(made_at.max(boot_minute)))
 }
 
 /// All families by their group, in the order of the exposition.
 pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
-    use FamilyGroup::{Cpu, Io, Memory, Node, Pressure, Processes, Spec};
+    use FamilyGroup::{Cpu, Io, Irq, Memory, Node, Pressure, Processes, Spec};
     families! {
         "container_pressure_cpu_stalled_seconds_total" =
             (Pressure, cgroup(|it, _| stalled(it.pressure.cpu))),
@@ -122,6 +122,9 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
         "container_pressure_io_waiting_seconds_total" =
             (Pressure, cgroup(|it, _| waiting(it.pressure.io))),
             "Total time duration tasks in the container have waited due to IO congestion.";
+        "container_pressure_irq_stalled_seconds_total" =
+            (Irq, cgroup(|it, _| stats(it)?.irq_pressure?.full_us.map(Micros))),
+            "Total time duration no tasks in the container could make progress due to IRQ congestion.";
         "container_cpu_usage_seconds_total" =
             (Cpu, Source::Cgroup {
                 extra: "cpu=\"total\",",

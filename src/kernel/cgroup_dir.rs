@@ -268,6 +268,8 @@ files! { CgroupDir:
     cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
     io_limited: bool = c"io.max", parse_io_limited;
     io_stat: IoStat = c"io.stat", |text| Ok(parse_io_stat(text));
+    /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
+    irq_pressure: Pressure = c"irq.pressure", parse_pressure;
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
     memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
