@@ -60,6 +60,8 @@ pub struct NodeRates {
     pub steal: Option<Ratio>,
     /// Share of memory that is not available without swapping.
     pub memory_utilization: Option<Ratio>,
+    /// CPUs that are busy beside another one of their core; `None` if cores are unknown.
+    pub smt_overlap: Option<f64>,
 }
 
 impl NodeRates {
@@ -69,13 +71,14 @@ impl NodeRates {
         Self {
             pressure: PerResource::by(|resource| pressure.of(resource).shares()),
             reports: readings.reports,
-            cpus: times.map(|times| times.cpus),
+            cpus: times.map(|times| times.each.len() as u64),
             utilization: readings.cpu_share(|times| times.busy),
             steal: readings.cpu_share(|times| times.steal),
             memory_utilization: readings.memory.and_then(|memory| {
                 let (total, available) = (memory.total?, memory.available?);
                 Ratio::of(increase(available, total)?, increase(0, total)?)
             }),
+            smt_overlap: readings.smt_overlap(),
         }
     }
 }
@@ -214,7 +217,7 @@ impl ScrapeRates {
             let pressure = windows(before.get(&id)?, &after);
             Some((id, pressure.map(|window| window.shares())))
         };
-        let times = earlier.node.cpu_times.zip(later.node.cpu_times);
+        let times = earlier.node.cpu_times.clone().zip(later.node.cpu_times.clone());
         let cpu_times = times.map(|(before, after)| Window::between(before, after));
         let node = NodeReadings {
             pressure: windows(&earlier.node.pressure, &later.node.pressure),

@@ -88,6 +88,8 @@ pub struct Utilization {
     pub memory: Option<Ratio>,
     /// Share of the node's demand for CPU time that its hypervisor gave to other guests, smoothed.
     pub steal: Option<Ratio>,
+    /// CPUs that are busy beside another one of their core, smoothed; `None` if cores are unknown.
+    pub smt_overlap: Option<f64>,
 }
 
 /// The contention of a scored container or unit.
@@ -108,6 +110,10 @@ pub struct ContainerScore {
     pub waiting: PerResource<Option<Wait>>,
     /// Time waited since the agent started.
     pub waited: PerResource<WaitSeconds>,
+    /// CPUs that its I/O threads waited for in the last window, whatever the cause; `None` without any.
+    pub iothreads_waiting: Option<f64>,
+    /// Seconds that each of them waited since the agent started, added up.
+    pub iothreads_waited_s: f64,
 }
 
 /// Seconds waited, by cause; for CPU, of the average busy vCPU.
@@ -119,6 +125,13 @@ pub struct WaitSeconds {
     pub own_limit_s: f64,
 }
 
+/// What a container waited since the agent started.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waited {
+    itself: PerResource<WaitSeconds>,
+    iothreads_s: f64,
+}
+
 /// Computes scores from successive ticks.
 #[derive(Debug, Default)]
 pub struct Scorer {
@@ -128,7 +141,8 @@ pub struct Scorer {
     node: History,
     steal: MovingAverage,
     utilization: MovingAverage,
-    containers: HashMap<CgroupId, (History, PerResource<WaitSeconds>)>,
+    smt_overlap: MovingAverage,
+    containers: HashMap<CgroupId, (History, Waited)>,
 }
 
 /// Contention of the node or of a container over the windows.
@@ -185,6 +199,7 @@ impl Scorer {
         let window = tick.window.unwrap_or_default();
         self.steal.advance(steal_share(&tick.node), window);
         self.utilization.advance(tick.node.utilization.map(Ratio::get), window);
+        self.smt_overlap.advance(tick.node.smt_overlap, window);
         let latest = PerResource::by(|resource| worst_half(resource, tick));
         let cpu_ready = latest.cpu.ok().map(|cpu| cpu.ready);
         self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), cpu_ready, window);
@@ -217,6 +232,7 @@ impl Scorer {
                 cpu: self.utilization.now(),
                 memory: tick.node.memory_utilization,
                 steal: self.steal.now(),
+                smt_overlap: self.smt_overlap.mean(),
             },
             contended: containers.iter().filter(|container| container.is_contended()).count(),
             hidden: PerResource::by(hidden),
@@ -267,9 +283,11 @@ impl Scorer {
             history.advance(&shares, waiting.cpu.map(|wait| wait.node.get()), window);
             for resource in Resource::ALL {
                 let Some(wait) = waiting.of(resource) else { continue };
-                waited.of_mut(resource).node_s += wait.node.get() * window.as_secs_f64();
-                waited.of_mut(resource).own_limit_s += wait.own_limit.get() * window.as_secs_f64();
+                let waited = waited.itself.of_mut(resource);
+                waited.node_s += wait.node.get() * window.as_secs_f64();
+                waited.own_limit_s += wait.own_limit.get() * window.as_secs_f64();
             }
+            waited.iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
             self.containers.insert(id, (history, waited));
             ContainerScore {
                 cgroup: Arc::clone(&measured.cgroup),
@@ -279,7 +297,9 @@ impl Scorer {
                 waiting,
                 contention: history.contention.map(|smoothed| smoothed.now()),
                 cpu_ready: history.cpu_ready.now(),
-                waited,
+                waited: waited.itself,
+                iothreads_waiting: measured.iothreads_waited,
+                iothreads_waited_s: waited.iothreads_s,
             }
         };
         measurements.map(advance).collect()

@@ -99,7 +99,7 @@ fn node(
         pressure: rates.map(|rates| rates.node.pressure).unwrap_or_default().map(pressure),
         utilization: rates.and_then(|rates| rates.node.utilization).map(share),
         steal: rates.and_then(|rates| rates.node.steal).map(share),
-        cpus: sample.node.cpu_times.map(|times| times.value.cpus),
+        cpus: sample.node.cpu_times.as_ref().map(|times| times.value.each.len() as u64),
         memory_total: memory.and_then(|memory| memory.total),
         memory_available: memory.and_then(|memory| memory.available),
     }

@@ -76,6 +76,8 @@ pub struct Measurement {
     /// Variance of the number of its vCPUs that would then run at a moment: 0 for vCPUs that always or
     /// never run, 0.25 for one that runs half of the time. `None` if its threads are not read.
     pub variance: Option<f64>,
+    /// CPUs that the VM's I/O threads waited for, whatever the cause; `None` without any.
+    pub iothreads_waited: Option<f64>,
     pub limits: Option<CpuLimits>,
     /// Memory in use and swapped out, bytes; `None` while no task of the node waits for memory.
     pub memory: Option<f64>,
@@ -102,7 +104,7 @@ impl Measurement {
     ) -> Self {
         let threads = ThreadTimes::of(readings);
         let cpu = match readings.threads {
-            Threads::Read(_) => run_delay::wait(readings, node.cpus()),
+            Threads::Read { .. } => run_delay::wait(readings, node),
             Threads::Hidden => Err(Unknown { most_demand: cpu_limits::most_demand(readings) }),
             Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
         };
@@ -114,6 +116,7 @@ impl Measurement {
             used,
             undelayed: used.zip(cpu.ok()).map(|(used, wait)| undelayed(used, &wait, threads)),
             variance: threads.map(|threads| threads.variance),
+            iothreads_waited: run_delay::of_iothreads(readings),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
                 #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]

@@ -218,6 +218,8 @@ pub struct Scored {
     pub pressure: PerResource<Pressure>,
     /// Waiting in the last window, by cause; absent where it is unknown.
     pub waiting: PerResource<Option<Waiting>>,
+    /// CPUs that its I/O threads waited for in the last window, whatever the cause; absent without any.
+    pub iothreads_waiting: Option<f64>,
     /// What would change if it left; absent for containers that are not VMs, and without a score.
     pub relief: Option<Relief>,
 }

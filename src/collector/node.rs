@@ -72,6 +72,10 @@ impl NodeReader {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
         readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
+        if readings.cores.is_none() {
+            let cores = files.read_by(|buffer| proc.cores(buffer));
+            readings.cores = Some(cores.flatten().unwrap_or_default());
+        }
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(dated(files, |buffer| proc.disks(buffer)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::kernel::ReadError;
 use crate::kernel::process_dir::{TaskDir, TaskId};
-use crate::kernel::task_text::TaskTimes;
+use crate::kernel::task_text::{TaskTimes, ThreadKind};
 use crate::waiting::files::Files;
 use crate::waiting::readings::{ThreadReading, Threads};
 use crate::waiting::series::{Reading, Window};
@@ -34,8 +34,8 @@ pub(super) struct Process {
 
 #[derive(Debug, Default)]
 struct Thread {
-    is_vcpu: bool,
-    /// `None` for a thread that is not read, since only vCPU threads are.
+    kind: ThreadKind,
+    /// `None` for a thread that is not read.
     dir: Option<TaskDir>,
     times: Window<TaskTimes>,
     was_runnable: bool,
@@ -53,7 +53,10 @@ impl ContainerThreads {
 
     /// Whether a vCPU thread is known.
     pub(super) fn has_vcpus(&self) -> bool {
-        self.processes.values().flat_map(|process| process.threads.values()).any(|one| one.is_vcpu)
+        self.processes
+            .values()
+            .flat_map(|process| process.threads.values())
+            .any(|one| one.kind == ThreadKind::Vcpu)
     }
 
     /// Handles that are kept open.
@@ -62,8 +65,9 @@ impl ContainerThreads {
         self.processes.len() + threads.filter(|thread| thread.dir.is_some()).count()
     }
 
-    /// Updates the threads of all processes. Returns whether all could be read. Threads that are no
-    /// vCPUs are kept only in a container without any, and with `all_threads`.
+    /// Updates the threads of all processes. Returns whether all could be read. Besides vCPUs and the
+    /// I/O threads beside them, threads are kept only in a container without vCPUs, and with
+    /// `all_threads`.
     pub(super) fn list(&mut self, all_threads: bool, files: &mut Files, now: Instant) -> bool {
         let known_errors = files.errors.len();
         self.processes.retain(|_, process| match process.list(files, now) {
@@ -73,14 +77,18 @@ impl ContainerThreads {
                 true
             }
         });
-        if !all_threads || self.has_vcpus() {
-            let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
-            threads.filter(|thread| !thread.is_vcpu).for_each(|thread| thread.dir = None);
-        }
+        let has_vcpus = self.has_vcpus();
+        let is_kept = |kind| match kind {
+            ThreadKind::Vcpu => true,
+            ThreadKind::Iothread => has_vcpus || all_threads,
+            ThreadKind::Other => !has_vcpus && all_threads,
+        };
+        let threads = self.processes.values_mut().flat_map(|one| one.threads.values_mut());
+        threads.filter(|thread| !is_kept(thread.kind)).for_each(|thread| thread.dir = None);
         files.errors.len() == known_errors
     }
 
-    /// Reads the vCPU threads, or the other ones that were kept by [`ContainerThreads::list`].
+    /// Reads the threads that were kept by [`ContainerThreads::list`].
     /// `may_wait` is false if its CPU pressure shows that no task waited.
     pub(super) fn read(&mut self, may_wait: bool, files: &mut Files) -> Threads {
         if self.since.is_none() {
@@ -89,11 +97,17 @@ impl ContainerThreads {
         if self.hidden {
             return Threads::Hidden;
         }
-        let (mut readings, mut failed) = (Vec::new(), None);
+        // In a container without vCPUs, they are threads like others.
+        let has_vcpus = self.has_vcpus();
+        let (mut threads, mut iothreads, mut failed) = (Vec::new(), Vec::new(), None);
         for process in self.processes.values_mut() {
             process.threads.retain(|_, thread| match thread.read(may_wait, files) {
+                Ok(reading) if has_vcpus && thread.kind == ThreadKind::Iothread => {
+                    iothreads.extend(reading);
+                    true
+                }
                 Ok(reading) => {
-                    readings.extend(reading);
+                    threads.extend(reading);
                     true
                 }
                 Err(error) if error.is_vanished() => {
@@ -110,10 +124,10 @@ impl ContainerThreads {
             files.errors.push(error);
             return Threads::Hidden;
         }
-        if readings.is_empty() && !self.processes.is_empty() {
+        if threads.is_empty() && !self.processes.is_empty() {
             return Threads::NotRead;
         }
-        Threads::Read(readings)
+        Threads::Read { threads, iothreads }
     }
 }
 
@@ -124,10 +138,10 @@ impl Process {
         let mut before = std::mem::take(&mut self.threads);
         for id in self.dir.threads()? {
             let thread = match before.remove(&id) {
-                Some(thread) if thread.is_vcpu || !names_change => Ok(thread),
+                Some(thread) if thread.kind != ThreadKind::Other || !names_change => Ok(thread),
                 known => self.dir.thread(id.number).and_then(|dir| {
-                    let is_vcpu = dir.is_vcpu(&mut files.buffer)?;
-                    Ok(Thread { is_vcpu, dir: Some(dir), ..known.unwrap_or_default() })
+                    let kind = dir.kind(&mut files.buffer)?;
+                    Ok(Thread { kind, dir: Some(dir), ..known.unwrap_or_default() })
                 }),
             };
             match thread {

@@ -60,6 +60,9 @@ static NODE: &FamiliesOf<Assessment> = families! {
     "psi_agent_node_steal_ratio" = |it, lines| lines.write(&[], ratio(it.score.utilization.steal)),
         "Share of the node's demand for CPU time that its hypervisor gave to other guests (steal), \
          0 to 1, smoothed over 30 s.";
+    "psi_agent_node_smt_overlap_cpus" =
+        |it, lines| lines.write(&[], it.score.utilization.smt_overlap.map(Float)),
+        "CPUs that are busy beside a busy one of the same core (SMT), estimated and smoothed over 30 s.";
     "psi_agent_node_scored" = |it, lines| if let Some(population) = it.score.population {
             let count = Whole(it.score.containers.len() as u64);
             lines.write(&[("population", population.into_str())], count);
@@ -111,6 +114,12 @@ static VM: &[VmFamily] = families! {
         },
         "Seconds that the VM waited, by resource and by cause: contention on the node, or a limit \
          of the VM or its pod.";
+    "psi_agent_vmi_iothread_wait_seconds_total" =
+        |vm, lines| if vm.member.iothreads_waiting.is_some() {
+            lines.write(&[vm.namespace, vm.name], Float(vm.member.iothreads_waited_s));
+        },
+        "Seconds that each I/O thread of the VM waited for a CPU, because of the node or of a limit, \
+         added up.";
     "psi_agent_vmi_cpu_wait_budget_ratio" =
         |it, lines| lines.write(&[it.namespace, it.name], it.vm.cpu_wait_budget.map(Float)),
         "CPU ready that the owner of the VM accepts, by the annotation \

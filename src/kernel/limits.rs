@@ -46,6 +46,10 @@ impl CpuSet {
         self.0.iter().map(|bits| bits.count_ones()).sum()
     }
 
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.get((cpu / 64) as usize).is_some_and(|bits| bits >> (cpu % 64) & 1 == 1)
+    }
+
     /// Number of CPUs in both.
     pub fn common(&self, other: &Self) -> u32 {
         self.0.iter().zip(&other.0).map(|(bits, others)| (bits & others).count_ones()).sum()

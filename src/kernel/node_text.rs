@@ -11,19 +11,30 @@ use super::text::{
     ParseError, keyed_file, lines, numbers, parse_keyed, parse_u64, split_once, words,
 };
 
-/// `/proc/stat`: CPU time in clock ticks since boot, summed over CPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// `/proc/stat`: CPU time in clock ticks since boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuTimes {
+    /// Of all CPUs together.
+    pub all: Ticks,
+    /// Of each that is online.
+    pub each: BTreeMap<u32, Ticks>,
+    /// Time of boot, seconds since the epoch.
+    pub boot_time_s: u64,
+}
+
+/// Clock ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ticks {
     /// A CPU ran a task or an interrupt of this node.
     pub busy: u64,
     /// Runnable while the hypervisor of this node ran other guests.
     pub steal: u64,
     /// All ticks: busy, steal and idle.
     pub total: u64,
-    pub cpus: u64,
-    /// Time of boot, seconds since the epoch.
-    pub boot_time_s: u64,
 }
+
+/// The CPUs of each core, which are several with SMT.
+pub type Cores = Vec<Vec<u32>>;
 
 keyed_file! {
     /// `/proc/vmstat`: pages since boot. Those that reclaim scanned for a cgroup's own limit are not
@@ -48,34 +59,52 @@ keyed_file! {
 }
 
 pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
-    let mut times = None;
-    let (mut cpus, mut boot_time_s) = (0, None);
+    let (mut all, mut each, mut boot_time_s) = (None, BTreeMap::new(), None);
     for (line, content) in lines(text)? {
         let Some((keyword, rest)) = split_once(content, b' ') else { continue };
+        let ticks = || parse_ticks(rest).ok_or(ParseError { line, expected: "a CPU's ticks" });
         match keyword {
-            b"cpu" => {
-                let expected = ParseError { line, expected: "the CPUs' ticks" };
-                times = Some(parse_ticks(rest).ok_or(expected)?);
-            }
+            b"cpu" => all = Some(ticks()?),
             b"btime" => {
                 let expected = ParseError { line, expected: "the boot time" };
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
-            _ => cpus += u64::from(cpu(keyword).is_some()),
+            _ => {
+                if let Some(cpu) = cpu(keyword) {
+                    each.insert(cpu, ticks()?);
+                }
+            }
         }
     }
-    let times = times.ok_or(ParseError::of_file("a line `cpu`"))?;
+    let all = all.ok_or(ParseError::of_file("a line `cpu`"))?;
     let boot_time_s = boot_time_s.ok_or(ParseError::of_file("a line `btime`"))?;
-    Ok(CpuTimes { cpus, boot_time_s, ..times })
+    Ok(CpuTimes { all, each, boot_time_s })
 }
 
 /// `user` includes guests, whose own columns follow.
-fn parse_ticks(text: &[u8]) -> Option<CpuTimes> {
+fn parse_ticks(text: &[u8]) -> Option<Ticks> {
     let ticks = numbers(&mut words(text))?;
     let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
     let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
     let total = [idle, iowait, steal].into_iter().fold(busy, u64::saturating_add);
-    Some(CpuTimes { busy, steal, total, ..CpuTimes::default() })
+    Some(Ticks { busy, steal, total })
+}
+
+/// Parses `/proc/cpuinfo`. There are no cores where the architecture does not show them.
+pub fn parse_cores(text: &[u8]) -> Cores {
+    let mut cores: BTreeMap<[u32; 2], Vec<u32>> = BTreeMap::new();
+    for cpu in String::from_utf8_lossy(text).split("\n\n") {
+        let fields = || cpu.lines().filter_map(|line| line.split_once(':'));
+        let field = |name| {
+            let (_, value) = fields().find(|(key, _)| key.trim_end() == name)?;
+            value.trim().parse().ok()
+        };
+        let numbers = ["processor", "physical id", "core id"].map(field);
+        if let [Some(cpu), Some(package), Some(core)] = numbers {
+            cores.entry([package, core]).or_default().push(cpu);
+        }
+    }
+    cores.into_values().collect()
 }
 
 /// The number of the CPU that a line is of, such as 0 of `cpu0`.
@@ -158,16 +187,33 @@ mod tests {
 
     #[test]
     fn proc_stat_gives_ticks_cpus_and_boot_time() {
-        let text = b"cpu  10 20 30 40 50 60 70 80 90 100\ncpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5 0 0\nbtime 1795231601\n";
-        let times = parse_proc_stat(text).unwrap();
-        assert_eq!((times.busy, times.total), (190, 360));
-        assert_eq!((times.cpus, times.boot_time_s, times.steal), (2, 1_795_231_601, 80));
+        let cpus = "cpu0 4 5 6 7 8 9 1 2\ncpu3 0 0 0 9 0 0 0 0 0 0\n";
+        let all = "cpu  10 20 30 40 50 60 70 80 90 100";
+        let text = format!("{all}\n{cpus}intr 5 0 0\nbtime 1795231601\n");
+        let times = parse_proc_stat(text.as_bytes()).unwrap();
+        assert_eq!(times.all, Ticks { busy: 190, steal: 80, total: 360 });
+        let idle = Ticks { total: 9, ..Ticks::default() };
+        let each = [(0, Ticks { busy: 25, steal: 2, total: 42 }), (3, idle)];
+        assert_eq!((times.each, times.boot_time_s), (BTreeMap::from(each), 1_795_231_601));
+    }
+
+    #[test]
+    fn cpuinfo_shows_the_cpus_of_a_core() {
+        let cpu = |cpu, package, core| {
+            format!(
+                "processor\t: {cpu}\nphysical id\t: {package}\ncore id\t\t: {core}\nflags\t: ht\n\n"
+            )
+        };
+        let text = [cpu(0, 0, 0), cpu(1, 0, 1), cpu(2, 0, 0), cpu(3, 1, 0)].concat();
+        assert_eq!(parse_cores(text.as_bytes()), [vec![0, 2], vec![1], vec![3]]);
+        assert_eq!(parse_cores(b"processor\t: 0\nBogoMIPS\t: 50\n\n"), Cores::new());
     }
 
     #[test]
     fn a_proc_stat_without_all_ticks_or_without_cpus_is_an_error() {
         assert!(parse_proc_stat(b"cpu  1 2 3 4 5 6 7 8\nbtime 5\n").is_ok());
         assert!(parse_proc_stat(b"cpu  1 2 3 4 5 6 7\nbtime 5\n").is_err());
+        assert!(parse_proc_stat(b"cpu  1 2 3 4 5 6 7 8\ncpu0 1 2\nbtime 5\n").is_err());
         assert!(parse_proc_stat(b"btime 5\n").is_err());
     }
 

@@ -8,8 +8,8 @@ use super::directory::Directory;
 use super::io_stat::Device;
 use super::mounts::hiding_options;
 use super::node_text::{
-    CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, parse_diskstats, parse_meminfo, parse_proc_stat,
-    parse_schedstat, parse_swaps, parse_vmstat,
+    Cores, CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, parse_cores, parse_diskstats,
+    parse_meminfo, parse_proc_stat, parse_schedstat, parse_swaps, parse_vmstat,
 };
 use super::own_process::own_groups;
 use super::pressure::{Pressure, parse_pressure};
@@ -112,6 +112,7 @@ impl ProcRoot {
 }
 
 files! { ProcRoot:
+    cores: Cores = c"cpuinfo", |text| Ok(parse_cores(text));
     cpu_times: CpuTimes = c"stat", parse_proc_stat;
     disks: BTreeMap<Device, Disk> = c"diskstats", |text| Ok(parse_diskstats(text));
     /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.

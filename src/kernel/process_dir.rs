@@ -9,7 +9,7 @@ use nix::dir::Entry;
 use super::directory::Directory;
 use super::read::{ReadBuffer, ReadError};
 use super::task_text::{
-    TaskTimes, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
+    TaskTimes, ThreadKind, parse_cgroup_path, parse_is_runnable, parse_task_schedstat, thread_kind,
 };
 use super::text::parse_u32;
 
@@ -50,9 +50,9 @@ impl TaskDir {
         self.0.open_below(&format!("task/{id}")).map(Self)
     }
 
-    /// Whether it is a vCPU thread, by its name.
-    pub fn is_vcpu(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
-        self.0.read_once(c"comm", buffer, |text| Ok(is_vcpu(text)))
+    /// What this thread does, by its name.
+    pub fn kind(&self, buffer: &mut ReadBuffer) -> Result<ThreadKind, ReadError> {
+        self.0.read_once(c"comm", buffer, |text| Ok(thread_kind(text)))
     }
 
     /// Times of this thread alone.
@@ -81,7 +81,9 @@ mod tests {
         let id = process.threads().unwrap().remove(0);
         assert_eq!(id.number, child.id());
         let thread = process.thread(id.number).unwrap();
-        assert!(thread.times(&mut buffer).is_ok() && !thread.is_vcpu(&mut buffer).unwrap());
+        assert!(
+            thread.times(&mut buffer).is_ok() && thread.kind(&mut buffer) == Ok(ThreadKind::Other)
+        );
         assert!(thread.is_runnable(&mut buffer).is_ok());
         assert_eq!(process.threads(), Ok(vec![id]), "the inode is that of the kept handle");
         drop(child.stdin.take());

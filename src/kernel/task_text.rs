@@ -19,13 +19,29 @@ pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
     }
 }
 
-/// Whether a thread name (`comm`) is that of a vCPU under KVM or emulation, such as `CPU 3/KVM` or
-/// `CPU 3/TCG`. QEMU sets it with `debug-threads=on`, as libvirt does.
-pub fn is_vcpu(comm: &[u8]) -> bool {
+/// What a thread does, by the name that QEMU sets with `debug-threads=on`, as libvirt does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// A vCPU under KVM or emulation, such as `CPU 3/KVM` or `CPU 3/TCG`.
+    Vcpu,
+    /// Serves disks, such as `IO iothread1`.
+    Iothread,
+    #[default]
+    Other,
+}
+
+/// Parses a thread's `comm`.
+pub fn thread_kind(comm: &[u8]) -> ThreadKind {
     let comm = comm.strip_suffix(b"\n").unwrap_or(comm);
-    let Some(rest) = comm.strip_prefix(b"CPU ") else { return false };
-    let number = rest.strip_suffix(b"/KVM").or_else(|| rest.strip_suffix(b"/TCG"));
-    number.is_some_and(|number| parse_u64(number).is_some())
+    let vcpu = comm.strip_prefix(b"CPU ").and_then(|rest| {
+        let number = rest.strip_suffix(b"/KVM").or_else(|| rest.strip_suffix(b"/TCG"));
+        parse_u64(number?)
+    });
+    match vcpu {
+        Some(_) => ThreadKind::Vcpu,
+        None if comm.starts_with(b"IO ") => ThreadKind::Iothread,
+        None => ThreadKind::Other,
+    }
 }
 
 /// Whether a task runs or waits for a CPU, from its `stat`: state `R`. The name before it can hold any
@@ -103,19 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_under_kvm_is_recognized_by_its_name() {
+    fn qemu_names_its_threads() {
+        use ThreadKind::{Iothread, Other, Vcpu};
         for (name, expected) in [
-            (&b"CPU 0/KVM\n"[..], true),
-            (b"CPU 127/KVM\n", true),
-            (b"CPU 0/TCG\n", true),
-            (b"ALL CPUs/TCG\n", false),
-            (b"CPU /KVM\n", false),
-            (b"CPU x/KVM\n", false),
-            (b"IO 0/KVM\n", false),
-            (b"qemu-kvm\n", false),
-            (b"\n", false),
+            (&b"CPU 0/KVM\n"[..], Vcpu),
+            (b"CPU 127/KVM\n", Vcpu),
+            (b"CPU 0/TCG\n", Vcpu),
+            (b"ALL CPUs/TCG\n", Other),
+            (b"CPU /KVM\n", Other),
+            (b"CPU x/KVM\n", Other),
+            (b"IO iothread1\n", Iothread),
+            (b"iothread\n", Other),
+            (b"qemu-kvm\n", Other),
+            (b"\n", Other),
         ] {
-            assert_eq!(is_vcpu(name), expected, "{}", String::from_utf8_lossy(name));
+            assert_eq!(thread_kind(name), expected, "{}", String::from_utf8_lossy(name));
         }
     }
 

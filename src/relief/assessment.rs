@@ -59,6 +59,8 @@ pub struct Assessor {
     population: Option<Population>,
     /// CPUs that all else than the scored containers uses, averaged over 30 min.
     others: MovingAverage,
+    /// CPUs that are busy beside another one of their core, averaged over 30 min.
+    smt_overlap: MovingAverage,
 }
 
 impl Assessor {
@@ -71,6 +73,7 @@ impl Assessor {
             demands: HashMap::new(),
             population: None,
             others: average(),
+            smt_overlap: average(),
         }
     }
 
@@ -104,6 +107,7 @@ impl Assessor {
             self.demands.insert(id, averages.map(|one| one.advanced(measured, window)));
         }
         self.advance_others(&score, tick);
+        self.smt_overlap.advance(tick.node.smt_overlap, tick.window.unwrap_or_default());
         let predicted = score.score.and_then(|now| Some((now, self.node(&score, tick)?)));
         let Some((now, node)) = predicted else { return score.into() };
         let counts_cpu = self.scorer.counted.contains(&Resource::Cpu);
@@ -142,7 +146,8 @@ impl Assessor {
             slow.iter().zip(&node.demands).map(|(slow, fast)| slow.demand(fast)).collect();
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
-        let node = Node { idle, demands, ..node.clone() };
+        let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
+        let node = Node { idle, demands, smt_overlap, ..node.clone() };
         let departures = departures(&node);
         let relief = node.demands.iter().zip(&score.containers).map(|(demand, container)| {
             let departure = departures.as_ref().map(|departures| departures.without(demand));
@@ -208,6 +213,7 @@ impl Assessor {
             cpus,
             idle: f64::from(cpus) * (1.0 - score.utilization.cpu?.get()),
             steal: score.utilization.steal.map_or(0.0, Ratio::get),
+            smt_overlap: score.utilization.smt_overlap.unwrap_or(0.0),
             demands: scored.chain(others).collect(),
         })
     }

@@ -67,6 +67,8 @@ pub(super) struct Node {
     pub(super) idle: f64,
     /// Share of the node's demand for CPU time that its hypervisor gave to other guests, 0 to 1.
     pub(super) steal: f64,
+    /// CPUs that are busy beside another one of their core, on average; 0 if it is unknown.
+    pub(super) smt_overlap: f64,
     /// VMs, and other workloads that wait. Workloads that neither wait nor are scored may be
     /// omitted.
     pub(super) demands: Vec<Demand>,
@@ -136,7 +138,8 @@ impl Node {
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
-    /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice.
+    /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice. CPUs that
+    /// share a core do the work of one at least, so each that is busy beside another keeps a CPU free, too.
     pub(super) fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
@@ -158,7 +161,8 @@ impl Node {
         let want =
             |demand: &Demand| Want { least: 0.0, most: demand.used, weight: demand.weight() };
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
-        let kept = sum_in(pool, |demand| demand.variance);
+        let overlap = self.smt_overlap * self.part_in(None, pool);
+        let kept = sum_in(pool, |demand| demand.variance) + overlap;
         let used: f64 = wants.iter().map(|want| want.most).sum();
         let available = (idle + used - kept).max(0.0);
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
@@ -269,7 +273,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn node(cpus: u32, demands: Vec<Demand>) -> Node {
         let idle = f64::from(cpus) - demands.iter().map(|one| one.used).sum::<f64>();
-        Node { cpus, idle: idle.max(0.0), steal: 0.0, demands }
+        Node { cpus, idle: idle.max(0.0), demands, ..Node::default() }
     }
 
     pub(in super::super) fn set(cpus: std::ops::Range<u32>) -> Option<Arc<CpuSet>> {
@@ -290,12 +294,15 @@ pub(super) mod tests {
         assert!(half.with(headroom).cpu < 0.1 && half.with(headroom + 0.02).cpu >= 0.1);
         assert_eq!(node(2, vec![vm(1.0, 0.5); 2]).headroom_cpus(0.1), 0.0);
         // CPUs that are used by workloads outside the list are not available, either.
-        let used = Node { idle: 1.0, ..half };
+        let used = Node { idle: 1.0, ..half.clone() };
         assert!(used.headroom_cpus(0.1) < headroom - 3.0, "{}", used.headroom_cpus(0.1));
         // Nor those of vCPUs that sleep for half of the time.
         let sleepy = Demand { variance: 0.5, ..vm(1.0, 0.0) };
         let sleeping = node(8, vec![sleepy; 4]).headroom_cpus(0.1);
         assert!(sleeping > headroom - 2.3 && sleeping < headroom - 1.7, "{sleeping}");
+        // Nor those that would be busy beside another CPU of their core.
+        let crowded = Node { smt_overlap: 2.0, ..half }.headroom_cpus(0.1);
+        assert!(crowded > headroom - 2.3 && crowded < headroom - 1.7, "{crowded}");
         // CPUs of a dedicated VM are not available, even if it is idle.
         let on = |cpuset, one| Demand { cpuset, ..one };
         let [dedicated, shared] = [on(set(0..6), vm(0.0, 0.0)), on(set(6..8), vm(0.5, 0.0))];

@@ -68,6 +68,7 @@ pub(super) fn scored(container: &ContainerScore, relief: Option<&Relief>) -> Sco
                 demand: Some(wait.demand),
             })
         }),
+        iothreads_waiting: container.iothreads_waiting.map(rounded),
         relief: relief.map(|relief| snapshot::Relief {
             cpus: rounded(relief.cpus),
             score_without: Some(share(relief.score_without)),

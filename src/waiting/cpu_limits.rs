@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::node::NodeReadings;
 use super::readings::{CpuLimits, Needs, Readings};
 use crate::kernel::counters::CpuStat;
 
@@ -60,6 +61,15 @@ pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
         Some(quota) => Some((quota - usage(readings)?).max(0.0)),
         None => Some(f64::INFINITY),
     }
+}
+
+/// CPUs that all others took, of those on which a container may run. It can't wait for more because of
+/// the node: the rest of its waiting is for its own threads, as on CPUs of its own. `None` without a
+/// cpuset.
+pub(super) fn taken_by_others(readings: &Readings, node: &NodeReadings) -> Option<f64> {
+    let cpuset = readings.limits()?.cpus.as_ref();
+    let cpuset = cpuset.filter(|set| f64::from(set.count()) < node.cpus())?;
+    Some((node.busy_cpus(cpuset)? - usage(readings)?).max(0.0))
 }
 
 /// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and

@@ -33,7 +33,7 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> N
     let is_due = || counters.both().and(counters.last()).is_none_or(|last| is_due(last.at, now));
     if readings.waited_for_io_lately(now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
         needs |= Needs::IO_COUNTERS;
-        if !matches!(readings.threads, Threads::Read(_)) {
+        if !matches!(readings.threads, Threads::Read { .. }) {
             needs |= Needs::CPU_COUNTERS | Needs::TASKS;
         }
         if node.reclaimed_lately(now) {

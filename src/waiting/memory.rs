@@ -26,7 +26,7 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
         if memory.own_limit() == Some(true) || memory.scanned.value().is_some() {
             needs |= Needs::SCANNED;
         }
-        if !matches!(readings.threads, Threads::Read(_)) {
+        if !matches!(readings.threads, Threads::Read { .. }) {
             needs |= Needs::CPU_COUNTERS | Needs::TASKS;
         }
     }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::disk_rates::DiskRates;
-use super::series::{Ratio, Window};
+use super::series::{Ratio, Window, increase};
 use crate::kernel::io_stat::Device;
-use crate::kernel::node_text::{CpuTimes, Disk, NodeMemory, Reclaim, RunDelay};
+use crate::kernel::limits::CpuSet;
+use crate::kernel::node_text::{Cores, CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, Ticks};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
@@ -21,6 +22,8 @@ pub struct NodeReadings {
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
     pub cpu_times: Window<CpuTimes>,
+    /// Read once; empty if they are unknown.
+    pub cores: Option<Cores>,
     /// Run delay of all tasks of the node; read only while a scored container
     /// waits.
     pub run_delay: Window<RunDelay>,
@@ -42,7 +45,7 @@ pub struct NodeReadings {
 impl NodeReadings {
     #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
     pub fn cpus(&self) -> f64 {
-        self.cpu_times.value().map_or(1.0, |times| times.cpus.max(1) as f64)
+        self.cpu_times.value().map_or(1.0, |times| times.each.len().max(1) as f64)
     }
 
     /// Run delay of all tasks of the node, in CPUs: 1 for each task that waits all the time. `None` where
@@ -54,9 +57,41 @@ impl NodeReadings {
     }
 
     /// Share of the CPUs' time.
-    pub fn cpu_share(&self, ticks: fn(&CpuTimes) -> u64) -> Option<Ratio> {
-        let whole = self.cpu_times.increase(|times| Some(times.total))?;
-        Ratio::of(self.cpu_times.increase(|times| Some(ticks(times)))?, whole)
+    pub fn cpu_share(&self, ticks: fn(&Ticks) -> u64) -> Option<Ratio> {
+        let (before, last) = self.cpu_times.both()?;
+        share(&before.all, &last.all, ticks)
+    }
+
+    /// CPUs of this set that were not idle, on average. `None` unless all of them are online.
+    pub(super) fn busy_cpus(&self, set: &CpuSet) -> Option<f64> {
+        let (before, last) = self.cpu_times.both()?;
+        let online: CpuSet = last.each.keys().copied().collect();
+        if online.common(set) < set.count() {
+            return None;
+        }
+        let of_set = last.each.iter().filter(|(cpu, _)| set.contains(**cpu));
+        let busy = of_set.map(|(cpu, last)| {
+            let not_idle = share(before.each.get(cpu)?, last, |ticks| ticks.busy + ticks.steal)?;
+            Some(not_idle.get())
+        });
+        busy.sum()
+    }
+
+    /// CPUs that are busy beside another one of their core (SMT), on average: of each core, those beyond the
+    /// first. The kernel counts each CPU for itself, so they count as busy independently of each other.
+    pub fn smt_overlap(&self) -> Option<f64> {
+        let (before, last) = self.cpu_times.both()?;
+        let cores = self.cores.as_ref().filter(|cores| !cores.is_empty())?;
+        let busy = |cpu: &u32| {
+            let busy = share(before.each.get(cpu)?, last.each.get(cpu)?, |ticks| ticks.busy)?;
+            Some(busy.get())
+        };
+        let overlap = |core: &Vec<u32>| -> f64 {
+            let busy: Vec<f64> = core.iter().filter_map(busy).collect();
+            let is_idle: f64 = busy.iter().map(|busy| 1.0 - busy).product();
+            busy.iter().sum::<f64>() - (1.0 - is_idle)
+        };
+        Some(cores.iter().map(overlap).sum::<f64>().max(0.0))
     }
 
     /// Reads of all disks in flight, on average; 0 if they are unknown.
@@ -93,5 +128,45 @@ impl NodeReadings {
 
     pub(super) fn reclaimed_lately(&self, now: Instant) -> bool {
         self.reclaimed_at.is_some_and(|at| now.saturating_duration_since(at) < REFAULTS_FOLLOW)
+    }
+}
+
+fn share(before: &Ticks, last: &Ticks, ticks: fn(&Ticks) -> u64) -> Option<Ratio> {
+    Ratio::of(increase(ticks(before), ticks(last))?, increase(before.total, last.total)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::waiting::series::Reading;
+
+    #[test]
+    fn cpus_of_a_core_overlap_by_the_product_of_their_busy_shares() {
+        let start = clock::now().at;
+        let times = |at_s, busy: [u64; 4]| {
+            let each = (0..)
+                .zip(busy)
+                .map(|(cpu, busy)| (cpu, Ticks { busy, steal: 0, total: at_s * 100 }));
+            let value = CpuTimes { each: each.collect(), ..CpuTimes::default() };
+            Reading { at: start + Duration::from_secs(at_s), value }
+        };
+        let window = Window::between(times(0, [0; 4]), times(5, [250, 500, 100, 400]));
+        let overlap = |cores: Vec<Vec<u32>>| {
+            let cores = Some(cores);
+            let readings =
+                NodeReadings { cpu_times: window.clone(), cores, ..NodeReadings::default() };
+            readings.smt_overlap().map(|cpus| (cpus * 1e6).round() / 1e6)
+        };
+        // .5 and .2, and 1 and .8; then all four, of which one is always busy.
+        assert_eq!(overlap(vec![vec![0, 2], vec![1, 3]]), Some(0.1 + 0.8));
+        assert_eq!(overlap(vec![vec![0, 1, 2, 3]]), Some(1.5));
+        let cpu_times = window.clone();
+        let readings = NodeReadings { cpu_times, ..NodeReadings::default() };
+        assert_eq!(readings.busy_cpus(&[1, 3].into_iter().collect()), Some(1.8));
+        assert_eq!(readings.busy_cpus(&[1, 4].into_iter().collect()), None);
+        // One that is offline overlaps with none.
+        assert_eq!(overlap(vec![vec![0, 4], vec![1]]), Some(0.0));
+        assert_eq!(overlap(vec![]), None);
     }
 }

@@ -37,7 +37,7 @@ impl Readings {
         node: &NodeReadings,
         now: Instant,
     ) {
-        let is_read = matches!(self.threads, Threads::Read(_));
+        let is_read = matches!(self.threads, Threads::Read { .. });
         if is_read && run_delay::waits(self) || !is_read && cpu_pressure::waits(self) {
             self.cpu_waited_at = Some(now);
         }

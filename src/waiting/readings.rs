@@ -104,8 +104,12 @@ pub enum Threads {
     NotRead,
     /// They matter, and could not be read in full.
     Hidden,
-    /// Its vCPU threads or, of a container without any, all threads.
-    Read(Vec<ThreadReading>),
+    Read {
+        /// Its vCPUs or, of a container without any, all threads.
+        threads: Vec<ThreadReading>,
+        /// The I/O threads beside vCPUs.
+        iothreads: Vec<ThreadReading>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::node::NodeReadings;
 use super::readings::{Needs, Readings, ThreadReading, Threads};
 use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
 use super::{cpu_limits, series::Ratio};
@@ -23,7 +24,7 @@ impl ThreadTimes {
     /// Only threads that are in both readings count. Counters of a new thread can include time before
     /// this window, and those of a thread that ended are lost.
     pub(super) fn of(readings: &Readings) -> Option<Self> {
-        let Threads::Read(threads) = &readings.threads else { return None };
+        let Threads::Read { threads, .. } = &readings.threads else { return None };
         let mut known = threads.iter().filter_map(rates).peekable();
         let is_known = threads.is_empty() || known.peek().is_some();
         let none = Self { ran: 0.0, delayed: 0.0, undelayed: 0.0, variance: 0.0 };
@@ -61,6 +62,14 @@ fn undelayed(ran: f64, delayed: f64) -> f64 {
     if ran + delayed < 1.0 { ran / (1.0 - delayed) } else { 1.0 }
 }
 
+/// CPUs that the I/O threads waited for, because of the node or of a limit: 1 for each thread that waits
+/// all the time. `None` for a container without any.
+pub(super) fn of_iothreads(readings: &Readings) -> Option<f64> {
+    let Threads::Read { iothreads, .. } = &readings.threads else { return None };
+    let rates: Vec<(f64, f64)> = iothreads.iter().filter_map(rates).collect();
+    (!rates.is_empty()).then(|| rates.iter().map(|(_, delayed)| delayed).sum())
+}
+
 /// Whether the threads wait. One that never gets a CPU waits, although its counters stand still.
 pub(super) fn waits(readings: &Readings) -> bool {
     ThreadTimes::of(readings).is_some_and(|times| times.delayed >= NEGLIGIBLE)
@@ -71,22 +80,24 @@ pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     cpu_limits::needs(readings, waits(readings), now)
 }
 
-/// `cpus` are the node's.
-pub(super) fn wait(readings: &Readings, cpus: f64) -> WaitResult {
+pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
     let bound = cpu_limits::most_demand(readings);
-    known_wait(readings, cpus).ok_or(Unknown { most_demand: bound })
+    known_wait(readings, node).ok_or(Unknown { most_demand: bound })
 }
 
-fn known_wait(readings: &Readings, cpus: f64) -> Option<Wait> {
+fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     let threads = ThreadTimes::of(readings)?;
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
-        if readings.limits()?.quota().is_some() && !are_of_one_window(readings) {
+        let of_one_window = are_of_one_window(readings);
+        if readings.limits()?.quota().is_some() && !of_one_window {
             return None;
         }
-        let by_node = threads.delayed - own_delay(readings, threads, cpus)?;
-        by_node.min(cpu_limits::quota_left(readings)?).max(0.0)
+        let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;
+        let by_node = by_node.min(cpu_limits::quota_left(readings)?);
+        let taken = if of_one_window { cpu_limits::taken_by_others(readings, node) } else { None };
+        by_node.min(taken.unwrap_or(f64::INFINITY)).max(0.0)
     };
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
@@ -96,7 +107,7 @@ fn known_wait(readings: &Readings, cpus: f64) -> Option<Wait> {
 /// Whether the counters are of the same window as the times of the threads: until the container waits,
 /// they are read rarely.
 fn are_of_one_window(readings: &Readings) -> bool {
-    let Threads::Read(threads) = &readings.threads else { return false };
+    let Threads::Read { threads, .. } = &readings.threads else { return false };
     let windows = threads.iter().filter_map(|thread| thread.times.seconds());
     readings.cpu.seconds().is_some_and(|seconds| seconds < 1.5 * windows.fold(0.0, f64::max))
 }
@@ -114,7 +125,7 @@ fn own_delay(readings: &Readings, threads: ThreadTimes, cpus: f64) -> Option<f64
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{container, ran_and_delayed};
+    use super::super::tests::{container, node_with_cpus, ran_and_delayed};
     use super::*;
 
     /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.
@@ -123,7 +134,7 @@ mod tests {
     }
 
     fn demand_of(readings: &Readings) -> (f64, f64) {
-        let wait = wait(readings, 4.0).unwrap();
+        let wait = wait(readings, &node_with_cpus(&[1.0; 4])).unwrap();
         let round = |value: f64| (value * 1e6).round() / 1e6;
         (round(wait.contention.get()), round(wait.demand))
     }
@@ -136,7 +147,7 @@ mod tests {
         // CPU ready is the wait of the average busy vCPU, so half of a small demand is a small CPU
         // ready.
         let shares = |ran, delayed| {
-            let wait = wait(&vm(ran, delayed, 0.0, None), 4.0).unwrap();
+            let wait = wait(&vm(ran, delayed, 0.0, None), &node_with_cpus(&[1.0; 4])).unwrap();
             [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round())
         };
         assert_eq!(shares(0.02, 0.02), [500_000.0, 20_000.0, 20_000.0]);
@@ -162,7 +173,8 @@ mod tests {
         assert_eq!((contention, demand), (0.466_667, 0.9375));
         // As measured on two CPUs with Linux 7.2: it got 0.36 CPUs less than its quota allows, and
         // more time was counted as throttled than it did not run.
-        let fills = wait(&vm(1.64, 2.38, 1.05, Some(2.0)), 2.0).unwrap();
+        let fills = vm(1.64, 2.38, 1.05, Some(2.0));
+        let fills = wait(&fills, &node_with_cpus(&[1.0; 2])).unwrap();
         assert!((fills.contention.get() - 0.18).abs() < 1e-6, "{fills:?}");
         // A VM that gets all that its quota allows does not wait because of the node. One that gets
         // half of it does.
@@ -171,11 +183,25 @@ mod tests {
     }
 
     #[test]
+    fn on_cpus_of_its_own_a_vm_waits_for_itself() {
+        // Four threads on two CPUs, of which others take .3.
+        let mut pinned = vm(1.7, 2.3, 0.0, None);
+        let limits = pinned.cpu_limits.as_mut().unwrap();
+        limits.value.cpus = Some(std::sync::Arc::new([0, 1].into_iter().collect()));
+        assert_eq!(demand_of(&pinned), (0.15, 2.0));
+        let alone = wait(&pinned, &node_with_cpus(&[0.85, 0.85, 1.0, 1.0])).unwrap();
+        assert!(alone.cpus < 1e-6, "{alone:?}");
+        // Of the node's CPUs, the share that others took is not known to be on this VM's.
+        let all = wait(&pinned, &node_with_cpus(&[1.0; 2])).unwrap();
+        assert!((all.cpus - 2.3).abs() < 1e-6, "{all:?}");
+    }
+
+    #[test]
     fn what_was_not_read_is_unknown() {
         let without = |change: fn(&mut Readings)| {
             let mut readings = vm(1.0, 1.0, 0.0, Some(4.0));
             change(&mut readings);
-            wait(&readings, 4.0).map_err(|unknown| unknown.most_demand)
+            wait(&readings, &node_with_cpus(&[1.0; 4])).map_err(|unknown| unknown.most_demand)
         };
         // Its quota bounds the demand, if it was read.
         assert_eq!(without(|readings| readings.cpu.clear()), Err(4.0));
@@ -189,7 +215,7 @@ mod tests {
     #[test]
     fn a_thread_that_never_runs_waits() {
         let mut starved = vm(0.0, 0.0, 0.0, Some(0.5));
-        let Threads::Read(threads) = &mut starved.threads else { unreachable!() };
+        let Threads::Read { threads, .. } = &mut starved.threads else { unreachable!() };
         threads.iter_mut().for_each(|thread| thread.starved = true);
         assert!(waits(&starved));
         assert_eq!(demand_of(&starved), (1.0, 0.5));

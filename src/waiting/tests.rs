@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::node::NodeReadings;
 use super::readings::{CpuCounters, CpuLimits, Readings, ThreadReading, Threads};
 use super::series::{Reading, Window};
 use crate::kernel::counters::CpuStat;
 use crate::kernel::limits::{CpuMax, Limit};
+use crate::kernel::node_text::{CpuTimes, Ticks};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::kernel::task_text::TaskTimes;
@@ -34,6 +36,18 @@ pub(super) fn pressure(share: f64) -> Window<Pressure> {
 pub(super) fn limits(quota: Option<f64>) -> CpuLimits {
     let max = |cpus: f64| CpuMax { quota_us: Limit::At(micros(cpus)), period_us: micros(1.0) };
     CpuLimits { container_max: quota.map(max), ..CpuLimits::default() }
+}
+
+/// A node whose CPUs were busy for these shares of the time.
+pub(super) fn node_with_cpus(busy: &[f64]) -> NodeReadings {
+    let ticks = |cpu: u32, busy: f64, total: f64| {
+        (cpu, Ticks { busy: micros(busy), steal: 0, total: micros(total) })
+    };
+    let times = |share: f64| {
+        let each = (0..).zip(busy).map(|(cpu, busy)| ticks(cpu, busy * share, share));
+        CpuTimes { each: each.collect(), ..CpuTimes::default() }
+    };
+    NodeReadings { cpu_times: window(times(0.0), times(1.0)), ..NodeReadings::default() }
 }
 
 /// A container with this CPU pressure, and these numbers of CPUs used and throttled. It waits neither
@@ -81,12 +95,12 @@ pub(super) fn ran_and_delayed(ran: f64, delayed: f64) -> Threads {
         starved: false,
     };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few threads")]
-    Threads::Read(vec![thread; count as usize])
+    Threads::Read { threads: vec![thread; count as usize], iothreads: Vec::new() }
 }
 
 #[test]
 fn a_vm_uses_what_all_its_threads_use_and_waits_for_what_its_vcpus_wait_for() {
-    use super::{Measurement, NodeReadings};
+    use super::Measurement;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     let of = |container_used| {
         let readings = Readings {

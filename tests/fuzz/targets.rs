@@ -23,7 +23,7 @@ use psi_agent::kernel::node_text::{
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
-    counts_two_pids, is_vcpu, parse_cgroup_path, parse_is_runnable, parse_task_schedstat,
+    counts_two_pids, parse_cgroup_path, parse_is_runnable, parse_task_schedstat, thread_kind,
     selinux_type,
 };
 use psi_agent::serve::compression::accepts_gzip;
@@ -73,7 +73,7 @@ static TARGETS: [(&str, Parse); 38] = targets! {
     snapshot: network::snapshot,
     task_schedstat: parse_task_schedstat,
     task_stat: parse_is_runnable,
-    thread_name: is_vcpu,
+    thread_name: thread_kind,
     vmstat: parse_vmstat,
     watcher_query: network::watcher_query,
 };

@@ -219,7 +219,7 @@ function sentence({ node, levels, warm_up_left_s: left }, members) {
 }
 
 // What else to know: why there is no score, who uses most above its request, which VM's move helps most,
-// and who waits because of an own limit.
+// who waits because of an own limit, and whose disks wait for CPUs.
 function notes({ node, agent, warm_up_left_s: left }, members, users, isContended) {
   const notes = [];
   if (node.no_score) notes.push(node.no_score);
@@ -233,6 +233,8 @@ function notes({ node, agent, warm_up_left_s: left }, members, users, isContende
   const isLimited = (c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH);
   const limited = members.filter(isLimited).map(short);
   if (limited.length > 0) notes.push(`${list(limited, 3)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
+  const stalled = members.filter((c) => (c.scored?.iothreads_waiting ?? 0) >= MUCH).map(short);
+  if (stalled.length > 0) notes.push(`I/O threads of ${list(stalled, 3)} wait for CPUs`);
   return notes.map((note) => note + ". ").join("");
 }
 

@@ -18,7 +18,7 @@ use psi_agent::relief::{Assessment, Relief};
 use psi_agent::score::{Resource, Scorer};
 use psi_agent::serve::token_cache::Decision;
 use psi_agent::waiting::series::PressureShares;
-use psi_agent::waiting::{CpuSource, Ratio};
+use psi_agent::waiting::{CpuSource, Measurement, Ratio};
 use strum::VariantArray;
 
 use super::measured_vms::{measured_vm, tick_of_vms};
@@ -72,11 +72,12 @@ fn full_assessment() -> Assessment {
     };
     let cgroup = |id, path: String| Arc::new(Cgroup::new(CgroupId(id), path, None));
     let vm = measured_vm(cgroup(1, path), Some(Arc::new(workload)), 1.0, 1.0);
+    let vm = Measurement { iothreads_waited: Some(0.5), ..vm };
     let unit = measured_vm(cgroup(2, "/system.slice/a.service".into()), None, 1.0, 1.0);
     let mut tick = tick_of_vms(moment(), Duration::from_secs(5), 4, vec![vm, unit]);
     let half = Ratio::of(0.5, 1.0);
     (tick.node.memory_utilization, tick.node.pressure.io) = (half, PressureShares::default());
-    tick.node.reports.io = false;
+    (tick.node.reports.io, tick.node.smt_overlap) = (false, Some(1.0));
     let counted = vec![Resource::Cpu, Resource::Memory];
     let score = Scorer::of_one_window(counted, &tick);
     let relief = Relief { cpus: 1.0, score_without: Ratio::ZERO };

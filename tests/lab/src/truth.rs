@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::progress::CpuProgress;
 use crate::rates::{PodRates, Window, scored, windows};
 use crate::record::Record;
-use crate::scenario::{JUDGED_FROM, Pod, WINDOW};
+use crate::scenario::{JUDGED_FROM, Pod, Scenario, WINDOW};
 
 /// At least as much demand is averaged, in CPUs.
 const LEAST_CPUS: f64 = 0.5;
@@ -40,7 +40,7 @@ pub fn used_and_waited(record: &Record) -> BTreeMap<String, (f64, f64)> {
         let rates = windows.iter().filter_map(|window| window.pods.get(name.as_str()));
         let (used, waited): (Vec<f64>, Vec<f64>) = rates
             .map(|rates| {
-                let (share, wanted) = contention(pod, rates, record.scenario.vcpus);
+                let (share, wanted) = contention(pod, rates, &record.scenario);
                 (wanted * (1.0 - share), wanted * share)
             })
             .unzip();
@@ -56,7 +56,7 @@ fn in_window(record: &Record, window: &Window<'_>) -> f64 {
 fn contentions(record: &Record, window: &Window<'_>) -> Vec<Weighted> {
     let vms = scored(record).into_iter();
     let contentions = vms.filter_map(|(name, pod)| {
-        window.pods.get(name.as_str()).map(|rates| contention(pod, rates, record.scenario.vcpus))
+        window.pods.get(name.as_str()).map(|rates| contention(pod, rates, &record.scenario))
     });
     contentions.collect()
 }
@@ -85,7 +85,11 @@ fn by_reports(record: &Record, adjust: impl Fn(CpuProgress) -> CpuProgress) -> f
             let progress = record.reports.get(&name).and_then(|report| report.windows.get(number));
             let rates = windows.get(number).and_then(|window| window.pods.get(name.as_str()));
             let throttled = rates.map_or(0.0, |rates| throttled(pod, rates, record.scenario.vcpus));
-            missed(pod, adjust(progress.copied().unwrap_or_default()), throttled)
+            let progress = progress.copied().unwrap_or_default();
+            if record.scenario.has_own_cpus(pod) {
+                return (0.0, progress.used / WINDOW);
+            }
+            missed(pod, adjust(progress), throttled)
         });
         shares.push(of_node(vms.collect()));
         at += WINDOW;
@@ -106,11 +110,15 @@ fn throttled(pod: &Pod, rates: &PodRates, vcpus: u32) -> f64 {
 }
 
 /// Run delay less what the own quota explains: throttled time, and the demand above the quota. A VM that
-/// uses all of its quota waits for nothing else.
-fn contention(pod: &Pod, rates: &PodRates, vcpus: u32) -> Weighted {
+/// uses all of its quota, or has its CPUs for itself, waits for nothing else.
+fn contention(pod: &Pod, rates: &PodRates, scenario: &Scenario) -> Weighted {
+    if scenario.has_own_cpus(pod) {
+        return (0.0, rates.ran);
+    }
     let demand = f64::from(pod.load.threads) * pod.load.average_duty();
     let above_quota = pod.cpu_limit().map_or(0.0, |limit| demand - limit);
-    let own = throttled(pod, rates, vcpus).max(above_quota).clamp(0.0, rates.delayed.max(0.0));
+    let own =
+        throttled(pod, rates, scenario.vcpus).max(above_quota).clamp(0.0, rates.delayed.max(0.0));
     let left = pod.cpu_limit().map_or(f64::INFINITY, |limit| (limit - rates.ran).max(0.0));
     let waited = (rates.delayed - own).min(left);
     let wanted = waited + rates.ran;
