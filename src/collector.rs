@@ -15,8 +15,7 @@
 //! 1. Pressure of a cgroup: at most once a second, by either pass.
 //! 2. Memory and I/O pressure of a cgroup: only after the node's own total increased.
 //! 3. `cpu.stat` and `io.stat`, which cost many times as much as a pressure file: at each tick of a
-//!    container that waited for that resource within the last minute. By run delay, `cpu.stat` only
-//!    with a quota.
+//!    container that waited for that resource within the last minute.
 //! 4. CPU limits and weight, controllers, and by pressure `cpu.stat` of a container that does not
 //!    wait: every 30 s.
 //! 5. Memory and I/O limits, and counters of their effects: after the container's own pressure

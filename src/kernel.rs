@@ -39,7 +39,7 @@ mod tests {
             _ = (parse_number(&bytes), parse_limit(&bytes), parse_cpu_max(&bytes));
             _ = (parse_io_limited(&bytes), parse_cpu_set(&bytes), parse_io_stat(&bytes));
             _ = (parse_proc_stat(&bytes), parse_vmstat(&bytes), parse_meminfo(&bytes));
-            _ = (parse_diskstats(&bytes), parse_schedstat(&bytes), parse_swaps(&bytes));
+            _ = (parse_diskstats(&bytes), parse_cores(&bytes), parse_schedstat(&bytes), parse_swaps(&bytes));
             _ = (parse_pressure(&bytes), cgroup2_of(&bytes), parse_cgroup_path(&bytes));
             _ = (parse_task_schedstat(&bytes), parse_is_runnable(&bytes), counts_two_pids(&bytes), thread_kind(&bytes));
         }

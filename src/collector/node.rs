@@ -8,6 +8,7 @@ use super::state::is_fresh;
 use crate::cgroup_path::Place;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
+use crate::kernel::node_text::CpuTimes;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
@@ -72,9 +73,11 @@ impl NodeReader {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
         readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
-        if readings.cores.is_none() {
+        let other_cpus =
+            |(before, last): (&CpuTimes, &CpuTimes)| !before.each.keys().eq(last.each.keys());
+        if readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus) {
             let cores = files.read_by(|buffer| proc.cores(buffer));
-            readings.cores = Some(cores.flatten().unwrap_or_default());
+            readings.cores = cores.map(Option::unwrap_or_default).or(readings.cores.take());
         }
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();

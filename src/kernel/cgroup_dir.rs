@@ -67,6 +67,7 @@ impl CgroupRoot {
         let controller = file.split('.').next().unwrap_or_default();
         controller == "cgroup"
             || file.starts_with("cpu.stat")
+            || file.ends_with(".pressure")
             || controllers.iter().any(|one| one == controller)
     }
 

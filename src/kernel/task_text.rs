@@ -24,7 +24,7 @@ pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
 pub enum ThreadKind {
     /// A vCPU under KVM or emulation, such as `CPU 3/KVM` or `CPU 3/TCG`.
     Vcpu,
-    /// Serves disks, such as `IO iothread1`.
+    /// Serves disks, such as `IO iothread1`. Not QEMU's own `IO mon_iothread`.
     Iothread,
     #[default]
     Other,
@@ -39,7 +39,7 @@ pub fn thread_kind(comm: &[u8]) -> ThreadKind {
     });
     match vcpu {
         Some(_) => ThreadKind::Vcpu,
-        None if comm.starts_with(b"IO ") => ThreadKind::Iothread,
+        None if comm.starts_with(b"IO ") && comm != b"IO mon_iothread" => ThreadKind::Iothread,
         None => ThreadKind::Other,
     }
 }
@@ -129,6 +129,7 @@ mod tests {
             (b"CPU /KVM\n", Other),
             (b"CPU x/KVM\n", Other),
             (b"IO iothread1\n", Iothread),
+            (b"IO mon_iothread\n", Other),
             (b"iothread\n", Other),
             (b"qemu-kvm\n", Other),
             (b"\n", Other),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::node::NodeReadings;
 use super::readings::{CpuLimits, Needs, Readings};
+use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::CpuStat;
 
 /// Interval at which limits, and counters of containers that do not wait, are read.
@@ -63,19 +64,25 @@ pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
     }
 }
 
-/// CPUs that all others took, of those on which a container may run. It can't wait for more because of
-/// the node: the rest of its waiting is for its own threads, as on CPUs of its own. `None` without a
-/// cpuset.
-pub(super) fn taken_by_others(readings: &Readings, node: &NodeReadings) -> Option<f64> {
-    let cpuset = readings.limits()?.cpus.as_ref();
-    let cpuset = cpuset.filter(|set| f64::from(set.count()) < node.cpus())?;
-    Some((node.busy_cpus(cpuset)? - usage(readings)?).max(0.0))
+/// CPUs that all others took, of those on which a VM may run. One with a CPU for each vCPU can't wait for
+/// more because of the node: the rest of its waiting is for its own threads, as for the emulator on
+/// dedicated CPUs. `None` without such a cpuset, or where it has changed since it was read.
+pub(super) fn taken_by_others(
+    readings: &Readings,
+    vcpus: usize,
+    node: &NodeReadings,
+) -> Option<f64> {
+    let cpuset = readings.limits()?.cpus.as_ref()?;
+    let has_one_each = cpuset.count() as usize >= vcpus && f64::from(cpuset.count()) < node.cpus();
+    let taken = node.busy_cpus(cpuset).filter(|_| has_one_each)? - usage(readings)?;
+    let rounding = NEGLIGIBLE * f64::from(cpuset.count());
+    (taken > -rounding).then(|| taken.max(0.0))
 }
 
 /// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and
 /// a CPU for each of its tasks. 0 if by its pressure it hardly waited.
 pub(super) fn most_demand(readings: &Readings) -> f64 {
-    if readings.pressure.cpu.some().is_some_and(|some| some < super::wait::NEGLIGIBLE) {
+    if readings.pressure.cpu.some().is_some_and(|some| some < NEGLIGIBLE) {
         return 0.0;
     }
     let quota = readings.limits().and_then(CpuLimits::quota);

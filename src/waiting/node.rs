@@ -22,7 +22,7 @@ pub struct NodeReadings {
     /// mean that PSI is off.
     pub reports: PerResource<bool>,
     pub cpu_times: Window<CpuTimes>,
-    /// Read once; empty if they are unknown.
+    /// Empty if they are unknown; `None` if they could not be read yet.
     pub cores: Option<Cores>,
     /// Run delay of all tasks of the node; read only while a scored container
     /// waits.

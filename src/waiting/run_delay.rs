@@ -96,12 +96,21 @@ fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
         }
         let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;
         let by_node = by_node.min(cpu_limits::quota_left(readings)?);
-        let taken = if of_one_window { cpu_limits::taken_by_others(readings, node) } else { None };
-        by_node.min(taken.unwrap_or(f64::INFINITY)).max(0.0)
+        let taken = || cpu_limits::taken_by_others(readings, count(readings), node);
+        let taken = of_one_window.then(taken).flatten().unwrap_or(f64::INFINITY);
+        by_node.min(taken).max(0.0)
     };
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
     Wait::of_cpu(threads.ran, waited, raw, own_limit)
+}
+
+/// Number of vCPUs or, of a container without any, of threads.
+fn count(readings: &Readings) -> usize {
+    match &readings.threads {
+        Threads::Read { threads, .. } => threads.len(),
+        Threads::NotRead | Threads::Hidden => 0,
+    }
 }
 
 /// Whether the counters are of the same window as the times of the threads: until the container waits,
@@ -184,16 +193,20 @@ mod tests {
 
     #[test]
     fn on_cpus_of_its_own_a_vm_waits_for_itself() {
-        // Four threads on two CPUs, of which others take .3.
-        let mut pinned = vm(1.7, 2.3, 0.0, None);
-        let limits = pinned.cpu_limits.as_mut().unwrap();
-        limits.value.cpus = Some(std::sync::Arc::new([0, 1].into_iter().collect()));
-        assert_eq!(demand_of(&pinned), (0.15, 2.0));
-        let alone = wait(&pinned, &node_with_cpus(&[0.85, 0.85, 1.0, 1.0])).unwrap();
-        assert!(alone.cpus < 1e-6, "{alone:?}");
-        // Of the node's CPUs, the share that others took is not known to be on this VM's.
-        let all = wait(&pinned, &node_with_cpus(&[1.0; 2])).unwrap();
-        assert!((all.cpus - 2.3).abs() < 1e-6, "{all:?}");
+        let on = |ran, delayed, cpus: std::ops::Range<u32>, busy: &[f64]| {
+            let mut pinned = vm(ran, delayed, 0.0, None);
+            let limits = pinned.cpu_limits.as_mut().unwrap();
+            limits.value.cpus = Some(std::sync::Arc::new(cpus.collect()));
+            (wait(&pinned, &node_with_cpus(busy)).unwrap().cpus * 1e6).round() / 1e6
+        };
+        // Two vCPUs wait for their emulator, and for others that took 0.3 CPUs.
+        assert_eq!(on(1.2, 0.6, 0..2, &[0.75, 0.75, 1.0, 1.0]), 0.3);
+        assert_eq!(on(1.2, 0.6, 0..2, &[0.6, 0.6, 1.0, 1.0]), 0.0);
+        // It used more than these CPUs ran: the cpuset is an earlier one.
+        assert_eq!(on(1.2, 0.6, 0..2, &[0.1, 0.1, 1.0, 1.0]), 0.6);
+        // With fewer CPUs than vCPUs, as in what dedicated VMs leave, it waits for the node.
+        assert_eq!(on(1.7, 2.3, 0..2, &[0.85, 0.85, 1.0, 1.0]), 2.3);
+        assert_eq!(on(1.2, 0.6, 0..2, &[0.6, 0.6]), 0.6, "all CPUs of the node");
     }
 
     #[test]

@@ -19,12 +19,12 @@ use psi_agent::kernel::io_stat::{parse_io_limited, parse_io_stat};
 use psi_agent::kernel::limits::{parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
 use psi_agent::kernel::mounts::{cgroup2_of, hiding_options};
 use psi_agent::kernel::node_text::{
-    parse_diskstats, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
+    parse_cores, parse_diskstats, parse_meminfo, parse_proc_stat, parse_schedstat, parse_vmstat,
 };
 use psi_agent::kernel::pressure::parse_pressure;
 use psi_agent::kernel::task_text::{
-    counts_two_pids, parse_cgroup_path, parse_is_runnable, parse_task_schedstat, thread_kind,
-    selinux_type,
+    counts_two_pids, parse_cgroup_path, parse_is_runnable, parse_task_schedstat, selinux_type,
+    thread_kind,
 };
 use psi_agent::serve::compression::accepts_gzip;
 
@@ -37,13 +37,14 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 38] = targets! {
+static TARGETS: [(&str, Parse); 39] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),
     cpu_count: parse_cpu_set,
     cpu_max: parse_cpu_max,
     cpu_stat: parse_cpu_stat,
+    cpuinfo: parse_cores,
     diskstats: parse_diskstats,
     extender_arguments: network::extender_arguments,
     host: network::host,

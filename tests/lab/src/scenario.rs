@@ -252,13 +252,15 @@ impl Scenario {
         self.seconds >= PREDICTED
     }
 
-    /// Whether no other pod, and no daemon, may run on a pod's CPUs. What it waits for there is its own.
+    /// Whether a pod has a CPU for each thread on which no other pod, and no daemon, may run. What it waits for
+    /// there is its own.
     pub fn has_own_cpus(&self, pod: &Pod) -> bool {
         let cpus = listed(pod.cpus.as_deref(), self.vcpus);
         let others = self.pods.iter().filter(|other| other.name != pod.name);
         let others = others.map(|other| listed(other.cpus.as_deref(), self.vcpus));
         let is_free = |others: Vec<u32>| !cpus.iter().any(|cpu| others.contains(cpu));
-        pod.copies == 1 && pod.cpus.is_some() && self.daemons.is_empty() && { others }.all(is_free)
+        let has_one_each = pod.copies == 1 && cpus.len() >= pod.load.threads as usize;
+        has_one_each && pod.cpus.is_some() && self.daemons.is_empty() && { others }.all(is_free)
     }
 
     fn loads(&self) -> impl Iterator<Item = Load> + '_ {
