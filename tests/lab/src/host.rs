@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,9 @@ use crate::record::Record;
 /// How often the CPUs are read.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// A node with KVM guests writes on its console more often than this, seconds.
+const STANDS_STILL: f64 = 300.0;
+
 /// The run time of each emulated CPU at one moment, seconds.
 #[derive(Debug, Clone)]
 pub struct Sample {
@@ -22,11 +26,19 @@ pub struct Sample {
     pub ran: Vec<f64>,
 }
 
-/// Reads the CPUs of an emulator until it ends.
-pub fn watch(emulator: &mut Child) -> anyhow::Result<Vec<Sample>> {
+/// Reads the CPUs of an emulator until it ends, and ends it if its guest writes nothing on this console any more.
+pub fn watch(emulator: &mut Child, console: Option<&Path>) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
+    let (mut length, mut wrote) = (None, clock());
     while emulator.try_wait()?.is_none() {
-        samples.push(Sample { clock: clock(), ran: ran(emulator.id()) });
+        let now = clock();
+        samples.push(Sample { clock: now, ran: ran(emulator.id()) });
+        let written = console.map(fs::metadata).transpose()?.map(|file| file.len());
+        if written != length {
+            (length, wrote) = (written, now);
+        } else if written.is_some() && now > wrote + STANDS_STILL {
+            emulator.kill()?;
+        }
         thread::sleep(PERIOD);
     }
     Ok(samples)

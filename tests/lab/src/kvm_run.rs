@@ -23,8 +23,9 @@ use crate::tree::{self, PodTree};
 
 /// Within which time all guests are there, seconds. Emulated ones need some 20 s each.
 const BOOT: f64 = 300.0;
-/// A guest that does not report by then stands still, and is started again.
-const BOOT_OF_ONE: f64 = 90.0;
+/// A guest that does not report after this time, for itself and for each guest, stands still and is started
+/// again.
+const STANDS_STILL: (f64, f64) = (30.0, 20.0);
 /// A guest that has reported so often does its load.
 const BOOTED: usize = 6;
 /// A guest alone: the time until it runs as always, and how long it is measured, seconds. One that needs memory
@@ -114,11 +115,13 @@ pub fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
 /// Starts all guests, and then all other loads.
 fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
     let started = now();
+    let guests = pods.iter().filter(|running| running.pod.guest.is_some()).count();
+    let patience = STANDS_STILL.0 + STANDS_STILL.1 * guests as f64;
     let mut booting: Vec<&mut Running<'_>> = pods.iter_mut().collect();
     while !booting.is_empty() {
         ensure!(now() < started + BOOT, "{} guests do not report", booting.len());
         for running in &mut booting {
-            running.start_guest()?;
+            running.start_guest(patience)?;
         }
         sleep_until(now() + 0.2);
         booting.retain_mut(|running| running.is_booting());
@@ -141,9 +144,9 @@ fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
 
 impl Running<'_> {
     /// Starts its guest, if it has one, and again if that stands still.
-    fn start_guest(&mut self) -> anyhow::Result<()> {
+    fn start_guest(&mut self, patience: f64) -> anyhow::Result<()> {
         let Some(guest) = self.pod.guest else { return Ok(()) };
-        match self.vm.take_if(|vm| now() > vm.started + BOOT_OF_ONE) {
+        match self.vm.take_if(|vm| now() > vm.started + patience) {
             Some(still) => still.kill()?,
             None if self.vm.is_some() => return Ok(()),
             None => {}

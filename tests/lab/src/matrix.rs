@@ -28,20 +28,22 @@ pub fn run_matrix(
     // Now and then the emulator stands still for seconds, or a guest does not boot: what that spoiled is run
     // once more.
     all.retain(|record| record.failure().is_none());
-    let is_there = |scenario: &Scenario| all.iter().any(|one| one.scenario.name == scenario.name);
-    let spoiled: Vec<Scenario> = scenarios.into_iter().filter(|one| !is_there(one)).collect();
+    let missing = |all: &[Record]| -> Vec<Scenario> {
+        let is_there =
+            |scenario: &Scenario| all.iter().any(|one| one.scenario.name == scenario.name);
+        scenarios.iter().filter(|scenario| !is_there(scenario)).cloned().collect()
+    };
+    let spoiled = missing(&all);
     if !spoiled.is_empty() {
-        for failure in failures.drain(..) {
-            eprintln!("{failure}");
-        }
         let names: Vec<&str> = spoiled.iter().map(|scenario| scenario.name.as_str()).collect();
         eprintln!("run once more, since a window was late or is missing: {}", names.join(", "));
         let (again, more) = run_once(machine, spoiled)?;
         all.extend(again);
-        failures = more;
+        failures.extend(more);
         all.sort_by(|a, b| a.scenario.name.cmp(&b.scenario.name));
     }
     keep(&all, file)?;
+    failures.extend(missing(&all).iter().map(|scenario| format!("{}: no record", scenario.name)));
     Ok((all, failures))
 }
 
@@ -53,7 +55,7 @@ pub fn keep(records: &[Record], file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the scenarios boot by boot.
+/// Runs the scenarios boot by boot. Returns their records, and the failures of boots that have all of them.
 fn run_once(
     machine: &Machine,
     scenarios: Vec<Scenario>,
@@ -61,9 +63,15 @@ fn run_once(
     let at_once = available_parallelism().map_or(1, NonZero::get);
     let (in_virtual_time, in_real_time) = boots(scenarios, at_once);
     let next = Mutex::new(in_virtual_time.into_iter());
+    let run_boot = |scenarios: &[Scenario]| {
+        let (done, failure) = machine.run(scenarios)?;
+        let is_whole = done.len() == scenarios.len();
+        failure.iter().filter(|_| !is_whole).for_each(|failure| eprintln!("{failure}"));
+        anyhow::Ok((done, failure.filter(|_| is_whole)))
+    };
     let run_next = || {
         let boot = next.lock().ok()?.next();
-        boot.map(|scenarios| machine.run(&scenarios))
+        boot.map(|scenarios| run_boot(&scenarios))
     };
     let mut outcomes = thread::scope(|scope| {
         let some = || std::iter::from_fn(run_next).collect::<Vec<_>>();
@@ -75,7 +83,7 @@ fn run_once(
         anyhow::Ok(outcomes)
     })?;
     outcomes.extend(awake::while_it_runs(at_once, || {
-        in_real_time.iter().map(|scenarios| machine.run(scenarios)).collect::<Vec<_>>()
+        in_real_time.iter().map(|scenarios| run_boot(scenarios)).collect::<Vec<_>>()
     })?);
     let (mut records, mut failures) = (Vec::new(), Vec::new());
     for outcome in outcomes {
