@@ -74,6 +74,9 @@ pub struct Overrides {
     /// Seconds between runs of the descheduler
     #[arg(long)]
     pub interval_s: Option<u32>,
+    /// VMs prefer Nodes by the class of their headroom, with psi-agent and without a rebalancer
+    #[arg(long)]
+    pub prefer_headroom: bool,
     #[command(flatten)]
     pub planner: Limits,
 }
@@ -139,7 +142,12 @@ impl Arm {
     }
 
     pub fn has_agents(self) -> bool {
-        matches!(self.signal(), Signal::Score | Signal::Load | Signal::Demand)
+        self.has_taints() || self.signal() == Signal::Demand
+    }
+
+    /// Whether agents set taints by level.
+    pub fn has_taints(self) -> bool {
+        matches!(self.signal(), Signal::Score | Signal::Load)
     }
 
     pub fn names_a_vm(self) -> bool {

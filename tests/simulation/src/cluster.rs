@@ -74,8 +74,6 @@ pub struct Node {
 }
 
 pub struct Cluster {
-    /// Share of VMs beside which a container is throttled all the time.
-    throttled: f64,
     pub vms: Vec<Vm>,
     pub nodes: Vec<Node>,
     in_progress: Vec<Migration>,
@@ -154,7 +152,6 @@ impl Cluster {
         random.shuffle(&mut order);
         let node = |&size: &Size| Node { size, ..Node::default() };
         let mut cluster = Self {
-            throttled: shape.throttled,
             pods: vms.len() as u64,
             vms,
             nodes: shape.nodes.iter().map(node).collect(),
@@ -163,19 +160,24 @@ impl Cluster {
             moves: Vec::new(),
         };
         for vm in order {
-            cluster.start(vm, random).context(trace.vms[vm].name.clone())?;
+            cluster.start(vm, random)?;
+            cluster.vms[vm].is_throttled_beside = random.share() < shape.throttled;
+        }
+        for vm in cluster.vms.iter_mut().filter(|vm| !vm.exists) {
+            vm.is_throttled_beside = random.share() < shape.throttled;
         }
         Ok(cluster)
     }
 
     fn start(&mut self, vm: usize, random: &mut Random) -> anyhow::Result<()> {
         let node = self.schedule(vm, None, random);
-        let node = node.context("the VM fits on no node: use more nodes or memory")?;
+        let node = node.with_context(|| {
+            format!("VM {vm} of the trace fits on no node: use more nodes or memory")
+        })?;
         self.reserve(node, self.vms[vm].request(), 1);
         self.nodes[node].vms.insert(vm);
         let started = &mut self.vms[vm];
         (started.exists, started.node) = (true, node);
-        started.is_throttled_beside = random.share() < self.throttled;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::arm::{Arm, Overrides, PROXLB_INTERVAL_S, Signal};
 use crate::backlog::{Backlog, share_idle};
 use crate::cluster::{Cluster, Shape};
 use crate::consumers::descheduler::{Classified, Pod, Policy, percent};
-use crate::consumers::planner::{INTERVAL_S as PLANNER_INTERVAL_S, Limits, Planner};
+use crate::consumers::planner::{INTERVAL_S as PLANNER_INTERVAL_S, Planner};
 use crate::consumers::{openshift, proxlb};
 use crate::judge::{self, Outcome, Waits};
 use crate::node::some;
@@ -28,6 +28,7 @@ pub struct Simulation<'a> {
     trace: &'a Trace,
     arm: Arm,
     policy: Policy,
+    prefers_headroom: bool,
     cluster: Cluster,
     agents: Vec<Agent>,
     minutes: Vec<Minutes>,
@@ -55,8 +56,7 @@ pub fn run(
 ) -> anyhow::Result<Outcome> {
     // Placement is the same for all rebalancers of a seed.
     let cluster = Cluster::new(trace, shape, &mut Random::new(seed, 0xc1))?;
-    let mut simulation =
-        Simulation::new(trace, cluster, (arm, overrides.apply(arm)), overrides.planner, seed);
+    let mut simulation = Simulation::new(trace, cluster, arm, overrides, seed);
     for step in 0..trace.minutes as u32 * (MINUTE_S / STEP_S) {
         simulation.step(step * STEP_S)?;
     }
@@ -64,17 +64,14 @@ pub fn run(
 }
 
 impl<'a> Simulation<'a> {
-    fn new(
-        trace: &'a Trace,
-        cluster: Cluster,
-        (arm, policy): (Arm, Policy),
-        limits: Limits,
-        seed: u64,
-    ) -> Self {
+    fn new(trace: &'a Trace, cluster: Cluster, arm: Arm, overrides: Overrides, seed: u64) -> Self {
+        let policy = overrides.apply(arm);
+        let prefers_headroom = arm == Arm::Headroom
+            || overrides.prefer_headroom && (arm.has_agents() || arm == Arm::Nothing);
         let nodes = cluster.nodes.len();
         let mut random = Random::new(seed, 0x5e);
         let start = clock::now().at;
-        let with_agents = if arm.has_agents() { nodes } else { 0 };
+        let with_agents = if arm.has_agents() || prefers_headroom { nodes } else { 0 };
         let agents = cluster.nodes[..with_agents].iter().map(|node| {
             let phase_s = random.below(STEP_S as usize) as u32;
             Agent::new(node.cpus(), phase_s, policy.least_age_s, start)
@@ -83,6 +80,7 @@ impl<'a> Simulation<'a> {
             trace,
             arm,
             policy,
+            prefers_headroom,
             agents: agents.collect(),
             minutes: vec![Minutes::default(); nodes],
             rules: vec![TenMinutes::default(); nodes],
@@ -94,7 +92,7 @@ impl<'a> Simulation<'a> {
             all_waits: Waits::default(),
             writes: vec![0; trace.minutes * 60 + STEP_S as usize],
             ages: (0.0, 0.0),
-            planner: Planner::new(limits),
+            planner: Planner::new(overrides.planner),
             cluster,
         }
     }
@@ -177,12 +175,14 @@ impl<'a> Simulation<'a> {
                 writes += agent.mark(now_s, &vms);
             }
             self.writes[(now_s + agent.phase_s) as usize] += writes;
-            node.soft_taints = match agent.level {
-                Level::Low => 0,
-                Level::Medium => 1,
-                Level::High => 2,
-            };
-            if self.arm == Arm::Headroom {
+            if self.arm.has_taints() {
+                node.soft_taints = match agent.level {
+                    Level::Low => 0,
+                    Level::Medium => 1,
+                    Level::High => 2,
+                };
+            }
+            if self.prefers_headroom {
                 node.preferred = agent.preferred();
             }
         }
