@@ -135,13 +135,14 @@ impl Process {
     fn list(&mut self, files: &mut Files, now: Instant) -> Result<(), ReadError> {
         // A new thread has the name of its process until it is renamed.
         let names_change = is_young(self.since, now);
-        let is_named = |thread: &Thread| thread.kind != ThreadKind::Other;
+        let is_current = |thread: &Thread| match thread.kind {
+            ThreadKind::Other => !names_change,
+            ThreadKind::Vcpu | ThreadKind::Iothread => thread.dir.is_some(),
+        };
         let mut before = std::mem::take(&mut self.threads);
         for id in self.dir.threads()? {
             let thread = match before.remove(&id) {
-                Some(thread) if thread.dir.is_some() && is_named(&thread) || !names_change => {
-                    Ok(thread)
-                }
+                Some(thread) if is_current(&thread) => Ok(thread),
                 known => self.dir.thread(id.number).and_then(|dir| {
                     let kind = dir.kind(&mut files.buffer)?;
                     Ok(Thread { kind, dir: Some(dir), ..known.unwrap_or_default() })
