@@ -75,9 +75,9 @@ impl NodeReader {
         readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
         let other_cpus =
             |(before, last): (&CpuTimes, &CpuTimes)| !before.each.keys().eq(last.each.keys());
-        if readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus) {
-            let cores = files.read_by(|buffer| proc.cores(buffer));
-            readings.cores = cores.map(Option::unwrap_or_default).or(readings.cores.take());
+        let is_due = readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus);
+        if is_due && let Some(cores) = files.read_by(|buffer| proc.cores(buffer)) {
+            readings.cores = Some(cores.unwrap_or_default());
         }
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
         readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();

@@ -74,7 +74,10 @@ pub(super) fn taken_by_others(
 ) -> Option<f64> {
     let cpuset = readings.limits()?.cpus.as_ref()?;
     let has_one_each = cpuset.count() as usize >= vcpus && f64::from(cpuset.count()) < node.cpus();
-    let taken = node.busy_cpus(cpuset).filter(|_| has_one_each)? - usage(readings)?;
+    if !has_one_each {
+        return None;
+    }
+    let taken = node.busy_cpus(cpuset)? - usage(readings)?;
     let rounding = NEGLIGIBLE * f64::from(cpuset.count());
     (taken > -rounding).then(|| taken.max(0.0))
 }

@@ -65,12 +65,11 @@ impl NodeReadings {
     /// CPUs of this set that were not idle, on average. `None` unless all of them are online.
     pub(super) fn busy_cpus(&self, set: &CpuSet) -> Option<f64> {
         let (before, last) = self.cpu_times.both()?;
-        let online: CpuSet = last.each.keys().copied().collect();
-        if online.common(set) < set.count() {
+        let of_set = || last.each.iter().filter(|(cpu, _)| set.contains(**cpu));
+        if of_set().count() < set.count() as usize {
             return None;
         }
-        let of_set = last.each.iter().filter(|(cpu, _)| set.contains(**cpu));
-        let busy = of_set.map(|(cpu, last)| {
+        let busy = of_set().map(|(cpu, last)| {
             let not_idle = share(before.each.get(cpu)?, last, |ticks| ticks.busy + ticks.steal)?;
             Some(not_idle.get())
         });

@@ -66,8 +66,8 @@ fn undelayed(ran: f64, delayed: f64) -> f64 {
 /// all the time. `None` for a container without any.
 pub(super) fn of_iothreads(readings: &Readings) -> Option<f64> {
     let Threads::Read { iothreads, .. } = &readings.threads else { return None };
-    let rates: Vec<(f64, f64)> = iothreads.iter().filter_map(rates).collect();
-    (!rates.is_empty()).then(|| rates.iter().map(|(_, delayed)| delayed).sum())
+    let delayed = iothreads.iter().filter_map(rates).map(|(_, delayed)| delayed);
+    delayed.reduce(|sum, delayed| sum + delayed)
 }
 
 /// Whether the threads wait. One that never gets a CPU waits, although its counters stand still.

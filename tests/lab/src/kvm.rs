@@ -26,6 +26,7 @@ const MACHINE: &str = "-M microvm,accel=kvm,auto-kernel-cmdline=off -bios /usr/s
 /// A running guest.
 pub struct Vm {
     child: Child,
+    /// When it was started, seconds of the node's clock.
     pub started: f64,
     threads: f64,
     reports: Arc<Mutex<Vec<Report>>>,

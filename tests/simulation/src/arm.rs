@@ -74,7 +74,7 @@ pub struct Overrides {
     /// Seconds between runs of the descheduler
     #[arg(long)]
     pub interval_s: Option<u32>,
-    /// VMs prefer Nodes by the class of their headroom, with psi-agent and without a rebalancer
+    /// VMs prefer Nodes by the label of their headroom, with psi-agent's rebalancers and with none
     #[arg(long)]
     pub prefer_headroom: bool,
     #[command(flatten)]
