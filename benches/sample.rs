@@ -45,8 +45,8 @@ mod tick;
 const PODS: usize = 500;
 /// VMs that wait in one of the two ticks.
 const WAITING: usize = 2;
-/// Virtual CPUs of each VM whose run delay is read.
-const VCPUS: usize = 4;
+/// Threads of each VM whose run delay is read: virtual CPUs, and one I/O thread.
+const THREADS: usize = 4;
 /// Samples of one minute of the agent's clock, one of which rescans all cgroups.
 const SAMPLES_A_ROUND: u32 = 12;
 const STEP: Duration = Duration::from_secs(5);
@@ -116,14 +116,14 @@ fn measure_samples(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     )
 }
 
-/// A tick of an idle node, while some VMs wait, and by the run delay of all virtual CPUs.
+/// A tick of an idle node, while some VMs wait, and by the run delay of all threads of VMs.
 fn measure_ticks(handles: usize, other_work: &mut dyn FnMut()) -> Turns<3> {
     let mut calm = tick::Node::new("bench-calm", PODS, CpuSource::Psi, handles);
     let mut waiting = tick::Node::new("bench-waits", PODS, CpuSource::Psi, handles);
     waiting.start(WAITING, tick::SPIN);
     let mut run_delay = tick::Node::new("bench-run-delay", PODS, CpuSource::RunDelay, handles);
     let idle_vm = compile("idle_vm", &["-pthread"]);
-    run_delay.start(PODS, &format!("{} {VCPUS}", idle_vm.display()));
+    run_delay.start(PODS, &format!("{} {THREADS}", idle_vm.display()));
     println!("A tick of {PODS} VMs:");
     let other_work = RefCell::new(other_work);
     let step = |node: &mut tick::Node| {

@@ -109,11 +109,10 @@ impl Node {
         self.last = Some(tick);
     }
 
-    /// The number of VMs of which the last tick read all vCPU threads.
+    /// The number of VMs of which the last tick read all threads.
     pub(crate) fn read(&self) -> usize {
         let scored = self.last.as_ref().unwrap().scored.as_ref().unwrap();
-        let read = scored.measurements.iter().filter(|vm| vm.used.is_some()).count();
-        read - scored.hidden_threads
+        scored.measurements.iter().filter(|vm| vm.iothreads_waited.is_some()).count()
     }
 
     /// The most VMs that waited for a CPU before one of the ticks.
