@@ -1,7 +1,6 @@
 //! `psi-agent run`: starts the sampling thread, the publisher and the HTTP server, and decides which
 //! errors are fatal.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -18,7 +17,7 @@ use crate::pod_source;
 use crate::relief::Assessor;
 use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::authentication::{Authenticator, Outcome};
-use crate::serve::connections::{Server, stop_signal};
+use crate::serve::connections::{Server, serve_until_stopped};
 use crate::serve::tls::Tls;
 use ticks::Ticks;
 
@@ -27,16 +26,10 @@ mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(config: &RunConfig) -> anyhow::Result<()> {
-    block_on(run_until_stopped(config))
-}
-
-async fn run_until_stopped(config: &RunConfig) -> anyhow::Result<()> {
-    let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let (server, service, ticks) = tokio::select! {
-        () = &mut stop => return Ok(()),
-        started = start(config) => started?,
-    };
-    server.serve_beside(service, stop, ticks.follow()).await
+    block_on(serve_until_stopped(async {
+        let (server, service, ticks) = start(config).await?;
+        Ok((server, service, ticks.follow()))
+    }))
 }
 
 /// Starts all parts of the agent: the server, what it serves, and the ticks. Does not wait for the
@@ -74,10 +67,10 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
         assessments: assessed,
         adopted,
         metrics: Arc::clone(&metrics),
-        start_message: format!(
+        start_message: Some(format!(
             "Started; cgroups: {cgroups}; CPU wait time: {cpu_wait}; serving {}",
             server.url
-        ),
+        )),
     };
     let service = AgentService {
         identity: node_identity(source, score),

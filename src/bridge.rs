@@ -10,10 +10,8 @@ pub mod table;
 pub mod window;
 
 use std::future::ready;
-use std::pin::pin;
 use std::sync::Arc;
 
-use anyhow::Context;
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
 
@@ -22,7 +20,7 @@ use crate::clock;
 use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
 use crate::serve::authorization::AccessRules;
-use crate::serve::connections::{Server, stop_signal};
+use crate::serve::connections::{Server, serve_until_stopped};
 use crate::serve::tls::Tls;
 use service::BridgeService;
 use table::Table;
@@ -30,16 +28,14 @@ use window::Reach;
 
 /// Runs until SIGTERM or SIGINT.
 pub fn bridge(config: &BridgeConfig) -> anyhow::Result<()> {
-    block_on(run_until_stopped(config))
+    block_on(serve_until_stopped(start(config)))
 }
 
-async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
+async fn start(
+    config: &BridgeConfig,
+) -> anyhow::Result<(Server, Arc<BridgeService>, impl Future<Output = anyhow::Result<()>>)> {
     let BridgeConfig { server: flags, api: api_flags, window, stale, node_selector, .. } = config;
-    let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let api = tokio::select! {
-        () = &mut stop => return Ok(()),
-        api = api_flags.connect() => api?,
-    };
+    let api = api_flags.connect().await?;
     let certificate = flags.certificate.as_ref();
     let metrics = Arc::new(BridgeMetrics::default());
     metrics.set_tls(certificate.is_some());
@@ -52,13 +48,12 @@ async fn run_until_stopped(config: &BridgeConfig) -> anyhow::Result<()> {
     let (table, tables) = watch::channel(Table::new(prefix.clone(), reach));
     let rules = AccessRules { tls: certificate.is_some(), ..AccessRules::default() };
     let service = BridgeService::new(tables, rules, Arc::clone(&metrics));
-    let service = Arc::new(service);
     let events = api.watch_nodes(prefix, node_selector);
-    let apply = |event| {
+    let apply = move |event| {
         apply(event, &table, &metrics);
         ready(Ok(()))
     };
-    server.serve_beside(service, stop, events.try_for_each(apply)).await
+    Ok((server, Arc::new(service), events.try_for_each(apply)))
 }
 
 fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics: &BridgeMetrics) {

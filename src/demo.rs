@@ -1,8 +1,8 @@
 //! `psi-agent demo`: serves an agent's recorded answers, in a loop.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io::Read;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,22 +19,20 @@ use crate::export::http::page;
 use crate::sampler::TICK_INTERVAL;
 use crate::serve::authorization::{METRICS, PAGE, Peer, SNAPSHOT};
 use crate::serve::body::{Body, EXPOSITION, method_not_allowed, text, whole};
-use crate::serve::connections::{Server, Service, stop_signal};
+use crate::serve::connections::{Server, Service, serve_until_stopped};
 
 /// What `tests/lab/record-demo` packs: five minutes of a node with three VMs and a batch job.
 const RECORDING: &[u8] = include_bytes!("demo/recording.gz");
 
 /// Serves the recording until SIGTERM or SIGINT.
 pub fn demo(config: &DemoConfig) -> anyhow::Result<()> {
-    block_on(async {
-        let stop = pin!(stop_signal().context("cannot handle signals")?);
+    block_on(serve_until_stopped(async {
         let recording = Recording::read(RECORDING).context("cannot read the recording")?;
         let server = Server::listen(config.listen.listen_address, None, None).await?;
         tracing::info!("Serving a recorded node, not this host, at {}", server.url);
         let demo = Demo { recording, start: clock::now() };
-        server.serve(Arc::new(demo), stop).await;
-        Ok(())
-    })
+        Ok((server, Arc::new(demo), pending()))
+    }))
 }
 
 /// The agent's answers at one moment.

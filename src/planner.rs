@@ -1,10 +1,9 @@
 //! `psi-agent planner` runs once in a cluster: it plans moves of VMs again and again, creates their
 //! migrations if that is wanted, and serves its own metrics.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -16,30 +15,24 @@ use crate::config::PlannerConfig;
 use crate::own_metrics::planner::PlannerMetrics;
 use crate::serve::authorization::{LIVEZ, METRICS, Peer, READYZ};
 use crate::serve::body::{Body, EXPOSITION, text, whole};
-use crate::serve::connections::{Server, Service, stop_signal};
+use crate::serve::connections::{Server, Service, serve_until_stopped};
 
 /// Runs until SIGTERM or SIGINT.
 pub fn planner(config: &PlannerConfig) -> anyhow::Result<()> {
-    block_on(run_until_stopped(config))
-}
-
-async fn run_until_stopped(config: &PlannerConfig) -> anyhow::Result<()> {
-    let mut stop = pin!(stop_signal().context("cannot handle signals")?);
-    let PlannerConfig { listen, api, flags, .. } = config;
-    let prefix = api.prefix.prefix.clone();
-    let api = tokio::select! {
-        () = &mut stop => return Ok(()),
-        api = api.connect() => api?,
-    };
-    let planner = Planner { api, prefix, flags: flags.clone() };
-    let server = Server::listen(listen.listen_address, None, None).await?;
-    tracing::info!(apply = flags.apply, interval = ?flags.interval, "Planning; serving {}", server.url);
-    let metrics = Arc::new(PlannerMetrics::default());
-    server.serve_beside(Arc::clone(&metrics), stop, plan_on(&planner, &metrics)).await
+    block_on(serve_until_stopped(async {
+        let PlannerConfig { listen, api, flags, .. } = config;
+        let prefix = api.prefix.prefix.clone();
+        let planner = Planner { api: api.connect().await?, prefix, flags: flags.clone() };
+        let server = Server::listen(listen.listen_address, None, None).await?;
+        let (apply, interval) = (flags.apply, flags.interval);
+        tracing::info!(apply, ?interval, "Planning; serving {}", server.url);
+        let metrics = Arc::new(PlannerMetrics::default());
+        Ok((server, Arc::clone(&metrics), plan_on(planner, metrics)))
+    }))
 }
 
 /// Never returns.
-async fn plan_on(planner: &Planner, metrics: &PlannerMetrics) -> anyhow::Result<()> {
+async fn plan_on(planner: Planner, metrics: Arc<PlannerMetrics>) -> anyhow::Result<()> {
     let mut rounds = interval(planner.flags.interval);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -1,4 +1,4 @@
-//! Counts and scores each tick, and logs when pressure or processes become readable or unreadable.
+//! Counts and scores each tick, and logs when the waiting of workloads becomes unknown.
 
 use std::sync::Arc;
 
@@ -20,16 +20,18 @@ pub(super) struct Ticks {
     /// The value that was on the Node when the agent started.
     pub(super) adopted: oneshot::Receiver<NodePressure>,
     pub(super) metrics: Arc<OwnMetrics>,
-    pub(super) start_message: String,
+    /// Logged after the first tick.
+    pub(super) start_message: Option<String>,
 }
 
 impl Ticks {
     /// Processes ticks forever; an error means that the sampling thread has ended.
     pub(super) async fn follow(mut self) -> anyhow::Result<()> {
-        let mut pressure = None;
         loop {
             let tick = self.sampler.next_tick().await?;
-            log_pressure(&self.start_message, &tick, &mut pressure);
+            if let Some(message) = self.start_message.take() {
+                log_start(&message, &tick);
+            }
             self.metrics.observe_tick(&tick);
             if let Ok(published) = self.adopted.try_recv() {
                 self.assessor.adopt(&published);
@@ -44,22 +46,16 @@ impl Ticks {
     }
 }
 
-/// Logs the start, and later when the kernel stops or begins to report pressure.
-fn log_pressure(start_message: &str, tick: &Tick, before: &mut Option<String>) {
+/// Logs the start, and the resources whose pressure the kernel reports.
+fn log_start(message: &str, tick: &Tick) {
     let reports = tick.node.reports;
     let reported = Resource::ALL.into_iter().filter(|&resource| *reports.of(resource));
     let words: Vec<&str> = reported.map(Resource::into).collect();
-    let now = if words.is_empty() { "off".to_owned() } else { words.join(", ") };
-    match before {
-        None => tracing::info!(cgroups = %tick.report.in_scope, pressure = %now, "{start_message}"),
-        Some(before) if *before == now => return,
-        Some(_) if words.is_empty() => {}
-        Some(_) => tracing::info!(resources = %now, "The kernel reports pressure"),
-    }
+    let pressure = if words.is_empty() { "off".to_owned() } else { words.join(", ") };
+    tracing::info!(cgroups = %tick.report.in_scope, %pressure, "{message}");
     if words.is_empty() {
         tracing::warn!("The kernel reports no pressure: boot with psi=1; see `psi-agent check`");
     }
-    *before = Some(now);
 }
 
 /// Logs when the waiting of workloads becomes unknown or known, and why there is no score, when that

@@ -46,6 +46,27 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a TLS handshake, with which no HTTP request begins.
 const TLS_HANDSHAKE: u8 = 0x16;
 
+/// Starts a server and serves until SIGTERM or SIGINT, or until the work beside it ends, which is then the
+/// outcome.
+pub(crate) async fn serve_until_stopped<S: Service, W: Future<Output = anyhow::Result<()>>>(
+    start: impl Future<Output = anyhow::Result<(Server, Arc<S>, W)>>,
+) -> anyhow::Result<()> {
+    let mut stop = pin!(stop_signal().context("cannot handle signals")?);
+    let (server, service, work) = tokio::select! {
+        () = &mut stop => return Ok(()),
+        started = start => started?,
+    };
+    tokio::select! {
+        // Polled in order, so that "Listening" is logged before the work begins.
+        biased;
+        () = server.serve(service, stop) => {
+            tracing::info!("Stopped");
+            Ok(())
+        }
+        ended = work => ended,
+    }
+}
+
 pub trait Service: Send + Sync + 'static {
     fn respond(
         &self,
@@ -90,24 +111,6 @@ impl Server {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}/", listener.local_addr()?);
         Ok(Self { listener, probes, tls, url })
-    }
-
-    /// Serves until `stop` completes, or until `work` ends, which is then the outcome.
-    pub(crate) async fn serve_beside(
-        self,
-        service: Arc<impl Service>,
-        stop: impl Future<Output = ()>,
-        work: impl Future<Output = anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
-        tokio::select! {
-            // Polled in order, so that "Listening" is logged before the work begins.
-            biased;
-            () = self.serve(service, stop) => {
-                tracing::info!("Stopped");
-                Ok(())
-            }
-            ended = work => ended,
-        }
     }
 
     /// Serves until `stop` completes, then lets responses in progress finish.
@@ -205,7 +208,7 @@ async fn bind_any<L, F: Future<Output = std::io::Result<L>>>(
 }
 
 /// Completes on SIGTERM or SIGINT, from the moment of this call on.
-pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
