@@ -42,7 +42,7 @@ async fn start(
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
-    let (url, prefix) = (&server.url, &api_flags.prefix.prefix);
+    let (url, prefix) = (&server.url, &api_flags.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
     let (table, tables) = watch::channel(Table::new(prefix.clone(), reach));

@@ -45,7 +45,7 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Check(config) => return check::check(config, out),
         Command::Nodes { api, flags, require_fresh } => block_on(async {
             let (now, width) = (|| clock::now().timestamp(), nodes::terminal_width());
-            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            let (client, prefix) = (api.connect().await?, &api.prefix);
             nodes::nodes(&client, prefix, flags, now, width, out).await?;
             if *require_fresh {
                 nodes::require_fresh(&client, prefix, flags, now()).await?;
@@ -53,11 +53,11 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
             anyhow::Ok(())
         })?,
         Command::Reap { api, flags } => block_on(async {
-            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            let (client, prefix) = (api.connect().await?, &api.prefix);
             reap::reap(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
         Command::Plan { api, flags } => block_on(async {
-            let (client, prefix) = (api.connect().await?, &api.prefix.prefix);
+            let (client, prefix) = (api.connect().await?, &api.prefix);
             plan::plan(&client, prefix, flags, clock::now().timestamp(), out).await
         })?,
         Command::Planner(config) => planner::planner(config)?,

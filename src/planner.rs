@@ -21,7 +21,7 @@ use crate::serve::connections::{Server, Service, serve_until_stopped};
 pub fn planner(config: &PlannerConfig) -> anyhow::Result<()> {
     block_on(serve_until_stopped(async {
         let PlannerConfig { listen, api, flags, .. } = config;
-        let prefix = api.prefix.prefix.clone();
+        let prefix = api.prefix.clone();
         let planner = Planner { api: api.connect().await?, prefix, flags: flags.clone() };
         let server = Server::listen(listen.listen_address, None, None).await?;
         let (apply, interval) = (flags.apply, flags.interval);

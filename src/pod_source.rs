@@ -38,7 +38,7 @@ pub fn follow(
 ) -> anyhow::Result<Pods> {
     let (sender, pods) = watch::channel(None);
     let metrics = Arc::clone(metrics);
-    let mut index = PodIndex::new(source.api.prefix.prefix.clone());
+    let mut index = PodIndex::new(source.api.prefix.clone());
     if let Some(node) = node {
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
@@ -92,5 +92,5 @@ pub async fn list(
         (PodSource::File(path), None) => Some(file::read(&path)?),
         (PodSource::Standalone | PodSource::Cluster(_), None) => None,
     };
-    Ok(pods.map(|pods| PodIndex::of(source.api.prefix.prefix.clone(), &pods)))
+    Ok(pods.map(|pods| PodIndex::of(source.api.prefix.clone(), &pods)))
 }

@@ -13,9 +13,9 @@ mod streamed_list;
 mod watch;
 
 pub use client::{ApiClient, OwnNode, block_on};
+pub use kube::api::ListParams;
 pub use labels::PodName;
 pub use lease::{LEASE, Lease};
-pub use migrations::Listed;
 pub use nodes::{NodeKeys, NodeMetadata};
 pub use reviews::Review;
 pub use watch::WatchEvent;

@@ -4,19 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ColorChoice, ValueEnum};
-use psi_agent_plan::{Limits, Rules};
+use psi_agent_plan::Rules;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::cluster::ApiClient;
 use crate::contract::Prefix;
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cluster")]
-pub struct PrefixFlag {
-    /// Prefix of keys on Nodes and pods, a DNS subdomain
-    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
-    pub prefix: Prefix,
-}
 
 /// Flags of the agent's commands that use the API server.
 #[derive(Debug, Clone, Args)]
@@ -25,8 +17,9 @@ pub struct ApiFlags {
     /// Kubeconfig for access to the API server from outside a pod
     #[arg(long, env = "PSI_AGENT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    #[command(flatten)]
-    pub prefix: PrefixFlag,
+    /// Prefix of keys on Nodes and pods, a DNS subdomain
+    #[arg(long, env = "PSI_AGENT_PREFIX", default_value_t)]
+    pub prefix: Prefix,
 }
 
 impl ApiFlags {
@@ -145,14 +138,13 @@ pub struct PlanFlags {
     #[arg(long, conflicts_with_all = ["output", "apply"])]
     pub resume: bool,
     #[command(flatten)]
-    pub lease: LeaseFlag,
-    #[command(flatten)]
-    pub limits: LimitFlags,
+    pub rules: RuleFlags,
 }
 
+/// When a move is worth it, how many there are, and where a planner keeps its state.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Plan")]
-pub struct LeaseFlag {
+pub struct RuleFlags {
     /// Namespace of the planner's Lease, psi-agent-planner
     #[arg(
         long,
@@ -161,12 +153,6 @@ pub struct LeaseFlag {
         default_value = "psi-agent"
     )]
     pub lease_namespace: String,
-}
-
-/// How many moves there are at most.
-#[derive(Debug, Clone, Copy, Args)]
-#[command(next_help_heading = "Plan")]
-pub struct LimitFlags {
     /// Most migrations of plans at the same time
     #[arg(long, env = "PSI_AGENT_MOST_ACTIVE", value_name = "MIGRATIONS", default_value_t = 2)]
     pub most_active: usize,
@@ -185,14 +171,11 @@ pub struct LimitFlags {
     pub min_age: Duration,
 }
 
-impl LimitFlags {
-    pub fn limits(&self) -> Limits {
-        Limits { most_active: self.most_active, moves_per_hour: self.moves_per_hour }
-    }
-
+impl RuleFlags {
     pub fn rules(&self) -> Rules {
+        let &Self { least_gain, most_active, moves_per_hour, .. } = self;
         let rest = i64::try_from(self.min_age.as_secs()).unwrap_or(i64::MAX);
-        Rules { least_gain: self.least_gain, rest, ..Rules::default() }
+        Rules { least_gain, rest, most_active, moves_per_hour, ..Rules::default() }
     }
 }
 
@@ -213,9 +196,7 @@ pub struct PlannerFlags {
     #[arg(long, env = "PSI_AGENT_LEASE_HOLDER", value_name = "NAME")]
     pub lease_holder: String,
     #[command(flatten)]
-    pub lease: LeaseFlag,
-    #[command(flatten)]
-    pub limits: LimitFlags,
+    pub rules: RuleFlags,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -252,7 +233,7 @@ mod tests {
     #[derive(Debug, clap::Parser)]
     struct Plan {
         #[command(flatten)]
-        flags: LimitFlags,
+        flags: RuleFlags,
     }
 
     #[test]

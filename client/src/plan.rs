@@ -25,10 +25,10 @@ pub async fn plan(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     if flags.resume {
-        return planner::resume(api, prefix, &flags.lease.lease_namespace, out).await;
+        return planner::resume(api, prefix, &flags.rules.lease_namespace, out).await;
     }
     let cluster = objects::read(api, prefix).await?;
-    let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
+    let proposal = propose(&cluster, &flags.rules.rules(), now);
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
         PlanOutput::Json => format!("{:#}\n", json!(proposal)),

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use psi_agent_client::cluster::{ApiClient, block_on};
-use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, PrefixFlag, ReapFlags};
+use psi_agent_client::contract::Prefix;
+use psi_agent_client::flags::{ColorFlag, NodesFlags, PlanFlags, ReapFlags};
 use psi_agent_client::output::WRONG_USAGE;
 use psi_agent_client::top::show;
 use psi_agent_client::{nodes, plan, reap};
@@ -33,6 +34,15 @@ struct CommandLine {
     /// Context of the kubeconfig [default: the current one]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
+    /// Prefix of keys on Nodes and pods, a DNS subdomain
+    #[arg(
+        long,
+        global = true,
+        env = "PSI_AGENT_PREFIX",
+        help_heading = "Cluster",
+        default_value_t
+    )]
+    prefix: Prefix,
 }
 
 #[derive(Debug, Subcommand)]
@@ -42,12 +52,7 @@ enum Command {
     /// LEVEL: the label of the node, or else the level of its score by the agents' default thresholds.
     /// HEADROOM: busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM
     /// to move first. DEMAND, WAITING: CPUs, averaged over 30 min.
-    Nodes {
-        #[command(flatten)]
-        prefix: PrefixFlag,
-        #[command(flatten)]
-        flags: NodesFlags,
-    },
+    Nodes(NodesFlags),
     /// Show a node and its VMs or containers by contention, live in a terminal
     ///
     /// Reads the node's agent through the API server, as kubectl port-forward does. Press / to filter by
@@ -67,19 +72,9 @@ enum Command {
     /// Reads Nodes, pods, and KubeVirt's VMs and migrations. Creates migrations only with --apply.
     /// GAIN: CPUs' worth of waiting that would end on both nodes together. DEMAND: CPUs that the VM, or
     /// all of the node, would use without waiting, averaged over 30 min, before and after the move.
-    Plan {
-        #[command(flatten)]
-        prefix: PrefixFlag,
-        #[command(flatten)]
-        flags: PlanFlags,
-    },
+    Plan(PlanFlags),
     /// Remove stale published scores from Nodes
-    Reap {
-        #[command(flatten)]
-        prefix: PrefixFlag,
-        #[command(flatten)]
-        flags: ReapFlags,
-    },
+    Reap(ReapFlags),
 }
 
 fn main() -> ExitCode {
@@ -102,11 +97,11 @@ fn main() -> ExitCode {
 
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 async fn run(command_line: CommandLine) -> anyhow::Result<()> {
-    let CommandLine { command, kubeconfig, context } = command_line;
+    let CommandLine { command, kubeconfig, context, prefix } = command_line;
     let api = ApiClient::connect_as_kubectl(kubeconfig.as_ref(), context).await?;
     let (now, mut out) = (Timestamp::now(), stdout().lock());
     match command {
-        Command::Nodes { prefix: PrefixFlag { prefix }, flags } => {
+        Command::Nodes(flags) => {
             let width = nodes::terminal_width();
             nodes::nodes(&api, &prefix, &flags, Timestamp::now, width, &mut out).await
         }
@@ -116,11 +111,7 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
             let mut agent = AgentPod::new(api, node, namespace);
             show(color.color, async || agent.next().await).await
         }
-        Command::Plan { prefix: PrefixFlag { prefix }, flags } => {
-            plan::plan(&api, &prefix, &flags, now, &mut out).await
-        }
-        Command::Reap { prefix: PrefixFlag { prefix }, flags } => {
-            reap::reap(&api, &prefix, &flags, now, &mut out).await
-        }
+        Command::Plan(flags) => plan::plan(&api, &prefix, &flags, now, &mut out).await,
+        Command::Reap(flags) => reap::reap(&api, &prefix, &flags, now, &mut out).await,
     }
 }

@@ -16,4 +16,4 @@ mod waiting;
 pub use psi_agent_contract as contract;
 
 pub use moves::{Movable, Move, Node, Rules, plan};
-pub use proposal::{LeftOut, Limits, Load, Proposal, ProposedMove, propose};
+pub use proposal::{LeftOut, Load, Proposal, ProposedMove, propose};

@@ -14,13 +14,16 @@ pub struct Rules {
     pub least_difference: u8,
     /// Seconds after its start or a migration in which a VM does not move.
     pub rest: i64,
-    /// Most moves in one plan.
-    pub most_moves: usize,
+    /// Most own migrations at the same time.
+    pub most_active: usize,
+    /// Most own migrations that begin within an hour.
+    pub moves_per_hour: usize,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { least_gain: 0.5, least_difference: 20, rest: 6 * 3_600, most_moves: usize::MAX }
+        let (most_active, moves_per_hour) = (2, 10);
+        Self { least_gain: 0.5, least_difference: 20, rest: 6 * 3_600, most_active, moves_per_hour }
     }
 }
 
@@ -67,9 +70,9 @@ pub struct Move {
     pub gain: f64,
 }
 
-/// The moves with the largest net gains: at most one from each node, and one to each.
+/// The moves with the largest net gains: at most `most` of them, one from each node, and one to each.
 #[must_use]
-pub fn plan(nodes: &[Node], vms: &[Movable], rules: &Rules) -> Vec<Move> {
+pub fn plan(nodes: &[Node], vms: &[Movable], rules: &Rules, most: usize) -> Vec<Move> {
     let mut all: Vec<Move> = vms
         .iter()
         .enumerate()
@@ -86,7 +89,7 @@ pub fn plan(nodes: &[Node], vms: &[Movable], rules: &Rules) -> Vec<Move> {
             let of_both = [one.source, one.target];
             of_both.contains(&candidate.source) || of_both.contains(&candidate.target)
         });
-        if !is_taken && chosen.len() < rules.most_moves {
+        if !is_taken && chosen.len() < most {
             chosen.push(candidate);
         }
     }
@@ -141,7 +144,7 @@ mod tests {
     }
 
     fn planned(nodes: &[Node], vms: &[Movable]) -> Vec<(usize, usize)> {
-        plan(nodes, vms, &Rules::default()).iter().map(|one| (one.vm, one.target)).collect()
+        plan(nodes, vms, &Rules::default(), 9).iter().map(|one| (one.vm, one.target)).collect()
     }
 
     #[test]
@@ -149,7 +152,7 @@ mod tests {
         let nodes = [node(32.0, 48.0), node(32.0, 20.0), node(32.0, 10.0)];
         let vms = [vm(0, 1.0, 0.9), vm(0, 4.0, 4.0)];
         assert_eq!(planned(&nodes, &vms), [(1, 2)]);
-        let [one] = plan(&nodes, &vms, &Rules::default())[..] else { unreachable!() };
+        let [one] = plan(&nodes, &vms, &Rules::default(), 9)[..] else { unreachable!() };
         assert!(one.gain > 3.9 && one.gain < 4.0, "{one:?}");
     }
 
@@ -189,8 +192,7 @@ mod tests {
         let nodes = [node(32.0, 40.0), node(32.0, 40.0), node(32.0, 4.0), node(32.0, 8.0)];
         let vms = [vm(0, 4.0, 4.0), vm(0, 3.0, 3.0), vm(1, 4.0, 3.5)];
         assert_eq!(planned(&nodes, &vms), [(0, 2), (2, 3)]);
-        let rules = Rules { most_moves: 1, ..Rules::default() };
-        assert_eq!(plan(&nodes, &vms, &rules).len(), 1);
+        assert_eq!(plan(&nodes, &vms, &Rules::default(), 1).len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{Candidate, NodeDemand};
+use crate::contract::Candidate;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -10,16 +10,7 @@ use crate::cluster::{Cluster, HOSTNAME, HOUR, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed, Value};
-use crate::vms::{self, Rest};
-
-/// How many moves there are at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Own migrations at the same time.
-    pub most_active: usize,
-    /// Own migrations that begin within an hour.
-    pub moves_per_hour: usize,
-}
+use crate::vms;
 
 /// The demand of a node, with its CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -94,7 +85,7 @@ struct Found<'a> {
 
 /// The moves to make now.
 #[must_use]
-pub fn propose(cluster: &Cluster, rules: &Rules, limits: &Limits, now: Timestamp) -> Proposal {
+pub fn propose(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Proposal {
     let nodes = nodes::assess(cluster, now);
     let mut proposal = Proposal::default();
     for one in &nodes {
@@ -103,7 +94,7 @@ pub fn propose(cluster: &Cluster, rules: &Rules, limits: &Limits, now: Timestamp
         let name = one.node.name.clone();
         proposal.nodes.extend(reason.map(|reason| LeftOut { name, reason }));
     }
-    match moves(cluster, &nodes, rules, limits, now, &mut proposal.vms) {
+    match moves(cluster, &nodes, rules, now, &mut proposal.vms) {
         Ok(moves) => proposal.moves = moves,
         Err(reason) => proposal.none_because = Some(reason),
     }
@@ -114,7 +105,6 @@ fn moves(
     cluster: &Cluster,
     nodes: &[Assessed<'_>],
     rules: &Rules,
-    limits: &Limits,
     now: Timestamp,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<ProposedMove>, String> {
@@ -126,14 +116,13 @@ fn moves(
         let all = nodes.len();
         return Err(format!("{without} of {all} nodes have no usable value, more than a third"));
     }
-    let allowed = allowed(cluster, limits, now)?;
+    let most = allowed(cluster, rules, now)?;
     let free = Free::of(cluster);
-    let rest = Rest { seconds: rules.rest, now };
     let mut found: Vec<Found<'_>> = Vec::new();
     for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
         let Some(Value { demand, .. }) = &source.value else { continue };
         for candidate in &demand.candidates {
-            match find(cluster, nodes, at, demand, candidate, &free, rest) {
+            match find(cluster, nodes, at, candidate, &free, rules, now) {
                 Ok(one) => found.push(one),
                 Err(reason) => left_out.push(reason),
             }
@@ -141,8 +130,7 @@ fn moves(
     }
     let of_nodes: Vec<Node> = nodes.iter().map(node).collect();
     let movables: Vec<Movable> = found.iter().map(|one| one.movable.clone()).collect();
-    let rules = &Rules { most_moves: rules.most_moves.min(allowed), ..*rules };
-    let planned = plan(&of_nodes, &movables, rules);
+    let planned = plan(&of_nodes, &movables, rules, most);
     for (at, one) in found.iter().enumerate() {
         if !planned.iter().any(|planned| planned.vm == at) {
             let reason = unplanned(one, &of_nodes, rules);
@@ -160,7 +148,7 @@ fn moves(
 }
 
 /// The number of moves that may begin now, at least one; otherwise the reason.
-fn allowed(cluster: &Cluster, limits: &Limits, now: Timestamp) -> Result<usize, String> {
+fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, String> {
     let migrations = &cluster.migrations;
     let is_drained = |name: Option<&str>| {
         cluster.nodes.iter().any(|node| Some(node.name.as_str()) == name && node.is_cordoned)
@@ -186,11 +174,11 @@ fn allowed(cluster: &Cluster, limits: &Limits, now: Timestamp) -> Result<usize, 
     let own = || migrations.iter().filter(|one| one.is_own);
     let active = own().filter(|one| one.is_active()).count();
     let begun = own().filter(|one| is_within(HOUR, one.created, now)).count();
-    let left = limits.most_active.saturating_sub(active);
+    let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));
     }
-    match limits.moves_per_hour.saturating_sub(begun) {
+    match rules.moves_per_hour.saturating_sub(begun) {
         0 => Err(format!("{begun} own migrations began within an hour, the limit")),
         of_hour => Ok(left.min(of_hour)),
     }
@@ -201,23 +189,23 @@ fn find<'a>(
     cluster: &'a Cluster,
     nodes: &[Assessed<'a>],
     at: usize,
-    published: &NodeDemand,
     candidate: &Candidate,
     free: &Free<'_>,
-    rest: Rest,
+    rules: &Rules,
+    now: Timestamp,
 ) -> Result<Found<'a>, LeftOut> {
     let unknown = || LeftOut {
         name: format!("pod {}", candidate.uid),
         reason: "no running VM of the node has this pod".into(),
     };
-    let source = nodes.get(at).ok_or_else(unknown)?.node;
+    let Assessed { node: source, value, .. } = nodes.get(at).ok_or_else(unknown)?;
     let is_it =
         |pod: &&Pod| pod.uid == candidate.uid && pod.is_on(&source.name) && pod.phase == "Running";
     let pod = cluster.pods.iter().find(is_it).ok_or_else(unknown)?;
     let is_vm = |vm: &&Vm| pod.vm.as_deref() == Some(&vm.uid) && vm.node == source.name;
     let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
     let refused = |reason| LeftOut { name: name_of(vm), reason };
-    if let Some(reason) = vms::obstacle(cluster, vm, pod, rest) {
+    if let Some(reason) = vms::obstacle(cluster, vm, pod, rules.rest, now) {
         return Err(refused(reason));
     }
     let constraints = Constraints::of(cluster, vm, pod, source);
@@ -245,7 +233,8 @@ fn find<'a>(
         }
     }
     let of_node = cluster.vms.iter().filter(|vm| vm.node == source.name);
-    let waiting = published.waiting.min(of_node.map(|vm| vm.vcpus).sum());
+    let published = value.as_ref().map_or(0.0, |value| value.demand.waiting);
+    let waiting = published.min(of_node.map(|vm| vm.vcpus).sum());
     let demand = candidate.demand.min(vm.vcpus).min(source.cpus);
     let relief = candidate.relief.min(demand + waiting);
     let movable = Movable { node: at, demand, relief, memory: candidate.memory, targets };
@@ -269,7 +258,7 @@ fn unplanned(one: &Found<'_>, nodes: &[Node], rules: &Rules) -> String {
         let counts = one.obstacles.iter().map(|(what, count)| format!("{what} ({count})"));
         return format!("no node fits: {}", counts.collect::<Vec<_>>().join(", "));
     }
-    if plan(nodes, std::slice::from_ref(&one.movable), rules).is_empty() {
+    if plan(nodes, std::slice::from_ref(&one.movable), rules, 1).is_empty() {
         let Rules { least_gain, least_difference, .. } = rules;
         return format!(
             "no target gains {least_gain} CPUs on both nodes together, and has {least_difference} points less CPU \

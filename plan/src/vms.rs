@@ -5,15 +5,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::cluster::{Cluster, Pod, Vm, is_within};
 
-/// How long VMs rest after their start and after a migration, and when that is asked.
-#[derive(Clone, Copy)]
-pub(crate) struct Rest {
-    pub(crate) seconds: i64,
-    pub(crate) now: Timestamp,
-}
-
-/// Why a VM may not move, whatever the target.
-pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, rest: Rest) -> Option<String> {
+/// Why a VM may not move, whatever the target. It does not for `rest` seconds after its start and after a
+/// migration.
+pub(crate) fn obstacle(
+    cluster: &Cluster,
+    vm: &Vm,
+    pod: &Pod,
+    rest: i64,
+    now: Timestamp,
+) -> Option<String> {
     let latest = vm.migration.as_ref();
     let is_active = latest.is_some_and(|latest| latest.ended.is_none())
         || cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm));
@@ -43,9 +43,9 @@ pub(crate) fn obstacle(cluster: &Cluster, vm: &Vm, pod: &Pod, rest: Rest) -> Opt
         None => (pod.created, "started"),
     };
     // Without a date, the pod may be new.
-    (since.is_none() || is_within(rest.seconds, since, rest.now)).then(|| {
+    (since.is_none() || is_within(rest, since, now)).then(|| {
         let spaced = SpanPrinter::new().spacing(Spacing::BetweenUnitsAndDesignators);
-        let rest = spaced.duration_to_string(&SignedDuration::from_secs(rest.seconds));
+        let rest = spaced.duration_to_string(&SignedDuration::from_secs(rest));
         format!("it {what} within {rest}")
     })
 }

@@ -70,7 +70,7 @@ pub struct Publisher {
 impl Publisher {
     /// `random` returns a number from 0 to 1, a new one at each call.
     pub fn new(config: &RunConfig, node: Option<OwnNode>, random: fn() -> f64) -> Self {
-        let (prefix, flags) = (config.source.api.prefix.prefix.clone(), config.publishing.clone());
+        let (prefix, flags) = (config.source.api.prefix.clone(), config.publishing.clone());
         let dry_run = flags.publish.mode(&config.source) != Publish::On;
         let shows_level = flags.outputs.label || !flags.outputs.taint_levels.is_empty();
         let ScoreFlags { levels, score_resources } = config.score.clone();

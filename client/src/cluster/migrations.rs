@@ -10,52 +10,24 @@ use super::client::ApiClient;
 use super::streamed_list::streamed_list;
 use crate::json::decode;
 
-const KUBEVIRT: &str = "/apis/kubevirt.io/v1";
-
-/// What lists are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listed<'a> {
-    Nodes,
-    Pods,
-    Vms,
-    Migrations,
-    /// With this label.
-    Namespaces(&'a str),
-}
-
 impl ApiClient {
     /// All objects of a kind, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
     /// a plan without one of the objects would be wrong.
     pub async fn list_all<T: DeserializeOwned, U: Send>(
         &self,
-        listed: Listed<'_>,
+        path: &str,
+        params: &ListParams,
         convert: impl Fn(T) -> U + Sync,
     ) -> anyhow::Result<Vec<U>> {
-        let (path, what) = match listed {
-            Listed::Nodes => ("/api/v1/nodes".to_owned(), "nodes"),
-            Listed::Pods => ("/api/v1/pods".to_owned(), "pods"),
-            Listed::Vms => (format!("{KUBEVIRT}/virtualmachineinstances"), "VMs of KubeVirt"),
-            Listed::Migrations => {
-                (format!("{KUBEVIRT}/virtualmachineinstancemigrations"), "migrations of KubeVirt")
-            }
-            Listed::Namespaces(_) => ("/api/v1/namespaces".to_owned(), "namespaces"),
-        };
-        // The API server's cache can be a few seconds old. A migration that has just begun must count.
-        let params = match listed {
-            Listed::Migrations => ListParams::default(),
-            Listed::Namespaces(label) => ListParams::default().labels(label),
-            Listed::Nodes | Listed::Pods | Listed::Vms => ListParams::default().match_any(),
-        };
         let (mut objects, mut first_error) = (Vec::new(), None);
         let mut on_item = |item: &[u8]| match decode(item) {
             Ok(object) => objects.push(convert(object)),
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
-        let list = streamed_list(&self.client, &path, &params, &mut on_item).await;
-        list.with_context(|| format!("cannot list the {what} ({path})"))?;
-        first_error
-            .map_or(Ok(objects), Err)
-            .with_context(|| format!("cannot parse one of the {what} ({path})"))
+        let list = streamed_list(&self.client, path, params, &mut on_item).await;
+        list.with_context(|| format!("cannot list {path}"))?;
+        let parsed = first_error.map_or(Ok(objects), Err);
+        parsed.with_context(|| format!("cannot parse an object of {path}"))
     }
 
     /// Creates a VirtualMachineInstanceMigration.
@@ -86,5 +58,5 @@ impl ApiClient {
 }
 
 fn migrations(namespace: &str) -> String {
-    format!("{KUBEVIRT}/namespaces/{namespace}/virtualmachineinstancemigrations")
+    format!("/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations")
 }

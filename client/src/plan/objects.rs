@@ -11,9 +11,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::cluster::{ApiClient, Listed};
+use crate::cluster::{ApiClient, ListParams};
 use crate::contract::Prefix;
 use crate::pod::{key, whole_units};
+
+const VMS: &str = "/apis/kubevirt.io/v1/virtualmachineinstances";
+const MIGRATIONS: &str = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations";
 
 /// Annotation of a migration that KubeVirt created for an eviction: the Node.
 const EVACUATION: &str = "kubevirt.io/evacuationMigration";
@@ -123,19 +126,24 @@ objects! {
 
 /// Reads the cluster that a plan is made for.
 pub(super) async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Cluster> {
+    // The API server's cache can be a few seconds old. A migration that has just begun must count.
+    let (newest, cached) = (ListParams::default(), ListParams::default().match_any());
     Ok(Cluster {
         prefix: prefix.clone(),
         // First: a migration that ends during the reads still counts as active.
-        migrations: api.list_all(Listed::Migrations, |one| migration(one, prefix)).await?,
-        vms: api.list_all(Listed::Vms, vm).await?,
-        nodes: api.list_all(Listed::Nodes, |one| node(one, prefix)).await?,
-        pods: api.list_all(Listed::Pods, pod).await?,
+        migrations: api.list_all(MIGRATIONS, &newest, |one| migration(one, prefix)).await?,
+        vms: api.list_all(VMS, &cached, vm).await?,
+        nodes: api.list_all("/api/v1/nodes", &cached, |one| node(one, prefix)).await?,
+        pods: api.list_all("/api/v1/pods", &cached, pod).await?,
         ..Cluster::default()
     })
 }
 
-pub(super) fn namespace(object: NamespaceObject) -> String {
-    object.metadata.name
+/// The namespaces whose VMs a planner may move.
+pub(super) async fn opted_in(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Vec<String>> {
+    let labelled = ListParams::default().labels(&format!("{prefix}/plan=true"));
+    let name = |namespace: NamespaceObject| namespace.metadata.name;
+    api.list_all("/api/v1/namespaces", &labelled, name).await
 }
 
 /// Without this prefix's annotations a Node is as one without an agent.

@@ -13,7 +13,7 @@ use strum::{IntoStaticStr, VariantNames};
 use super::objects;
 use super::report::manifest;
 use crate::cluster::call::CallError;
-use crate::cluster::{ApiClient, LEASE, Lease, Listed};
+use crate::cluster::{ApiClient, LEASE, Lease};
 use crate::contract::Prefix;
 use crate::flags::PlannerFlags;
 use crate::output::print;
@@ -62,7 +62,7 @@ impl Planner {
         mut on_done: impl FnMut(Done, String),
     ) -> anyhow::Result<Round> {
         let Self { api, prefix, flags } = self;
-        let mut lease = read_lease(api, &flags.lease.lease_namespace).await?;
+        let mut lease = read_lease(api, &flags.rules.lease_namespace).await?;
         // The holder renews it before this time is over, or does nothing.
         let duration = flags.interval + 2 * TIME_LIMIT;
         if let Err(other) = lease.take(&flags.lease_holder, duration, now) {
@@ -72,8 +72,7 @@ impl Planner {
         let mut state = state_of(&lease, prefix)?;
         let mut cluster = objects::read(api, prefix).await?;
         if flags.apply {
-            let label = format!("{prefix}/plan=true");
-            let names = api.list_all(Listed::Namespaces(&label), objects::namespace).await?;
+            let names = objects::opted_in(api, prefix).await?;
             cluster.namespaces = Some(names.into_iter().collect());
             let before = state.clone();
             let pending = state.review(&cluster, now);
@@ -89,49 +88,33 @@ impl Planner {
         if let Some(stop) = &state.stopped {
             return Ok(Round::Stopped(stop.reason.clone()));
         }
-        let proposal = propose(&cluster, &flags.limits.rules(), &flags.limits.limits(), now);
+        let proposal = propose(&cluster, &flags.rules.rules(), now);
         for one in &proposal.moves {
-            match self.carry_out(one, now).await? {
-                Ok(Done::Created) => {
-                    on_done(Done::Created, described(one));
+            let what = described(one);
+            if !flags.apply {
+                if self.create_event(one, Done::Proposed, now).await? {
+                    on_done(Done::Proposed, what);
+                }
+                continue;
+            }
+            match api.create_migration(&one.namespace, &manifest(one, prefix, now)).await {
+                Ok(()) => {
+                    on_done(Done::Created, what);
                     state.created(&cluster, one, now);
                     save(api, &mut lease, prefix, &state).await?;
                     self.create_event(one, Done::Created, now).await?;
                 }
-                Ok(done) => {
-                    if self.create_event(one, done, now).await? {
-                        on_done(done, described(one));
-                    }
-                }
                 // It would be refused again.
-                Err(error) => {
-                    let what = format!("{}: {error}", described(one));
+                Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
+                    let what = format!("{what}: {error}");
                     state.fail(&one.uid, &one.hostname, &what, now);
                     save(api, &mut lease, prefix, &state).await?;
                     on_done(Done::Refused, what);
                 }
+                failed => failed.with_context(|| format!("cannot create a migration: {what}"))?,
             }
         }
         Ok(Round::Planned(proposal.none_because))
-    }
-
-    /// Creates the migration of a move, if that is wanted; an inner error if the API server refuses it.
-    async fn carry_out(
-        &self,
-        one: &ProposedMove,
-        now: Timestamp,
-    ) -> anyhow::Result<Result<Done, CallError>> {
-        if !self.flags.apply {
-            return Ok(Ok(Done::Proposed));
-        }
-        let migration = manifest(one, &self.prefix, now);
-        match self.api.create_migration(&one.namespace, &migration).await {
-            Ok(()) => Ok(Ok(Done::Created)),
-            Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => Ok(Err(error)),
-            Err(error) => {
-                Err(error).context(format!("cannot create a migration: {}", described(one)))
-            }
-        }
     }
 
     /// Whether the Event is a new one: there is one for each VM and hour.

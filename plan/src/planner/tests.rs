@@ -1,9 +1,7 @@
 use super::*;
 use crate::cluster::{ClusterNode, Pod};
 use crate::proposal::tests::{annotate, cluster, node, vm};
-use crate::{Limits, Rules, propose};
-
-const LIMITS: Limits = Limits { most_active: 2, moves_per_hour: 10 };
+use crate::{Rules, propose};
 
 fn start() -> Timestamp {
     "2026-01-02T12:00:00Z".parse().unwrap()
@@ -59,7 +57,7 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_does_not_go_t
 
     let without = |state: &State| Cluster { left_alone: state.left_alone.clone(), ..cluster() };
     let moves = |cluster: &Cluster| {
-        let moves = propose(cluster, &Rules::default(), &LIMITS, start()).moves;
+        let moves = propose(cluster, &Rules::default(), start()).moves;
         moves.into_iter().map(|one| (one.name, one.target)).collect::<Vec<_>>()
     };
     assert_eq!(moves(&cluster()), [("big".into(), "cool".into())]);
@@ -116,12 +114,12 @@ fn three_failures_in_a_row_stop_the_planner_until_it_is_resumed() {
 fn a_vm_of_a_namespace_without_the_label_stays() {
     let mut cluster = cluster();
     cluster.namespaces = Some(["others".to_owned()].into());
-    let proposal = propose(&cluster, &Rules::default(), &LIMITS, start());
+    let proposal = propose(&cluster, &Rules::default(), start());
     assert_eq!(proposal.moves, []);
     let reason = "its namespace has no label psi-agent.io/plan: \"true\"";
     assert!(proposal.vms.iter().all(|one| one.reason == reason), "{:?}", proposal.vms);
     cluster.namespaces = Some(["vms".to_owned()].into());
-    assert_eq!(propose(&cluster, &Rules::default(), &LIMITS, start()).moves.len(), 1);
+    assert_eq!(propose(&cluster, &Rules::default(), start()).moves.len(), 1);
 }
 
 /// A cluster in which one agent claims to be calm, whatever arrives on its Node.
@@ -152,7 +150,7 @@ fn arrive(cluster: &mut Cluster, vm: &str, target: &str, now: Timestamp) {
 
 #[test]
 fn an_agent_that_claims_to_be_calm_attracts_two_vms_an_hour() {
-    let limits = Limits { most_active: 100, moves_per_hour: 100 };
+    let rules = Rules { most_active: 100, moves_per_hour: 100, ..Rules::default() };
     let mut cluster = with_a_lure();
     let mut arrivals = Vec::new();
     for second in (0..3 * 3_600).step_by(120) {
@@ -160,7 +158,7 @@ fn an_agent_that_claims_to_be_calm_attracts_two_vms_an_hour() {
         for node in &mut cluster.nodes {
             annotate(node, &[("observed-at", &now.to_string())]);
         }
-        for one in propose(&cluster, &Rules::default(), &limits, now).moves {
+        for one in propose(&cluster, &rules, now).moves {
             assert_eq!(one.target, "lure");
             arrive(&mut cluster, &one.name, &one.target, now);
             arrivals.push(second);
@@ -176,13 +174,13 @@ fn an_agent_that_claims_to_be_calm_attracts_two_vms_an_hour() {
 #[test]
 fn a_target_takes_no_second_vm_before_the_first_has_a_pod() {
     let mut cluster = with_a_lure();
-    let limits = Limits { most_active: 100, moves_per_hour: 100 };
+    let rules = Rules { most_active: 100, moves_per_hour: 100, ..Rules::default() };
     let created =
         Migration { vm: "hot0".into(), hostname: Some("host-lure".into()), ..own("m", "", None) };
     cluster.migrations.push(created);
-    assert_eq!(propose(&cluster, &Rules::default(), &limits, start()).moves, []);
+    assert_eq!(propose(&cluster, &rules, start()).moves, []);
     cluster.migrations[0].hostname = None;
-    assert_eq!(propose(&cluster, &Rules::default(), &limits, start()).moves.len(), 1);
+    assert_eq!(propose(&cluster, &rules, start()).moves.len(), 1);
 }
 
 #[test]
@@ -198,7 +196,7 @@ fn an_agent_moves_no_vm_of_another_node_whatever_it_publishes() {
             annotate(node, &[("candidates", of_false), ("demand", "vms=99,others=0")]);
         }
         calm(&mut cluster.nodes, "hot19");
-        let proposal = propose(&cluster, &Rules::default(), &LIMITS, start());
+        let proposal = propose(&cluster, &Rules::default(), start());
         assert_eq!(proposal.moves, [], "{false_node}");
         assert_eq!(proposal.vms.len(), 3, "{proposal:?}");
     }
@@ -208,7 +206,7 @@ fn an_agent_moves_no_vm_of_another_node_whatever_it_publishes() {
         cluster.nodes.iter_mut().find(|it| it.name == "hot0").unwrap(),
         &[("candidates", &own)],
     );
-    let moves = propose(&cluster, &Rules::default(), &LIMITS, start()).moves;
+    let moves = propose(&cluster, &Rules::default(), start()).moves;
     assert_eq!(moves.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["hot0"]);
 }
 

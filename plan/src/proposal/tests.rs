@@ -2,8 +2,6 @@ use super::*;
 use crate::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, SCHEDULABLE};
 use crate::constraints::{NodeSelectorTerm, Requirement, Taint};
 
-const LIMITS: Limits = Limits { most_active: 2, moves_per_hour: 10 };
-
 type Change = fn(&mut Cluster);
 type ChangeOfVm = fn(&mut Vm, &mut Pod);
 
@@ -100,7 +98,7 @@ pub(crate) fn cluster() -> Cluster {
 fn proposed(change: impl FnOnce(&mut Cluster)) -> Proposal {
     let mut cluster = cluster();
     change(&mut cluster);
-    propose(&cluster, &Rules::default(), &LIMITS, now())
+    propose(&cluster, &Rules::default(), now())
 }
 
 /// VM and target of each move.

@@ -81,8 +81,7 @@ impl Planner {
             .enumerate()
             .flat_map(|(at, agent)| movables(cluster, at, agent, now_s))
             .unzip();
-        let rules = Rules { most_moves, ..Rules::default() };
-        for one in plan(&nodes, &movables, &rules) {
+        for one in plan(&nodes, &movables, &Rules::default(), most_moves) {
             cluster.evict(vms[one.vm], Some(one.target), now_s);
             self.created.push_back(now_s);
             let [vm, source, target] =
