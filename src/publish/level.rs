@@ -9,23 +9,21 @@ const DWELL: Duration = Duration::from_secs(30);
 
 /// The current level, and since when the conditions of another level have held.
 #[derive(Debug, Clone, Copy)]
-pub struct LevelTracker {
-    medium: Threshold,
-    high: Threshold,
-}
+pub struct LevelTracker([Threshold; 2]);
 
 impl LevelTracker {
     pub fn new(thresholds: Thresholds) -> Self {
         let (medium, high) = (f64::from(thresholds.medium()), f64::from(thresholds.high()));
-        Self {
-            medium: Threshold::new(medium, medium / 2.0, Level::Medium),
-            high: Threshold::new(high, high * 2.0 / 3.0, Level::High),
-        }
+        Self([
+            Threshold::new(Level::Medium, medium, medium / 2.0),
+            Threshold::new(Level::High, high, high * 2.0 / 3.0),
+        ])
     }
 
     pub fn adopt(&mut self, level: Level) {
-        self.medium.is_exceeded = level >= Level::Medium;
-        self.high.is_exceeded = level == Level::High;
+        for threshold in &mut self.0 {
+            threshold.is_exceeded = level >= threshold.level;
+        }
     }
 
     /// Adds a score in points. `other_than_cpu` is the largest contention of the counted resources
@@ -38,45 +36,37 @@ impl LevelTracker {
         other_than_cpu: f64,
         cpu_ready: Option<f64>,
     ) -> Level {
-        for threshold in [&mut self.medium, &mut self.high] {
+        for threshold in &mut self.0 {
             threshold.advance(now, score, other_than_cpu, cpu_ready);
         }
         self.level()
     }
 
     pub fn level(&self) -> Level {
-        if self.high.is_exceeded {
-            Level::High
-        } else if self.medium.is_exceeded {
-            Level::Medium
-        } else {
-            Level::Low
-        }
+        let exceeded = self.0.iter().filter(|threshold| threshold.is_exceeded);
+        exceeded.map(|threshold| threshold.level).max().unwrap_or(Level::Low)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Threshold {
+    level: Level,
     enter: f64,
     leave: f64,
-    ready: f64,
     is_exceeded: bool,
     /// Since when the condition of the other state has held.
     changing_since: Option<Instant>,
 }
 
 impl Threshold {
-    fn new(enter: f64, leave: f64, level: Level) -> Self {
-        let ready = level.least_cpu_ready();
-        Self { enter, leave, ready, is_exceeded: false, changing_since: None }
+    fn new(level: Level, enter: f64, leave: f64) -> Self {
+        Self { level, enter, leave, is_exceeded: false, changing_since: None }
     }
 
     fn advance(&mut self, now: Instant, score: f64, other_than_cpu: f64, cpu_ready: Option<f64>) {
-        let (points, ready) = if self.is_exceeded {
-            (self.leave, self.ready / 2.0)
-        } else {
-            (self.enter, self.ready)
-        };
+        let ready = self.level.least_cpu_ready();
+        let (points, ready) =
+            if self.is_exceeded { (self.leave, ready / 2.0) } else { (self.enter, ready) };
         let by_cpu = score >= points && cpu_ready.is_none_or(|share| share >= ready);
         let is_exceeded = other_than_cpu >= points || by_cpu;
         if is_exceeded == self.is_exceeded {
