@@ -32,13 +32,9 @@ pub enum PodLevel {
     /// A container, by its ID: 64 hex digits; other characters only in the colon form. The path of a
     /// pause container has the same form.
     Container(Box<str>),
-    Sandbox,
-    /// CRI-O's monitor process of a container (conmon).
-    Monitor,
-    /// Below a container, such as crun's `container` or KubeVirt's `housekeeping`. The container's
-    /// pressure includes it.
-    Nested,
-    Unknown,
+    /// A sandbox, CRI-O's monitor of a container (conmon), or below a container, such as crun's
+    /// `container` or KubeVirt's `housekeeping`. The container's pressure includes the last ones.
+    Other,
 }
 
 impl Place {
@@ -68,10 +64,9 @@ impl PodPlace {
         let level = match (leaf, below) {
             (None, []) => PodLevel::Pod,
             (None, [leaf]) => PodLevel::of_leaf(is_systemd, leaf),
-            (None, [leaf, ..]) => PodLevel::of_leaf(is_systemd, leaf).nested(),
             // The colon form has pod and container in one component.
             (Some(id), []) => PodLevel::Container(id.into()),
-            (Some(_), _) => PodLevel::Nested,
+            (None, [_, _, ..]) | (Some(_), [_, ..]) => PodLevel::Other,
         };
         Some(PodPlace { uid: uid.into(), level })
     }
@@ -120,26 +115,14 @@ impl PodLevel {
     fn of_leaf(is_systemd: bool, name: &str) -> Self {
         let scope = name.strip_suffix(".scope");
         let unit = scope.unwrap_or(name);
-        let id = |prefix: &str| unit.strip_prefix(prefix).filter(|id| is_container_id(id));
-        if id("crio-conmon-").is_some() {
-            return PodLevel::Monitor;
-        }
-        if is_systemd && scope.is_none() && id("crio-").is_some() {
-            return PodLevel::Sandbox;
-        }
         let prefixes: &[&str] = match scope {
             Some(_) => &["crio-", "cri-containerd-", "docker-"],
+            None if is_systemd => &[""],
             None => &["crio-", ""],
         };
-        let id = prefixes.iter().find_map(|prefix| id(prefix));
-        id.map_or(PodLevel::Unknown, |id| PodLevel::Container(id.into()))
-    }
-
-    fn nested(self) -> Self {
-        match self {
-            PodLevel::Container(_) | PodLevel::Sandbox | PodLevel::Nested => PodLevel::Nested,
-            PodLevel::Pod | PodLevel::Monitor | PodLevel::Unknown => PodLevel::Unknown,
-        }
+        let mut ids = prefixes.iter().filter_map(|prefix| unit.strip_prefix(prefix));
+        let id = ids.find(|id| is_container_id(id));
+        id.map_or(PodLevel::Other, |id| PodLevel::Container(id.into()))
     }
 }
 

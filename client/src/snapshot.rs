@@ -156,7 +156,7 @@ pub struct Pressure {
 pub struct Cgroup {
     /// Path from the root of the hierarchy.
     pub id: String,
-    /// `root`, `host`, `pod`, `container`, `sandbox`, `monitor`, `nested` or `unknown`.
+    /// `root`, `host`, `pod`, `container` or, in a pod, `other`.
     pub level: Cow<'static, str>,
     /// Unescaped name of the systemd unit; absent in pods, and for units below others.
     pub unit: Option<String>,

@@ -58,12 +58,12 @@ fn paths_of_the_systemd_driver_are_recognized() {
 #[test]
 fn cri_o_has_sandboxes_monitors_and_nested_cgroups() {
     check("KB/crio-<cid>.scope", "container");
-    check("KB/crio-<cid>.scope/container", "nested");
-    check("KG/crio-<cid>.scope/housekeeping", "nested");
-    check("KG/crio-<cid>.scope/container/housekeeping", "nested");
-    check("KB/crio-<cid>", "sandbox");
-    check("KB/crio-conmon-<cid>.scope", "monitor");
-    check("KB/crio-conmon-<cid>", "monitor");
+    check("KB/crio-<cid>.scope/container", "other");
+    check("KG/crio-<cid>.scope/housekeeping", "other");
+    check("KG/crio-<cid>.scope/container/housekeeping", "other");
+    check("KB/crio-<cid>", "other");
+    check("KB/crio-conmon-<cid>.scope", "other");
+    check("KB/crio-conmon-<cid>", "other");
     check("/kubepods/pod<u>/crio-<cid>", "container");
     check("/kubepods/pod<u>/crio-<cid>.scope", "container");
 }
@@ -89,7 +89,7 @@ fn the_colon_form_is_pod_and_container_in_one() {
     let colon = "kubepods-burstable-pod<u_>.slice:cri-containerd:<cid>";
     check(&format!("/system.slice/containerd.service/{colon}"), "container");
     check(&format!("/{colon}"), "container");
-    check(&format!("/{colon}/container"), "nested");
+    check(&format!("/{colon}/container"), "other");
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn other_cgroups_are_of_the_host() {
 
 #[test]
 fn an_unknown_cgroup_in_a_pod_is_no_container() {
-    check("KB/crio-0123.scope", "unknown");
-    check("KB/cri-containerd-<cid>", "unknown");
-    check("KB/other.scope/below", "unknown");
-    check("KB/crio-conmon-<cid>.scope/below", "unknown");
+    check("KB/crio-0123.scope", "other");
+    check("KB/cri-containerd-<cid>", "other");
+    check("KB/other.scope/below", "other");
+    check("KB/crio-conmon-<cid>.scope/below", "other");
 }
 
 proptest! {
