@@ -35,20 +35,25 @@ impl FromStr for Prefix {
     type Err = NotASubdomain;
 
     fn from_str(text: &str) -> Result<Self, NotASubdomain> {
-        let is_inner =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(is_inner)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        if text.len() <= 253 && text.split('.').all(is_label) {
+        if is_subdomain(text) {
             Ok(Self(text.to_owned()))
         } else {
             Err(NotASubdomain(text.to_owned()))
         }
     }
+}
+
+/// Whether this is a DNS subdomain, as Kubernetes defines it for names of objects and for prefixes of keys.
+#[must_use]
+pub fn is_subdomain(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(is_inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 impl fmt::Display for Prefix {
@@ -118,7 +123,7 @@ mod tests {
         for right in ["psi-agent.io", "a", "x-1.example.com"] {
             assert!(right.parse::<Prefix>().is_ok(), "{right}");
         }
-        let long = "a".repeat(64);
+        let long = "a".repeat(254);
         for wrong in ["", "Psi.io", "a..b", "-a", "a-", "a/b", ".a", "a_b", "ä.io", &long] {
             assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
         }

@@ -9,6 +9,6 @@ mod level;
 mod pressure;
 
 pub use demand::{Candidate, MOST_CANDIDATES, NodeDemand};
-pub use keys::{Key, NotASubdomain, Prefix};
+pub use keys::{Key, NotASubdomain, Prefix, is_subdomain};
 pub use level::{Level, NotThresholds, Thresholds};
 pub use pressure::{Basis, ContractError, Freshness, NodePressure, STALE_AFTER};

@@ -8,13 +8,11 @@ use jiff::Timestamp;
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 use crate::client::pod::{ContainerStatus, Metadata, Pod, key};
-use crate::contract::Prefix;
+use crate::contract::{Prefix, is_subdomain};
 
 /// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
 const LAUNCHER: &str = "virt-launcher";
 
-/// The longest name of a VM, a DNS subdomain.
-const LONGEST_NAME: usize = 253;
 /// The longest image that is exported: a name of 255 bytes with a tag and a digest.
 const LONGEST_IMAGE: usize = 512;
 /// The longest hash of a static pod, as long as a label's value.
@@ -112,6 +110,7 @@ impl PodIndex {
 impl IndexedPod {
     fn new(pod: &Pod, prefix: &Prefix) -> Self {
         let vm = vm_name(&pod.metadata);
+        // Any user who may create pods can write another text into the annotation.
         let is_name = vm.is_none_or(is_subdomain);
         let vm = vm.filter(|_| is_name).map(|name| Arc::new(vm_of(pod, name, prefix)));
         let mut rejected_names = usize::from(!is_name);
@@ -188,19 +187,6 @@ fn arrived_at(pod: &Pod) -> Option<Timestamp> {
 fn ratio(percentage: &str) -> Option<f64> {
     let percentage = percentage.trim().parse::<f64>().ok()?;
     (0.0..=100.0).contains(&percentage).then_some(percentage / 100.0)
-}
-
-/// Whether this is a DNS subdomain (RFC 1123), as names of objects are. Any user who may create pods
-/// can write another name into the annotation.
-fn is_subdomain(name: &str) -> bool {
-    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_part = |part: &str| {
-        let bytes = part.as_bytes();
-        bytes.first().is_some_and(|&byte| is_alphanumeric(byte))
-            && bytes.last().is_some_and(|&byte| is_alphanumeric(byte))
-            && bytes.iter().all(|&byte| is_alphanumeric(byte) || byte == b'-')
-    };
-    name.len() <= LONGEST_NAME && name.split('.').all(is_part)
 }
 
 /// Whether the VM has arrived in the target of its migration. The target of a VM that does not run
