@@ -130,7 +130,7 @@ pub(crate) fn whole_units(quantity: &Value) -> Option<f64> {
 }
 
 /// Rounded up, as Kubernetes does; `None` outside 0 to 10^15.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in the range")]
+#[allow(clippy::cast_possible_truncation, reason = "in the range")]
 fn rounded(number: f64) -> Option<u64> {
     (0.0..=1e15).contains(&number).then_some(number.ceil() as u64)
 }

@@ -148,7 +148,6 @@ fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Optio
 }
 
 /// A number from 0 to 1 that differs between nodes.
-#[allow(clippy::cast_precision_loss, reason = "53 random bits are enough")]
 fn random() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
 }

@@ -154,11 +154,7 @@ fn range(node: &SlowNode, vcpus: u32) -> [f64; 2] {
     node.headroom.map_or(UNKNOWN, |headroom| if headroom >= vcpus { FITS } else { TOO_SMALL })
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "points are between 0 and 100, so this is between 0 and 10"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "this is between 0 and 10")]
 fn score(points: f64, [least, most]: [f64; 2]) -> u8 {
     (most - points / 100.0 * (most - least)).round() as u8
 }

@@ -77,7 +77,6 @@ fn share(points: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "milliseconds since 1970 stay below 2^52")]
 fn seconds_of(time: Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1000.0
 }

@@ -28,7 +28,6 @@ pub struct CpuMax {
 }
 
 impl CpuMax {
-    #[allow(clippy::cast_precision_loss, reason = "a quota of 2^52 us is no limit")]
     pub fn cpus(self) -> Option<f64> {
         self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
     }

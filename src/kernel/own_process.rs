@@ -28,7 +28,6 @@ pub fn host_name() -> Option<String> {
 }
 
 impl OwnProcess {
-    #[allow(clippy::cast_precision_loss, reason = "ticks of a process stay far below 2^52")]
     pub fn read() -> ProcResult<Self> {
         let process = Process::myself()?;
         let stat = process.stat()?;

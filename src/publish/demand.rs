@@ -34,11 +34,7 @@ fn candidate(found: &relief::Candidate<'_>) -> Option<Candidate> {
     })
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "headroom is at least 0, and a cast saturates"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "headroom is at least 0, and a cast saturates")]
 fn whole(cpus: f64) -> u32 {
     cpus as u32
 }

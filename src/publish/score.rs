@@ -39,11 +39,7 @@ pub(super) fn points(ratio: Ratio) -> f64 {
     ratio.get() * 100.0
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a ratio is within 0 and 1, so this is within 0 and 100"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "a ratio is within 0 and 1")]
 fn quantised(ratio: Ratio) -> u8 {
     ((points(ratio) / STEP).round() * STEP) as u8
 }

@@ -243,12 +243,10 @@ fn departures(node: &Node) -> Option<Departures<'_>> {
     (!is_calm).then(|| Departures::new(node, now))
 }
 
-#[allow(clippy::cast_precision_loss, reason = "2^52 CPUs are no node's")]
 fn cpus(tick: &Tick) -> Option<f64> {
     tick.node.cpus.map(|cpus| cpus as f64)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a weight is at most 10,000")]
 fn with_limits(measured: &Measurement) -> Demand {
     let Some(limits) = &measured.limits else { return Demand::default() };
     let weight = limits.weight.map(|weight| weight as f64);

@@ -36,7 +36,7 @@ pub(super) fn cgroup(
         vm: vm.map(|vm| vm.name.to_string()).or(unit_vm.flatten()),
         cpu_request: workload
             .and_then(|workload| workload.cpu_request)
-            .map(|millis| float(millis) / 1000.0),
+            .map(|millis| millis as f64 / 1000.0),
         cpu_wait_budget: vm.and_then(|vm| vm.cpu_wait_budget),
         awaits_handover: vm.map(|vm| vm.awaits_handover),
         is_user,
@@ -45,11 +45,13 @@ pub(super) fn cgroup(
         scored,
         cpu_seconds: stats
             .and_then(|stats| stats.cpu_stat?.usage_us)
-            .map(|micros| float(micros) / 1e6),
+            .map(|micros| micros as f64 / 1e6),
         used: None,
         cpu_limit: stats.and_then(|stats| stats.cpu_max).map(|max| limit(max.cpus())),
         memory_bytes: stats.and_then(|stats| stats.memory_current),
-        memory_max: stats.and_then(|stats| stats.memory_max).map(|max| limit(max.at().map(float))),
+        memory_max: stats
+            .and_then(|stats| stats.memory_max)
+            .map(|max| limit(max.at().map(|bytes| bytes as f64))),
     }
 }
 
@@ -78,11 +80,6 @@ pub(super) fn scored(container: &ContainerScore, relief: Option<&Relief>) -> Sco
 
 fn limit(at: Option<f64>) -> Limit {
     at.map_or(Limit::Max, Limit::At)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "displayed numbers need at most 52 bits")]
-fn float(value: u64) -> f64 {
-    value as f64
 }
 
 /// Units below others, as those of a user's session, can have the names of other units.

@@ -36,7 +36,6 @@ pub(super) fn usage(readings: &Readings) -> Option<f64> {
 
 /// Number of tasks.
 pub(super) fn tasks(readings: &Readings) -> Option<f64> {
-    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of tasks")]
     readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64)
 }
 

@@ -42,7 +42,6 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
 pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
     // If the memory controller is off, all containers have the same weight.
     let weight = match readings.memory.in_use {
-        #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are far beyond any memory")]
         MemoryInUse::Bytes(bytes) => bytes as f64,
         MemoryInUse::NotRead => 1.0,
         MemoryInUse::Unreadable => return Err(Unknown::UNBOUNDED),
@@ -146,7 +145,7 @@ mod tests {
         let mut vm = container(0.0, ran, 0.0, None);
         vm.pressure.memory = pressure(pressure_share);
         vm.memory.limit_hits = window(0, 0);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+        #[allow(clippy::cast_possible_truncation, reason = "positive")]
         let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
         let none = SwappedIn { pages: 7, stalled: 7, major_faults: 7 };
         vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults });

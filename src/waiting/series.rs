@@ -115,7 +115,6 @@ impl<T: Clone> Window<T> {
 }
 
 /// Increase of a counter; `None` after a reset.
-#[allow(clippy::cast_precision_loss, reason = "an increase within one window is far below 2^52")]
 pub fn increase(before: u64, after: u64) -> Option<f64> {
     after.checked_sub(before).map(|increase| increase as f64)
 }

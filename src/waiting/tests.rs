@@ -22,7 +22,7 @@ pub(super) fn window<T>(before: T, last: T) -> Window<T> {
     Window::between(before, Reading { at: start + Duration::from_secs_f64(SECONDS), value: last })
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+#[allow(clippy::cast_possible_truncation, reason = "small and positive")]
 pub(super) fn micros(shares: f64) -> u64 {
     (shares * SECONDS * 1e6).round() as u64
 }
@@ -94,7 +94,7 @@ pub(super) fn ran_and_delayed(ran: f64, delayed: f64) -> Threads {
         ),
         starved: false,
     };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few threads")]
+    #[allow(clippy::cast_possible_truncation, reason = "a few threads")]
     Threads::Read { threads: vec![thread; count as usize], iothreads: Vec::new() }
 }
 

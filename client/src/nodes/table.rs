@@ -43,7 +43,6 @@ pub(super) struct Row {
     age: Option<Duration>,
 }
 
-#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
 fn word<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
     level.map(Level::word).serialize(serializer)
 }
