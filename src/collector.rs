@@ -169,8 +169,7 @@ impl Collector {
             });
         }
         self.node.read_run_delay(reads_others, files);
-        let others = reads_others.then_some(&*others);
-        measure(population, &members, others, &self.node.readings, states)
+        measure(population, &members, &others, &self.node.readings, states)
     }
 
     /// The export pass.
@@ -253,20 +252,19 @@ fn readings<'s>(states: &'s States, dir: &CgroupDir) -> Option<&'s Readings> {
     states.get(&dir.cgroup.id)?.readings.as_deref()
 }
 
-/// Computes a tick from its readings. `others` is `None` if no scored workload waits.
+/// Computes a tick from its readings. While no scored workload waits, `others` is empty.
 fn measure(
     population: Population,
     members: &[Member<'_>],
-    others: Option<&[&CgroupDir]>,
+    others: &[&CgroupDir],
     node: &NodeReadings,
     states: &States,
 ) -> (Scored, Vec<Measurement>) {
     let scored = members.iter().filter_map(|one| Some((one, readings(states, one.dir)?)));
-    let others =
-        others.map(|dirs| dirs.iter().filter_map(|dir| Some((dir, readings(states, dir)?))));
+    let others = others.iter().filter_map(|dir| Some((dir, readings(states, dir)?)));
     let of_scored = scored.clone().map(|(_, readings)| readings);
-    let of_others = others.clone().map(|others| others.map(|(_, readings)| readings));
-    let scale = pressure_scale(of_others.map(|others| of_scored.clone().chain(others)), node);
+    let of_others = others.clone().map(|(_, readings)| readings);
+    let scale = pressure_scale(of_scored.clone().chain(of_others), node);
     let measurements = scored.map(|(Member { dir, workload, .. }, readings)| {
         Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale)
     });
@@ -275,7 +273,6 @@ fn measure(
         measurements: measurements.collect(),
         hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
     };
-    let others = others.into_iter().flatten();
     let others =
         others.map(|(dir, readings)| Measurement::of(&dir.cgroup, None, readings, node, scale));
     (scored, others.collect())

@@ -86,12 +86,9 @@ pub struct Measurement {
 }
 
 /// The factor by which the waits are scaled that pressure measures: see `cpu_pressure.rs`. `all` are
-/// the readings of all workloads of the node; `None` if they were not read.
-pub fn pressure_scale<'a>(
-    all: Option<impl Iterator<Item = &'a Readings>>,
-    node: &NodeReadings,
-) -> f64 {
-    all.map_or(1.0, |all| cpu_pressure::scale(all, node.run_delay(), node.cpus()))
+/// the readings of all workloads of the node.
+pub fn pressure_scale<'a>(all: impl Iterator<Item = &'a Readings>, node: &NodeReadings) -> f64 {
+    cpu_pressure::scale(all, node.run_delay(), node.cpus())
 }
 
 impl Measurement {
@@ -105,9 +102,10 @@ impl Measurement {
         let threads = ThreadTimes::of(readings);
         let cpu = match readings.threads {
             Threads::Read { .. } => run_delay::wait(readings, node),
-            Threads::Hidden => Err(Unknown { most_demand: cpu_limits::most_demand(readings) }),
+            Threads::Hidden => None,
             Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
         };
+        let cpu = cpu.ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) });
         let used = [threads.map(|threads| threads.ran), cpu_limits::usage(readings)];
         let used = used.into_iter().flatten().reduce(f64::max);
         Self {
@@ -119,7 +117,6 @@ impl Measurement {
             iothreads_waited: run_delay::of_iothreads(readings),
             limits: readings.limits().cloned(),
             memory: match readings.memory.in_use {
-                #[allow(clippy::cast_precision_loss, reason = "2^52 bytes are no memory's size")]
                 MemoryInUse::Bytes(bytes) => Some(bytes as f64),
                 MemoryInUse::NotRead | MemoryInUse::Unreadable => None,
             },
@@ -127,7 +124,7 @@ impl Measurement {
             waits: PerResource {
                 cpu,
                 memory: memory::wait(readings, node),
-                io: io::wait(readings, node),
+                io: io::wait(readings, node).ok_or(Unknown { most_demand: 1.0 }),
             },
         }
     }

@@ -2,7 +2,7 @@
 //! row for each device. Some kernels end the row of a device without numbers by a space, so that the
 //! next row is in the same line.
 
-use super::text::{ParseError, fields, lines, parse_u32, split_once, words};
+use super::text::{ParseError, lines, parse_u32, parse_u64, split_once, words};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
@@ -67,9 +67,14 @@ fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
     if rest.is_empty() {
         return Some(None);
     }
-    let keys: [&[u8]; 4] = [b"rbytes", b"wbytes", b"rios", b"wios"];
-    let [read_bytes, written_bytes, reads, writes] = fields(rest.iter().copied(), keys)?;
-    Some(Some(IoCounters { device, read_bytes, written_bytes, reads, writes }))
+    let value = |key: &[u8]| parse_u64(rest.iter().find_map(|word| word.strip_prefix(key))?);
+    Some(Some(IoCounters {
+        device,
+        read_bytes: value(b"rbytes=")?,
+        written_bytes: value(b"wbytes=")?,
+        reads: value(b"rios=")?,
+        writes: value(b"wios=")?,
+    }))
 }
 
 #[cfg(test)]

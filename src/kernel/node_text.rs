@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use procfs::DiskStat;
+pub use procfs::DiskStat;
 
 use super::io_stat::Device;
 use super::limits::{CpuSet, MAX_CPUS};
@@ -150,33 +150,13 @@ pub fn parse_swaps(text: &[u8]) -> Result<Vec<String>, ParseError> {
     Ok(String::from_utf8_lossy(text).lines().filter_map(device).collect())
 }
 
-/// Name of a block device, such as `vda`, and its counters since boot. They count operations after
-/// merging; a cgroup's `io.stat` counts them before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Disk {
-    pub name: String,
-    pub reads: u64,
-    pub reads_merged: u64,
-    pub writes: u64,
-    pub writes_merged: u64,
-    /// Duration of all reads from request to completion, milliseconds, concurrent ones added up.
-    pub reading_ms: u64,
-}
-
-/// Parses `/proc/diskstats`. Lines that do not parse are skipped.
-pub fn parse_diskstats(text: &[u8]) -> BTreeMap<Device, Disk> {
+/// Parses `/proc/diskstats`: counters of block devices since boot. They count operations after merging; a
+/// cgroup's `io.stat` counts them before. Lines that do not parse are skipped.
+pub fn parse_diskstats(text: &[u8]) -> BTreeMap<Device, DiskStat> {
     let disk = |line| {
         let stat = DiskStat::from_line(line).ok()?;
         let (major, minor) = (stat.major.try_into().ok()?, stat.minor.try_into().ok()?);
-        let disk = Disk {
-            name: stat.name,
-            reads: stat.reads,
-            reads_merged: stat.merged,
-            writes: stat.writes,
-            writes_merged: stat.writes_merged,
-            reading_ms: stat.time_reading,
-        };
-        Some((Device { major, minor }, disk))
+        Some((Device { major, minor }, stat))
     };
     String::from_utf8_lossy(text).lines().filter_map(disk).collect()
 }
@@ -246,15 +226,11 @@ mod tests {
     fn diskstats_gives_name_and_counters_of_each_device() {
         let text = b" 254       0 vda 1 20 9 7 300 4000 9 9 9 9 9\nrubbish\n";
         let disks = parse_diskstats(text);
-        let vda = Disk {
-            name: "vda".to_owned(),
-            reads: 1,
-            reads_merged: 20,
-            writes: 300,
-            writes_merged: 4000,
-            reading_ms: 7,
-        };
-        assert_eq!(disks, BTreeMap::from([(Device { major: 254, minor: 0 }, vda)]));
+        assert_eq!(disks.len(), 1);
+        let vda = &disks[&Device { major: 254, minor: 0 }];
+        assert_eq!((vda.name.as_str(), vda.time_reading), ("vda", 7));
+        let counted = [vda.reads, vda.merged, vda.writes, vda.writes_merged];
+        assert_eq!(counted, [1, 20, 300, 4000]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::directory::Directory;
 use super::io_stat::Device;
 use super::mounts::hiding_options;
 use super::node_text::{
-    Cores, CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, parse_cores, parse_diskstats,
+    Cores, CpuTimes, DiskStat, NodeMemory, Reclaim, RunDelay, parse_cores, parse_diskstats,
     parse_meminfo, parse_proc_stat, parse_schedstat, parse_swaps, parse_vmstat,
 };
 use super::own_process::own_groups;
@@ -114,7 +114,7 @@ impl ProcRoot {
 files! { ProcRoot:
     cores: Cores = c"cpuinfo", |text| Ok(parse_cores(text));
     cpu_times: CpuTimes = c"stat", parse_proc_stat;
-    disks: BTreeMap<Device, Disk> = c"diskstats", |text| Ok(parse_diskstats(text));
+    disks: BTreeMap<Device, DiskStat> = c"diskstats", |text| Ok(parse_diskstats(text));
     /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
     irq_pressure: Pressure = c"pressure/irq", parse_pressure;
     memory: NodeMemory = c"meminfo", parse_meminfo;

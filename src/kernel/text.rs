@@ -63,21 +63,6 @@ pub(crate) fn numbers<'a, const N: usize>(
     Some(numbers)
 }
 
-/// The values of these keys in words `key=value`, which are all there. Other keys are ignored.
-pub(crate) fn fields<'a, const N: usize>(
-    words: impl Iterator<Item = &'a [u8]>,
-    keys: [&[u8]; N],
-) -> Option<[u64; N]> {
-    let mut values = [None; N];
-    for word in words {
-        let (key, value) = split_once(word, b'=')?;
-        if let Some((_, slot)) = keys.iter().zip(&mut values).find(|(name, _)| **name == key) {
-            *slot = Some(parse_u64(value)?);
-        }
-    }
-    values.iter().all(Option::is_some).then(|| values.map(Option::unwrap_or_default))
-}
-
 /// Decimal digits only; `None` when empty, signed, padded or above `u64::MAX`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {

@@ -12,7 +12,7 @@ use super::cpu_limits;
 use super::readings::{Needs, Readings};
 use super::run_delay::ThreadTimes;
 use super::series::Ratio;
-use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
+use super::wait::{NEGLIGIBLE, Wait};
 
 /// Bounds of one container's wait by its own files, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ pub(super) fn scale<'a>(
     cpus: f64,
 ) -> f64 {
     let factor = || {
-        let (mut least, mut explained) = (0.0, 0.0);
+        let (run_delay, mut least, mut explained) = (run_delay?, 0.0, 0.0);
         for readings in all {
             if let Some(threads) = ThreadTimes::of(readings) {
                 explained += threads.delayed;
@@ -66,20 +66,17 @@ pub(super) fn scale<'a>(
                 explained += bounds.throttled;
             }
         }
-        let by_node = run_delay? - explained;
+        let by_node = run_delay - explained;
         (by_node > least && least > 0.0).then(|| by_node / least)
     };
     factor().unwrap_or(1.0)
 }
 
-/// The CPU wait of a container on a node with this number of CPUs.
-pub(super) fn wait(readings: &Readings, cpus: f64, scale: f64) -> WaitResult {
-    let known = || {
-        let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, cpus)?);
-        let waited = (bounds.least * scale).min(bounds.most);
-        Wait::of_cpu(used, waited, bounds.raw, bounds.own_limit)
-    };
-    known().ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) })
+/// The CPU wait of a container on a node with this number of CPUs; `None` if it is unknown.
+pub(super) fn wait(readings: &Readings, cpus: f64, scale: f64) -> Option<Wait> {
+    let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, cpus)?);
+    let waited = (bounds.least * scale).min(bounds.most);
+    Wait::of_cpu(used, waited, bounds.raw, bounds.own_limit)
 }
 
 impl Bounds {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::series::{Window, increase};
 use crate::kernel::io_stat::Device;
-use crate::kernel::node_text::Disk;
+use crate::kernel::node_text::DiskStat;
 
 /// Operations of a disk, per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -24,24 +24,26 @@ pub(super) struct Operations {
 }
 
 /// Operations of each disk; `None` if they could not be read.
-pub fn disk_rates(disks: &Window<BTreeMap<Device, Disk>>) -> Option<BTreeMap<Device, DiskRates>> {
+pub fn disk_rates(
+    disks: &Window<BTreeMap<Device, DiskStat>>,
+) -> Option<BTreeMap<Device, DiskRates>> {
     let ((before, after), seconds) = (disks.both()?, disks.seconds()?);
     // No rows mean that the file could not be read.
     if before.is_empty() || after.is_empty() {
         return None;
     }
-    let rates = |(device, after): (&Device, &Disk)| {
+    let rates = |(device, after): (&Device, &DiskStat)| {
         // A device may be missing in the earlier reading because its row could not be read.
         let before = before.get(device)?;
-        let rate = |of: fn(&Disk) -> u64| Some(increase(of(before), of(after))? / seconds);
+        let rate = |of: fn(&DiskStat) -> u64| Some(increase(of(before), of(after))? / seconds);
         let operations = |completed, merged| {
             let completed = rate(completed)?;
             Some(Operations { completed, requested: completed + rate(merged)? })
         };
         let rates = DiskRates {
-            reads: operations(|disk| disk.reads, |disk| disk.reads_merged)?,
+            reads: operations(|disk| disk.reads, |disk| disk.merged)?,
             writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
-            reading: rate(|disk| disk.reading_ms)? / 1000.0,
+            reading: rate(|disk| disk.time_reading)? / 1000.0,
         };
         Some((*device, rates))
     };

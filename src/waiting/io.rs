@@ -12,7 +12,7 @@ use super::node::NodeReadings;
 use super::readings::{Needs, Readings, Threads};
 use super::run_delay::ran;
 use super::series::Ratio;
-use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
+use super::wait::{NEGLIGIBLE, Wait};
 
 /// Whether it waits.
 pub(super) fn waits(readings: &Readings, node: &NodeReadings) -> bool {
@@ -46,12 +46,8 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> N
 /// The wait is multiplied by the share of other workloads in the operations of the container's
 /// disks: on a disk that no other workload uses, there is no contention. Refaults count in full,
 /// since with more memory there would be none. A container with an `io.max`, which may explain all of
-/// the wait, has no weight.
-pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
-    known_wait(readings, node).ok_or(Unknown { most_demand: 1.0 })
-}
-
-fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
+/// the wait, has no weight. `None` if the wait is unknown.
+pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     let raw = readings.pressure.io.shares().some?;
     if readings.io.limited? {
         return Some(Wait::of_stall(raw, raw, Ratio::ZERO, 0.0));
@@ -160,14 +156,14 @@ mod tests {
         let mut vm = container(0.0, 1.0, 0.0, None);
         vm.pressure.io = pressure(0.4);
         let demand = |vm: &Readings| wait(vm, &node).map(|wait| (wait.node.get(), wait.demand));
-        assert_eq!(demand(&vm), Err(Unknown { most_demand: 1.0 }));
+        assert_eq!(demand(&vm), None);
         vm.io.limited = Some(true);
-        assert_eq!(demand(&vm), Ok((0.0, 0.0)));
+        assert_eq!(demand(&vm), Some((0.0, 0.0)));
         // The share of others matters only if the VM waits for the disk.
         vm.io.limited = Some(false);
-        assert_eq!(demand(&vm), Err(Unknown { most_demand: 1.0 }));
+        assert_eq!(demand(&vm), None);
         vm.pressure.io = pressure(0.005);
-        assert_eq!(demand(&vm), Ok((0.005, 1.0)));
+        assert_eq!(demand(&vm), Some((0.005, 1.0)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::disk_rates::DiskRates;
 use super::series::{Ratio, Window, increase};
 use crate::kernel::io_stat::Device;
 use crate::kernel::limits::CpuSet;
-use crate::kernel::node_text::{Cores, CpuTimes, Disk, NodeMemory, Reclaim, RunDelay, Ticks};
+use crate::kernel::node_text::{Cores, CpuTimes, DiskStat, NodeMemory, Reclaim, RunDelay, Ticks};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 
@@ -15,7 +15,7 @@ use crate::kernel::resource::PerResource;
 const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
 
 /// The last two readings of the node's files.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeReadings {
     pub pressure: PerResource<Window<Pressure>>,
     /// Whether the kernel reports pressure: it was read once. A file that can't be read later does not
@@ -29,7 +29,7 @@ pub struct NodeReadings {
     pub run_delay: Window<RunDelay>,
     pub reclaim: Window<Reclaim>,
     pub memory: Option<NodeMemory>,
-    pub disks: Window<BTreeMap<Device, Disk>>,
+    pub disks: Window<BTreeMap<Device, DiskStat>>,
     /// Operations of each disk between the readings; `None` if they are unknown.
     pub disk_rates: Option<BTreeMap<Device, DiskRates>>,
     /// Times that a memory limit of kubepods or a QoS class caused reclaim, which counts as reclaim
@@ -43,7 +43,6 @@ pub struct NodeReadings {
 }
 
 impl NodeReadings {
-    #[allow(clippy::cast_precision_loss, reason = "2^52 is far beyond any number of CPUs")]
     pub fn cpus(&self) -> f64 {
         self.cpu_times.value().map_or(1.0, |times| times.each.len().max(1) as f64)
     }

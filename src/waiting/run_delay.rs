@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::node::NodeReadings;
 use super::readings::{Needs, Readings, ThreadReading, Threads};
-use super::wait::{NEGLIGIBLE, Unknown, Wait, WaitResult};
+use super::wait::{NEGLIGIBLE, Wait};
 use super::{cpu_limits, series::Ratio};
 
 /// CPU time of a container's threads in one window, all together.
@@ -80,12 +80,8 @@ pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     cpu_limits::needs(readings, waits(readings), now)
 }
 
-pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
-    let bound = cpu_limits::most_demand(readings);
-    known_wait(readings, node).ok_or(Unknown { most_demand: bound })
-}
-
-fn known_wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
+/// `None` if it is unknown.
+pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     let threads = ThreadTimes::of(readings)?;
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
@@ -134,8 +130,12 @@ fn own_delay(readings: &Readings, threads: ThreadTimes, cpus: f64) -> Option<f64
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::tests::{container, node_with_cpus, ran_and_delayed};
     use super::*;
+    use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
+    use crate::waiting::Measurement;
 
     /// A VM whose threads ran on `ran` CPUs and waited for `delayed` CPUs.
     fn vm(ran: f64, delayed: f64, throttled: f64, quota: Option<f64>) -> Readings {
@@ -196,7 +196,7 @@ mod tests {
         let on = |ran, delayed, cpus: std::ops::Range<u32>, busy: &[f64]| {
             let mut pinned = vm(ran, delayed, 0.0, None);
             let limits = pinned.cpu_limits.as_mut().unwrap();
-            limits.value.cpus = Some(std::sync::Arc::new(cpus.collect()));
+            limits.value.cpus = Some(Arc::new(cpus.collect()));
             (wait(&pinned, &node_with_cpus(busy)).unwrap().cpus * 1e6).round() / 1e6
         };
         // Two vCPUs wait for their emulator, and for others that took 0.3 CPUs.
@@ -214,7 +214,10 @@ mod tests {
         let without = |change: fn(&mut Readings)| {
             let mut readings = vm(1.0, 1.0, 0.0, Some(4.0));
             change(&mut readings);
-            wait(&readings, &node_with_cpus(&[1.0; 4])).map_err(|unknown| unknown.most_demand)
+            let cgroup = Arc::new(Cgroup::new(CgroupId(1), "/vm".to_owned(), None));
+            let node = node_with_cpus(&[1.0; 4]);
+            let measured = Measurement::of(&cgroup, None, &readings, &node, 1.0);
+            measured.waits.cpu.map_err(|unknown| unknown.most_demand)
         };
         // Its quota bounds the demand, if it was read.
         assert_eq!(without(|readings| readings.cpu.clear()), Err(4.0));

@@ -1,8 +1,11 @@
 //! Use of one disk, on which each read takes 10 ms.
 
+use std::collections::BTreeMap;
+
 use super::super::tests::{SECONDS, window};
 use super::*;
-use crate::waiting::disk_rates::Operations;
+use crate::kernel::io_stat::Device;
+use crate::waiting::disk_rates::{DiskRates, Operations};
 use crate::waiting::readings::{IoReadings, SwappedIn};
 use crate::waiting::series::Window;
 
@@ -65,11 +68,17 @@ fn what_is_merged_is_one_operation_of_a_disk() {
         writes: Operations { completed: 102.0, requested: 1_625.0 },
         reading: 0.18,
     };
+    let device = Device { major: 8, minor: 0 };
+    let disk_rates = Some(BTreeMap::from([(device, disk)]));
+    let node = NodeReadings { disk_rates, ..NodeReadings::default() };
+    // In five seconds.
     let of = |reads, writes| {
-        let own = OwnOperations { reads, writes, read_bytes: 0.0, disk };
-        (others(&[own]) * 1e3).round() / 1e3
+        let own = IoCounters { device, reads, writes, read_bytes: 0, written_bytes: 0 };
+        let io = operations(Some(vec![]), Some(vec![own]));
+        let others = DiskUse::of(&Readings { io, ..Readings::default() }, &node).others;
+        others.map(|share| (share * 1e3).round() / 1e3)
     };
-    assert_eq!((of(98.0, 0.0), of(0.0, 1_625.0)), (0.51, 0.49));
+    assert_eq!((of(5 * 98, 0), of(0, 5 * 1_625)), (Some(0.51), Some(0.49)));
 }
 
 #[test]
