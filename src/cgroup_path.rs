@@ -32,8 +32,8 @@ pub enum PodLevel {
     /// A container, by its ID: 64 hex digits; other characters only in the colon form. The path of a
     /// pause container has the same form.
     Container(Box<str>),
-    /// A sandbox, CRI-O's monitor of a container (conmon), or below a container, such as crun's
-    /// `container` or KubeVirt's `housekeeping`. The container's pressure includes the last ones.
+    /// A sandbox, or CRI-O's monitor of a container (conmon). Or a cgroup below a container, which the
+    /// container's pressure includes, such as crun's `container` or KubeVirt's `housekeeping`.
     Other,
 }
 

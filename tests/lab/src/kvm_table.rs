@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::kvm_truth::{Needs, lost_work, needs, of_record, slowest, spread};
 use crate::record::{Answer, Record};
+use crate::scenario::Scenario;
 use crate::table::notes;
 use crate::truth::{by_run_delay, mean};
 
@@ -34,7 +35,7 @@ pub fn table(records: &[&Record]) -> Verdict {
             continue;
         }
         let (needs, truth, scores) =
-            (needs(&record.scenario), of_record(record), Scores::of(record));
+            (waited_for(&record.scenario), of_record(record), Scores::of(record));
         let score = scores.of_load(needs);
         let _ = write!(
             rows,
@@ -54,7 +55,7 @@ pub fn table(records: &[&Record]) -> Verdict {
         }
         let _ = writeln!(rows, ",{:.3}", by_run_delay(record));
         errors.extend(error.map(|error| (needs, error)));
-        judge(record, needs, truth, &scores, &mut failures);
+        judge(record, needs, truth, score, &mut failures);
     }
     notes(records, &mut summary);
     summary.push('\n');
@@ -98,12 +99,28 @@ fn score(answers: &[Answer], key: &str) -> Option<f64> {
     mean(&scores.collect::<Vec<_>>())
 }
 
+/// What the guests wait for: beside pods that use no disk, the I/O thread of a VM waits for a CPU.
+fn waited_for(scenario: &Scenario) -> Needs {
+    let mut others = scenario.pods.iter().filter(|pod| pod.guest.is_none()).peekable();
+    match needs(scenario) {
+        Needs::Io if others.peek().is_some() && others.all(|pod| pod.load.io.is_none()) => {
+            Needs::Cpu
+        }
+        needs => needs,
+    }
+}
+
 /// Lost work decides on which side of a threshold memory contention is: its truth is a share of time, in which
-/// other threads of the guest may run. A VM with disks may lose work because its I/O thread waits for a CPU, so
-/// CPU contention is right there, too.
-fn judge(record: &Record, needs: Needs, truth: f64, scores: &Scores, failures: &mut Vec<String>) {
+/// other threads of the guest may run.
+fn judge(
+    record: &Record,
+    needs: Needs,
+    truth: f64,
+    score: Option<f64>,
+    failures: &mut Vec<String>,
+) {
     let what = format!("{}, {}: truth {truth:.3}", record.scenario.name, title(needs));
-    let Some(score) = scores.of_load(needs) else {
+    let Some(score) = score else {
         if truth >= NO_CONTENTION {
             failures.push(format!("{what}, the agent has no score"));
         }
@@ -113,14 +130,10 @@ fn judge(record: &Record, needs: Needs, truth: f64, scores: &Scores, failures: &
     if record.scenario.no_contention && score > NO_CONTENTION {
         failures.push(format!("{what} without contention"));
     }
-    let (decisive, shown) = match needs {
-        Needs::Cpu => (truth, score),
-        Needs::Memory => (lost_work(record), score),
-        Needs::Io => (truth, score.max(scores.cpu_by_run_delay.unwrap_or(0.0))),
-    };
-    let wrong = marks(wrong_sides(decisive, shown, TOLERANCE_IN_REAL_TIME));
+    let decisive = if needs == Needs::Memory { lost_work(record) } else { truth };
+    let wrong = marks(wrong_sides(decisive, score, TOLERANCE_IN_REAL_TIME));
     if !wrong.is_empty() {
-        failures.push(format!("{what}: wrong side{wrong}, judged as {shown:.3} for {decisive:.3}"));
+        failures.push(format!("{what}: wrong side{wrong} of {decisive:.3}"));
     }
 }
 
