@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 use std::iter::once;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strum::VariantNames;
 
 use crate::client::cluster::call::CallError;
@@ -50,24 +50,19 @@ impl Default for OwnMetrics {
 }
 
 impl OwnMetrics {
-    /// The state, which is valid even after a panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn set_node(&self, has_cgroup2: bool, levels: Thresholds) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         (state.has_cgroup2, state.levels) = (has_cgroup2, Some(levels));
     }
 
     /// Adds the metrics of TLS certificates where TLS is in use.
     pub fn set_tls(&self, uses_tls: bool) {
-        self.state().certificates = certificate_reads(uses_tls);
+        self.0.lock().certificates = certificate_reads(uses_tls);
     }
 
     /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
     pub fn set_publishing(&self, mode: &'static str, heartbeat: Duration, marks: bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.agent.publish.mode = Some(mode.into());
         state.heartbeat = (mode == "on").then_some(heartbeat);
         // The alert on failures compares them with the successes.
@@ -83,7 +78,7 @@ impl OwnMetrics {
     }
 
     pub fn set_level(&self, level: &'static str) {
-        self.state().agent.publish.level = Some(level.into());
+        self.0.lock().agent.publish.level = Some(level.into());
     }
 
     pub fn observe_tick(&self, tick: &Tick) {
@@ -92,7 +87,7 @@ impl OwnMetrics {
 
     /// Keeps the score of a tick, 0 to 1, for ten minutes.
     pub fn observe_score(&self, score: Option<f64>) {
-        let history = &mut self.state().agent.history;
+        let history = &mut self.0.lock().agent.history;
         if history.len() == HISTORY {
             history.pop_front();
         }
@@ -110,7 +105,7 @@ impl OwnMetrics {
         reports: PerResource<bool>,
         moment: Moment,
     ) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let passes = state.passes.entry(reason).or_default();
         *passes = (passes.0 + 1, passes.1 + took);
         (state.in_scope, state.reports) = (report.in_scope, Some(reports));
@@ -130,7 +125,7 @@ impl OwnMetrics {
 
     /// Records a pod that could not be decoded, and is skipped.
     pub fn pod_skipped(&self, error: &dyn Display, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.undecodable_pods += 1;
         let logged = state.error_log.suppressed_before(("undecodable pod", None), now);
         if let Some(suppressed) = logged {
@@ -140,7 +135,7 @@ impl OwnMetrics {
 
     /// Records that the pods were listed or changed, which ends an earlier error.
     pub fn pods_received(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.agent.pods_error = None;
         if state.pod_watch.succeeded() {
             tracing::info!("Receiving pods again");
@@ -150,7 +145,7 @@ impl OwnMetrics {
     /// Records that the pods could not be listed or watched at `at_ms`, milliseconds since the
     /// epoch. Logs the error once until [`OwnMetrics::pods_received`].
     pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.agent.pods_error = Some(DatedError::new(error, at_ms));
         if state.pod_watch.failed("failed") {
             tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
@@ -159,7 +154,7 @@ impl OwnMetrics {
 
     /// A value was published or, with `dry-run`, would have been.
     pub fn published(&self, value: PublishedValue) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let is_written = state.agent.publish.mode.as_deref() == Some("on");
         state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
         (state.agent.publish.last, state.agent.publish.error) = (Some(value), None);
@@ -171,7 +166,7 @@ impl OwnMetrics {
     /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged once
     /// until a value is published.
     pub fn publish_failed(&self, error: &CallError, at_ms: u64) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         // Other components write the Node too, so a conflict is usual; the next attempt follows at once.
         if *error == CallError::Conflict {
             state.publishes.count(error.into_str());
@@ -185,7 +180,7 @@ impl OwnMetrics {
 
     /// A dry run showed that no admission policy denies this write.
     pub fn unrestricted(&self, allowed: &impl Display) {
-        self.state().is_unrestricted = true;
+        self.0.lock().is_unrestricted = true;
         tracing::warn!(
             "No admission policy restricts this agent: {allowed}; apply \
              daemonset/base/admission.yaml, with the name of this agent's account"
@@ -194,26 +189,26 @@ impl OwnMetrics {
 
     /// Dry runs showed that admission policies deny writes that are not the agent's.
     pub fn restricted(&self) {
-        if std::mem::take(&mut self.state().is_unrestricted) {
+        if std::mem::take(&mut self.0.lock().is_unrestricted) {
             tracing::info!("Admission policies restrict this agent again");
         }
     }
 
     /// Sets the VM to move first and the reason for it, or `None` and the reason why there is none.
     pub fn set_candidate(&self, vm: Option<CandidateName>, reason: &'static str) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         (state.agent.publish.candidate, state.candidate_reason) = (vm, Some(reason));
     }
 
     /// Records that the label of the VM to move first was set or removed.
     pub fn candidate_written(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.candidate_writes.count(WRITTEN);
         state.candidate_writes.succeeded();
     }
 
     pub fn candidate_failed(&self, error: &CallError) {
-        if self.state().candidate_writes.failed(error.into_str()) {
+        if self.0.lock().candidate_writes.failed(error.into_str()) {
             tracing::warn!(
                 %error,
                 "Cannot label the pod of the VM to move first; trying again every minute: see \
@@ -224,7 +219,7 @@ impl OwnMetrics {
 
     /// Records that a token was reviewed, or that the limit of reviews was reached.
     pub fn token_reviewed(&self, outcome: Outcome<'_>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match outcome {
             Ok(decision) => {
                 state.reviews.count(decision.into_str());
@@ -247,18 +242,18 @@ impl OwnMetrics {
 
     /// Records that the certificate was read again. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
-        certificates::record(&mut self.state().certificates, outcome);
+        certificates::record(&mut self.0.lock().certificates, outcome);
     }
 
     /// What the snapshot shows of it, except for its ticks and whether pods are listed.
     pub fn status(&self) -> Agent {
-        self.state().agent.clone()
+        self.0.lock().agent.clone()
     }
 
     /// Appends the metrics in the text format.
     pub fn write(&self, chunks: &mut Vec<Vec<u8>>) {
         write_process(chunks);
-        let state = self.state();
+        let state = self.0.lock();
         write_families(chunks, AGENT, once(&*state));
         write_families(chunks, CERTIFICATES, once(&state.certificates));
     }

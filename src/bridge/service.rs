@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -141,8 +142,7 @@ impl BridgeService {
 
     fn views(&self) -> ServiceResult<Arc<Views>> {
         let now = clock::now().timestamp();
-        // The views are valid even after a panic.
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         if let Some((second, views)) = &*latest
             && *second == now.as_second()
         {

@@ -1,6 +1,8 @@
 //! The response to a scrape, in chunks: series of the sample, of the score, then the agent's own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::exposition::Exposition;
 use super::families::FamilyGroup;
@@ -29,10 +31,7 @@ impl Scrapes {
         assessment: Option<&Assessment>,
         metrics: &OwnMetrics,
     ) -> impl Iterator<Item = Vec<u8>> + use<> {
-        // The cache is valid even after a panic.
-        let mut cache = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
-        let labels = cache.of_cgroups(&sample.cgroups);
-        drop(cache);
+        let labels = self.labels.lock().of_cgroups(&sample.cgroups);
         let mut own = Vec::new();
         write_score(&mut own, sample.cpu_source, assessment);
         metrics.write(&mut own);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::iter::once;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::certificates::{self, CERTIFICATES, certificate_reads};
@@ -63,20 +63,15 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
-    /// The state, which is valid even after a panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds the metrics of TLS certificates where TLS is in use.
     pub fn set_tls(&self, uses_tls: bool) {
-        self.state().certificates = certificate_reads(uses_tls);
+        self.0.lock().certificates = certificate_reads(uses_tls);
     }
 
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
     /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         *state.requests.entry((form, outcome)).or_default() += 1;
         // load-watcher's document can have no Nodes, so its client gets no error.
         if form == Form::Watcher || outcome == Outcome::Refused {
@@ -98,7 +93,7 @@ impl BridgeMetrics {
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
-        if self.state().watch.succeeded() {
+        if self.0.lock().watch.succeeded() {
             tracing::info!("Receiving Nodes again");
         }
     }
@@ -106,19 +101,19 @@ impl BridgeMetrics {
     /// Records that the Nodes could not be listed or watched. Logs the error once until
     /// [`BridgeMetrics::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
-        if self.state().watch.failed("failed") {
+        if self.0.lock().watch.failed("failed") {
             tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
         }
     }
 
     /// Records that the certificate was read again. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
-        certificates::record(&mut self.state().certificates, outcome);
+        certificates::record(&mut self.0.lock().certificates, outcome);
     }
 
     /// The metrics in the text format, with the number of Nodes for each state of their value.
     pub fn render(&self, nodes: BTreeMap<&'static str, usize>) -> Vec<u8> {
-        let (mut chunks, mut state) = (Vec::new(), self.state());
+        let (mut chunks, mut state) = (Vec::new(), self.0.lock());
         state.nodes = nodes;
         write_process(&mut chunks);
         write_families(&mut chunks, BRIDGE, once(&*state));

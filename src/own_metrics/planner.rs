@@ -1,8 +1,8 @@
 //! The planner's own metrics, and its log.
 
 use std::iter::once;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use strum::VariantNames;
 
 use super::process::write_process;
@@ -48,15 +48,10 @@ impl Default for PlannerMetrics {
 }
 
 impl PlannerMetrics {
-    /// The state, which is valid even after a panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records what was done about a move.
     pub fn done(&self, done: Done, what: &str) {
         let result = done.into_str();
-        self.state().moves.count(result);
+        self.0.lock().moves.count(result);
         match done {
             Done::Proposed | Done::Created => tracing::info!("Move {result}: {what}"),
             Done::Refused | Done::Cancelled => tracing::warn!("Move {result}: {what}"),
@@ -65,7 +60,7 @@ impl PlannerMetrics {
 
     /// Records the end of a round. What is as in the round before is not logged again.
     pub fn ended(&self, round: anyhow::Result<Round>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let round = match round {
             Ok(round) => round,
             Err(error) => {
@@ -99,7 +94,7 @@ impl PlannerMetrics {
     pub fn render(&self) -> Vec<u8> {
         let mut chunks = Vec::new();
         write_process(&mut chunks);
-        write_families(&mut chunks, PLANNER, once(&*self.state()));
+        write_families(&mut chunks, PLANNER, once(&*self.0.lock()));
         chunks.concat()
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
@@ -57,7 +58,7 @@ impl Authenticator {
     ) -> Decision {
         let key = (self.hash(token), path);
         let review = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(review) = state.under_way.get(&key) {
                 review.clone()
             } else if let Some(decision) = state.cache.look_up(&key, address, clock::now().at) {
@@ -87,7 +88,7 @@ impl Authenticator {
         };
         (self.report)(outcome.as_ref().copied());
         let decision = outcome.unwrap_or(Decision::Unanswered);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.cache.store(key, address, decision, clock::now().at);
         state.under_way.remove(&key);
         decision
@@ -97,10 +98,6 @@ impl Authenticator {
         let tag = hmac::sign(&self.hash_key, token.as_bytes());
         // HMAC-SHA256 gives 32 bytes.
         tag.as_ref().try_into().unwrap_or_default()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

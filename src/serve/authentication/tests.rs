@@ -66,7 +66,7 @@ impl Scene {
         let report = Arc::clone(&reported);
         let reviewer = ApiClient::new(Client::new(service, "default"));
         let authenticator = Authenticator::new(reviewer, move |outcome| {
-            report.lock().unwrap().push(match outcome {
+            report.lock().push(match outcome {
                 Ok(decision) => decision.into_str(),
                 Err(error) => error.into_str(),
             });
@@ -97,7 +97,7 @@ async fn the_api_server_decides_and_each_token_is_reviewed_once() {
         assert_eq!(scene.decide("broken").await, Decision::Unanswered);
     }
     assert_eq!(scene.calls(), 2 + 2 + 1 + 1 + 1);
-    let reported = scene.reported.lock().unwrap().join(" ");
+    let reported = scene.reported.lock().join(" ");
     assert_eq!(reported, "allowed forbidden unauthenticated unauthenticated failed");
 }
 
