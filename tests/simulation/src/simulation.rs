@@ -4,25 +4,23 @@ use psi_agent::clock;
 use psi_agent::contract::Level;
 
 use crate::agent::{Agent, Seen, TICK_S};
-use crate::arm::{Arm, Overrides, PROXLB_INTERVAL_S, Signal};
+use crate::arm::{Arm, Overrides, Signal};
 use crate::backlog::{Backlog, share_idle};
 use crate::cluster::{Cluster, Shape};
-use crate::consumers::descheduler::{Classified, Pod, Policy, percent};
-use crate::consumers::planner::{INTERVAL_S as PLANNER_INTERVAL_S, Planner};
-use crate::consumers::{openshift, proxlb};
+use crate::consumers::descheduler::Policy;
+use crate::consumers::planner::Planner;
 use crate::judge::{self, Outcome, Waits};
 use crate::node::some;
 use crate::random::Random;
-use crate::series::{Minutes, RULE_S, TenMinutes, load, or_neutral};
+use crate::series::{Minutes, RULE_S, TenMinutes, load};
 use crate::trace::Trace;
+
+mod rebalancing;
 
 const STEP_S: u32 = TICK_S;
 const MINUTE_S: u32 = 60;
 /// A VM counts as contended from these shares of its demand and of its vCPUs' time.
 const CONTENDED: (f64, f64) = (0.10, 0.05);
-/// Delay of a value that a query returns: half its window, and for the agent's half of the smoothing.
-const AGE_OF_RATE_S: f64 = 30.0;
-const AGE_OF_RULE_S: f64 = 300.0 + 30.0 + RULE_S as f64 / 2.0;
 
 pub struct Simulation<'a> {
     trace: &'a Trace,
@@ -224,146 +222,6 @@ impl<'a> Simulation<'a> {
             };
             self.rules[number].record(value);
         }
-    }
-
-    fn rebalance(&mut self, now_s: u32) {
-        if self.arm == Arm::Proxlb && now_s.is_multiple_of(PROXLB_INTERVAL_S) {
-            return self.run_proxlb(now_s);
-        }
-        if self.arm == Arm::Planner {
-            if now_s.is_multiple_of(PLANNER_INTERVAL_S) {
-                self.planner.run(&mut self.cluster, &self.agents, now_s);
-            }
-            return;
-        }
-        if self.arm.signal() == Signal::None
-            || !now_s.is_multiple_of(self.policy.interval_s)
-            || self.arm.has_brake() && judge::brake_holds(&self.cluster.moves, &self.minutes, now_s)
-        {
-            return;
-        }
-        let Some(usage) = self.usage() else { return };
-        let policy = self.policy;
-        let classified = Classified::new(&usage, policy.deviation);
-        if self.arm.has_soft_tainter() {
-            self.taint(&classified, now_s);
-        }
-        let nodes = &self.cluster.nodes;
-        let has_free_target = classified.under.iter().any(|&node| nodes[node].soft_taints == 0);
-        let mut random = self.random.clone();
-        let pods = |node: usize| self.pods(node, now_s);
-        let evicted = policy.evict(&classified, nodes.len(), has_free_target, pods, &mut random);
-        self.random = random;
-        evicted.into_iter().for_each(|vm| self.cluster.evict(vm, None, now_s));
-    }
-
-    /// What the descheduler compares, in percent; `None` where its query has no value.
-    fn usage(&mut self) -> Option<Vec<Vec<f64>>> {
-        let nodes = 0..self.cluster.nodes.len();
-        let minute = |of: fn(&Minutes) -> &Vec<f64>| -> Vec<f64> {
-            self.minutes.iter().map(|node| of(node).last().copied().unwrap_or(0.0)).collect()
-        };
-        let (values, age) = match self.arm.signal() {
-            Signal::None | Signal::Demand => return None,
-            Signal::Requests => {
-                let requested = |node: usize| {
-                    let node = &self.cluster.nodes[node];
-                    let (requested, capacity) = (node.requested, node.capacity());
-                    let share = |of: i64, all: i64| of as f64 * 100.0 / all as f64;
-                    vec![
-                        share(requested.cpu_milli, capacity.cpu_milli),
-                        share(requested.memory_mib, capacity.memory_mib),
-                    ]
-                };
-                return Some(nodes.map(requested).collect());
-            }
-            Signal::Usage => (minute(|node| &node.utilization), AGE_OF_RATE_S),
-            Signal::NodePsi => (minute(|node| &node.pressure), AGE_OF_RATE_S),
-            Signal::IdealPoint => {
-                let (utilization, pressure) =
-                    (minute(|node| &node.utilization), minute(|node| &node.pressure));
-                let inputs: Vec<openshift::Inputs> = nodes
-                    .map(|node| openshift::Inputs {
-                        cpu_utilization: utilization[node],
-                        cpu_pressure: pressure[node],
-                        memory_utilization: self.memory_utilization(node),
-                        memory_pressure: 0.0,
-                    })
-                    .collect();
-                (openshift::ideal_point_distance(&inputs), AGE_OF_RATE_S)
-            }
-            Signal::Score | Signal::Load => {
-                let averages: Vec<Option<f64>> =
-                    self.rules.iter().map(TenMinutes::average).collect();
-                (or_neutral(&averages)?, AGE_OF_RULE_S)
-            }
-        };
-        self.used(age);
-        Some(values.into_iter().map(|value| vec![percent(value)]).collect())
-    }
-
-    fn used(&mut self, age_s: f64) {
-        self.ages = (self.ages.0 + age_s, self.ages.1 + 1.0);
-    }
-
-    fn taint(&mut self, classified: &Classified, now_s: u32) {
-        let taints = openshift::soft_taints(classified, self.cluster.nodes.len());
-        for (node, taints) in self.cluster.nodes.iter_mut().zip(taints) {
-            // Each taint is a write of its own.
-            self.writes[now_s as usize - 1] += u16::from(node.soft_taints.abs_diff(taints));
-            node.soft_taints = taints;
-        }
-    }
-
-    fn pods(&self, node: usize, now_s: u32) -> Vec<Pod> {
-        let marked = self.agents.get(node).and_then(|agent| agent.marked).map(|marked| marked.0);
-        let pod = |&vm: &usize| {
-            let in_flight = self.cluster.is_in_flight(vm);
-            let is_named = !self.arm.names_a_vm() || marked == Some(vm);
-            let age_s = self.cluster.vms[vm].age_s(now_s);
-            let cools_down = self.arm == Arm::OpenshiftCooldown
-                && openshift::cools_down(&self.cluster.moves, vm, now_s);
-            let is_evictable =
-                is_named && !in_flight && !cools_down && self.cluster.fits_elsewhere(vm);
-            Pod { vm, age_s, is_evictable, in_flight }
-        };
-        self.cluster.nodes[node].vms.iter().map(pod).collect()
-    }
-
-    fn run_proxlb(&mut self, now_s: u32) {
-        let pressure = |minutes: &[f64], full_of: &dyn Fn(f64) -> f64| {
-            let hour = &minutes[minutes.len().saturating_sub(60)..];
-            let mean = |of: &dyn Fn(f64) -> f64| {
-                hour.iter().map(|some| of(*some)).sum::<f64>() * 100.0 / hour.len().max(1) as f64
-            };
-            let recent = &minutes[minutes.len().saturating_sub(6)..];
-            proxlb::Pressure {
-                some: mean(&|some| some),
-                full: mean(full_of),
-                spikes: recent.iter().copied().fold(0.0, f64::max) * 100.0,
-            }
-        };
-        let node = |number: usize| {
-            let state = &self.cluster.nodes[number];
-            let vm = |&vm: &usize| {
-                let some: Vec<f64> = self.contention[vm].iter().copied().map(f64::from).collect();
-                let vcpus = self.cluster.vms[vm].vcpus;
-                // All vCPUs wait at the same time, if they wait independently.
-                let pressure = pressure(&some, &|some| some.powf(vcpus));
-                (vm, self.cluster.vms[vm].request().memory_mib, pressure)
-            };
-            proxlb::Node {
-                // A node has no full pressure of CPU.
-                pressure: pressure(&self.minutes[number].pressure, &|_| 0.0),
-                free_memory_mib: state.capacity().memory_mib - state.requested.memory_mib,
-                vms: state.vms.iter().map(vm).collect(),
-            }
-        };
-        let mut nodes: Vec<proxlb::Node> = (0..self.cluster.nodes.len()).map(node).collect();
-        for (vm, target) in proxlb::relocate(&mut nodes) {
-            self.cluster.evict(vm, Some(target), now_s);
-        }
-        self.used(1800.0);
     }
 
     fn finish(mut self) -> Outcome {
