@@ -43,14 +43,10 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
-        Command::Nodes { api, flags, require_fresh } => block_on(async {
+        Command::Nodes { api, flags } => block_on(async {
             let (now, width) = (|| clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix);
-            nodes::nodes(&client, prefix, flags, now, width, out).await?;
-            if *require_fresh {
-                nodes::require_fresh(&client, prefix, flags, now()).await?;
-            }
-            anyhow::Ok(())
+            nodes::nodes(&client, prefix, flags, now, width, out).await
         })?,
         Command::Reap { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix);

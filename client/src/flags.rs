@@ -64,6 +64,9 @@ pub struct NodesFlags {
     /// Label selector of Nodes, in kubectl's syntax
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
+    /// Exit code 1 unless at least one node has a score and no score is stale
+    #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
+    pub require_fresh: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

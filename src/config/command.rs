@@ -66,9 +66,6 @@ pub enum Command {
         api: ApiFlags,
         #[command(flatten)]
         flags: NodesFlags,
-        /// Exit code 1 unless at least one node has a score and no score is stale
-        #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
-        require_fresh: bool,
     },
     /// Remove stale published scores from Nodes
     Reap {

@@ -211,6 +211,16 @@ pub(super) fn table(rows: &[Row], columns: &[NodesColumn], width: Option<usize>)
     text
 }
 
+/// Fails unless at least one node has a score, and each score is fresh.
+pub(super) fn require_fresh(rows: &[Row]) -> anyhow::Result<()> {
+    let with_values = rows.iter().filter(|row| row.score.is_some() || !row.errors.is_empty());
+    let (fresh, others): (Vec<&Row>, Vec<&Row>) = with_values.partition(|row| row.is_fresh);
+    let others: Vec<&str> = others.into_iter().map(|row| &*row.name).collect();
+    anyhow::ensure!(others.is_empty(), "no fresh score on {}", others.join(", "));
+    anyhow::ensure!(!fresh.is_empty(), "no node has a score; the agents write it within a minute");
+    Ok(())
+}
+
 /// `45s`, `12m`, `3h`, `2d`.
 fn short(age: Duration) -> String {
     let seconds = age.as_secs();
@@ -341,6 +351,21 @@ mod tests {
         assert!(
             table(&[], columns(false), None).ends_with("\n\nNo Node matches: see --selector.\n")
         );
+    }
+
+    #[test]
+    fn each_score_must_be_fresh_and_there_must_be_one() {
+        let fresh = |name| {
+            let now = ("observed-at", "2025-01-01T00:10:00Z");
+            row(name, &[&SCORED[..], &[now]].concat(), None)
+        };
+        let outcome = |rows: &[Row]| require_fresh(rows).map_err(|error| error.to_string());
+        assert_eq!(outcome(&[fresh("a"), row("b", &[], None)]), Ok(()));
+        let none = "no node has a score; the agents write it within a minute";
+        assert_eq!(outcome(&[row("b", &[], None)]), Err(none.into()));
+        let all = [&rows()[..], &[fresh("a")]].concat();
+        let names = "no fresh score on worker-3, worker-4, worker-1";
+        assert_eq!(outcome(&all), Err(names.into()));
     }
 
     #[test]
