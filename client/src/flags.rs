@@ -46,7 +46,7 @@ pub struct StaleAfter {
     pub stale_after: Duration,
 }
 
-/// Which Nodes `nodes` lists, and how.
+/// Which Nodes `nodes` lists, how, and whether stale scores are an error.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Nodes")]
 pub struct NodesFlags {
@@ -65,7 +65,7 @@ pub struct NodesFlags {
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
     /// Exit code 1 unless at least one node has a score and no score is stale
-    #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH", conflicts_with = "watch")]
+    #[arg(long, env = "PSI_AGENT_REQUIRE_FRESH")]
     pub require_fresh: bool,
 }
 

@@ -17,7 +17,8 @@ use crate::flags::{NodesFlags, NodesOutput};
 use crate::output::print;
 
 /// Lists the nodes on `out`, in lines of `width` columns if possible. Malformed annotations are listed below
-/// the table. With `--watch`, each node that changes is printed after it, until `out` is closed.
+/// the table. With `--require-fresh`, it fails then unless all scores are fresh. With `--watch`, each node that
+/// changes is printed after it, until `out` is closed.
 pub async fn nodes(
     api: &ApiClient,
     prefix: &Prefix,

@@ -60,7 +60,6 @@ pub enum Command {
     /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
     /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM to move
     /// first. DEMAND, WAITING: CPUs, averaged over 30 min.
-    #[command(next_help_heading = "Nodes")]
     Nodes {
         #[command(flatten)]
         api: ApiFlags,

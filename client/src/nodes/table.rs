@@ -41,6 +41,8 @@ pub(super) struct Row {
     errors: Vec<String>,
     #[serde(skip)]
     age: Option<Duration>,
+    #[serde(skip)]
+    is_unreadable: bool,
 }
 
 fn word<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -58,6 +60,7 @@ impl Row {
         let mut row = Self { name: name.clone(), ..Self::default() };
         let mut to_line = |error: ContractError| row.errors.push(format!("{name}: {error}"));
         let pressure = NodePressure::from_annotations(prefix, annotations);
+        row.is_unreadable = pressure.is_err();
         let pressure = pressure.map_err(&mut to_line).ok().flatten();
         let demand = NodeDemand::from_annotations(prefix, annotations);
         let demand = demand.map_err(to_line).ok().flatten();
@@ -96,7 +99,7 @@ impl Row {
                 Some(age) if self.is_fresh => Some(age),
                 Some(age) => Some(format!("{age} (stale)")),
                 None if self.score.is_some() => Some("in the future".into()),
-                None => (!self.errors.is_empty()).then(|| "unreadable".into()),
+                None => self.is_unreadable.then(|| "unreadable".into()),
             },
             NodesColumn::Basis => self.basis.clone(),
             NodesColumn::Demand | NodesColumn::Waiting => {
@@ -213,7 +216,7 @@ pub(super) fn table(rows: &[Row], columns: &[NodesColumn], width: Option<usize>)
 
 /// Fails unless at least one node has a score, and each score is fresh.
 pub(super) fn require_fresh(rows: &[Row]) -> anyhow::Result<()> {
-    let with_values = rows.iter().filter(|row| row.score.is_some() || !row.errors.is_empty());
+    let with_values = rows.iter().filter(|row| row.score.is_some() || row.is_unreadable);
     let (fresh, others): (Vec<&Row>, Vec<&Row>) = with_values.partition(|row| row.is_fresh);
     let others: Vec<&str> = others.into_iter().map(|row| &*row.name).collect();
     anyhow::ensure!(others.is_empty(), "no fresh score on {}", others.join(", "));
@@ -356,11 +359,13 @@ mod tests {
     #[test]
     fn each_score_must_be_fresh_and_there_must_be_one() {
         let fresh = |name| {
-            let now = ("observed-at", "2025-01-01T00:10:00Z");
-            row(name, &[&SCORED[..], &[now]].concat(), None)
+            let observed_at = ("observed-at", "2025-01-01T00:10:00Z");
+            row(name, &[&SCORED[..], &[observed_at]].concat(), None)
         };
         let outcome = |rows: &[Row]| require_fresh(rows).map_err(|error| error.to_string());
         assert_eq!(outcome(&[fresh("a"), row("b", &[], None)]), Ok(()));
+        let left_over = row("b", &[("headroom", "0")], None);
+        assert_eq!((left_over.errors.len(), outcome(&[fresh("a"), left_over])), (1, Ok(())));
         let none = "no node has a score; the agents write it within a minute";
         assert_eq!(outcome(&[row("b", &[], None)]), Err(none.into()));
         let all = [&rows()[..], &[fresh("a")]].concat();
