@@ -41,6 +41,7 @@ pub(super) struct Row {
     errors: Vec<String>,
     #[serde(skip)]
     age: Option<Duration>,
+    /// Whether there is a score that can't be read.
     #[serde(skip)]
     is_unreadable: bool,
 }
