@@ -1,4 +1,4 @@
-//! The cluster: where VMs are, what they get, and their migrations.
+//! The cluster: where VMs are, and what they get.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use anyhow::Context;
 use crate::agent::Pod;
 use crate::consumers::kubevirt;
 use crate::consumers::scheduler::{Allocation, Candidate, select};
-use crate::judge::{Effect, Move};
+use crate::judge::Move;
 use crate::node::{Claimant, Share, share};
 use crate::random::Random;
 use crate::trace::Trace;
+use migrations::Migration;
+
+mod migrations;
 
 /// KubeVirt requests a tenth of a CPU for each vCPU, and this much memory beside the VM's own.
 const MILLI_PER_VCPU: i64 = 100;
 const OVERHEAD_MIB: u64 = 250;
-/// KubeVirt ends a migration whose target found no node in this time.
-const PENDING_S: u32 = 300;
-const HOUR_S: u32 = 3600;
 
 /// What a node has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,14 +47,6 @@ pub struct Vm {
     pub duty: f64,
     pub share: Share,
     pub is_throttled_beside: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Migration {
-    vm: usize,
-    target: usize,
-    started_s: u32,
-    ends_s: u32,
 }
 
 #[derive(Default, Clone)]
@@ -211,66 +203,6 @@ impl Cluster {
         requested.memory_mib += sign * request.memory_mib;
     }
 
-    pub fn is_in_flight(&self, vm: usize) -> bool {
-        self.waiting.iter().any(|waiting| waiting.0 == vm)
-            || self.in_progress.iter().any(|migration| migration.vm == vm)
-    }
-
-    /// An eviction, which KubeVirt turns into a migration. Without a target, kube-scheduler selects it.
-    pub fn evict(&mut self, vm: usize, target: Option<usize>, now_s: u32) {
-        if !self.is_in_flight(vm) {
-            self.waiting.push((vm, target, now_s));
-        }
-    }
-
-    /// Ends and starts migrations, and returns the VMs whose targets kube-scheduler selected, with their
-    /// nodes.
-    pub fn advance_migrations(&mut self, now_s: u32, random: &mut Random) -> Vec<usize> {
-        let (ended, in_progress) =
-            self.in_progress.drain(..).partition(|migration: &Migration| migration.ends_s <= now_s);
-        self.in_progress = in_progress;
-        ended.iter().for_each(|migration| self.hand_over(migration));
-        self.waiting.retain(|waiting| now_s < waiting.2 + PENDING_S || waiting.1.is_some());
-        let places: Vec<(usize, usize)> =
-            self.waiting.iter().map(|waiting| (waiting.0, self.vms[waiting.0].node)).collect();
-        let sources: Vec<usize> =
-            self.in_progress.iter().map(|migration| self.vms[migration.vm].node).collect();
-        let mut scheduled = Vec::new();
-        for vm in kubevirt::to_start(&places, &sources) {
-            let at = self.waiting.iter().position(|waiting| waiting.0 == vm).unwrap_or_default();
-            let chosen = self.waiting[at].1;
-            let source = self.vms[vm].node;
-            let Some(target) = chosen.or_else(|| self.schedule(vm, Some(source), random)) else {
-                continue;
-            };
-            self.waiting.remove(at);
-            self.reserve(target, self.vms[vm].request(), 1);
-            let busy = self.vms[vm].share.ran;
-            let ends_s = now_s + kubevirt::duration_s(self.vms[vm].memory_mib, busy);
-            self.in_progress.push(Migration { vm, target, started_s: now_s, ends_s });
-            (self.nodes[source].is_changed, self.nodes[target].is_changed) = (true, true);
-            if chosen.is_none() {
-                scheduled.push(target);
-            }
-        }
-        scheduled
-    }
-
-    fn hand_over(&mut self, migration: &Migration) {
-        let Migration { vm, target, started_s, ends_s } = *migration;
-        let source = self.vms[vm].node;
-        self.reserve(source, self.vms[vm].request(), -1);
-        (self.nodes[source].is_changed, self.nodes[target].is_changed) = (true, true);
-        self.nodes[source].vms.remove(&vm);
-        self.nodes[target].vms.insert(vm);
-        self.pods += 1;
-        let moved = &mut self.vms[vm];
-        (moved.node, moved.arrived_s) = (target, Some(ends_s));
-        moved.pod = Pod::new(self.pods, moved.memory_mib, Some(ends_s));
-        let effect = Effect::default();
-        self.moves.push(Move { vm, source, target, started_s, ended_s: ends_s, effect });
-    }
-
     /// Sets what each VM wants from now on, as a share of its vCPUs' time. VMs without a share end, and others
     /// start.
     pub fn set_demand(
@@ -333,51 +265,6 @@ impl Cluster {
             together: false,
         }));
         share(self.nodes[node].cpus(), &claimants)
-    }
-
-    /// Compares both nodes of each recent move with what they would wait for without it.
-    pub fn judge_moves(&mut self, now_s: u32) {
-        for at in 0..self.moves.len() {
-            let one = self.moves[at];
-            let vm = &self.vms[one.vm];
-            if !one.is_judged_at(now_s) || !vm.exists || vm.node != one.target {
-                continue;
-            }
-            let waited = |node: usize, vms: Vec<usize>| -> f64 {
-                self.shares(node, &vms).iter().map(|share| share.waited).sum()
-            };
-            let on = |node: usize| self.nodes[node].vms.iter().copied();
-            let moved = self.nodes[one.source].waited + self.nodes[one.target].waited;
-            let stayed = waited(one.source, on(one.source).chain([one.vm]).collect())
-                + waited(one.target, on(one.target).filter(|vm| *vm != one.vm).collect());
-            let effect = &mut self.moves[at].effect;
-            effect.minutes += 1;
-            effect.moved += moved;
-            effect.stayed += stayed;
-        }
-    }
-
-    /// Nodes that take part in a migration, or did so within this time.
-    pub fn took_part(&self, node: usize, within_s: u32, now_s: u32) -> bool {
-        let in_progress =
-            self.in_progress.iter().any(|one| one.target == node || self.vms[one.vm].node == node);
-        in_progress
-            || self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S).any(|one| {
-                now_s < one.ended_s + within_s && (one.source == node || one.target == node)
-            })
-    }
-
-    /// VMs that arrived on a node in the last hour, or are on their way.
-    pub fn arrivals(&self, node: usize, now_s: u32) -> usize {
-        let recent = self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S);
-        recent.filter(|one| one.target == node).count()
-            + self.in_progress.iter().filter(|one| one.target == node).count()
-            + self.waiting.iter().filter(|one| one.1 == Some(node)).count()
-    }
-
-    /// Migrations that run or wait for their turn.
-    pub fn active(&self) -> usize {
-        self.in_progress.len() + self.waiting.len()
     }
 
     /// Nodes on which the VM's requests fit, besides its own.
