@@ -132,6 +132,7 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     let agent = scene.agent();
     let consoles = VMS.map(|vm| scene.vm_cgroup(vm, CONSOLE));
     let [pod, _] = consoles.each_ref().map(|console| console.rsplit_once('/').unwrap().0);
+    wait_until_vms_are_scored(scene, &agent);
     scene.signal("USR1", &consoles);
     let (began, before) = (scene.read(&agent), Stalls::read(scene, pod));
     compare_with_the_kubelet(scene, &agent);
@@ -160,6 +161,15 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     let score = |of: &Reading| of.value("psi_agent_node_score_ratio", &[]).unwrap();
     assert!(score(&ended) <= score(&began) && score(&ended) < 0.05, "{}", score(&ended));
     scene.signal("USR2", &consoles);
+}
+
+/// Containers are, until the node has had VMs for a minute; then the history starts anew.
+fn wait_until_vms_are_scored(scene: &Scene, agent: &Value) {
+    wait_until("a score of the VMs", || {
+        let reading = scene.read(agent);
+        let scored = reading.value("psi_agent_node_scored", &[("population", "vms")]);
+        (scored == Some(2.0)).then(|| reading.value("psi_agent_node_score_ratio", &[])).flatten()
+    });
 }
 
 /// Seconds of waiting so far: of a pod, of all pods, of the node; and the time of the node and of its one
