@@ -93,7 +93,7 @@ pub enum Key {
     PressureMedium,
     /// Taint: the level is `high`.
     PressureHigh,
-    /// Label of a virt-launcher pod: `true` on the VM whose move helps its node most.
+    /// Label of a virt-launcher pod: `true` on the VM to move first.
     MigrateFirst,
 }
 

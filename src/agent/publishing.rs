@@ -107,7 +107,7 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
         ),
         Report::Failed(error) => metrics.publish_failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {
-            metrics.set_candidate(candidate(workload), "most_relief");
+            metrics.set_candidate(candidate(workload), "named");
         }
         Report::Candidate(Err(reason)) => metrics.set_candidate(None, reason.into_str()),
         Report::Marked(Ok(mark)) => {

@@ -58,8 +58,8 @@ pub enum Command {
     /// List the cluster's nodes by their published scores, with the age of each
     ///
     /// LEVEL: the label of the node, or else the level of its score by the default of --levels. HEADROOM:
-    /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod whose VM to move
-    /// first. DEMAND, WAITING: CPUs, averaged over 30 min.
+    /// busy vCPUs that can be added before the level is medium. CANDIDATE: UID of the pod of the VM with
+    /// the most relief. DEMAND, WAITING: CPUs, averaged over 30 min.
     Nodes {
         #[command(flatten)]
         api: ApiFlags,

@@ -133,7 +133,7 @@ pub struct PublishingFlags {
           value_parser = duration_within([1, 1_800], "this history is 1s to 30m long"))]
     pub settle: Duration,
 
-    /// Label PREFIX/migrate-first on the virt-launcher pod of the VM whose move helps most
+    /// Label PREFIX/migrate-first on the virt-launcher pod of the VM to move first
     ///
     /// At most one pod of this node has the label, and only while the level is medium or high.
     #[arg(long, env = "PSI_AGENT_MARK_CANDIDATE", value_parser = BoolishValueParser::new())]

@@ -218,7 +218,7 @@ function sentence({ node, levels, warm_up_left_s: left }, members) {
   return `No ${(node.population ?? "workloads").replace(/s$/, "")} waits because of the node.`;
 }
 
-// What else to know: why there is no score, who uses most above its request, which VM's move helps most,
+// What else to know: why there is no score, who uses most above its request, which VM to move first,
 // who waits because of an own limit, and whose disks wait for CPUs.
 function notes({ node, agent, warm_up_left_s: left }, members, users, isContended) {
   const notes = [];

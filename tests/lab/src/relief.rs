@@ -13,12 +13,13 @@ use crate::truth::{self, mean};
 const CONTENDED: f64 = 0.10;
 /// Bound of the mean error of the predicted contention.
 const MEAN_ERROR: f64 = 0.05;
-/// The named VM gives at least this part of the largest relief that was measured, in this part of the scenarios.
+/// The VM with the most predicted relief gives at least this part of the largest one that was measured, in this
+/// part of the scenarios.
 const NEARLY_BEST: f64 = 0.9;
 const SCENARIOS: f64 = 0.9;
 
 /// Ways to choose the VM that leaves.
-const RULES: [&str; 4] = ["psi-agent", "waits most", "uses most", "chance"];
+const RULES: [&str; 4] = ["most predicted relief", "waits most", "uses most", "chance"];
 
 /// One kind of VM in one scenario.
 struct Kind<'a> {
@@ -53,7 +54,7 @@ pub fn table(records: &[Record]) -> Verdict {
         records.iter().map(|record| (record.scenario.name.as_str(), record)).collect();
     let mut failures = Vec::new();
     let mut rows =
-        "scenario,vm,truth,without,predicted,ended_cpus,predicted_cpus,named\n".to_owned();
+        "scenario,vm,truth,without,predicted,ended_cpus,predicted_cpus,most_predicted\n".to_owned();
     let (mut errors, mut parts) = (Vec::new(), Vec::new());
     // The others are runs without a VM.
     let whole = records.iter().filter(|record| record.scenario.is_long_enough_to_predict());
@@ -61,7 +62,7 @@ pub fn table(records: &[Record]) -> Verdict {
         let name = &record.scenario.name;
         match kinds(record, &by_name) {
             Ok(kinds) => {
-                let named = best(&kinds, |kind| kind.predicted.cpus);
+                let most_predicted = best(&kinds, |kind| kind.predicted.cpus);
                 for (at, kind) in kinds.iter().enumerate() {
                     let Kind { pod, predicted, without, ended, .. } = kind;
                     errors.push((predicted.without - without).abs());
@@ -72,7 +73,7 @@ pub fn table(records: &[Record]) -> Verdict {
                         truth::by_run_delay(record),
                         predicted.without,
                         predicted.cpus,
-                        u8::from(named == Some(at)),
+                        u8::from(most_predicted == Some(at)),
                     );
                 }
                 parts.push(parts_of_best(&kinds));
@@ -97,8 +98,9 @@ pub fn table(records: &[Record]) -> Verdict {
         let (part, nearly) = (mean(&of_rule).unwrap_or(0.0), mean(&nearly).unwrap_or(0.0));
         let _ = writeln!(summary, "| {rule} | {part:.3} | {:.0} % |", nearly * 100.0);
         if at == 0 && nearly < SCENARIOS {
-            failures
-                .push(format!("the named VM is nearly the best in {nearly:.3} of the scenarios"));
+            failures.push(format!(
+                "the VM of the most predicted relief is nearly the best in {nearly:.3} of them"
+            ));
         }
     }
     if error > MEAN_ERROR {
