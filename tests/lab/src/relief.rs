@@ -99,7 +99,7 @@ pub fn table(records: &[Record]) -> Verdict {
         let _ = writeln!(summary, "| {rule} | {part:.3} | {:.0} % |", nearly * 100.0);
         if at == 0 && nearly < SCENARIOS {
             failures.push(format!(
-                "the VM of the most predicted relief is nearly the best in {nearly:.3} of them"
+                "the VM with the most predicted relief is nearly the best in {nearly:.3} of the scenarios"
             ));
         }
     }
