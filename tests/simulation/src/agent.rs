@@ -231,11 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn the_vm_to_move_first_gets_the_label_unless_it_just_arrived() {
+    fn the_vm_of_most_relief_gets_the_label_unless_it_just_arrived() {
         let pod = |arrived_s| [Pod::new(1, 1024, None), Pod::new(2, 1024, arrived_s)];
-        // The move of the large one ends 1.5 CPUs of waiting for 4 of demand, that of the other one 1 for 1.
         let large = Share { ran: 3.0, waited: 1.0 };
-        let shares = [large, Share { ran: 0.5, waited: 0.5 }];
+        let shares = [Share { ran: 0.5, waited: 0.5 }, large];
         let (agent, _) = after(10, &pod(None), &shares);
         assert_eq!(agent.marked, Some((1, CgroupId(2))));
         let (agent, _) = after(10, &pod(Some(0)), &shares);
