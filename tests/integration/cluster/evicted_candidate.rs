@@ -133,7 +133,7 @@ fn policy() -> String {
 fn prometheus() -> Prometheus {
     let values = NODES.map(|(node, score)| {
         json!({
-            "record": "node:psi_agent_node_score_ratio:avg10m_neutral",
+            "record": "node:psi_agent_node_score_ratio:max_neutral",
             "expr": format!("vector({})", f64::from(score) / 100.0), "labels": {"instance": node},
         })
     });
@@ -159,7 +159,7 @@ fn of_four_vms_the_marked_one_leaves_in_ten_rounds_of_ten_and_no_stale_label_mov
         scene.expect_a_move(round, &by_rule);
     }
     drop(by_rule);
-    let query = "node:psi_agent_node_score_ratio:avg10m_neutral";
+    let query = "node:psi_agent_node_score_ratio:max_neutral";
     let policy_of_bridge = policy().replace(query, "slow-score");
     let by_bridge = scene.deschedule("bridge", &policy_of_bridge, &scene.bridge.address);
     for round in ROUNDS / 2..ROUNDS {

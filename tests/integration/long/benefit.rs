@@ -67,7 +67,7 @@ impl Arm {
             Self::Candidate => &[
                 "--label",
                 "--taint-levels",
-                "medium,high",
+                "high",
                 "--mark-candidate",
                 "--candidate-min-age",
                 MIN_AGE,
@@ -81,20 +81,23 @@ impl Arm {
 
     /// The policy of docs/consumers. A node has its CPU for a third of the time, and so a third of the pressure.
     fn policy(self) -> String {
-        let score = "node:psi_agent_node_score_ratio:avg10m_neutral";
-        let (policy, age, query) = match self {
-            Self::Candidate => ("descheduler-candidate.yaml", "6h", "slow-score".to_owned()),
+        let (policy, age, score, query) = match self {
+            Self::Candidate => {
+                ("descheduler-candidate.yaml", "6h", "max_neutral", "slow-score".to_owned())
+            }
             Self::Nothing | Self::NodePsi | Self::Planner => (
                 "descheduler-contention.yaml",
                 "15m",
+                "avg10m_neutral",
                 by_instance(&format!(
                     "clamp_max(3 * max by (node) (rate(node_pressure_cpu_waiting_seconds_total[{WINDOW}])), 1)"
                 )),
             ),
         };
         let (policy, age) = (snippet(policy), format!("minPodAge: {age}"));
-        assert!(policy.contains(&age) && policy.contains(score), "{policy}");
-        policy.replace(&age, &format!("minPodAge: {MIN_AGE}")).replace(score, &query)
+        let score = format!("node:psi_agent_node_score_ratio:{score}");
+        assert!(policy.contains(&age) && policy.contains(&score), "{policy}");
+        policy.replace(&age, &format!("minPodAge: {MIN_AGE}")).replace(&score, &query)
     }
 }
 
