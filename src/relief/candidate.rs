@@ -83,8 +83,8 @@ pub fn candidates(
     Ok(helpful)
 }
 
-/// The VM to move first: among those with nearly equal relief the last one, else the one with the least
-/// memory to copy.
+/// The VM to move first: among those with nearly equal relief the one named before (`last`), else the one with
+/// the least memory to copy.
 pub fn first<'a>(
     candidates: &[Candidate<'a>],
     last: Option<CgroupId>,

@@ -79,7 +79,8 @@ impl Arm {
         }
     }
 
-    /// The policy of docs/consumers. A node has its CPU for a third of the time, and so a third of the pressure.
+    /// The policy of docs/consumers, but VMs do not prefer headroom: nodes of a third of a CPU have none. A node
+    /// has its CPU for a third of the time, and so a third of the pressure.
     fn policy(self) -> String {
         let (policy, age, score, query) = match self {
             Self::Candidate => {

@@ -21,17 +21,13 @@ pub enum Arm {
     OpenshiftCooldown,
     /// ProxLB by pressure.
     Proxlb,
-    /// The descheduler by psi-agent's score, with the agent's taints.
+    /// The descheduler by psi-agent's score, with the agent's taint at level high.
     Score,
     /// The same by psi-agent's load.
     Load,
-    /// By the score, and only the VM that the agent names is evicted.
+    /// By the score of now, and only the VM that the agent names is evicted.
     Candidate,
-    /// The same, and nothing moves while most moves of a day did not help.
-    Brake,
-    /// The same, with a `minPodAge` of six hours.
-    Rest,
-    /// The descheduler every 120 s without the brake, and VMs that prefer Nodes by the class of their headroom.
+    /// The same, and VMs prefer Nodes by the class of their headroom.
     Headroom,
     /// psi-agent's planner, which chooses the VM and its target.
     Planner,
@@ -45,18 +41,21 @@ pub enum Signal {
     Usage,
     NodePsi,
     IdealPoint,
+    /// Averages over ten minutes.
     Score,
     Load,
+    CurrentScore,
     Demand,
 }
 
-/// The policy of docs/consumers/descheduler.md. Arms with another signal have it too, so that they differ
-/// by the signal alone.
+/// The policy of docs/consumers/descheduler.md by contention. Arms with another signal have it too, so that
+/// they differ by the signal alone.
 const RECOMMENDED: Policy =
     Policy { interval_s: 600, per_node: 1, total: 5, least_age_s: 900, deviation: (0.0, 10.0) };
 
-/// The same, but no VM moves twice within six hours.
-const REST: Policy = Policy { least_age_s: 6 * 3600, ..RECOMMENDED };
+/// The policy there for only the VM to move first.
+const CANDIDATE: Policy =
+    Policy { interval_s: 120, least_age_s: 6 * 3600, deviation: (0.0, 20.0), ..RECOMMENDED };
 
 /// The defaults of OpenShift's profile, with the interval of its documentation.
 const OPENSHIFT: Policy =
@@ -77,6 +76,9 @@ pub struct Overrides {
     /// VMs prefer Nodes by the label of their headroom, with psi-agent's rebalancers and with none
     #[arg(long)]
     pub prefer_headroom: bool,
+    /// Agents set a taint at level medium, too
+    #[arg(long)]
+    pub taint_medium: bool,
     #[command(flatten)]
     pub planner: Limits,
 }
@@ -105,9 +107,7 @@ impl Arm {
             Self::Score => "psi-agent, score",
             Self::Load => "psi-agent, load",
             Self::Candidate => "psi-agent, candidate",
-            Self::Brake => "psi-agent, candidate, brake",
-            Self::Rest => "psi-agent, candidate, brake, 6 h",
-            Self::Headroom => "psi-agent, headroom, 120 s, 6 h",
+            Self::Headroom => "psi-agent, candidate, headroom",
             Self::Planner => "psi-agent, planner",
         }
     }
@@ -119,9 +119,8 @@ impl Arm {
             Self::Usage => Signal::Usage,
             Self::NodePsi => Signal::NodePsi,
             Self::Openshift | Self::OpenshiftCooldown => Signal::IdealPoint,
-            Self::Score | Self::Candidate | Self::Brake | Self::Rest | Self::Headroom => {
-                Signal::Score
-            }
+            Self::Score => Signal::Score,
+            Self::Candidate | Self::Headroom => Signal::CurrentScore,
             Self::Load => Signal::Load,
             Self::Planner => Signal::Demand,
         }
@@ -130,8 +129,8 @@ impl Arm {
     pub fn policy(self) -> Policy {
         match self {
             Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
-            Self::Rest | Self::Planner => REST,
-            Self::Headroom => Policy { interval_s: 120, ..REST },
+            // The planner has no other value of it than the least age.
+            Self::Candidate | Self::Headroom | Self::Planner => CANDIDATE,
             _ => RECOMMENDED,
         }
     }
@@ -145,16 +144,17 @@ impl Arm {
         self.has_taints() || self.signal() == Signal::Demand
     }
 
-    /// Whether agents set taints by level.
+    /// Whether agents set a taint at level high.
     pub fn has_taints(self) -> bool {
-        matches!(self.signal(), Signal::Score | Signal::Load)
+        matches!(self.signal(), Signal::Score | Signal::CurrentScore | Signal::Load)
     }
 
     pub fn names_a_vm(self) -> bool {
-        matches!(self, Self::Candidate | Self::Brake | Self::Rest | Self::Headroom)
+        self.signal() == Signal::CurrentScore
     }
 
+    /// Whether nothing moves while most moves of a day did not help.
     pub fn has_brake(self) -> bool {
-        matches!(self, Self::Brake | Self::Rest)
+        matches!(self.signal(), Signal::Score | Signal::CurrentScore)
     }
 }

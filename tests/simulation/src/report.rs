@@ -106,12 +106,12 @@ pub enum Goal {
     ThrottledAlone,
 }
 
-/// Each goal with whether it holds, for psi-agent with candidate and brake, and no second move within six
-/// hours.
+/// Each goal with whether it holds, for the descheduler that evicts only the VM to move first, with VMs that
+/// prefer headroom.
 pub fn goals(goal: Goal, rows: &[Row]) -> Vec<(String, bool)> {
     let find = |arm: Arm| rows.iter().find(|row| row.arm == arm);
     let (Some(own), Some(nothing), Some(openshift)) =
-        (find(Arm::Rest), find(Arm::Nothing), find(Arm::Openshift))
+        (find(Arm::Headroom), find(Arm::Nothing), find(Arm::Openshift))
     else {
         return Vec::new();
     };
@@ -183,7 +183,7 @@ mod tests {
                 row(Arm::Nothing, 10.0, 0.0),
                 row(Arm::Openshift, 6.0, 9.0),
                 row(Arm::Score, 1.0, 1.0),
-                row(Arm::Rest, lost, moves),
+                row(Arm::Headroom, lost, moves),
             ]
         };
         let holds = |lost, moves| -> Vec<bool> {

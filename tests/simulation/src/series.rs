@@ -1,4 +1,4 @@
-//! What Prometheus would have: averages over a minute, and psi-agent's recording rules over ten.
+//! What Prometheus would have: averages over a minute, and psi-agent's recording rules.
 
 use std::collections::VecDeque;
 
@@ -23,9 +23,14 @@ impl TenMinutes {
         let mean = self.0.iter().sum::<f64>() / self.0.len() as f64;
         (self.0.len() >= REQUIRED).then_some(mean)
     }
+
+    /// The last value but one: a scrape and two groups of rules are late by about as much.
+    pub fn late(&self) -> Option<f64> {
+        self.0.iter().nth_back(1).copied()
+    }
 }
 
-/// The rule `…:avg10m_neutral`: a node without a value has the average of the others plus 0.015. `None`
+/// The rules `…_neutral`: a node without a value has the average of the others plus 0.015. `None`
 /// if no node has a value.
 pub fn or_neutral(values: &[Option<f64>]) -> Option<Vec<f64>> {
     let known: Vec<f64> = values.iter().flatten().copied().collect();
@@ -76,6 +81,7 @@ mod tests {
         (0..9).for_each(|_| average.record(1.0));
         assert_eq!(average.average(), None);
         average.record(0.0);
+        assert_eq!(average.late(), Some(1.0));
         assert_eq!(average.average(), Some(0.9));
         (0..20).for_each(|_| average.record(0.5));
         assert_eq!(average.average(), Some(0.5));

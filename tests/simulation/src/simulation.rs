@@ -27,6 +27,7 @@ pub struct Simulation<'a> {
     arm: Arm,
     policy: Policy,
     prefers_headroom: bool,
+    taint_medium: bool,
     cluster: Cluster,
     agents: Vec<Agent>,
     minutes: Vec<Minutes>,
@@ -79,6 +80,7 @@ impl<'a> Simulation<'a> {
             arm,
             policy,
             prefers_headroom,
+            taint_medium: overrides.taint_medium,
             agents: agents.collect(),
             minutes: vec![Minutes::default(); nodes],
             rules: vec![TenMinutes::default(); nodes],
@@ -174,11 +176,8 @@ impl<'a> Simulation<'a> {
             }
             self.writes[(now_s + agent.phase_s) as usize] += writes;
             if self.arm.has_taints() {
-                node.soft_taints = match agent.level {
-                    Level::Low => 0,
-                    Level::Medium => 1,
-                    Level::High => 2,
-                };
+                let medium = self.taint_medium && agent.level >= Level::Medium;
+                node.soft_taints = u8::from(agent.level == Level::High) + u8::from(medium);
             }
             if self.prefers_headroom {
                 node.preferred = agent.preferred();
@@ -293,7 +292,7 @@ mod tests {
         let trace = Population::Mixed.generate(20, 120, None, 2);
         let shape = Shape { throttled: 0.15, ..shape(&[64; 4]) };
         assert!(run(&trace, &shape, Arm::NodePsi, 2).moves > 0.0);
-        for arm in [Arm::Score, Arm::Candidate, Arm::Brake] {
+        for arm in [Arm::Score, Arm::Candidate, Arm::Headroom] {
             let outcome = run(&trace, &shape, arm, 2);
             assert_eq!((outcome.moves, outcome.contended_hours), (0.0, 0.0), "{arm:?}");
         }

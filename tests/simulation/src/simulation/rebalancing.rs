@@ -11,6 +11,8 @@ use crate::series::{Minutes, RULE_S, TenMinutes, or_neutral};
 /// Delay of a value that a query returns: half its window, and for the agent's half of the smoothing.
 const AGE_OF_RATE_S: f64 = 30.0;
 const AGE_OF_RULE_S: f64 = 300.0 + 30.0 + RULE_S as f64 / 2.0;
+/// Without an average: [`TenMinutes::late`] and half of the smoothing.
+const AGE_OF_CURRENT_S: f64 = RULE_S as f64 + 30.0;
 
 impl Simulation<'_> {
     pub(super) fn rebalance(&mut self, now_s: u32) {
@@ -78,6 +80,10 @@ impl Simulation<'_> {
                     })
                     .collect();
                 (openshift::ideal_point_distance(&inputs), AGE_OF_RATE_S)
+            }
+            Signal::CurrentScore => {
+                let late: Vec<Option<f64>> = self.rules.iter().map(TenMinutes::late).collect();
+                (or_neutral(&late)?, AGE_OF_CURRENT_S)
             }
             Signal::Score | Signal::Load => {
                 let averages: Vec<Option<f64>> =
