@@ -25,7 +25,7 @@ pub enum Arm {
     Score,
     /// The same by psi-agent's load.
     Load,
-    /// By the score of now, and only the VM that the agent names is evicted.
+    /// By the current score, and only the VM that the agent names is evicted.
     Candidate,
     /// The same, and VMs prefer Nodes by the class of their headroom.
     Headroom,
@@ -129,7 +129,7 @@ impl Arm {
     pub fn policy(self) -> Policy {
         match self {
             Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
-            // The planner has no other value of it than the least age.
+            // Of it, the planner uses the least age alone.
             Self::Candidate | Self::Headroom | Self::Planner => CANDIDATE,
             _ => RECOMMENDED,
         }
@@ -144,7 +144,7 @@ impl Arm {
         self.has_taints() || self.signal() == Signal::Demand
     }
 
-    /// Whether agents set a taint at level high.
+    /// Whether agents set taints by level.
     pub fn has_taints(self) -> bool {
         matches!(self.signal(), Signal::Score | Signal::CurrentScore | Signal::Load)
     }
