@@ -198,7 +198,7 @@ fn check_rules(prometheus: &Prometheus) {
         let of_nodes = view.filter(|name| name.starts_with("node") && *name != OF_OTHERS);
         views.extend(of_nodes.map(str::to_owned));
     }
-    assert_eq!(views.len(), 9, "{views:?}");
+    assert!(views.contains("node:psi_agent_node_score_ratio:max"), "{views:?}");
     for view in views {
         let nodes = format!("count(count by (node) ({{__name__=\"{view}\"}})) == 2");
         wait_for(&format!("{view} of both nodes"), 3 * MINUTE, || prometheus.query(&nodes));
