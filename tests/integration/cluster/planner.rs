@@ -358,6 +358,7 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
     refused("default", &allowed, "in namespaces with the label");
     let hostname = "kubernetes.io/hostname";
     let two_keys = json!({hostname: "node-b", "a": "b"});
+    let image = json!({"kubevirt.io/func-test-migration-target-image-override": "evil"});
     let (send, receive) =
         (json!({"migrationID": "m", "connectURL": "evil:1"}), json!({"migrationID": "m"}));
     for (path, value) in [
@@ -369,6 +370,7 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
         ("/spec/sendTo", send),
         ("/spec/receive", receive),
         ("/spec/priority", json!("system-critical")),
+        ("/metadata/annotations", image),
     ] {
         refused("vms", &migration("other", &[(path, value)]), "may only name a VM");
     }
