@@ -54,7 +54,7 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         })?,
         Command::Plan { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix);
-            plan::plan(&client, prefix, flags, clock::now().timestamp(), out).await
+            plan::plan(&client, prefix, flags, || clock::now().timestamp(), out).await
         })?,
         Command::Planner(config) => planner::planner(config)?,
         Command::Bridge(config) => bridge::bridge(config)?,

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write, stdin};
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use psi_agent_plan::{Proposal, propose};
+use psi_agent_plan::{Proposal, ProposedMove, propose};
 use serde_json::json;
 
 use crate::cluster::ApiClient;
@@ -21,49 +21,62 @@ pub async fn plan(
     api: &ApiClient,
     prefix: &Prefix,
     flags: &PlanFlags,
-    now: Timestamp,
+    now: impl Fn() -> Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     if flags.resume {
         return planner::resume(api, prefix, &flags.rules.lease_namespace, out).await;
     }
-    let cluster = objects::read(api, prefix).await?;
-    let proposal = propose(&cluster, &flags.rules.rules(), now);
+    let proposal = proposal(api, prefix, flags, now()).await?;
     let text = match flags.output {
         PlanOutput::Table => report::table(&proposal),
         PlanOutput::Json => format!("{:#}\n", json!(proposal)),
-        PlanOutput::Yaml => report::manifests(&proposal, prefix, now),
+        PlanOutput::Yaml => report::manifests(&proposal, prefix, now()),
     };
     print(text, out).context("cannot write the plan")?;
     if flags.apply && !proposal.moves.is_empty() {
-        apply(api, prefix, flags.yes, &proposal, now, out).await?;
+        apply(api, prefix, flags, &proposal.moves, now, out).await?;
     }
     Ok(())
+}
+
+async fn proposal(
+    api: &ApiClient,
+    prefix: &Prefix,
+    flags: &PlanFlags,
+    now: Timestamp,
+) -> anyhow::Result<Proposal> {
+    Ok(propose(&objects::read(api, prefix).await?, &flags.rules.rules(), now))
 }
 
 async fn apply(
     api: &ApiClient,
     prefix: &Prefix,
-    is_confirmed: bool,
-    proposal: &Proposal,
-    now: Timestamp,
+    flags: &PlanFlags,
+    moves: &[ProposedMove],
+    now: impl Fn() -> Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let count = proposal.moves.len();
-    if !is_confirmed {
+    if !flags.yes {
         if !stdin().is_terminal() {
             bail!("--apply asks before it creates migrations: run it in a terminal, or set --yes");
         }
-        print(format!("Create migrations of {count} VMs? [y/N] "), out)
+        print(format!("Create migrations of {} VMs? [y/N] ", moves.len()), out)
             .context("cannot write the question")?;
         let mut answer = String::new();
         stdin().read_line(&mut answer).context("cannot read the answer")?;
         if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
             return print("No migration created\n", out).context("cannot write the outcome");
         }
+        // The answer may have taken its time.
+        let current = proposal(api, prefix, flags, now()).await?.moves;
+        let place = |one: &ProposedMove| (one.uid.clone(), one.target.clone());
+        if !moves.iter().all(|one| current.iter().any(|other| place(one) == place(other))) {
+            bail!("the plan has changed since the question: run it again");
+        }
     }
-    for one in &proposal.moves {
-        let migration = report::manifest(one, prefix, now);
+    for one in moves {
+        let migration = report::manifest(one, prefix, now());
         api.create_migration(&one.namespace, &migration).await.with_context(|| {
             format!("cannot create a migration of VM {}/{}", one.namespace, one.name)
         })?;

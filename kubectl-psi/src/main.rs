@@ -111,7 +111,7 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
             let mut agent = AgentPod::new(api, node, namespace);
             show(color.color, async || agent.next().await).await
         }
-        Command::Plan(flags) => plan::plan(&api, &prefix, &flags, now, &mut out).await,
+        Command::Plan(flags) => plan::plan(&api, &prefix, &flags, Timestamp::now, &mut out).await,
         Command::Reap(flags) => reap::reap(&api, &prefix, &flags, now, &mut out).await,
     }
 }

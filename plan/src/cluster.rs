@@ -34,18 +34,27 @@ pub struct Cluster {
     pub migrations: Vec<Migration>,
     /// Namespaces whose VMs may move; `None` for all.
     pub namespaces: Option<BTreeSet<String>>,
-    /// VMs that do not go to a target for now.
+    /// VMs that stay for now.
     pub left_alone: Vec<LeftAlone>,
 }
 
-/// A VM and a target whose migration was cancelled.
+impl Cluster {
+    pub(crate) fn may_move_vms_of(&self, namespace: &str) -> bool {
+        self.namespaces.as_ref().is_none_or(|labelled| labelled.contains(namespace))
+    }
+
+    /// Migrations that a plan created. Those with a plan's label in a namespace without one are not its own.
+    pub(crate) fn own_migrations(&self) -> impl Iterator<Item = &Migration> {
+        self.migrations.iter().filter(|one| one.is_own && self.may_move_vms_of(&one.namespace))
+    }
+}
+
+/// A VM whose migration was refused or cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
     /// UID of the VM.
     pub vm: String,
-    /// The target's value of the label [`HOSTNAME`].
-    pub target: String,
-    /// When the VM may go there again.
+    /// When it may move again.
     pub until: Timestamp,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, Prefix, STALE_AFTER};
+use crate::contract::{Basis, Freshness, NodeDemand, NodePressure, STALE_AFTER};
 use jiff::Timestamp;
 
 use crate::cluster::{Cluster, ClusterNode, HOSTNAME, HOUR, SCHEDULABLE, is_within};
@@ -40,7 +40,7 @@ pub(crate) struct Value {
 pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     let nodes: Vec<&ClusterNode> =
         cluster.nodes.iter().filter(|node| node.labels.contains_key(SCHEDULABLE)).collect();
-    let values: Vec<_> = nodes.iter().map(|node| value(node, &cluster.prefix, now)).collect();
+    let values: Vec<_> = nodes.iter().map(|node| value(cluster, node, now)).collect();
     let most = Basis::most_common(values.iter().flatten().map(|value| value.basis));
     let migrating = migrating(cluster, now);
     let assessed = nodes.into_iter().zip(values).map(|(node, value)| {
@@ -62,14 +62,15 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
 /// CPUs' worth of waiting of the VMs of each Node whose agent publishes it.
 pub(crate) fn waiting(cluster: &Cluster, now: Timestamp) -> BTreeMap<&str, f64> {
     let known = cluster.nodes.iter().filter_map(|node| {
-        let value = value(node, &cluster.prefix, now).ok()?;
+        let value = value(cluster, node, now).ok()?;
         Some((node.name.as_str(), value.demand.waiting))
     });
     known.collect()
 }
 
-/// What a Node's agent published, or why it is not usable.
-fn value(node: &ClusterNode, prefix: &Prefix, now: Timestamp) -> Result<Value, String> {
+/// What a Node's agent published, or why it is not usable. Not more vCPUs than there are can wait.
+fn value(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Result<Value, String> {
+    let prefix = &cluster.prefix;
     if !node.is_ready {
         return Err("not ready".into());
     }
@@ -84,7 +85,9 @@ fn value(node: &ClusterNode, prefix: &Prefix, now: Timestamp) -> Result<Value, S
     }
     let contention = pressure.cpu.ok_or("unknown CPU contention")?;
     let demand = NodeDemand::from_annotations(prefix, &node.annotations);
-    let demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;
+    let mut demand = demand.map_err(|error| error.to_string())?.ok_or("no published demand")?;
+    let of_node = cluster.vms.iter().filter(|vm| vm.node == node.name);
+    demand.waiting = demand.waiting.min(of_node.map(|vm| vm.vcpus).sum());
     Ok(Value { demand, contention, memory: pressure.memory, basis: pressure.basis })
 }
 

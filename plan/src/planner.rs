@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ProposedMove;
 use crate::brake::Brake;
-use crate::cluster::{Cluster, LeftAlone, Migration, is_within};
+use crate::cluster::{Cluster, HOUR, LeftAlone, Migration, Pod, is_within};
 use crate::nodes::waiting;
 
 /// Seconds without a Node for the target's pod after which a migration is cancelled.
 const PENDING: i64 = 60;
 
-/// Seconds in which a VM does not go to a target again after a cancelled migration.
-const LEFT_ALONE: i64 = 3_600;
+/// Seconds without a pod after which a migration is cancelled: the plan describes what was.
+const WITHOUT_POD: i64 = 600;
 
 /// Failures in a row that stop the planner.
 const MOST_FAILURES: u32 = 3;
@@ -21,7 +21,7 @@ const MOST_FAILURES: u32 = 3;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// VMs that do not go to a target for now.
+    /// VMs that stay for now.
     pub left_alone: Vec<LeftAlone>,
     /// Failed or cancelled migrations since the last that succeeded.
     pub failures: u32,
@@ -44,7 +44,7 @@ pub struct Stop {
 
 impl State {
     /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel, which
-    /// count as failures: the pod of their target has no Node.
+    /// count as failures: their target has no pod, or its pod no Node.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
         self.left_alone.retain(|one| one.until > now);
         let arrival = |uid: &str| {
@@ -56,7 +56,7 @@ impl State {
             self.stop(reason, now);
         }
         let since = *self.counted_until.get_or_insert(now);
-        let own = || cluster.migrations.iter().filter(|one| one.is_own && !one.is_being_deleted);
+        let own = || cluster.own_migrations().filter(|one| !one.is_being_deleted);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
             .filter(|one| !one.is_active())
             .filter_map(|one| Some((one.ended.filter(|ended| *ended > since)?, one)))
@@ -74,9 +74,8 @@ impl State {
         let pending: Vec<Migration> = pending.collect();
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            let (vm, target) = (vm.map(|vm| vm.uid.as_str()), migration.hostname.as_deref());
-            let what = format!("{} was cancelled: its pod had no Node", described(migration));
-            self.fail(vm.unwrap_or_default(), target.unwrap_or_default(), &what, now);
+            let what = format!("{} was cancelled: it had no pod on a Node", described(migration));
+            self.fail(vm.map_or("", |vm| &vm.uid), &what, now);
         }
         pending
     }
@@ -87,10 +86,10 @@ impl State {
         self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);
     }
 
-    /// Counts a failure, and leaves the VM and the target alone for an hour.
-    pub fn fail(&mut self, vm: &str, target: &str, what: &str, now: Timestamp) {
-        let until = Timestamp::from_second(now.as_second() + LEFT_ALONE).unwrap_or(Timestamp::MAX);
-        self.left_alone.push(LeftAlone { vm: vm.into(), target: target.into(), until });
+    /// Counts a failure, and leaves the VM alone for an hour, since the reason may be its own.
+    pub fn fail(&mut self, vm: &str, what: &str, now: Timestamp) {
+        let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
+        self.left_alone.push(LeftAlone { vm: vm.into(), until });
         self.count_failure(what, now);
     }
 
@@ -106,19 +105,23 @@ impl State {
         self.stopped.get_or_insert(Stop { at: now, reason });
     }
 
-    /// Lets migrations be created again. The VMs and targets are left alone as before.
+    /// Lets migrations be created again. VMs are left alone as before.
     pub fn resume(&mut self) -> Option<Stop> {
         (self.failures, self.brake) = (0, Brake::default());
         self.stopped.take()
     }
 }
 
-/// Whether kube-scheduler has found no Node for the target's pod for a minute.
+/// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits
+/// without end for a pod that a quota or a policy forbids.
 fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
-    let of_target =
-        cluster.pods.iter().filter(|pod| pod.migration.as_deref() == Some(&migration.uid));
-    let since = of_target.filter(|pod| pod.node.is_none()).find_map(|pod| pod.unscheduled_since);
-    since.is_some() && !is_within(PENDING - 1, since, now)
+    let is_of_target = |pod: &&Pod| pod.migration.as_deref() == Some(&migration.uid);
+    let pod = cluster.pods.iter().find(is_of_target);
+    let (since, most) = match pod {
+        Some(pod) => (pod.unscheduled_since.filter(|_| pod.node.is_none()), PENDING),
+        None => (migration.created.filter(|_| migration.is_queued()), WITHOUT_POD),
+    };
+    since.is_some() && !is_within(most - 1, since, now)
 }
 
 fn described(migration: &Migration) -> String {

@@ -6,7 +6,7 @@ use crate::contract::Candidate;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, HOSTNAME, HOUR, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOSTNAME, HOUR, Migration, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed, Value};
@@ -167,13 +167,15 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
             "{vm} was evicted within an hour from a Node that is not cordoned: a descheduler is at work"
         ));
     }
-    let queued = migrations.iter().filter(|one| !one.is_own && one.is_queued()).count();
+    // A migration that has waited for longer waits for something else, such as a quota.
+    let is_queued =
+        |one: &&Migration| !one.is_own && one.is_queued() && is_within(HOUR, one.created, now);
+    let queued = migrations.iter().filter(is_queued).count();
     if queued > 0 {
         return Err(format!("{queued} other migrations wait to start"));
     }
-    let own = || migrations.iter().filter(|one| one.is_own);
-    let active = own().filter(|one| one.is_active()).count();
-    let begun = own().filter(|one| is_within(HOUR, one.created, now)).count();
+    let active = cluster.own_migrations().filter(|one| one.is_active()).count();
+    let begun = cluster.own_migrations().filter(|one| is_within(HOUR, one.created, now)).count();
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));
@@ -216,14 +218,8 @@ fn find<'a>(
     let (mut targets, mut obstacles) = (Vec::new(), BTreeMap::new());
     for (other, target) in others() {
         let closed = target.left_out.is_some() || target.not_target.is_some();
-        let is_left_alone = cluster
-            .left_alone
-            .iter()
-            .any(|one| one.vm == vm.uid && target.node.labels.get(HOSTNAME) == Some(&one.target));
         let obstacle = if closed {
             Some("is no target".to_owned())
-        } else if is_left_alone {
-            Some("a migration there was cancelled within an hour".to_owned())
         } else {
             constraints.obstacle(target.node, free)
         };
@@ -232,9 +228,7 @@ fn find<'a>(
             Some(obstacle) => *obstacles.entry(obstacle).or_default() += 1,
         }
     }
-    let of_node = cluster.vms.iter().filter(|vm| vm.node == source.name);
-    let published = value.as_ref().map_or(0.0, |value| value.demand.waiting);
-    let waiting = published.min(of_node.map(|vm| vm.vcpus).sum());
+    let waiting = value.as_ref().map_or(0.0, |value| value.demand.waiting);
     let demand = candidate.demand.min(vm.vcpus).min(source.cpus);
     let relief = candidate.relief.min(demand + waiting);
     let movable = Movable { node: at, demand, relief, memory: candidate.memory, targets };

@@ -20,7 +20,10 @@ pub(crate) fn obstacle(
     if is_active {
         return Some("a migration is active".into());
     }
-    if cluster.namespaces.as_ref().is_some_and(|labelled| !labelled.contains(&vm.namespace)) {
+    if cluster.left_alone.iter().any(|one| one.vm == vm.uid) {
+        return Some("its migration was refused or cancelled within an hour".into());
+    }
+    if !cluster.may_move_vms_of(&vm.namespace) {
         return Some(format!("its namespace has no label {}/plan: \"true\"", cluster.prefix));
     }
     if let Err(reason) = &vm.live_migratable {
@@ -38,8 +41,11 @@ pub(crate) fn obstacle(
     if pod.requires_other_pods {
         return Some("it requires pod affinity or topology spread".into());
     }
-    let (since, what) = match latest {
-        Some(latest) => (latest.ended, "migrated, or tried to,"),
+    // KubeVirt tells a VM of a migration only when the target's pod runs.
+    let tried = cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended);
+    let tried = tried.chain(latest.and_then(|latest| latest.ended)).max();
+    let (since, what) = match tried {
+        Some(_) => (tried, "migrated, or tried to,"),
         None => (pod.created, "started"),
     };
     // Without a date, the pod may be new.

@@ -301,7 +301,8 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
         hostname: spec.added_node_selector.get(HOSTNAME).cloned(),
         is_being_deleted: metadata.deletion_timestamp.is_some(),
         created: metadata.creation_timestamp.parse().ok(),
-        ended: status.migration_state.ended().or(last),
+        // By the clock of virt-controller, and not by those of the Nodes.
+        ended: last.or(status.migration_state.ended()),
         source: status.migration_state.source_node.or(evacuated.cloned()),
         target: status.migration_state.target_node,
         phase: status.phase,

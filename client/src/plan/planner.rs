@@ -31,7 +31,7 @@ pub enum Done {
     Proposed,
     /// There is a migration.
     Created,
-    /// The API server refused the migration.
+    /// The API server refused the Event or the migration.
     Refused,
     /// The migration was deleted: the pod of its target had no Node.
     Cancelled,
@@ -85,15 +85,15 @@ impl Planner {
                 on_done(Done::Cancelled, self.cancel(&one.namespace, &one.name, &one.vm).await?);
             }
         }
-        if let Some(stop) = &state.stopped {
-            return Ok(Round::Stopped(stop.reason.clone()));
+        if let Some(stop) = state.stopped {
+            return Ok(Round::Stopped(stop.reason));
         }
         let proposal = propose(&cluster, &flags.rules.rules(), now);
         for one in &proposal.moves {
             let what = described(one);
             if !flags.apply {
-                if self.create_event(one, Done::Proposed, now).await? {
-                    on_done(Done::Proposed, what);
+                if let Some((done, what)) = self.announce(one, now).await? {
+                    on_done(done, what);
                 }
                 continue;
             }
@@ -102,14 +102,17 @@ impl Planner {
                     on_done(Done::Created, what);
                     state.created(&cluster, one, now);
                     save(api, &mut lease, prefix, &state).await?;
-                    self.create_event(one, Done::Created, now).await?;
+                    // The log and the migration tell the same.
+                    drop(api.create_event(&one.namespace, &event(one, Done::Created, now)).await);
                 }
-                // It would be refused again.
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
                     let what = format!("{what}: {error}");
-                    state.fail(&one.uid, &one.hostname, &what, now);
+                    state.fail(&one.uid, &what, now);
                     save(api, &mut lease, prefix, &state).await?;
                     on_done(Done::Refused, what);
+                    if let Some(stop) = state.stopped {
+                        return Ok(Round::Stopped(stop.reason));
+                    }
                 }
                 failed => failed.with_context(|| format!("cannot create a migration: {what}"))?,
             }
@@ -117,17 +120,20 @@ impl Planner {
         Ok(Round::Planned(proposal.none_because))
     }
 
-    /// Whether the Event is a new one: there is one for each VM and hour.
-    async fn create_event(
+    /// Creates the Event of a move, of which there is one for each VM and hour.
+    async fn announce(
         &self,
         one: &ProposedMove,
-        done: Done,
         now: Timestamp,
-    ) -> anyhow::Result<bool> {
-        match self.api.create_event(&one.namespace, &event(one, done, now)).await {
-            Err(CallError::Conflict) => Ok(false),
-            Ok(()) => Ok(true),
-            Err(error) => Err(error).context(format!("cannot create an Event: {}", described(one))),
+    ) -> anyhow::Result<Option<(Done, String)>> {
+        let (event, what) = (event(one, Done::Proposed, now), described(one));
+        match self.api.create_event(&one.namespace, &event).await {
+            Ok(()) => Ok(Some((Done::Proposed, what))),
+            Err(CallError::Conflict) => Ok(None),
+            Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
+                Ok(Some((Done::Refused, format!("{what}: {error}"))))
+            }
+            Err(error) => Err(error).context(format!("cannot create an Event: {what}")),
         }
     }
 
@@ -221,7 +227,7 @@ mod tests {
     fn the_state_survives_in_an_annotation() {
         let mut state = State::default();
         let now = Timestamp::from_second(1_767_355_200).unwrap();
-        ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "target", "it was refused", now));
+        ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "it was refused", now));
         // As long as UIDs and names of cloud nodes are.
         let [source, target] = ["source", "target"].map(|name| format!("{name:-<63}"));
         let waiting = [(source.as_str(), 0.1), (&target, 0.2), ("other", 1.0 / 3.0)].into();
@@ -230,7 +236,7 @@ mod tests {
         }
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
-        assert!(text.contains(r#"{"vm":"a","target":"target","until":"2026-01-02T13:00:00Z"}"#));
+        assert!(text.contains(r#"{"vm":"a","until":"2026-01-02T13:00:00Z"}"#));
         assert!(state.stopped.is_some());
         // The API server allows 256 KiB.
         assert!((50_000..100_000).contains(&text.len()), "{}", text.len());

@@ -9,7 +9,7 @@ use crate::contract::Prefix;
 use crate::output::aligned;
 
 /// Characters of a VM's name in the name of its migration.
-const NAME: usize = 40;
+const NAME: usize = 30;
 
 const HEADER: [&str; 7] =
     ["VM", "FROM", "TO", "GAIN", "VM DEMAND", "FROM DEMAND/CPUS", "TO DEMAND/CPUS"];
@@ -47,11 +47,13 @@ pub(super) fn table(proposal: &Proposal) -> String {
 pub(super) fn manifest(one: &ProposedMove, prefix: &Prefix, now: Timestamp) -> Value {
     let short: String = one.name.chars().take(NAME).collect();
     let short = short.trim_end_matches(['.', '-']);
+    // VMs whose names begin alike differ in it.
+    let id: String = one.uid.chars().take(8).collect();
     json!({
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
         "metadata": {
-            "name": format!("psi-agent-{short}-{}", now.as_second()),
+            "name": format!("psi-agent-{short}-{id}-{}", now.as_second()),
             "namespace": one.namespace,
             "labels": {own_label(prefix): "true"},
         },

@@ -139,6 +139,9 @@ fn what_an_agent_publishes_is_bounded() {
     assert_eq!(reason(&proposal.vms, "pod pod-big"), "no running VM of the node has this pod");
     assert_eq!(moves(&proposed(|it| it.vms[0].node = "mild".into())), [("small", "cool")]);
     assert_eq!(moves(&proposed(|it| it.pods[0].phase = "Pending".into())), [("small", "cool")]);
+    let mut cluster = cluster();
+    annotate(&mut cluster.nodes[0], &[("waiting", "999999999")]);
+    assert_eq!(nodes::waiting(&cluster, now())["hot"], 8.0, "two VMs have 4 vCPUs each");
 }
 
 #[test]
@@ -256,13 +259,21 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
         assert!(found.contains(expected), "{found}, not {expected}");
         assert_eq!(moves(&proposal), [("small", "cool")], "{expected}");
     }
+    let migration = |phase: &str, ended| Migration {
+        namespace: "vms".into(),
+        vm: "big".into(),
+        phase: phase.into(),
+        ended,
+        ..Migration::default()
+    };
+    // It failed before KubeVirt told the VM of it.
+    let failed = proposed(|it| it.migrations = vec![migration("Failed", ago(359))]);
+    assert_eq!(reason(&failed.vms, "vms/big"), "it migrated, or tried to, within 6 h");
+    assert_eq!(moves(&failed), [("small", "cool")]);
+    let long_ago = proposed(|it| it.migrations = vec![migration("Failed", ago(361))]);
+    assert_eq!(moves(&long_ago), [("big", "cool")]);
     let own = |it: &mut Cluster| {
-        it.migrations = vec![Migration {
-            namespace: "vms".into(),
-            vm: "big".into(),
-            phase: "Running".into(),
-            ..Migration::default()
-        }];
+        it.migrations = vec![migration("Running", None)];
         // Elsewhere, so that the node itself does not rest.
         it.vms.push(Vm { node: "other".into(), ..it.vms[0].clone() });
     };
@@ -327,6 +338,8 @@ fn moves_are_limited_by_what_runs_already() {
     let waits = because(vec![migration("Pending", false, ago(1))]);
     assert_eq!(waits.as_deref(), Some("1 other migrations wait to start"));
     assert_eq!(because(vec![migration("Running", false, ago(1))]), None);
+    // What has waited for over an hour waits for something else.
+    assert_eq!(because(vec![migration("Pending", false, ago(61))]), None);
     let two = because(vec![migration("Running", true, ago(1)), migration("", true, ago(1))]);
     assert_eq!(two.as_deref(), Some("2 own migrations are active, the limit"));
     let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];

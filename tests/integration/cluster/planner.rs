@@ -256,14 +256,13 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
             (scene.state()["failures"] == failures).then_some(())
         });
         wait_for("it is gone", LIMIT, || scene.migrations().is_empty().then_some(()));
-        let left_alone = scene.state()["leftAlone"][failures - 1].clone();
-        let uid = kubevirt.get("vmi", vm)["metadata"]["uid"].clone();
-        assert_eq!((&left_alone["vm"], &left_alone["target"]), (&uid, &json!("node-b")));
+        let left_alone = scene.state()["leftAlone"][failures - 1]["vm"].clone();
+        assert_eq!(left_alone, kubevirt.get("vmi", vm)["metadata"]["uid"]);
         if failures == 1 {
-            // The state survives a restart, and the VM does not go there again.
+            // The state survives a restart, and the VM stays.
             drop(planner);
             planner = scene.start_planner("test", &["--apply"]);
-            let no_moves = "No moves: no candidate has a target that gains";
+            let no_moves = "No moves: no candidate may move";
             wait_for("the VM stays", LIMIT, || planner.log().contains(no_moves).then_some(()));
         }
     }

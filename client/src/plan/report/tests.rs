@@ -3,7 +3,7 @@ use super::*;
 fn proposal() -> Proposal {
     let load = |before: f64, after: f64| Load { before, after, cpus: 32.0 };
     let one = ProposedMove {
-        uid: "uid".into(),
+        uid: "01234567-89ab-4000-8000-000000000000".into(),
         namespace: "vms".into(),
         name: "web".into(),
         source: "node-a".into(),
@@ -47,7 +47,7 @@ kind: \"VirtualMachineInstanceMigration\"
 metadata:
   labels:
     psi-agent.io/planner: \"true\"
-  name: \"psi-agent-web-1767355200\"
+  name: \"psi-agent-web-01234567-1767355200\"
   namespace: \"vms\"
 spec:
   addedNodeSelector:
@@ -56,9 +56,9 @@ spec:
 ";
     assert_eq!(manifests(&proposal(), &Prefix::default(), now()), expected);
     let long =
-        ProposedMove { name: format!("{}.{}", "a".repeat(39), "b"), ..proposal().moves[0].clone() };
+        ProposedMove { name: format!("{}.{}", "a".repeat(29), "b"), ..proposal().moves[0].clone() };
     let name = manifest(&long, &Prefix::default(), now())["metadata"]["name"].to_string();
-    assert_eq!(name, format!("\"psi-agent-{}-1767355200\"", "a".repeat(39)));
+    assert_eq!(name, format!("\"psi-agent-{}-01234567-1767355200\"", "a".repeat(29)));
 }
 
 #[test]
