@@ -282,8 +282,13 @@ fn check_an_outage(mut scene: Scene) {
 fn here(snippet: &str, bridge: &Agent) -> String {
     assert!(snippet.contains(IN_CLUSTER), "{snippet}");
     let here = snippet.replace(IN_CLUSTER, &format!("http://{}", bridge.address));
-    here.replace("httpTimeout: 300ms", "httpTimeout: 20s")
-        + "leaderElection: {leaderElect: false}\n"
+    let here = here.replace("httpTimeout: 300ms", "httpTimeout: 20s");
+    let alone = if here.contains("leaderElect: false") {
+        ""
+    } else {
+        "leaderElection: {leaderElect: false}\n"
+    };
+    here + alone
 }
 
 /// The pod of a VM that asks for virtualisation, as KubeVirt's do.
