@@ -212,7 +212,7 @@ def _vms(made: dashboard.Dashboard) -> None:
         "Worst 15 VMs by CPU contention now",
         "The 15 VMs with the highest CPU contention now. Contention: share of its CPU demand that "
         "a VM waited for because of the node, 0 to 100. CPU ready: the same wait as a share of its "
-        "vCPUs' time.",
+        "busy vCPUs' time.",
         {
             "CPU contention": (points(worst), POINTS),
             "CPU ready": (f"{by_vm(wait)} and on ({VM_LABELS}) {worst}", RATIO),
@@ -229,8 +229,8 @@ def _vms(made: dashboard.Dashboard) -> None:
     worst = f"topk(15, {by_vm(vm_contention('memory'))})"
     made.with_panel(table(
         "Worst 15 VMs by memory contention now",
-        "The 15 VMs with the highest memory contention now: share of time that a VM waited for "
-        "memory because of the node, 0 to 100.",
+        "The 15 VMs with the highest memory contention now: share of its demand that a VM waited for "
+        "because of the node, 0 to 100.",
         {"memory contention": (points(worst), POINTS)},
         names={"namespace": "namespace", "name": "VM", "node": "node"}, width=10,
     ))
@@ -243,7 +243,7 @@ def _vms(made: dashboard.Dashboard) -> None:
          "of the time range, as a share of their CPU demand, 0 to 100.",
          worst_vms(cpu, points(by_vm(cpu))), POINTS),
         ("CPU ready: 10 VMs that are worst now", "The 10 VMs with the highest CPU ready at the end of the "
-         "time range, as a share of their vCPUs' time. It does not depend on the VM's demand.",
+         "time range, as a share of their busy vCPUs' time.",
          worst_vms(wait, by_vm(wait)), RATIO),
     ]:
         made.with_panel(graph(

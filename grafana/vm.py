@@ -65,13 +65,13 @@ def summary(made: dashboard.Dashboard) -> None:
     ))
     made.with_panel(stat(
         "CPU ready",
-        "Share of its vCPUs' time that the VM waits because of the node.",
+        "Share of its busy vCPUs' time that the VM waits because of the node.",
         [Query(f"max(psi_agent_vmi_wait_ratio{{{VM}}})")],
         unit=RATIO, width=4,
     ))
     made.with_panel(stat(
         "Memory contention",
-        "Share of time that the VM waits for memory because of the node, 0 to 100.",
+        "Share of its demand that the VM waits for memory because of the node, 0 to 100.",
         [Query(points(f'max(psi_agent_vmi_contention_ratio{{{VM}, resource="memory"}})'))],
         unit=POINTS, width=5, steps=LEVELS,
     ))
@@ -106,7 +106,7 @@ def pressure(made: dashboard.Dashboard) -> None:
     made.with_panel(graph(
         "Contention",
         "Share of its demand that the VM waited for because of the node, 0 to 100, smoothed over 30 s. "
-        "CPU ready: share of its vCPUs' time that they waited because of the node, in percent.",
+        "CPU ready: share of its busy vCPUs' time that they waited because of the node, in percent.",
         [
             Query(points(f"max by (resource) (psi_agent_vmi_contention_ratio{{{VM}}})"), "{{resource}}"),
             Query(points(f"max(psi_agent_vmi_wait_ratio{{{VM}}})"), "CPU ready"),

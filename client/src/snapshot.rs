@@ -211,7 +211,7 @@ pub struct Scored {
     pub usage: Option<f64>,
     /// Share of its demand that it waited for because of the node, smoothed over 30 s.
     pub contention: PerResource<Option<f64>>,
-    /// CPU ready, smoothed over 30 s: share of its vCPUs' time.
+    /// CPU ready, smoothed over 30 s: share of its busy vCPUs' time.
     pub cpu_ready: Option<f64>,
     /// Pressures of the last window.
     #[serde(default)]

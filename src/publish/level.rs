@@ -27,8 +27,8 @@ impl LevelTracker {
     }
 
     /// Adds a score in points. `other_than_cpu` is the largest contention of the counted resources
-    /// other than CPU, in points. It is a share of time, so unlike CPU contention it needs no second
-    /// condition. CPU ready is from 0 to 1; where it is unknown, the score alone decides.
+    /// other than CPU, in points, of which CPU ready says nothing. CPU ready is from 0 to 1; where it is unknown,
+    /// the score alone decides.
     pub fn advance(
         &mut self,
         now: Instant,
