@@ -115,7 +115,12 @@ impl Collector {
         self.follow_tree(moment.at);
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
-        let is_known = self.selection.is_some() && pods.is_none_or(PodIndex::is_listed);
+        // Where no cgroup is one of a pod, the containers are elsewhere, and not calm.
+        let is_found = |pods: &PodIndex| {
+            !pods.has_containers() || found.iter().any(|one| one.workload().is_some())
+        };
+        let is_known =
+            self.selection.is_some() && pods.is_none_or(|pods| pods.is_listed() && is_found(pods));
         let measured = is_known.then(|| self.score_and_others(pods.is_some(), &found, before));
         let (scored, others) = measured.unzip();
         Tick {
@@ -142,7 +147,9 @@ impl Collector {
         let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
-        let population = self.selector.select(workloads.population(in_cluster), now);
+        let has_members = |population| workloads.has_members(population);
+        let found = workloads.population(in_cluster);
+        let population = self.selector.select(found, has_members, now);
         let mut members = workloads.take(population);
         if let Some(processes) = &mut self.processes {
             processes.follow(&self.node, population, &members, states, files);

@@ -101,6 +101,11 @@ impl PodIndex {
         self.pods.len()
     }
 
+    /// Whether a container of these pods was started.
+    pub fn has_containers(&self) -> bool {
+        self.pods.values().any(|pod| !pod.containers.is_empty())
+    }
+
     /// Names in these pods that are malformed or too long, and not exported.
     pub fn rejected_names(&self) -> usize {
         self.pods.values().map(|pod| pod.rejected_names).sum()
