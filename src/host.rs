@@ -161,8 +161,7 @@ impl Host {
             0
         });
         // Cgroups need fewer handles, since their files can also be opened by path.
-        // Without handles of its threads, the run delay of a container is unknown.
-        let reads_tasks = self.cpu_source == CpuSource::RunDelay && self.counts_run_delay;
+        let reads_tasks = self.cpu_source == CpuSource::RunDelay;
         let task_handles = if reads_tasks { handles / 4 * 3 } else { 0 };
         let sources = Sources {
             proc: self.proc,

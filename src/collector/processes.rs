@@ -54,11 +54,11 @@ impl ProcessFinder {
             Population::Containers => all_threads || member.workload.is_none(),
             Population::Units => all_threads,
         };
-        let (containers, others): (Vec<&Member<'_>>, Vec<&Member<'_>>) =
-            members.iter().partition(may_be_vm);
+        let containers: Vec<&Member<'_>> = members.iter().filter(may_be_vm).collect();
         // Threads that are not followed any more would be those of an earlier moment.
-        for Member { dir, .. } in others {
-            states.entry(dir.cgroup.id).or_default().threads = ContainerThreads::default();
+        let followed: HashSet<_> = containers.iter().map(|member| member.dir.cgroup.id).collect();
+        for (_, state) in states.iter_mut().filter(|(id, _)| !followed.contains(id)) {
+            state.threads = ContainerThreads::default();
         }
         let (mut any_young, mut any_ended) = (false, false);
         for Member { dir, .. } in &containers {
@@ -69,6 +69,14 @@ impl ProcessFinder {
             }
             any_young |= is_young(*threads.since.get_or_insert(now), now);
             any_ended |= std::mem::take(&mut threads.ended);
+        }
+        // Since `kernel.task_delayacct` was switched off, threads show zeros.
+        if !node.proc.counts_run_delay(&mut files.buffer) {
+            self.scanned_at = None;
+            for Member { dir, .. } in &containers {
+                states.entry(dir.cgroup.id).or_default().threads.hidden = true;
+            }
+            return;
         }
         let age = self.scanned_at.map(|at| now.saturating_duration_since(at));
         if !any_young && !any_ended && age.is_some_and(|age| age < SCAN_INTERVAL) {
