@@ -43,11 +43,16 @@ pub fn disk_rates(
         let rates = DiskRates {
             reads: operations(|disk| disk.reads, |disk| disk.merged)?,
             writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
-            reading: rate(|disk| disk.time_reading)? / 1000.0,
+            reading: wrapped_increase(before.time_reading, after.time_reading) / seconds / 1000.0,
         };
         Some((*device, rates))
     };
     Some(after.iter().filter_map(rates).collect())
+}
+
+/// The kernel writes times of disks as numbers of 32 bits.
+fn wrapped_increase(before: u64, after: u64) -> f64 {
+    (after.wrapping_sub(before) & u64::from(u32::MAX)) as f64
 }
 
 impl Operations {
@@ -56,5 +61,17 @@ impl Operations {
         // The two counts were not read at the same moment, so the container's can be the larger
         // one.
         own / self.requested.max(own).max(f64::MIN_POSITIVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_wrapped_around_goes_on() {
+        let most = u64::from(u32::MAX);
+        assert_eq!(wrapped_increase(most - 99, 400), 500.0);
+        assert_eq!(wrapped_increase(100, 600), 500.0);
     }
 }

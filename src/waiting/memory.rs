@@ -83,6 +83,7 @@ mod tests {
 
     use super::super::disk_rates::{DiskRates, Operations};
     use super::super::readings::ScannedPages;
+    use super::super::series::Window;
     use super::super::tests::{SECONDS, container, pressure, window};
     use super::*;
     use crate::kernel::io_stat::Device;
@@ -108,7 +109,13 @@ mod tests {
         // Another disk is slower.
         let disks = BTreeMap::from([disk(0, 500.0, 1.0), disk(1, 10.0, 1.0)]);
         let swap_devices = vec![Device { major: 8, minor: 0 }];
-        NodeReadings { reclaim, disk_rates: Some(disks), swap_devices, ..NodeReadings::default() }
+        NodeReadings {
+            reclaim,
+            limit_hits: window(0, 0),
+            disk_rates: Some(disks),
+            swap_devices,
+            ..NodeReadings::default()
+        }
     }
 
     /// A VM that waits for 0.3 of the time. Its own limit was hit or not, and kswapd scanned this share
@@ -138,6 +145,8 @@ mod tests {
         assert_eq!(shares(&vm(true, None), true), None, "either can be the cause");
         assert_eq!(shares(&vm(true, Some(80)), true), Some((0.24, 0.06)));
         assert_eq!(shares(&vm(false, Some(80)), true), Some((0.3, 0.0)));
+        let unread = NodeReadings { limit_hits: Window::default(), ..node(false) };
+        assert!(wait(&vm(false, None), &unread).is_err(), "the limit of all pods can be the cause");
     }
 
     /// A VM that used this number of CPUs, and of whose pages these came back from swap, per second.

@@ -116,11 +116,10 @@ impl NodeReadings {
     pub fn reclaims(&self) -> Option<bool> {
         let (before, last) = self.reclaim.both()?;
         let moved = |pages: fn(&Reclaim) -> Option<u64>| Some(pages(before)? != pages(last)?);
-        let by_limit = self.limit_hits.increase(|hits| Some(*hits)).is_some_and(|hits| hits > 0.0);
         Some(
             moved(|reclaim| reclaim.pgscan_kswapd)?
                 || moved(|reclaim| reclaim.pgscan_direct)?
-                || by_limit,
+                || self.limit_hits.increase(|hits| Some(*hits))? > 0.0,
         )
     }
 
