@@ -99,9 +99,13 @@ impl CgroupState {
         let resources: &[Resource] = if is_scored { &Resource::ALL } else { &[Resource::Cpu] };
         let pressures = self.pressures(files, dir, resources, of_node)?;
         let readings = self.readings.get_or_insert_with(|| {
-            let made_at = dir.cgroup.made_at_s;
-            let is_new =
-                |before: &Moment| made_at.is_some_and(|made_at| made_at > before.unix_ms / 1000);
+            // Before the wall clock was set back, cgroups were made in what is now the future.
+            let (made_at, now) = (dir.cgroup.made_at_s, (files.clock)());
+            let is_new = |before: &Moment| {
+                made_at.is_some_and(|made_at| {
+                    made_at > before.unix_ms / 1000 && made_at <= now.unix_ms / 1000
+                })
+            };
             tick_before.filter(is_new).map(|before| since(before.at)).unwrap_or_default()
         });
         for &resource in resources {

@@ -228,7 +228,7 @@ impl Assessor {
             used: mean(|fast| &fast.used),
             waiting: mean(|fast| &fast.waiting),
             variance: mean(|fast| &fast.variance),
-            memory: measured.memory,
+            memory: averages.and_then(|[fast, _]| fast.memory),
             memory_waiting: mean(|fast| &fast.memory_waiting),
             memory_contention: container.contention.memory.map_or(0.0, Ratio::get),
             ..with_limits(measured)

@@ -48,6 +48,8 @@ pub(super) struct DemandAverages {
     pub(super) variance: MovingAverage,
     pub(super) waiting: MovingAverage,
     pub(super) memory_waiting: MovingAverage,
+    /// Its memory, which is read only while a task of the node waits for memory.
+    pub(super) memory: Option<f64>,
 }
 
 /// A slow average without history.
@@ -64,6 +66,7 @@ impl DemandAverages {
             variance: average,
             waiting: average,
             memory_waiting: average,
+            memory: None,
         })
     }
 
@@ -75,6 +78,7 @@ impl DemandAverages {
         self.variance.advance(measured.variance, window);
         self.waiting.advance(waits.cpu, window);
         self.memory_waiting.advance(waits.memory, window);
+        self.memory = measured.memory.or(self.memory);
         self
     }
 

@@ -66,6 +66,26 @@ fn nothing_is_predicted_before_there_is_a_score() {
 }
 
 #[test]
+fn memory_that_is_read_only_while_a_task_waits_for_it_counts_meanwhile() {
+    let with = |memory: [Option<f64>; 2]| {
+        let vms = [(1, 0.0), (2, 1.0)].into_iter().zip(memory).map(|((number, waited), memory)| {
+            let vm = vm(number, 1.0, 0.0);
+            let wait =
+                Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::of(waited, 2.0).unwrap(), 1.0);
+            let waits = PerResource { memory: Ok(wait), ..vm.waits };
+            Measurement { memory, waits, ..vm }
+        });
+        node(vms.collect(), vec![])
+    };
+    let mut assessor = assessor();
+    (0..12).for_each(|_| drop(assessor.advance(&with([Some(9e9), Some(1e9)]))));
+    let read = assessor.advance(&with([Some(9e9), Some(1e9)]));
+    let unread = assessor.advance(&with([None, None]));
+    assert!(relief(&read, 1).0 > 0.0);
+    assert_eq!(relief(&read, 1), relief(&unread, 1));
+}
+
+#[test]
 fn two_vms_that_want_the_whole_node_are_each_others_relief() {
     let contended = settled(&node(vec![vm(1, 1.0, 1.0), vm(2, 1.0, 1.0)], vec![]));
     assert_eq!(relief(&contended, 1), (2.0, 0.0));
