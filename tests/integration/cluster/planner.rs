@@ -348,7 +348,8 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
         let error = scene.refusal(namespace, migration).expect(part);
         assert!(error.contains("psi-agent planner may only") && error.contains(part), "{error}");
     };
-    let allowed = migration("allowed", &[]);
+    let finalizers = json!(["kubevirt.io/migrationJobFinalize"]);
+    let allowed = migration("allowed", &[("/metadata/finalizers", finalizers)]);
     refused("vms", &allowed, "in namespaces with the label");
     scene.label_namespace();
     wait_for("the API server knows the label", LIMIT, || {
@@ -358,6 +359,7 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
     let hostname = "kubernetes.io/hostname";
     let two_keys = json!({hostname: "node-b", "a": "b"});
     let image = json!({"kubevirt.io/func-test-migration-target-image-override": "evil"});
+    let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "a", "uid": "a"});
     let (send, receive) =
         (json!({"migrationID": "m", "connectURL": "evil:1"}), json!({"migrationID": "m"}));
     for (path, value) in [
@@ -370,6 +372,8 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
         ("/spec/receive", receive),
         ("/spec/priority", json!("system-critical")),
         ("/metadata/annotations", image),
+        ("/metadata/finalizers", json!(["example.org/never"])),
+        ("/metadata/ownerReferences", json!([owner])),
     ] {
         refused("vms", &migration("other", &[(path, value)]), "may only name a VM");
     }
