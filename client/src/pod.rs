@@ -31,6 +31,9 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
+pub const LAUNCHER: &str = "virt-launcher";
+
 /// Labels and annotations that are read.
 pub mod key {
     /// Label: the kind of pod.
@@ -70,13 +73,26 @@ pub mod key {
     ];
 }
 
-/// The API server limits the annotations of an object to 256 KiB.
+/// Characters of a value that are read, and keys of budgets: only one has the agent's prefix. All annotations of a pod can
+/// have 256 KiB.
+const LONGEST_VALUE: usize = 1024;
+const MOST_BUDGETS: usize = 8;
+
 fn known_keys<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
 {
     let mut keys = BTreeMap::<String, String>::deserialize(deserializer)?;
-    keys.retain(|key, _| key::ALL.contains(&key.as_str()) || key.ends_with(key::CPU_WAIT_BUDGET));
+    let mut budgets = 0;
+    keys.retain(|key, value| {
+        let is_budget = key.ends_with(key::CPU_WAIT_BUDGET);
+        budgets += usize::from(is_budget);
+        let is_known = key::ALL.contains(&key.as_str()) || is_budget && budgets <= MOST_BUDGETS;
+        if value.len() > LONGEST_VALUE {
+            *value = value.chars().take(LONGEST_VALUE).collect();
+        }
+        is_known
+    });
     Ok(keys)
 }
 
@@ -99,8 +115,15 @@ pub struct ContainerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
-    /// Quantities by resource, such as `cpu: 500m`.
-    pub requests: BTreeMap<String, Value>,
+    pub requests: Requests,
+}
+
+/// Quantities such as `500m`. A pod can request thousands of other resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Requests {
+    pub cpu: Value,
+    pub memory: Value,
 }
 
 /// Thousandths of a quantity; `None` if it is not one. The API server sends a string; a file of pods
@@ -143,18 +166,17 @@ pub fn millicpus(quantity: &str) -> Option<u64> {
 impl Spec {
     /// Thousandths of a CPU.
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
-        rounded(self.request(container, "cpu")?)
+        rounded(thousandths(&self.requests(container)?.cpu)?)
     }
 
     /// Bytes.
     pub fn memory_request(&self, container: &str) -> Option<u64> {
-        rounded(self.request(container, "memory")? / 1e3)
+        rounded(thousandths(&self.requests(container)?.memory)? / 1e3)
     }
 
-    /// Thousandths of what a container requests.
-    fn request(&self, container: &str, resource: &str) -> Option<f64> {
+    fn requests(&self, container: &str) -> Option<&Requests> {
         let mut all = self.containers.iter().chain(&self.init_containers);
-        thousandths(all.find(|spec| spec.name == container)?.resources.requests.get(resource)?)
+        Some(&all.find(|spec| spec.name == container)?.resources.requests)
     }
 }
 

@@ -108,18 +108,19 @@ async fn unmark(
     let label = Key::MigrateFirst.of(prefix);
     let pods = api.labelled_pods(&label, None).await;
     let pods = pods.with_context(|| format!("cannot list the pods with the label {label}"))?;
+    let mut last = Ok(());
     for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.node)) {
         let PodName { namespace, name, .. } = &pod;
         match api.label_pod(&pod, &label, None).await {
             Ok(()) => writeln!(out, "{namespace}/{name}: label removed").context(CANNOT_WRITE)?,
             Err(CallError::NotFound) => {}
             Err(error) => {
-                return Err(error)
+                last = Err(error)
                     .with_context(|| format!("cannot remove {label} from pod {namespace}/{name}"));
             }
         }
     }
-    Ok(())
+    last
 }
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";

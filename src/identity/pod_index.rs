@@ -7,11 +7,8 @@ use jiff::Timestamp;
 
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
-use crate::client::pod::{ContainerStatus, Metadata, Pod, key};
+use crate::client::pod::{ContainerStatus, LAUNCHER, Metadata, Pod, key};
 use crate::contract::{Prefix, is_subdomain};
-
-/// The value of [`key::KIND`] on a pod that runs a VM. Pods of hot-plugged disks have another.
-const LAUNCHER: &str = "virt-launcher";
 
 /// The longest image that is exported: a name of 255 bytes with a tag and a digest.
 const LONGEST_IMAGE: usize = 512;

@@ -80,6 +80,11 @@ impl Marker {
         Ok(self.labelled.get_or_insert_default())
     }
 
+    /// Which pods have the label is to be listed again.
+    pub(super) fn forget(&mut self) {
+        self.labelled = None;
+    }
+
     pub(super) fn has_label(&self, pod: &PodName) -> bool {
         self.labelled.as_ref().is_some_and(|labelled| labelled.contains(pod))
     }

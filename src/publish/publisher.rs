@@ -129,6 +129,11 @@ impl Publisher {
         let mut patch = None;
         if let Some(node) = &node {
             let keys = node.get().await?;
+            // Who removed the keys, such as reap, has removed the label as well.
+            if let Some(marker) = self.marker.as_mut().filter(|_| !keys.has_own_keys(&self.prefix))
+            {
+                marker.forget();
+            }
             let patch =
                 patch.insert(node_patch(&self.prefix, &keys, &published, &self.flags.outputs));
             if !self.dry_run {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::call::{CallError, list, patch};
 use super::client::ApiClient;
-use crate::pod::Pod;
+use crate::pod::{LAUNCHER, Pod, key};
 
 /// Pods per response. Each node has at most one pod with the label, and a pod can have 1.5 MB.
 const PAGE: u32 = 8;
@@ -20,13 +20,14 @@ pub struct PodName {
 }
 
 impl ApiClient {
-    /// Lists the pods with a label on one Node, or on all Nodes.
+    /// Lists the pods of VMs with a label on one Node, or on all Nodes. Another pod has it from its owner.
     pub async fn labelled_pods(
         &self,
         label: &str,
         node: Option<&str>,
     ) -> Result<Vec<PodName>, CallError> {
-        let mut params = ListParams::default().labels(label).limit(PAGE);
+        let labels = format!("{label},{}={LAUNCHER}", key::KIND);
+        let mut params = ListParams::default().labels(&labels).limit(PAGE);
         if let Some(node) = node {
             params = params.fields(&format!("spec.nodeName={node}"));
         }

@@ -86,11 +86,28 @@ impl Scene {
         OwnNode { api: ApiClient::new(self.agent.clone()), name: NODE.into() }
     }
 
-    /// Pods with the label.
+    /// Pods of VMs with the label.
     fn labelled(&self) -> Vec<String> {
-        let list = self.cluster.get(&["pods", "-n", "vms", "-l", LABEL]);
+        let selector = format!("{LABEL},kubevirt.io=virt-launcher");
+        let list = self.cluster.get(&["pods", "-n", "vms", "-l", &selector]);
         let items = list["items"].as_array().unwrap().iter();
         items.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// As `reap` does.
+    fn remove_all_keys(&self, pod: &str) {
+        self.cluster.kubectl(&["label", "pod", pod, "-n", "vms", &format!("{LABEL}-")], "");
+        let node = &self.cluster.get(&["node", NODE])["metadata"];
+        for (kind, keys) in [("annotate", &node["annotations"]), ("label", &node["labels"])] {
+            let own =
+                keys.as_object().unwrap().keys().filter(|key| key.starts_with("psi-agent.io/"));
+            let removed: Vec<String> = own.map(|key| format!("{key}-")).collect();
+            let removed = removed.iter().map(String::as_str);
+            let arguments: Vec<&str> = [kind, "node", NODE].into_iter().chain(removed).collect();
+            self.cluster.kubectl(&arguments, "");
+        }
+        let taints = json!({"spec": {"taints": null}}).to_string();
+        self.cluster.kubectl(&["patch", "node", NODE, "--type=merge", "-p", &taints], "");
     }
 
     fn set_label(&self, pod: &str) {
@@ -153,18 +170,24 @@ async fn an_agent_may_change_one_label_of_virt_launcher_pods_of_its_own_node() {
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
 async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     let scene = Scene::start("candidate-label").await;
-    // An earlier agent left one.
+    // An earlier agent left one. Another pod has it from its owner.
     scene.set_label("web");
+    scene.set_label("disk");
     let mut publisher = publisher(scene.own_node(), MARKS, || 0.5);
     let mut node = ShortNode::new();
     let mut marks = 0;
     for (seconds, contention, db, web, expected) in [
         (30, 0.0, 0.0, 0.0, &[][..]),
         (120, 0.5, 2.0, 1.0, &["db"][..]),
+        // Without its keys, since somebody removed them all, until a heartbeat.
+        (305, 0.5, 2.0, 1.0, &["db"]),
         (30, 0.5, 2.0, 2.1, &["db"]),
         (30, 0.5, 2.0, 3.0, &["web"]),
         (300, 0.0, 0.0, 0.0, &[]),
     ] {
+        if seconds == 305 {
+            scene.remove_all_keys("db");
+        }
         for _ in 0..seconds / 5 {
             let assessment = assessment(&mut node, contention, db, web);
             let report = |report: &Report<'_>| match report {
@@ -187,11 +210,11 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     }
     let annotations = &scene.cluster.get(&["node", NODE])["metadata"]["annotations"];
     assert_eq!(annotations["psi-agent.io/headroom"], "0");
-    // The one that was left, then three changes, of which one is a change of pods.
-    assert_eq!(marks, 5);
+    // The one that was left, then three changes, of which one is a change of pods, and the one that was removed.
+    assert_eq!(marks, 6);
     let patches = scene.cluster.uses_of("pods");
-    // A list, and no write but these.
-    assert!(patches <= marks + 2, "{patches}");
+    // Lists at the start and after the removal, and no write but these.
+    assert!(patches <= marks + 4, "{patches}");
 }
 
 #[tokio::test]
@@ -228,7 +251,8 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
 #[ignore = "needs etcd and a kube-apiserver (tests/kubernetes/build)"]
 async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
     let scene = Scene::start("candidate-reap").await;
-    for pod in ["db", "far"] {
+    // The last one is not of a VM, so reap may not change it.
+    for pod in ["db", "far", "disk"] {
         scene.set_label(pod);
     }
     let score = |node: &str, at: Timestamp| {
