@@ -288,7 +288,7 @@ pub(super) fn pods(bytes: &[u8]) {
 pub(super) fn list_items(bytes: &[u8]) {
     let (mut reader, mut found) = (ListItems::default(), Vec::new());
     reader.push(bytes, |item| found.push(item.to_vec()));
-    assert!(reader.buffered() <= bytes.len());
+    assert!(reader.rest().len() <= bytes.len());
     let Ok(Value::Object(list)) = serde_json::from_slice(bytes) else { return };
     let objects =
         |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_object));

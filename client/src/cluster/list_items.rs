@@ -1,8 +1,11 @@
 //! Cuts the items out of a list in JSON while its bytes arrive. The whole list of a node can have
-//! 165 MB, and one item 1.5 MB.
+//! 165 MB, and one item usually 1.5 MB. In JSON some characters take six bytes, so a tenant can make a longer one.
 
 /// Depth within an item: the list is an object, with an array of objects.
 const ITEM: usize = 3;
+
+/// Bytes of an item that are kept. What is left of a longer one does not parse.
+pub(super) const LONGEST: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 pub struct ListItems {
@@ -24,7 +27,9 @@ impl ListItems {
             self.advance(byte);
             let is_separator = self.in_items && before == ITEM - 1 && self.depth == before;
             if self.in_items && before.max(self.depth) >= ITEM {
-                self.item.push(byte);
+                if self.item.len() < LONGEST {
+                    self.item.push(byte);
+                }
             } else if !is_separator {
                 self.rest.push(byte);
             }
@@ -33,11 +38,6 @@ impl ListItems {
                 self.item.clear();
             }
         }
-    }
-
-    /// Bytes in memory.
-    pub fn buffered(&self) -> usize {
-        self.item.len() + self.rest.len()
     }
 
     /// The list without its items.
@@ -96,6 +96,16 @@ mod tests {
                 assert_eq!(serde_json::from_slice::<Value>(&left).unwrap(), rest);
             }
         }
+    }
+
+    #[test]
+    fn an_item_that_is_too_long_costs_no_other() {
+        let long = format!("\"{}\"", "v".repeat(2 * LONGEST));
+        let list = format!("{{\"items\": [{{\"a\": {long}}}, {{\"b\": 1}}]}}");
+        let (mut reader, mut items) = (ListItems::default(), Vec::new());
+        reader.push(list.as_bytes(), |item| items.push(serde_json::from_slice::<Value>(item).ok()));
+        assert_eq!(items, [None, Some(json!({"b": 1}))]);
+        assert!(reader.item.capacity() < 2 * LONGEST + 1);
     }
 
     proptest! {

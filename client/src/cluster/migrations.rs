@@ -19,6 +19,18 @@ impl ApiClient {
         params: &ListParams,
         convert: impl Fn(T) -> U + Sync,
     ) -> anyhow::Result<Vec<U>> {
+        let (objects, first_error) = self.list_parsed(path, params, convert).await?;
+        let parsed = first_error.map_or(Ok(objects), Err);
+        parsed.with_context(|| format!("cannot parse an object of {path}"))
+    }
+
+    /// The objects of a kind that can be parsed, and why another one cannot.
+    pub async fn list_parsed<T: DeserializeOwned, U: Send>(
+        &self,
+        path: &str,
+        params: &ListParams,
+        convert: impl Fn(T) -> U + Sync,
+    ) -> anyhow::Result<(Vec<U>, Option<serde_json::Error>)> {
         let (mut objects, mut first_error) = (Vec::new(), None);
         let mut on_item = |item: &[u8]| match decode(item) {
             Ok(object) => objects.push(convert(object)),
@@ -26,8 +38,7 @@ impl ApiClient {
         };
         let list = streamed_list(&self.client, path, params, &mut on_item).await;
         list.with_context(|| format!("cannot list {path}"))?;
-        let parsed = first_error.map_or(Ok(objects), Err);
-        parsed.with_context(|| format!("cannot parse an object of {path}"))
+        Ok((objects, first_error))
     }
 
     /// Creates a VirtualMachineInstanceMigration.
