@@ -124,7 +124,11 @@ fn candidates(text: &str) -> Option<Vec<Candidate>> {
 
 fn candidate(text: &str) -> Option<Candidate> {
     let [uid, demand, relief, memory] = fields(text, ["uid", "demand", "relief", "memory"])?;
-    let uid = uid.filter(|uid| (1..=63).contains(&uid.len()))?.to_owned();
+    let is_uid = |uid: &&str| {
+        (1..=63).contains(&uid.len())
+            && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let uid = uid.filter(is_uid)?.to_owned();
     let memory = match memory {
         Some(bytes) => Some(whole(bytes)?),
         None => None,
@@ -208,6 +212,7 @@ mod tests {
         };
         assert!(with(Key::Waiting, None).contains("psi-agent.io/waiting is missing"));
         for (key, value) in [
+            (Key::Candidates, "uid=a\u{1b}[2J,demand=1,relief=1"),
             (Key::Headroom, "-1"),
             (Key::Headroom, "+1"),
             (Key::Demand, "5.25"),
