@@ -42,6 +42,11 @@ impl LevelTracker {
         self.level()
     }
 
+    /// Ends the dwell of a change: nothing is known of the time without a score.
+    pub fn interrupt(&mut self) {
+        self.0.iter_mut().for_each(|threshold| threshold.changing_since = None);
+    }
+
     pub fn level(&self) -> Level {
         let exceeded = self.0.iter().filter(|threshold| threshold.is_exceeded);
         exceeded.map(|threshold| threshold.level).max().unwrap_or(Level::Low)
@@ -116,6 +121,19 @@ mod tests {
         let down: Vec<f64> = [30.0; 7].into_iter().chain([19.0; 7]).chain([4.0; 7]).collect();
         let down = levels(down);
         assert_eq!(down[7..], [vec![High; 6], vec![Medium; 7], vec![Low]].concat());
+    }
+
+    #[test]
+    fn a_dwell_does_not_go_on_across_time_without_a_score() {
+        let mut tracker = LevelTracker::new(Thresholds::default());
+        let start = crate::clock::now().at;
+        let mut at =
+            |seconds| tracker.advance(start + Duration::from_secs(seconds), 30.0, 0.0, None);
+        assert_eq!([0, 20].map(&mut at), [Low, Low]);
+        tracker.interrupt();
+        let mut at =
+            |seconds| tracker.advance(start + Duration::from_secs(seconds), 30.0, 0.0, None);
+        assert_eq!([40, 65, 70].map(&mut at), [Low, Low, High]);
     }
 
     #[test]

@@ -113,7 +113,11 @@ impl Plan {
         let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
         let other_than_cpu = others.map(points).fold(0.0, f64::max);
         let cpu_ready = score.cpu_ready.map(Ratio::get);
-        let level = self.levels.advance(now, points(score.score?), other_than_cpu, cpu_ready);
+        let Some(of_node) = score.score else {
+            self.levels.interrupt();
+            return None;
+        };
+        let level = self.levels.advance(now, points(of_node), other_than_cpu, cpu_ready);
         let mut published = PublishedScore::of(score, level, demand)?;
         let reason = self.reason_to_write(now, score, &published)?;
         // Values stay as they are until they differ by a step, or while only the level changes. A
