@@ -163,6 +163,11 @@ impl OwnMetrics {
         }
     }
 
+    /// The Node was read after a failure, and its value stays.
+    pub fn publishing_recovered(&self) {
+        self.0.lock().agent.publish.error = None;
+    }
+
     /// Publishing failed at this time, milliseconds since the epoch. Each kind of error is logged once
     /// until a value is published.
     pub fn publish_failed(&self, error: &CallError, at_ms: u64) {

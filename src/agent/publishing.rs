@@ -89,6 +89,7 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
+            metrics.publishing_recovered();
             tracing::info!(score, "Continuing from the value that an earlier agent published");
         }
         Report::Written(published, reason) => {
