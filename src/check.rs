@@ -14,6 +14,7 @@ use crate::collector::MIN_PRESSURE_INTERVAL;
 use crate::config::CheckConfig;
 use crate::host::Host;
 use crate::host::finding::{Finding, Problem, fail, warn};
+use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
@@ -57,6 +58,7 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         Ok(host) => host,
         Err(problem) => return vec![("host", Err(problem))],
     };
+    let (of_api_server, listed) = api_server(config);
     let buffer = &mut ReadBuffer::default();
     let mut pressure = node_pressure(&host, buffer);
     let psi_is_on = !is_fatal(&pressure);
@@ -78,9 +80,9 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         }
         findings.push(("controls", controllers(tree.root(), buffer)));
         findings.push(("pods", Ok(pods(&tree))));
-        findings.extend(score(config, host));
+        findings.extend(score(config, host, listed.as_ref()));
     }
-    findings.extend(api_server(config));
+    findings.extend(of_api_server);
     findings.extend(certificate(config).map(|finding| ("tls", finding)));
     findings
 }
@@ -196,12 +198,16 @@ fn pods(tree: &CgroupTree) -> String {
 
 /// Scores the node once, as the agent does. Reports what is scored, the source of CPU wait time, and
 /// files that are not readable.
-fn score(config: &CheckConfig, host: Host) -> Vec<(&'static str, Finding)> {
+fn score(
+    config: &CheckConfig,
+    host: Host,
+    pods: Option<&PodIndex>,
+) -> Vec<(&'static str, Finding)> {
     let mut source = host.cpu_wait(&config.source);
     let mut collector = host.into_collector(&config.source, None);
-    collector.tick(None);
+    collector.tick(pods);
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
-    let tick = collector.tick(None);
+    let tick = collector.tick(pods);
     let score = Scorer::of_one_window(COUNTED.to_vec(), &tick);
     let population = score.population.map_or("containers", Population::plural);
     let members = format!("{} {population}", score.containers.len());

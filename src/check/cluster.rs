@@ -2,20 +2,28 @@
 
 use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{CheckConfig, PodSource, Publish, SourceFlags};
-use crate::host::finding::{Finding, warn};
+use crate::host::finding::{Finding, fail, warn};
+use crate::identity::pod_index::PodIndex;
 use crate::pod_source::{connect, list};
 
 const NO_ACCESS: &str =
     "give the agent access to the API server, with the rights to list and watch pods";
 
-/// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone.
-pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
+/// Checks access to the pods and to the agent's Node. No findings if the agent runs stand-alone. Returns
+/// the pods as well.
+pub(super) fn api_server(config: &CheckConfig) -> (Vec<(&'static str, Finding)>, Option<PodIndex>) {
     let source = &config.source;
+    let mut pods = None;
     let findings = block_on(async {
         let node = connect(source).await?;
         let mut findings = Vec::new();
         if source.pods() != PodSource::Standalone {
-            findings.push(("names", pod_names(source, node.as_ref()).await));
+            let names = pod_names(source, node.as_ref()).await;
+            let names = names.map(|listed| {
+                let count = pods.insert(listed).count();
+                format!("{count} pods of this node listed")
+            });
+            findings.push(("names", names));
         }
         if let (Some(node), Publish::On) = (&node, config.publish.mode(source)) {
             findings.push(("node", own_node(node).await));
@@ -23,18 +31,17 @@ pub(super) fn api_server(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         }
         anyhow::Ok(findings)
     });
-    findings.unwrap_or_else(|error| vec![("names", warn(format!("{error:#}"), NO_ACCESS))])
+    // As for the agent, which does not start then.
+    let failed = |error| vec![("names", fail(format!("{error:#}"), NO_ACCESS))];
+    (findings.unwrap_or_else(failed), pods)
 }
 
 /// Checks the list of pods, from which series get their labels.
-async fn pod_names(source: &SourceFlags, node: Option<&OwnNode>) -> Finding {
+async fn pod_names(source: &SourceFlags, node: Option<&OwnNode>) -> Finding<PodIndex> {
     match list(source, node).await {
-        Ok(pods) => {
-            let count = pods.map_or(0, |index| index.count());
-            Ok(format!("{count} pods of this node listed"))
-        }
+        Ok(pods) => Ok(pods.unwrap_or_default()),
         Err(error) if node.is_none() => {
-            warn(format!("{error:#}"), "write the file with `kubectl get pods -o json`")
+            fail(format!("{error:#}"), "write the file with `kubectl get pods -o json`")
         }
         Err(error) => warn(format!("{error:#}"), NO_ACCESS),
     }
