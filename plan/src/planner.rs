@@ -43,8 +43,8 @@ pub struct Stop {
 }
 
 impl State {
-    /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel, which
-    /// count as failures: their target has no pod, or its pod no Node.
+    /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel: their
+    /// target has no pod, or its pod no Node, which counts as a failure.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
         self.left_alone.retain(|one| one.until > now);
         let arrival = |uid: &str| {
@@ -74,8 +74,12 @@ impl State {
         let pending: Vec<Migration> = pending.collect();
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            let what = format!("{} was cancelled: it had no pod on a Node", described(migration));
-            self.fail(vm.map_or("", |vm| &vm.uid), &what, now);
+            self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
+            // Without a pod it may have waited for other migrations.
+            if target_pod(cluster, migration).is_some() {
+                let what = format!("{} was cancelled: its pod had no Node", described(migration));
+                self.count_failure(&what, now);
+            }
         }
         pending
     }
@@ -86,11 +90,15 @@ impl State {
         self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);
     }
 
-    /// Counts a failure, and leaves the VM alone for an hour, since the reason may be its own.
+    /// Counts a failure, and leaves the VM alone, since the reason may be its own.
     pub fn fail(&mut self, vm: &str, what: &str, now: Timestamp) {
+        self.leave_alone(vm, now);
+        self.count_failure(what, now);
+    }
+
+    fn leave_alone(&mut self, vm: &str, now: Timestamp) {
         let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
         self.left_alone.push(LeftAlone { vm: vm.into(), until });
-        self.count_failure(what, now);
     }
 
     fn count_failure(&mut self, what: &str, now: Timestamp) {
@@ -115,13 +123,15 @@ impl State {
 /// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits
 /// without end for a pod that a quota or a policy forbids.
 fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
-    let is_of_target = |pod: &&Pod| pod.migration.as_deref() == Some(&migration.uid);
-    let pod = cluster.pods.iter().find(is_of_target);
-    let (since, most) = match pod {
+    let (since, most) = match target_pod(cluster, migration) {
         Some(pod) => (pod.unscheduled_since.filter(|_| pod.node.is_none()), PENDING),
         None => (migration.created.filter(|_| migration.is_queued()), WITHOUT_POD),
     };
     since.is_some() && !is_within(most - 1, since, now)
+}
+
+fn target_pod<'a>(cluster: &'a Cluster, migration: &Migration) -> Option<&'a Pod> {
+    cluster.pods.iter().find(|pod| pod.migration.as_deref() == Some(&migration.uid))
 }
 
 fn described(migration: &Migration) -> String {

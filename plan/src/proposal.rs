@@ -168,8 +168,10 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
         ));
     }
     // A migration that has waited for longer waits for something else, such as a quota.
-    let is_queued =
-        |one: &&Migration| !one.is_own && one.is_queued() && is_within(HOUR, one.created, now);
+    let is_queued = |one: &&Migration| {
+        let is_own = one.is_own && cluster.may_move_vms_of(&one.namespace);
+        !is_own && one.is_queued() && is_within(HOUR, one.created, now)
+    };
     let queued = migrations.iter().filter(is_queued).count();
     if queued > 0 {
         return Err(format!("{queued} other migrations wait to start"));

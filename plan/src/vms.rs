@@ -44,11 +44,9 @@ pub(crate) fn obstacle(
     // KubeVirt tells a VM of a migration only when the target's pod runs.
     let tried = cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended);
     let tried = tried.chain(latest.and_then(|latest| latest.ended)).max();
-    let (since, what) = match tried {
-        Some(_) => (tried, "migrated, or tried to,"),
-        None => (pod.created, "started"),
-    };
     // Without a date, the pod may be new.
+    let since = pod.created.map(|created| tried.map_or(created, |tried| tried.max(created)));
+    let what = if tried.is_some() { "migrated, or tried to," } else { "started" };
     (since.is_none() || is_within(rest, since, now)).then(|| {
         let spaced = SpanPrinter::new().spacing(Spacing::BetweenUnitsAndDesignators);
         let rest = spaced.duration_to_string(&SignedDuration::from_secs(rest));

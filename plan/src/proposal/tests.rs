@@ -340,6 +340,11 @@ fn moves_are_limited_by_what_runs_already() {
     assert_eq!(because(vec![migration("Running", false, ago(1))]), None);
     // What has waited for over an hour waits for something else.
     assert_eq!(because(vec![migration("Pending", false, ago(61))]), None);
+    let unlabelled = proposed(|it| {
+        it.namespaces = Some(["vms".to_owned()].into());
+        it.migrations = vec![migration("Pending", true, ago(1))];
+    });
+    assert_eq!(unlabelled.none_because, waits, "of a plan in a namespace without the label");
     let two = because(vec![migration("Running", true, ago(1)), migration("", true, ago(1))]);
     assert_eq!(two.as_deref(), Some("2 own migrations are active, the limit"));
     let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];
