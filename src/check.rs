@@ -19,7 +19,7 @@ use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
-use crate::score::Scorer;
+use crate::score::{Absence, Scorer};
 use crate::waiting::{CpuSource, Population, Ratio};
 use cluster::api_server;
 
@@ -230,7 +230,8 @@ fn score(
     let scored = match score.missing(&COUNTED) {
         None => scored(&members, score.score.map_or(0.0, Ratio::get), config.max_score),
         Some(missing) => Err(Problem {
-            is_fatal: config.max_score.is_some(),
+            is_fatal: config.max_score.is_some()
+                || score.absence.cpu == Some(Absence::WorkloadsUnknown),
             text: format!("{members}; no score: {missing}"),
             remedy: missing.remedy().to_string(),
         }),

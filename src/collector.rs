@@ -121,7 +121,8 @@ impl Collector {
         };
         let is_known =
             self.selection.is_some() && pods.is_none_or(|pods| pods.is_listed() && is_found(pods));
-        let measured = is_known.then(|| self.score_and_others(pods.is_some(), &found, before));
+        let measured =
+            is_known.then(|| self.score_and_others(pods.is_some(), &found, before)).flatten();
         let (scored, others) = measured.unzip();
         Tick {
             moment,
@@ -135,22 +136,25 @@ impl Collector {
         }
     }
 
-    /// Measures the scored workloads and, while one of them waits, the demand of all others.
+    /// Measures the scored workloads and, while one of them waits, the demand of all others. `None` if all
+    /// scored ones have left and others are there, which are scored later: nothing is not calm.
     fn score_and_others(
         &mut self,
         in_cluster: bool,
         found: &[PodMatch],
         tick_before: Option<Moment>,
-    ) -> (Scored, Vec<Measurement>) {
+    ) -> Option<(Scored, Vec<Measurement>)> {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
         let now = (files.clock)().at;
         let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
-        let has_members = |population| workloads.has_members(population);
         let found = workloads.population(in_cluster);
-        let population = self.selector.select(found, has_members, now);
+        let population = self.selector.select(found, now);
         let mut members = workloads.take(population);
+        if members.is_empty() && population != found {
+            return None;
+        }
         if let Some(processes) = &mut self.processes {
             processes.follow(&self.node, population, &members, states, files);
         }
@@ -176,7 +180,7 @@ impl Collector {
             });
         }
         self.node.read_run_delay(reads_others, files);
-        measure(population, &members, &others, &self.node.readings, states)
+        Some(measure(population, &members, &others, &self.node.readings, states))
     }
 
     /// The export pass.

@@ -104,22 +104,14 @@ impl<'a> Workloads<'a> {
         }
     }
 
-    fn kinds(&self, population: Population) -> &'static [Kind] {
-        match population {
+    /// Takes the members of this population.
+    pub(super) fn take(&mut self, population: Population) -> Vec<Member<'a>> {
+        let kinds: &[Kind] = match population {
             Population::Vms if self.has(Kind::Vm) => &[Kind::Vm],
             Population::Vms => &[Kind::UnitVm],
             Population::Containers => &[Kind::Vm, Kind::Container],
             Population::Units => &[Kind::UnitVm, Kind::Unit],
-        }
-    }
-
-    pub(super) fn has_members(&self, population: Population) -> bool {
-        self.kinds(population).iter().any(|kind| self.has(*kind))
-    }
-
-    /// Takes the members of this population.
-    pub(super) fn take(&mut self, population: Population) -> Vec<Member<'a>> {
-        let kinds = self.kinds(population);
+        };
         self.all.extract_if(.., |member| kinds.contains(&member.kind)).collect()
     }
 
@@ -155,8 +147,8 @@ fn kind_in_pod(level: &PodLevel, found: &PodMatch) -> Option<Kind> {
     is_member.then_some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
-/// The kind of workloads that is scored. It changes when the node has had another kind for a minute, or
-/// when it has nothing of this kind any more, since nothing is not calm.
+/// The kind of workloads that is scored. It changes only when the node has had another kind for a
+/// minute.
 #[derive(Debug, Default)]
 pub(super) struct Selector {
     current: Option<Population>,
@@ -165,19 +157,14 @@ pub(super) struct Selector {
 
 impl Selector {
     /// The population at this time, given what the node has.
-    pub(super) fn select(
-        &mut self,
-        found: Population,
-        has_members: impl Fn(Population) -> bool,
-        now: Instant,
-    ) -> Population {
+    pub(super) fn select(&mut self, found: Population, now: Instant) -> Population {
         let current = *self.current.get_or_insert(found);
         if found == current {
             self.differs_since = None;
             return current;
         }
         let since = *self.differs_since.get_or_insert(now);
-        if has_members(current) && now.saturating_duration_since(since) < CHANGE_AFTER {
+        if now.saturating_duration_since(since) < CHANGE_AFTER {
             return current;
         }
         *self = Self { current: Some(found), differs_since: None };

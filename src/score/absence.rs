@@ -11,8 +11,8 @@ pub enum Absence {
     /// The kernel reports no pressure of it.
     #[error("the kernel reports no pressure")]
     PressureOff,
-    /// The pods are not listed yet, or the node has no cgroup v2.
-    #[error("the node has no cgroup v2, or its pods are not listed")]
+    /// The pods are not listed yet, or their cgroups are not found.
+    #[error("the node's pods are not listed, or their cgroups are not found")]
     WorkloadsUnknown,
     /// The host has neither pods nor units.
     #[error("there are no pods and no systemd units")]
