@@ -89,11 +89,6 @@ impl Bounds {
         }
         let used = cpu_limits::usage(readings)?;
         let throttled = cpu_limits::throttled(readings)?;
-        // Of a quiet container, the counters are read rarely: what they show of its quota is not of this window.
-        let is_of_one_window = readings.cpu.seconds()? < 1.5 * readings.pressure.cpu.seconds()?;
-        if readings.limits()?.quota().is_some() && !is_of_one_window {
-            return None;
-        }
         let cpus = readings.limits()?.allowed_cpus(cpus);
         // Throttled time is summed over CPUs. Divided by the CPUs that were used or throttled, but
         // at least one, it is a share of time.
@@ -121,9 +116,6 @@ impl Bounds {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::super::series::{Reading, Window};
     use super::super::tests::{container_with_tasks, ran_and_delayed};
     use super::*;
 
@@ -175,22 +167,6 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_not_judged_by_counters_of_a_longer_window() {
-        let calm_before = |quota| {
-            let mut bursts = workload(0.9, 0.1, 0.0, quota, 4);
-            let [before, last] = [0, 30].map(|seconds| Reading {
-                at: bursts.pressure.cpu.last().unwrap().at + Duration::from_secs(seconds),
-                value: *bursts.cpu.value().unwrap(),
-            });
-            bursts.cpu = Window::between(before, last);
-            bursts
-        };
-        let wait = |quota| wait(&calm_before(quota), CPUS, 1.0);
-        assert!(wait(Some(0.5)).is_none());
-        assert!(wait(None).is_some());
-    }
-
-    #[test]
     fn two_units_of_three_loops_on_two_cpus_wait_for_two_thirds() {
         let unit = workload(0.95, 1.0, 0.0, None, 3);
         let wait = |cpus| wait(&unit, cpus, scale([&unit, &unit].into_iter(), Some(4.0), cpus));
@@ -199,6 +175,7 @@ mod tests {
 
     #[test]
     fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {
+        use std::time::Duration;
         let (limits, counters) = (Needs::CPU_LIMITS, Needs::CPU_COUNTERS | Needs::TASKS);
         let mut calm = workload(0.0, 0.5, 0.0, None, 9);
         let read_at = calm.cpu.last().unwrap().at;
