@@ -7,38 +7,30 @@ use serde_json::Value;
 
 use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
 use super::client::ApiClient;
+use super::list_items::LONGEST;
 use super::streamed_list::streamed_list;
 use crate::json::decode;
 
 impl ApiClient {
     /// All objects of a kind, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
-    /// a plan without one of the objects would be wrong.
+    /// a plan without one of the objects would be wrong. One that is too long is skipped, since any tenant
+    /// can make one.
     pub async fn list_all<T: DeserializeOwned, U: Send>(
         &self,
         path: &str,
         params: &ListParams,
         convert: impl Fn(T) -> U + Sync,
     ) -> anyhow::Result<Vec<U>> {
-        let (objects, first_error) = self.list_parsed(path, params, convert).await?;
-        let parsed = first_error.map_or(Ok(objects), Err);
-        parsed.with_context(|| format!("cannot parse an object of {path}"))
-    }
-
-    /// The objects of a kind that can be parsed, and why another one cannot.
-    pub async fn list_parsed<T: DeserializeOwned, U: Send>(
-        &self,
-        path: &str,
-        params: &ListParams,
-        convert: impl Fn(T) -> U + Sync,
-    ) -> anyhow::Result<(Vec<U>, Option<serde_json::Error>)> {
         let (mut objects, mut first_error) = (Vec::new(), None);
         let mut on_item = |item: &[u8]| match decode(item) {
             Ok(object) => objects.push(convert(object)),
+            Err(_) if item.len() >= LONGEST => {}
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
         let list = streamed_list(&self.client, path, params, &mut on_item).await;
         list.with_context(|| format!("cannot list {path}"))?;
-        Ok((objects, first_error))
+        let parsed = first_error.map_or(Ok(objects), Err);
+        parsed.with_context(|| format!("cannot parse an object of {path}"))
     }
 
     /// Creates a VirtualMachineInstanceMigration.

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::client::OwnNode;
+use super::list_items::LONGEST;
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
 use crate::json::decode;
@@ -136,7 +137,11 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
         let decoded = decode(json).map_err(|error| {
             let WithMetadata { metadata } = decode(json).unwrap_or_default();
             let Metadata { namespace, name, .. } = metadata;
-            (self.on_skipped)(format!("pod {namespace}/{name}: {error}"));
+            (self.on_skipped)(if json.len() < LONGEST {
+                format!("pod {namespace}/{name}: {error}")
+            } else {
+                "a pod of more than 4 MiB".to_owned()
+            });
         });
         decoded.ok()
     }

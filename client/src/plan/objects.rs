@@ -134,8 +134,7 @@ pub(super) async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Clu
         migrations: api.list_all(MIGRATIONS, &newest, |one| migration(one, prefix)).await?,
         vms: api.list_all(VMS, &cached, vm).await?,
         nodes: api.list_all("/api/v1/nodes", &cached, |one| node(one, prefix)).await?,
-        // Any tenant can make a pod that is too long to read. Where it needs room, kube-scheduler knows it.
-        pods: api.list_parsed("/api/v1/pods", &cached, pod).await?.0,
+        pods: api.list_all("/api/v1/pods", &cached, pod).await?,
         ..Cluster::default()
     })
 }
