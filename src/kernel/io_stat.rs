@@ -43,9 +43,11 @@ pub fn parse_io_limited(text: &[u8]) -> Result<bool, ParseError> {
 pub fn parse_io_stat(text: &[u8]) -> IoStat {
     let mut stat = IoStat::default();
     for line in text.split_inclusive(|&byte| byte == b'\n') {
-        // A last line without a newline is truncated, perhaps within a number.
+        // A last line without a newline is truncated, perhaps within a number. Linux 5.15 to 5.19 end the file so
+        // after devices without numbers.
         let Some(line) = line.strip_suffix(b"\n") else {
-            stat.dropped_rows += 1;
+            let is_complete = words(line).all(|word| parse_device(word).is_some());
+            stat.dropped_rows += u64::from(!is_complete);
             break;
         };
         let words: Vec<&[u8]> = words(line).collect();
@@ -59,14 +61,18 @@ pub fn parse_io_stat(text: &[u8]) -> IoStat {
     stat
 }
 
-/// Counters of a row; the inner `None` is a device that the cgroup never used: some kernels write its
-/// number alone.
+/// Counters of a row; the inner `None` is a device that the cgroup never used, of which some kernels write the
+/// number alone or what controllers add (`cost.usage`), or one path of a multipath disk, which is counted as a whole.
 fn parse_row(row: &[&[u8]]) -> Option<Option<IoCounters>> {
     let (device, rest) = row.split_first()?;
-    let device = parse_device(device)?;
-    if rest.is_empty() {
+    let is_counter = |word: &&[u8]| {
+        [&b"rbytes="[..], b"wbytes=", b"rios=", b"wios="].iter().any(|key| word.starts_with(key))
+    };
+    let is_unused = rest.iter().all(|word| word.contains(&b'=') && !is_counter(word));
+    if *device == b"(unknown)" || is_unused && parse_device(device).is_some() {
         return Some(None);
     }
+    let device = parse_device(device)?;
     let value = |key: &[u8]| parse_u64(rest.iter().find_map(|word| word.strip_prefix(key))?);
     Some(Some(IoCounters {
         device,
@@ -111,6 +117,17 @@ mod tests {
         let devices = stat.devices.iter().map(|row| (row.device.major, row.device.minor));
         assert_eq!(devices.collect::<Vec<_>>(), [(8, 0), (8, 16), (254, 16)]);
         assert_eq!(stat.dropped_rows, 0);
+    }
+
+    #[test]
+    fn a_row_without_numbers_of_reads_and_writes_is_no_error() {
+        for text in [
+            &b"(unknown) rbytes=0 wbytes=0 rios=6 wios=0 dbytes=0 dios=0\n"[..],
+            b"8:0  cost.usage=0\n",
+            b"253:0 252:0 ",
+        ] {
+            assert_eq!(parse_io_stat(text), IoStat::default(), "{text:?}");
+        }
     }
 
     #[test]
