@@ -13,6 +13,8 @@ pub struct DiskRates {
     pub(super) writes: Operations,
     /// Reads in flight, on average.
     pub(super) reading: f64,
+    /// Whether it is made of other disks, by device mapper or md.
+    pub(super) is_on_top: bool,
 }
 
 /// Operations of one kind, per second.
@@ -44,6 +46,7 @@ pub fn disk_rates(
             reads: operations(|disk| disk.reads, |disk| disk.merged)?,
             writes: operations(|disk| disk.writes, |disk| disk.writes_merged)?,
             reading: wrapped_increase(before.time_reading, after.time_reading) / seconds / 1000.0,
+            is_on_top: after.name.starts_with("dm-") || after.name.starts_with("md"),
         };
         Some((*device, rates))
     };

@@ -1,10 +1,13 @@
 //! The load of containers on the node's disks, and the time that it takes, for the meters of memory
 //! and I/O wait. Pure.
 
+use std::collections::BTreeMap;
+
+use super::disk_rates::DiskRates;
 use super::node::NodeReadings;
 use super::readings::Readings;
 use super::series::increase;
-use crate::kernel::io_stat::IoCounters;
+use crate::kernel::io_stat::{Device, IoCounters};
 use crate::kernel::page_bytes;
 
 /// A container's use of disks in one window. `None` is unknown.
@@ -35,7 +38,8 @@ impl DiskUse {
             return Self { others: Some(1.0), ..Self::default() };
         };
         let (mut reading, mut read_bytes, mut completed, mut beside) = (0.0, 0.0, 0.0, 0.0);
-        for after in after {
+        let mut is_counted = true;
+        for after in layers_below(before, after, disks) {
             // A disk that it did not use before has no row.
             let before = before.iter().find(|before| before.device == after.device);
             let rate = |of: fn(&IoCounters) -> u64| {
@@ -51,6 +55,8 @@ impl DiskUse {
             let own = disk.reads.completed * disk.reads.share(reads)
                 + disk.writes.completed * disk.writes.share(writes);
             let all = disk.reads.completed + disk.writes.completed;
+            // Of a disk that is not counted (`queue/iostats`), the use by others is not known.
+            is_counted &= all > 0.0 || reads + writes == 0.0;
             completed += own;
             // Each disk is weighted by the container's use of it.
             beside += own * (all - own).max(0.0) / all.max(f64::MIN_POSITIVE);
@@ -61,7 +67,11 @@ impl DiskUse {
         let reread = io.refaults.rate(|pages| Some(*pages)).and_then(bytes);
         Self {
             // 0 if it used none of the node's disks, such as with network storage.
-            others: Some(if completed > 0.0 { (beside / completed).min(1.0) } else { 0.0 }),
+            others: is_counted.then_some(if completed > 0.0 {
+                (beside / completed).min(1.0)
+            } else {
+                0.0
+            }),
             reading: Some(reading),
             swapped_in: swapped_in.and_then(bytes).map(share),
             displaced: reread
@@ -69,6 +79,19 @@ impl DiskUse {
                 .map(|(reread, others)| share(reread) * others),
         }
     }
+}
+
+/// The devices that a cgroup used, without those on top of others (LVM, LUKS, md), which count the same operations
+/// again, if it used another one in this window.
+fn layers_below<'a>(
+    before: &'a [IoCounters],
+    after: &'a [IoCounters],
+    disks: &'a BTreeMap<Device, DiskRates>,
+) -> impl Iterator<Item = &'a IoCounters> {
+    let is_on_top = |one: &IoCounters| disks.get(&one.device).is_some_and(|disk| disk.is_on_top);
+    let is_below = |one: &&IoCounters| !is_on_top(one) && !before.contains(one);
+    let uses_below = after.iter().any(|one| is_below(&one));
+    after.iter().filter(move |one| !(uses_below && is_on_top(one)))
 }
 
 /// The share of `all` that is not `own`.

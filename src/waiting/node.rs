@@ -94,7 +94,8 @@ impl NodeReadings {
 
     /// Reads of all disks in flight, on average; 0 if they are unknown.
     pub(super) fn reads_in_flight(&self) -> f64 {
-        self.disk_rates.iter().flat_map(BTreeMap::values).map(|disk| disk.reading).sum()
+        let disks = self.disk_rates.iter().flat_map(BTreeMap::values);
+        disks.filter(|disk| !disk.is_on_top).map(|disk| disk.reading).sum()
     }
 
     /// Whether pages were read back from swap.

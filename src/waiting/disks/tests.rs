@@ -23,7 +23,8 @@ fn counted(minor: u32, operations: u64) -> Option<Vec<IoCounters>> {
 
 fn node() -> NodeReadings {
     let operations = Operations { completed: 200.0 / SECONDS, requested: 200.0 / SECONDS };
-    let disk = DiskRates { reads: operations, writes: operations, reading: 2.0 / SECONDS };
+    let reading = 2.0 / SECONDS;
+    let disk = DiskRates { reads: operations, writes: operations, reading, ..DiskRates::default() };
     let disk_rates = Some(BTreeMap::from([(Device { major: 8, minor: 0 }, disk)]));
     NodeReadings { disk_rates, pods_memory: Some(1_000), ..NodeReadings::default() }
 }
@@ -46,9 +47,10 @@ fn others_have_what_is_left_of_the_disks_that_it_used() {
     let others = |before, last| rounded(use_between(operations(before, last)).others);
     assert_eq!(others(counted(0, 1_000), counted(0, 1_100)), Some(0.75));
     assert_eq!(others(counted(0, 1_000), counted(0, 1_500)), Some(0.0));
-    // Its storage is not on a disk of the node, or on one that the node has no counters of.
+    // Its storage is not on a disk of the node, or on one that the node does not count.
     assert_eq!(others(counted(0, 1_000), counted(0, 1_000)), Some(0.0));
-    assert_eq!(others(counted(1, 1_000), counted(1, 1_100)), Some(0.0));
+    assert_eq!(others(counted(1, 1_000), counted(1, 1_000)), Some(0.0));
+    assert_eq!(others(counted(1, 1_000), counted(1, 1_100)), None);
     // A disk that it did not use before.
     assert_eq!(others(Some(vec![]), counted(0, 100)), Some(0.75));
     // Without an io controller, all operations count as those of other workloads. Operations that
@@ -67,6 +69,7 @@ fn what_is_merged_is_one_operation_of_a_disk() {
         reads: Operations { completed: 98.0, requested: 98.0 },
         writes: Operations { completed: 102.0, requested: 1_625.0 },
         reading: 0.18,
+        ..DiskRates::default()
     };
     let device = Device { major: 8, minor: 0 };
     let disk_rates = Some(BTreeMap::from([(device, disk)]));
@@ -79,6 +82,34 @@ fn what_is_merged_is_one_operation_of_a_disk() {
         others.map(|share| (share * 1e3).round() / 1e3)
     };
     assert_eq!((of(5 * 98, 0), of(0, 5 * 1_625)), (Some(0.51), Some(0.49)));
+}
+
+#[test]
+fn a_disk_on_top_of_another_is_counted_once() {
+    // Two VMs, each with a logical volume on the same disk, of which each makes half of the reads.
+    let rates = |completed, reading, is_on_top| {
+        let reads = Operations { completed, requested: completed };
+        DiskRates { reads, reading, is_on_top, ..DiskRates::default() }
+    };
+    let [disk, volume] = [(8, 0), (253, 6)].map(|(major, minor)| Device { major, minor });
+    let disks = [(disk, rates(200.0, 8.0, false)), (volume, rates(100.0, 4.0, true))];
+    let node = NodeReadings { disk_rates: Some(disks.into()), ..NodeReadings::default() };
+    let used = |devices: &[Device]| {
+        let row = |device: &Device| IoCounters {
+            device: *device,
+            reads: 500,
+            writes: 0,
+            read_bytes: 4096,
+            written_bytes: 0,
+        };
+        let rows = devices.iter().map(row).collect();
+        let io = operations(Some(vec![]), Some(rows));
+        let used = DiskUse::of(&Readings { io, ..Readings::default() }, &node);
+        (rounded(used.others), rounded(used.reading))
+    };
+    assert_eq!(used(&[disk, volume]), (Some(0.5), Some(4.0)));
+    // One whose disks show nothing.
+    assert_eq!(used(&[volume]), (Some(0.0), Some(4.0)));
 }
 
 #[test]
