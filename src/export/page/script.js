@@ -215,7 +215,11 @@ function sentence({ node, levels, warm_up_left_s: left }, members) {
     return fitting ?? counted(waiting.length, node.population ?? "workloads") + rest;
   }
   if (!known(node.score)) return known(left) ? "Warming up." : node.no_score ? "No score." : "No score yet.";
-  return `No ${(node.population ?? "workloads").replace(/s$/, "")} waits because of the node.`;
+  const kind = node.population ?? "workloads";
+  // By steal, or by I/O where it counts.
+  if (node.score >= levels.medium) return `${kind[0].toUpperCase()}${kind.slice(1)} wait because of the node.`;
+  const isUnknown = members.some((c) => known(c.scored) && !known(c.scored.contention.cpu) && !known(c.scored.contention.memory));
+  return `No ${kind.replace(/s$/, "")} ${isUnknown ? "is known to wait" : "waits"} because of the node.`;
 }
 
 // What else to know: why there is no score, who uses most above its request, which VM to move first,
@@ -278,7 +282,7 @@ function showNode(snapshot, members, kind) {
   if (byId("sentence").textContent !== words) byId("sentence").textContent = byId("sentence").title = words;
   byId("notes").textContent = notes(snapshot, members, users, node.contended > 0);
   byId("version").textContent = `Version ${version}, ${counted(cgroups.length, "cgroups")}.`;
-  byId("counts").textContent = `Scale 0 to 100. ${counted(members.length, kind)}, ${node.contended} contended.`;
+  byId("counts").textContent = `Scale 0 to 100. ${counted(members.length, kind)}${known(node.score) || members.length === 0 ? `, ${node.contended} contended` : ""}.`;
   byId("empty").hidden = members.length > 0;
   showTable("members", members.length > 0);
   showTable("users", users.length > 0);
@@ -339,7 +343,7 @@ function showErrors() {
 function alarmNow() {
   if (failure !== null || (seen && sinceResponse() > FETCH_EVERY_MS + RESPONSE_TIMEOUT_MS)) {
     const why = failure === null ? "" : ` (${failure})`;
-    return { words: `No response from the agent${why}.${seen ? " The values below are old." : ""}`, ms: seen ? sinceResponse() : null };
+    return { words: `No response from the agent${why}.${seen ? " All values are old." : ""}`, ms: seen ? sinceResponse() : null };
   }
   if (known(seen?.agent?.ticked_at_ms) && ageOf(seen.agent.ticked_at_ms) > TICK_OVERDUE_MS) {
     return { words: "The agent has stopped sampling: see its log.", ms: ageOf(seen.agent.ticked_at_ms) };
@@ -360,7 +364,7 @@ function everySecond() {
   // A screen reader reads each change, so the text changes only with the alarm.
   if (words.textContent !== (alarm?.words ?? "")) words.textContent = alarm?.words ?? "";
   byId("alarm-age").textContent = known(alarm?.ms) ? `For ${duration(alarm.ms)}.` : "";
-  byId("main").classList.toggle("old", alarm !== null);
+  for (const id of ["sentence", "notes", "main"]) byId(id).classList.toggle("old", alarm !== null);
 }
 
 function show(snapshot) {

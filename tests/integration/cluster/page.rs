@@ -369,7 +369,7 @@ fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     scene.browser.wait_until("byId('alarm').checkVisibility()");
     let alarm = scene.text_of("alarm");
     assert!(alarm.starts_with("No response from the agent"), "{alarm}");
-    assert!(alarm.contains("The values below are old. For "), "{alarm}");
+    assert!(alarm.contains("All values are old. For "), "{alarm}");
     let age = "parseInt(byId('read').textContent)";
     let at_first = scene.browser.value(age).as_u64().unwrap();
     scene.browser.wait_until(&format!("{age} > {at_first}"));
