@@ -231,7 +231,7 @@ fn score(
         None => scored(&members, score.score.map_or(0.0, Ratio::get), config.max_score),
         Some(missing) => Err(Problem {
             is_fatal: config.max_score.is_some()
-                || score.absence.cpu == Some(Absence::WorkloadsUnknown),
+                || pods.is_some() && score.absence.cpu == Some(Absence::WorkloadsUnknown),
             text: format!("{members}; no score: {missing}"),
             remedy: missing.remedy().to_string(),
         }),
