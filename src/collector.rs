@@ -137,7 +137,7 @@ impl Collector {
     }
 
     /// Measures the scored workloads and, while one of them waits, the demand of all others. `None` if all
-    /// scored ones have left and others are there, which are scored later: nothing is not calm.
+    /// VMs of a Node have left and others are there, which are scored later: nothing is not calm.
     fn score_and_others(
         &mut self,
         in_cluster: bool,
@@ -152,7 +152,7 @@ impl Collector {
         let found = workloads.population(in_cluster);
         let population = self.selector.select(found, now);
         let mut members = workloads.take(population);
-        if members.is_empty() && population != found {
+        if in_cluster && members.is_empty() && population != found {
             return None;
         }
         if let Some(processes) = &mut self.processes {

@@ -25,8 +25,7 @@ fn the_quick_start_prints_what_the_readme_shows() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-c", ON_CGROUP_V2, crate::support::agent::BINARY]);
     let agent = Agent::start_by(command, &[]);
-    // Pods of another test can be there when it starts, and units count a minute after these have left.
-    let log = wait_for("the first score", Duration::from_secs(180), || {
+    let log = wait_for("the first score", Duration::from_secs(90), || {
         let log = agent.log();
         let at = log.find("Would publish")?;
         log[at..].find('\n').map(|end| log[..=at + end].to_owned())
