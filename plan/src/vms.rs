@@ -41,7 +41,7 @@ pub(crate) fn obstacle(
     if pod.requires_other_pods {
         return Some("it requires pod affinity or topology spread".into());
     }
-    // KubeVirt tells a VM of a migration only when the target's pod runs.
+    // A migration is in the VM's status only once the target's pod runs.
     let tried = cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended);
     let tried = tried.chain(latest.and_then(|latest| latest.ended)).max();
     // Without a date, the pod may be new.

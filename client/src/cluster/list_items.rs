@@ -1,11 +1,10 @@
 //! Cuts the items out of a list in JSON while its bytes arrive. The whole list of a node can have
 //! 165 MB, and one item usually 1.5 MB. In JSON some characters take six bytes, so a tenant can make a longer one.
 
+use super::call::LONGEST_OBJECT;
+
 /// Depth within an item: the list is an object, with an array of objects.
 const ITEM: usize = 3;
-
-/// Bytes of an item that are kept. What is left of a longer one does not parse.
-pub(super) const LONGEST: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 pub struct ListItems {
@@ -27,7 +26,8 @@ impl ListItems {
             self.advance(byte);
             let is_separator = self.in_items && before == ITEM - 1 && self.depth == before;
             if self.in_items && before.max(self.depth) >= ITEM {
-                if self.item.len() < LONGEST {
+                // What is left of a longer one does not parse.
+                if self.item.len() < LONGEST_OBJECT {
                     self.item.push(byte);
                 }
             } else if !is_separator {
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn an_item_that_is_too_long_costs_no_other() {
-        let long = format!("\"{}\"", "v".repeat(2 * LONGEST));
+        let long = format!("\"{}\"", "v".repeat(2 * LONGEST_OBJECT));
         let list = format!("{{\"items\": [{{\"a\": {long}}}, {{\"b\": 1}}]}}");
         let (mut reader, mut items) = (ListItems::default(), Vec::new());
         reader.push(list.as_bytes(), |item| items.push(serde_json::from_slice::<Value>(item).ok()));
         assert_eq!(items, [None, Some(json!({"b": 1}))]);
-        assert!(reader.item.capacity() < 2 * LONGEST + 1);
+        assert!(reader.item.capacity() < 2 * LONGEST_OBJECT + 1);
     }
 
     proptest! {

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
 use super::client::ApiClient;
-use super::list_items::LONGEST;
 use super::streamed_list::streamed_list;
 use crate::json::decode;
 
@@ -24,7 +23,7 @@ impl ApiClient {
         let (mut objects, mut first_error) = (Vec::new(), None);
         let mut on_item = |item: &[u8]| match decode(item) {
             Ok(object) => objects.push(convert(object)),
-            Err(_) if item.len() >= LONGEST => {}
+            Err(_) if item.len() >= LONGEST_OBJECT => {}
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
         let list = streamed_list(&self.client, path, params, &mut on_item).await;

@@ -10,8 +10,8 @@ use kube::runtime::watcher::Error;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::call::LONGEST_OBJECT;
 use super::client::OwnNode;
-use super::list_items::LONGEST;
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
 use crate::json::decode;
@@ -137,7 +137,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
         let decoded = decode(json).map_err(|error| {
             let WithMetadata { metadata } = decode(json).unwrap_or_default();
             let Metadata { namespace, name, .. } = metadata;
-            (self.on_skipped)(if json.len() < LONGEST {
+            (self.on_skipped)(if json.len() < LONGEST_OBJECT {
                 format!("pod {namespace}/{name}: {error}")
             } else {
                 "a pod of more than 4 MiB".to_owned()

@@ -7,7 +7,8 @@ use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
 use kube::api::{ListParams, Request};
 
-use super::list_items::{LONGEST, ListItems};
+use super::call::LONGEST_OBJECT;
+use super::list_items::ListItems;
 
 /// Passes each item of a list to `on_item`. Returns the list without its items.
 pub(super) async fn streamed_list(
@@ -27,7 +28,7 @@ pub(super) async fn streamed_list(
         items.push(bytes, &mut *on_item);
         let length = bytes.len();
         body.as_mut().consume(length);
-        if items.rest().len() > LONGEST {
+        if items.rest().len() > LONGEST_OBJECT {
             return Err(kube::Error::ReadEvents(ErrorKind::FileTooLarge.into()));
         }
     }

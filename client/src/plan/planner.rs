@@ -33,7 +33,7 @@ pub enum Done {
     Created,
     /// The API server refused the Event or the migration.
     Refused,
-    /// The migration was deleted: the pod of its target had no Node.
+    /// The migration was deleted: its target had no pod, or the pod had no Node.
     Cancelled,
 }
 
@@ -102,7 +102,7 @@ impl Planner {
                     on_done(Done::Created, what);
                     state.created(&cluster, one, now);
                     save(api, &mut lease, prefix, &state).await?;
-                    // The log and the migration tell the same.
+                    // The log and the migration show the same.
                     drop(api.create_event(&one.namespace, &event(one, Done::Created, now)).await);
                 }
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {

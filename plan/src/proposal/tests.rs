@@ -266,7 +266,7 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
         ended,
         ..Migration::default()
     };
-    // It failed before KubeVirt told the VM of it.
+    // It failed before it was in the VM's status.
     let failed = proposed(|it| it.migrations = vec![migration("Failed", ago(359))]);
     assert_eq!(reason(&failed.vms, "vms/big"), "it migrated, or tried to, within 6 h");
     assert_eq!(moves(&failed), [("small", "cool")]);

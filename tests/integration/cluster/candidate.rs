@@ -179,7 +179,7 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
     for (seconds, contention, db, web, expected) in [
         (30, 0.0, 0.0, 0.0, &[][..]),
         (120, 0.5, 2.0, 1.0, &["db"][..]),
-        // Without its keys, since somebody removed them all, until a heartbeat.
+        // All keys were removed. A heartbeat writes them again.
         (305, 0.5, 2.0, 1.0, &["db"]),
         (30, 0.5, 2.0, 2.1, &["db"]),
         (30, 0.5, 2.0, 3.0, &["web"]),
