@@ -42,11 +42,13 @@ pub(crate) fn obstacle(
         return Some("it requires pod affinity or topology spread".into());
     }
     // A migration is in the VM's status only once the target's pod runs.
-    let tried = cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended);
-    let tried = tried.chain(latest.and_then(|latest| latest.ended)).max();
+    let tried =
+        cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended).max();
+    let migrated = latest.and_then(|latest| latest.ended);
     // Without a date, the pod may be new.
-    let since = pod.created.map(|created| tried.map_or(created, |tried| tried.max(created)));
-    let what = if tried.is_some() { "migrated, or tried to," } else { "started" };
+    let placed = migrated.or(pod.created);
+    let since = placed.map(|placed| tried.map_or(placed, |tried| tried.max(placed)));
+    let what = if migrated.or(tried).is_some() { "migrated, or tried to," } else { "started" };
     (since.is_none() || is_within(rest, since, now)).then(|| {
         let spaced = SpanPrinter::new().spacing(Spacing::BetweenUnitsAndDesignators);
         let rest = spaced.duration_to_string(&SignedDuration::from_secs(rest));

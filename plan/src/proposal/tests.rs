@@ -272,6 +272,13 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
     assert_eq!(moves(&failed), [("small", "cool")]);
     let long_ago = proposed(|it| it.migrations = vec![migration("Failed", ago(361))]);
     assert_eq!(moves(&long_ago), [("big", "cool")]);
+    // The end of a migration counts, not the start of its pod.
+    let migrated = proposed(|it| {
+        it.pods[0].created = ago(10);
+        it.vms[0].migration =
+            Some(LatestMigration { ended: ago(361), ..LatestMigration::default() });
+    });
+    assert_eq!(moves(&migrated), [("big", "cool")]);
     let own = |it: &mut Cluster| {
         it.migrations = vec![migration("Running", None)];
         // Elsewhere, so that the node itself does not rest.
