@@ -1,5 +1,6 @@
 //! The client and its connection. The calls are in the modules of their subjects, such as `nodes`.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ impl ApiClient {
     }
 
     /// Creates a client for commands, by kubectl's rules: the given file, else KUBECONFIG, else
-    /// `~/.kube/config`, else the service account. `context` names a context of the file; `None` is
-    /// the current one. Sends no request.
+    /// `~/.kube/config`, else, if there is none, the service account. `context` names a context of the
+    /// file; `None` is the current one. Sends no request.
     pub async fn connect_as_kubectl(
         kubeconfig: Option<&PathBuf>,
         context: Option<String>,
@@ -35,13 +36,18 @@ impl ApiClient {
             Some(path) => from_kubeconfig(path, &options).await?,
             None => match Config::from_kubeconfig(&options).await {
                 Ok(config) => config,
-                Err(error) => Config::incluster().map_err(|_| {
-                    let path = std::env::var("KUBECONFIG").unwrap_or("~/.kube/config".into());
-                    let reason = reason(&error);
-                    anyhow!(
-                        "no cluster: cannot use {path} ({reason}): set --kubeconfig or KUBECONFIG"
-                    )
-                })?,
+                Err(error) => {
+                    // Any other cluster than one that a kubeconfig was to name would be the wrong one.
+                    let may_be_own = options.context.is_none() && is_none(&error);
+                    let own = may_be_own.then(|| Config::incluster().ok()).flatten();
+                    own.ok_or_else(|| {
+                        let path = std::env::var("KUBECONFIG").unwrap_or("~/.kube/config".into());
+                        let reason = reason(&error);
+                        anyhow!(
+                            "no cluster: cannot use {path} ({reason}): set --kubeconfig or KUBECONFIG"
+                        )
+                    })?
+                }
             },
         };
         client(config).map(Self::new)
@@ -77,6 +83,12 @@ fn client(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
     Client::try_from(config).context("cannot make a client for the API server")
+}
+
+/// Whether there is no kubeconfig, or an empty one.
+fn is_none(error: &KubeconfigError) -> bool {
+    let is_absent = matches!(error, KubeconfigError::ReadConfig(error, _) if error.kind() == ErrorKind::NotFound);
+    is_absent || matches!(error, KubeconfigError::FindPath | KubeconfigError::CurrentContextNotSet)
 }
 
 /// The first line of an error: the parser's errors quote the file in further lines.
