@@ -64,6 +64,7 @@ objects! {
         node_name: Option<String>,
         containers: Vec<Container>,
         init_containers: Vec<Container>,
+        resources: Resources,
         overhead: Quantities,
         node_selector: Labels,
         tolerations: Vec<Toleration>,
@@ -219,6 +220,8 @@ fn requests(spec: &PodSpec) -> Amounts {
             *most = most.max(amount);
         }
     }
+    // What a pod requests as a whole stands for what its containers request.
+    all.extend(amounts(&spec.resources.requests, f64::INFINITY));
     add(&mut all, amounts(&spec.overhead, f64::INFINITY));
     all
 }

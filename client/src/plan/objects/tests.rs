@@ -43,6 +43,10 @@ fn a_pod_requests_what_its_containers_need_together_or_its_start() {
     assert_eq!(cpu(json!([container("2")]), json!([side_car, container("500m")])), 3.25);
     assert_eq!(cpu(json!([container("2")]), json!([side_car, container("4")])), 5.25);
     assert_eq!(cpu(json!([container("?")]), json!([])), f64::INFINITY);
+    let of_pod = json!({
+        "containers": [container("2"), container("1")], "resources": {"requests": {"cpu": "4"}},
+    });
+    assert_eq!(pod(parse(json!({ "spec": of_pod }))).requests["cpu"], 4.0);
 }
 
 #[test]
