@@ -4,11 +4,11 @@ mod objects;
 pub mod planner;
 mod report;
 
-use std::io::{IsTerminal, Write, stdin};
+use std::io::{IsTerminal, Write, stderr, stdin};
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use psi_agent_plan::{Proposal, ProposedMove, propose};
+use psi_agent_plan::{ProposedMove, propose};
 use serde_json::json;
 
 use crate::cluster::ApiClient;
@@ -27,49 +27,32 @@ pub async fn plan(
     if flags.resume {
         return planner::resume(api, prefix, &flags.rules.lease_namespace, out).await;
     }
-    let proposal = proposal(api, prefix, flags, now()).await?;
+    let proposal = async || {
+        let now = now();
+        anyhow::Ok(propose(&objects::read(api, prefix).await?, &flags.rules.rules(), now))
+    };
+    let shown = proposal().await?;
     let text = match flags.output {
-        PlanOutput::Table => report::table(&proposal),
-        PlanOutput::Json => format!("{:#}\n", json!(proposal)),
-        PlanOutput::Yaml => report::manifests(&proposal, prefix, now()),
+        PlanOutput::Table => report::table(&shown),
+        PlanOutput::Json => format!("{:#}\n", json!(shown)),
+        PlanOutput::Yaml => report::manifests(&shown, prefix, now()),
     };
     print(text, out).context("cannot write the plan")?;
-    if flags.apply && !proposal.moves.is_empty() {
-        apply(api, prefix, flags, &proposal.moves, now, out).await?;
-    }
-    Ok(())
-}
-
-async fn proposal(
-    api: &ApiClient,
-    prefix: &Prefix,
-    flags: &PlanFlags,
-    now: Timestamp,
-) -> anyhow::Result<Proposal> {
-    Ok(propose(&objects::read(api, prefix).await?, &flags.rules.rules(), now))
-}
-
-async fn apply(
-    api: &ApiClient,
-    prefix: &Prefix,
-    flags: &PlanFlags,
-    moves: &[ProposedMove],
-    now: impl Fn() -> Timestamp,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    if !flags.yes {
+    let moves = if flags.apply { &shown.moves[..] } else { &[] };
+    if !moves.is_empty() && !flags.yes {
         if !stdin().is_terminal() {
             bail!("--apply asks before it creates migrations: run it in a terminal, or set --yes");
         }
-        print(format!("Create migrations of {} VMs? [y/N] ", moves.len()), out)
-            .context("cannot write the question")?;
+        // Not among the plan, which may go to a file.
+        let question = format!("Create migrations of {} VMs? [y/N] ", moves.len());
+        print(question, &mut stderr()).context("cannot write the question")?;
         let mut answer = String::new();
         stdin().read_line(&mut answer).context("cannot read the answer")?;
         if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
             return print("No migration created\n", out).context("cannot write the outcome");
         }
         // The answer may have taken its time.
-        let current = proposal(api, prefix, flags, now()).await?.moves;
+        let current = proposal().await?.moves;
         let place = |one: &ProposedMove| (one.uid.clone(), one.target.clone());
         if !moves.iter().all(|one| current.iter().any(|other| place(one) == place(other))) {
             bail!("the plan has changed since the question: run it again");
