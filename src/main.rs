@@ -44,13 +44,12 @@ fn execute(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
         Command::Nodes { api, flags } => block_on(async {
-            let (now, width) = (|| clock::now().timestamp(), nodes::terminal_width());
             let (client, prefix) = (api.connect().await?, &api.prefix);
-            nodes::nodes(&client, prefix, flags, now, width, out).await
+            nodes::nodes(&client, prefix, flags, || clock::now().timestamp(), out).await
         })?,
         Command::Reap { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix);
-            reap::reap(&client, prefix, flags, clock::now().timestamp(), out).await
+            reap::reap(&client, prefix, flags, || clock::now().timestamp(), out).await
         })?,
         Command::Plan { api, flags } => block_on(async {
             let (client, prefix) = (api.connect().await?, &api.prefix);

@@ -16,7 +16,7 @@ use crate::contract::Prefix;
 use crate::flags::{NodesFlags, NodesOutput};
 use crate::output::print;
 
-/// Lists the nodes on `out`, in lines of `width` columns if possible. Malformed annotations are listed below
+/// Lists the nodes on `out`, in lines that fit the terminal if possible. Malformed annotations are listed below
 /// the table. With `--require-fresh`, it fails then unless all scores are fresh. With `--watch`, each node that
 /// changes is printed after it, until `out` is closed.
 pub async fn nodes(
@@ -24,7 +24,6 @@ pub async fn nodes(
     prefix: &Prefix,
     flags: &NodesFlags,
     now: impl Fn() -> Timestamp,
-    width: Option<usize>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let row = |node: &NodeMetadata| Row::new(prefix, node, now(), flags.stale.stale_after);
@@ -33,7 +32,7 @@ pub async fn nodes(
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(&node.metadata)).collect();
     sort(&mut rows, flags.sort_by);
     let is_wide = flags.output == Some(NodesOutput::Wide);
-    let (columns, width) = (columns(is_wide), width.filter(|_| !is_wide));
+    let (columns, width) = (columns(is_wide), terminal_width().filter(|_| !is_wide));
     let text = match flags.output {
         Some(NodesOutput::Name) => rows.iter().map(Row::line_of_name).collect(),
         Some(NodesOutput::Json) => format!("{:#}\n", json!({ "items": rows })),
@@ -77,7 +76,7 @@ pub async fn nodes(
 }
 
 /// Columns of the terminal on stdout; `None` if stdout is not a terminal.
-pub fn terminal_width() -> Option<usize> {
+fn terminal_width() -> Option<usize> {
     let size = stdout().is_terminal().then(crossterm::terminal::size)?.ok();
     // A terminal of unknown size reports 0.
     size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)

@@ -12,6 +12,7 @@ use crate::cluster::call::CallError;
 use crate::cluster::{ApiClient, NodeKeys, OwnNode, PodName};
 use crate::contract::{Freshness, Key, NodePressure, Prefix};
 use crate::flags::ReapFlags;
+use crate::output::print;
 
 /// Attempts for a Node that changes between the read and the write.
 const TRIES: usize = 3;
@@ -28,7 +29,7 @@ pub async fn reap(
     api: &ApiClient,
     prefix: &Prefix,
     flags: &ReapFlags,
-    now: Timestamp,
+    now: impl Fn() -> Timestamp,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let &ReapFlags { older_than, force, candidates, .. } = flags;
@@ -40,12 +41,13 @@ pub async fn reap(
         let Some(age) = older_than else { return true };
         let pressure = NodePressure::from_annotations(prefix, &node.metadata.annotations);
         let Ok(Some(pressure)) = pressure else { return true };
-        !matches!(pressure.freshness(now, age), Freshness::Fresh { .. })
+        !matches!(pressure.freshness(now(), age), Freshness::Fresh { .. })
     };
     let nodes = api.list_nodes(prefix, "").await.context("cannot list the nodes")?;
     let nodes = nodes.into_iter().filter(|node| node.has_own_keys(prefix));
     let (nodes, fresh): (Vec<NodeKeys>, Vec<NodeKeys>) = nodes.partition(is_stale);
     let (stale, scored) = (nodes.len(), nodes.len() + fresh.len());
+    let mut fresh: BTreeSet<String> = fresh.into_iter().map(|node| node.metadata.name).collect();
     if older_than.is_some() && !force && stale * 2 > scored {
         bail!(
             "{stale} of {scored} nodes with a value are stale: that looks like an outage of the \
@@ -55,22 +57,25 @@ pub async fn reap(
     let (mut cleared, mut failed) = (0, 0);
     for node in nodes {
         let name = node.metadata.name.clone();
-        let written = match clear(api, prefix, node, is_stale).await {
-            Ok(false) => Ok(()),
+        let line = match clear(api, prefix, node, is_stale).await {
+            Ok(false) => {
+                fresh.insert(name);
+                continue;
+            }
             Ok(true) => {
                 cleared += 1;
-                writeln!(out, "{name}: cleared")
+                format!("{name}: cleared\n")
             }
             Err(error) => {
                 failed += 1;
-                writeln!(out, "{name}: not cleared: {error:#}")
+                format!("{name}: not cleared: {error:#}\n")
             }
         };
-        written.context(CANNOT_WRITE)?;
+        print(line, out).context(CANNOT_WRITE)?;
     }
-    writeln!(out, "{cleared} of {scored} nodes with a value cleared").context(CANNOT_WRITE)?;
+    print(format!("{cleared} of {scored} nodes with a value cleared\n"), out)
+        .context(CANNOT_WRITE)?;
     if candidates {
-        let fresh = fresh.into_iter().map(|node| node.metadata.name).collect();
         unmark(api, prefix, &fresh, out).await?;
     }
     if failed > 0 {
@@ -95,7 +100,7 @@ async fn wait_for_agents(
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    writeln!(out, "{count} agents in {namespace} have not ended").context(CANNOT_WRITE)
+    print(format!("{count} agents in {namespace} have not ended\n"), out).context(CANNOT_WRITE)
 }
 
 /// Removes the label of the VM to move first from pods whose Node has no fresh value.
@@ -112,7 +117,9 @@ async fn unmark(
     for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.node)) {
         let PodName { namespace, name, .. } = &pod;
         match api.label_pod(&pod, &label, None).await {
-            Ok(()) => writeln!(out, "{namespace}/{name}: label removed").context(CANNOT_WRITE)?,
+            Ok(()) => {
+                print(format!("{namespace}/{name}: label removed\n"), out).context(CANNOT_WRITE)?;
+            }
             Err(CallError::NotFound) => {}
             Err(error) => {
                 last = Err(error)

@@ -99,19 +99,16 @@ fn main() -> ExitCode {
 async fn run(command_line: CommandLine) -> anyhow::Result<()> {
     let CommandLine { command, kubeconfig, context, prefix } = command_line;
     let api = ApiClient::connect_as_kubectl(kubeconfig.as_ref(), context).await?;
-    let (now, mut out) = (Timestamp::now(), stdout().lock());
+    let mut out = stdout();
     match command {
         Command::Nodes(flags) => {
-            let width = nodes::terminal_width();
-            nodes::nodes(&api, &prefix, &flags, Timestamp::now, width, &mut out).await
+            nodes::nodes(&api, &prefix, &flags, Timestamp::now, &mut out).await
         }
         Command::Top { node, namespace, color } => {
-            // `show` locks stdout itself.
-            drop(out);
             let mut agent = AgentPod::new(api, node, namespace);
             show(color.color, async || agent.next().await).await
         }
         Command::Plan(flags) => plan::plan(&api, &prefix, &flags, Timestamp::now, &mut out).await,
-        Command::Reap(flags) => reap::reap(&api, &prefix, &flags, now, &mut out).await,
+        Command::Reap(flags) => reap::reap(&api, &prefix, &flags, Timestamp::now, &mut out).await,
     }
 }

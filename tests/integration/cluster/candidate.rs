@@ -269,11 +269,11 @@ async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
     let older_than = Some(Duration::from_secs(900));
     let old = ReapFlags { older_than, candidates: true, ..ReapFlags::default() };
     let mut out = Vec::new();
-    reap(&api, &prefix, &old, now, &mut out).await.unwrap();
+    reap(&api, &prefix, &old, || now, &mut out).await.unwrap();
     assert_eq!(scene.labelled(), ["far"], "its agent is alive");
     let out = String::from_utf8(out).unwrap();
     assert!(out.contains("vms/db: label removed\n") && out.contains("node-a: cleared\n"), "{out}");
-    reap(&api, &prefix, &all, now, &mut Vec::new()).await.unwrap();
+    reap(&api, &prefix, &all, || now, &mut Vec::new()).await.unwrap();
     assert_eq!(scene.labelled(), Vec::<String>::new());
 }
 

@@ -252,7 +252,7 @@ impl ScriptedApi {
         let (prefix, mut out) = (Prefix::default(), Vec::new());
         let older_than = Some(Duration::from_secs(900));
         let flags = ReapFlags { older_than, ..ReapFlags::default() };
-        let result = reap(&self.api, &prefix, &flags, Timestamp::now(), &mut out).await;
+        let result = reap(&self.api, &prefix, &flags, Timestamp::now, &mut out).await;
         (result, String::from_utf8(out).unwrap())
     }
 
