@@ -62,7 +62,7 @@ impl AgentPod {
         let forwarded = async {
             let mut forwarder = pods.portforward(&name, &[port]).await?;
             let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
-            anyhow::Ok(Connection::new(stream, "localhost").await?)
+            anyhow::Ok(Connection::new(stream).await?)
         };
         let forwarded = forwarded.await;
         forwarded.with_context(|| format!("cannot connect to pod {name} of node {}", self.node))

@@ -45,7 +45,7 @@ async fn request(address: SocketAddr) -> anyhow::Result<Result<Snapshot, String>
             "cannot connect to {address}: {error}: set --listen-address to that of a running agent"
         ),
     };
-    let snapshot = async { Connection::new(stream, address.to_string()).await?.snapshot().await };
+    let snapshot = async { Connection::new(stream).await?.snapshot().await };
     match snapshot.await {
         Ok(snapshot) => Ok(Ok(snapshot)),
         // Its page is switched off.

@@ -1,7 +1,7 @@
 //! A request for an agent's `/snapshot.json`, over any connection to it.
 
 use http::StatusCode;
-use http::header::{ACCEPT, HOST};
+use http::header::HOST;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -33,33 +33,29 @@ impl SnapshotError {
 }
 
 /// A connection to an agent.
-pub struct Connection {
-    requests: SendRequest<Empty<Bytes>>,
-    host: String,
-}
+pub struct Connection(SendRequest<Empty<Bytes>>);
 
 impl Connection {
-    /// Speaks HTTP to the agent at the other end of `stream`. `host` is the value of the Host header:
-    /// agents reject names other than `localhost` and IP addresses.
+    /// Speaks HTTP to the agent at the other end of `stream`.
     pub async fn new(
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        host: impl Into<String>,
     ) -> Result<Self, SnapshotError> {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (requests, connection) = handshake.map_err(SnapshotError::foreign)?;
         // It ends when `requests` is dropped, which also reports its errors.
         tokio::spawn(connection);
-        Ok(Self { requests, host: host.into() })
+        Ok(Self(requests))
     }
 
     pub async fn snapshot(&mut self) -> Result<Snapshot, SnapshotError> {
-        self.requests.ready().await.map_err(SnapshotError::foreign)?;
+        let Self(requests) = self;
+        requests.ready().await.map_err(SnapshotError::foreign)?;
         let request = http::Request::get("/snapshot.json")
-            .header(HOST, &self.host)
-            .header(ACCEPT, "application/json")
+            // Agents reject names other than this and IP addresses.
+            .header(HOST, "localhost")
             .body(Empty::new())
             .map_err(SnapshotError::foreign)?;
-        let response = self.requests.send_request(request).await.map_err(SnapshotError::foreign)?;
+        let response = requests.send_request(request).await.map_err(SnapshotError::foreign)?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

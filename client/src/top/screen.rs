@@ -38,22 +38,16 @@ impl Screen {
         loop {
             self.draw(&frames.borrow_and_update())?;
             tokio::select! {
-                changed = frames.changed() => {
-                    if changed.is_err() {
-                        return Ok(());
-                    }
-                }
-                event = events.next() => match event {
-                    Some(Ok(Event::Resize(..))) => {
-                        queue!(self.out, Clear(ClearType::All))?;
-                    }
-                    Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                // Who sends frames outlives this loop.
+                _ = frames.changed() => {}
+                event = events.next() => match event.transpose()? {
+                    Some(Event::Resize(..)) => queue!(self.out, Clear(ClearType::All))?,
+                    Some(Event::Key(key)) if key.kind == KeyEventKind::Press => {
                         if self.choice.press(key) {
                             return Ok(());
                         }
                     }
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => return Err(error),
+                    Some(_) => {}
                     None => return Ok(()),
                 },
             }
