@@ -6,7 +6,7 @@ use crate::contract::Prefix;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toleration};
 
 pub use crate::constraints::Labels;
 
@@ -149,7 +149,7 @@ pub struct Pod {
     /// `spec.tolerations`.
     pub tolerations: Vec<Toleration>,
     /// Required pod anti-affinity.
-    pub anti_affinity: Vec<PodTerm>,
+    pub anti_affinity: Vec<PodAffinityTerm>,
     /// Whether it requires pod affinity or a topology spread, which a plan does not compute.
     pub requires_other_pods: bool,
     /// Whether its VM's owner prefers no eviction, by the descheduler's annotation.

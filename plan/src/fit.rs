@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::{Amounts, Cluster, ClusterNode, HOSTNAME, Labels, Pod, Vm};
-use crate::constraints::repelling;
+use crate::constraints::{repelling, selects_node, selects_pod};
 
 /// Label of Nodes with the CPU model of the host, which a VM with the model `host-model` has.
 const HOST_MODEL: &str = "host-model-cpu.node.kubevirt.io/";
@@ -72,11 +72,11 @@ impl<'a> Constraints<'a> {
             let own = pod
                 .anti_affinity
                 .iter()
-                .filter(|term| term.selects(&pod.namespace, &other.namespace, &other.labels));
+                .filter(|term| selects_pod(term, &pod.namespace, &other.namespace, &other.labels));
             let of_other = other
                 .anti_affinity
                 .iter()
-                .filter(|term| term.selects(&other.namespace, &pod.namespace, &pod.labels));
+                .filter(|term| selects_pod(term, &other.namespace, &pod.namespace, &pod.labels));
             for term in own.chain(of_other) {
                 let key = term.topology_key.as_str();
                 excluded.extend(node.labels.get(key).map(|value| (key, value.as_str())));
@@ -89,10 +89,9 @@ impl<'a> Constraints<'a> {
     pub(crate) fn select(&self, node: &ClusterNode) -> bool {
         let is_selected =
             self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-        let by_affinity =
-            self.pod.node_affinity.as_ref().is_none_or(|terms| {
-                terms.iter().any(|term| term.selects(&node.name, &node.labels))
-            });
+        let by_affinity = self.pod.node_affinity.as_ref().is_none_or(|terms| {
+            terms.iter().any(|term| selects_node(term, &node.name, &node.labels))
+        });
         is_selected && by_affinity
     }
 

@@ -4,7 +4,7 @@
 
 pub mod brake;
 pub mod cluster;
-pub mod constraints;
+mod constraints;
 mod fit;
 mod moves;
 mod nodes;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toleration};
 use psi_agent_plan::cluster::{
     Amounts, Cluster, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
 };
-use psi_agent_plan::constraints::{NodeSelectorTerm, PodTerm, Taint, Toleration};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -82,7 +82,7 @@ objects! {
     NodeSelector { node_selector_terms: Vec<NodeSelectorTerm>, }
     PodAffinity {
         #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-        required: Vec<PodTerm>,
+        required: Vec<PodAffinityTerm>,
     }
 
     VmObject { metadata: Metadata, spec: VmSpec, status: VmStatus, }

@@ -1,5 +1,7 @@
+use k8s_openapi::api::core::v1::PodAffinityTerm;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
 use super::*;
-use crate::constraints::{LabelSelector, PodTerm};
 use crate::proposal::tests::{cluster, labels, node, vm};
 
 /// Why the VM `big` does not fit on the Node `cool`.
@@ -11,10 +13,10 @@ fn obstacle(change: impl FnOnce(&mut Cluster)) -> Option<String> {
     constraints.obstacle(&cluster.nodes[1], &Free::of(&cluster))
 }
 
-fn term(key: &str, value: &str, topology_key: &str) -> PodTerm {
-    let selector = LabelSelector { match_labels: labels(&[(key, value)]), ..<_>::default() };
+fn term(key: &str, value: &str, topology_key: &str) -> PodAffinityTerm {
+    let selector = LabelSelector { match_labels: Some(labels(&[(key, value)])), ..<_>::default() };
     let label_selector = Some(selector);
-    PodTerm { label_selector, topology_key: topology_key.into(), ..PodTerm::default() }
+    PodAffinityTerm { label_selector, topology_key: topology_key.into(), ..<_>::default() }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, SCHEDULABLE};
-use crate::constraints::{NodeSelectorTerm, Requirement, Taint};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint};
 
 type Change = fn(&mut Cluster);
 type ChangeOfVm = fn(&mut Vm, &mut Pod);
@@ -289,13 +289,14 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
 
 #[test]
 fn a_vm_pinned_by_affinity_stays() {
-    let is_in = |values: &[&str]| Requirement {
+    let is_in = |values: &[&str]| NodeSelectorRequirement {
         key: HOSTNAME.into(),
         operator: "In".into(),
-        values: values.iter().map(|value| (*value).into()).collect(),
+        values: Some(values.iter().map(|value| (*value).into()).collect()),
     };
     let with = |values: &[&str]| {
-        let term = NodeSelectorTerm { match_expressions: vec![is_in(values)], ..<_>::default() };
+        let term =
+            NodeSelectorTerm { match_expressions: Some(vec![is_in(values)]), ..<_>::default() };
         proposed(|it| it.pods[0].node_affinity = Some(vec![term]))
     };
     assert!(reason(&with(&["host-hot"]).vms, "vms/big").starts_with("pinned"));

@@ -72,7 +72,7 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
     let found = pod(parse(object.clone()));
     assert_eq!((found.vm.as_deref(), found.migration.as_deref()), (Some("v"), Some("m")));
     assert_eq!((found.node.as_deref(), found.created), (Some("a"), at("2026-01-02T03:04:05Z")));
-    assert_eq!(found.node_affinity.unwrap()[0].match_expressions[0].key, "k");
+    assert_eq!(found.node_affinity.unwrap()[0].match_expressions.as_ref().unwrap()[0].key, "k");
     assert_eq!(found.anti_affinity[0].topology_key, "zone");
     assert!(found.prefers_no_eviction && !found.requires_other_pods);
     for (path, value) in [
