@@ -1,11 +1,9 @@
 //! What a Node's VMs want, for programs that place or move VMs.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
+use super::annotations::{Annotations, ContractError, whole};
 use super::keys::{Key, Prefix};
-use super::pressure::ContractError;
 
 /// Most candidates on a Node.
 pub const MOST_CANDIDATES: usize = 3;
@@ -50,41 +48,18 @@ impl NodeDemand {
         prefix: &Prefix,
         annotations: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Option<Self>, ContractError> {
-        let keys = Key::OF_DEMAND.map(|key| (key.of(prefix), key));
-        let own = annotations.into_iter().filter_map(|(name, value)| {
-            let (_, key) = keys.iter().find(|(own, _)| own == name.as_ref())?;
-            Some((*key, value.as_ref().to_owned()))
-        });
-        let own: BTreeMap<Key, String> = own.collect();
-        if own.is_empty() {
+        let Some(own) = Annotations::of(prefix, &Key::OF_DEMAND, annotations) else {
             return Ok(None);
-        }
-        let value = |key: Key| {
-            own.get(&key).map(String::as_str).ok_or_else(|| ContractError::Missing(key.of(prefix)))
         };
-        let malformed = |key: Key, value: &str, expected| ContractError::Malformed {
-            key: key.of(prefix),
-            value: value.to_owned(),
-            expected,
-        };
-        let (headroom, demand, waiting) =
-            (value(Key::Headroom)?, value(Key::Demand)?, value(Key::Waiting)?);
-        let both = fields(demand, ["vms", "others"])
-            .and_then(|[vms, others]| Some((cpus(vms?)?, cpus(others?)?)));
-        let (vms, others) =
-            both.ok_or_else(|| malformed(Key::Demand, demand, "vms=CPUS,others=CPUS"))?;
-        let listed = own.get(&Key::Candidates).map_or("", String::as_str);
-        Ok(Some(Self {
-            headroom: whole(headroom)
-                .ok_or_else(|| malformed(Key::Headroom, headroom, "a whole number"))?,
-            vms,
-            others,
-            waiting: cpus(waiting).ok_or_else(|| malformed(Key::Waiting, waiting, "CPUs"))?,
-            candidates: candidates(listed).ok_or_else(|| {
-                let expected = "up to three of uid=UID,demand=CPUS,relief=CPUS,memory=BYTES";
-                malformed(Key::Candidates, listed, expected)
-            })?,
-        }))
+        let headroom = own.required(Key::Headroom, "a whole number", whole)?;
+        let (vms, others) = own.required(Key::Demand, "vms=CPUS,others=CPUS", |text| {
+            let [vms, others] = fields(text, ["vms", "others"])?;
+            Some((cpus(vms?)?, cpus(others?)?))
+        })?;
+        let waiting = own.required(Key::Waiting, "CPUs", cpus)?;
+        let expected = "up to three of uid=UID,demand=CPUS,relief=CPUS,memory=BYTES";
+        let candidates = own.optional(Key::Candidates, expected, candidates)?.unwrap_or_default();
+        Ok(Some(Self { headroom, vms, others, waiting, candidates }))
     }
 
     /// The annotations, each with its value; `None` where a Node must not have it.
@@ -154,10 +129,6 @@ fn fields<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Option<[Option
 fn cpus(text: &str) -> Option<f64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.parse().ok().filter(|_| is_plain && text.len() <= 12)
-}
-
-fn whole<T: FromStr>(text: &str) -> Option<T> {
-    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]

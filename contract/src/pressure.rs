@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::annotations::{Annotations, ContractError, whole};
 use super::keys::{Key, Prefix};
 
 /// Default age from which a value is stale, 10 min. By default, agents renew a value every 5 min,
@@ -71,24 +72,6 @@ pub struct NodePressure {
     pub basis: Basis,
 }
 
-/// The annotations are not as an agent writes them.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ContractError {
-    /// Some annotations are present, but this required one is not.
-    #[error("annotation {0} is missing, but others are present")]
-    Missing(String),
-    /// The value of an annotation does not have the expected form.
-    #[error("annotation {key} is {value:?}, expected {expected}")]
-    Malformed {
-        /// The annotation's key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The expected form.
-        expected: &'static str,
-    },
-}
-
 /// Whether a value may be used, and its age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
@@ -116,26 +99,19 @@ impl NodePressure {
         prefix: &Prefix,
         annotations: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Option<Self>, ContractError> {
-        let keys = Key::OF_SCORE.map(|key| key.of(prefix));
-        let own = annotations.into_iter().filter_map(|(key, value)| {
-            let at = keys.iter().position(|own| own == key.as_ref())?;
-            Some((*Key::OF_SCORE.get(at)?, value.as_ref().to_owned()))
-        });
-        let own: BTreeMap<Key, String> = own.collect();
-        if own.is_empty() {
+        let Some(own) = Annotations::of(prefix, &Key::OF_SCORE, annotations) else {
             return Ok(None);
-        }
-        let find = |key: Key| Some(Annotation { key: key.of(prefix), value: own.get(&key)? });
-        let points = |key| find(key).map(Annotation::points).transpose();
-        let required = |key: Key| find(key).ok_or_else(|| ContractError::Missing(key.of(prefix)));
+        };
+        let points = |text: &str| whole(text).filter(|points: &u8| *points <= 100);
+        let expected = "an integer from 0 to 100";
         Ok(Some(Self {
-            score: required(Key::Score)?.points()?,
-            cpu: points(Key::Cpu)?,
-            memory: points(Key::Memory)?,
-            io: points(Key::Io)?,
-            observed_at: required(Key::ObservedAt)?
-                .parse("a time in RFC 3339", |text| text.parse().ok())?,
-            basis: required(Key::Basis)?.parse("psi/N or run-delay/N", |text| text.parse().ok())?,
+            score: own.required(Key::Score, expected, points)?,
+            cpu: own.optional(Key::Cpu, expected, points)?,
+            memory: own.optional(Key::Memory, expected, points)?,
+            io: own.optional(Key::Io, expected, points)?,
+            observed_at: own
+                .required(Key::ObservedAt, "a time in RFC 3339", |text| text.parse().ok())?,
+            basis: own.required(Key::Basis, "psi/N or run-delay/N", |text| text.parse().ok())?,
         }))
     }
 
@@ -151,29 +127,6 @@ impl NodePressure {
             }
             Err(_) => Freshness::Future,
         }
-    }
-}
-
-struct Annotation<'a> {
-    key: String,
-    value: &'a str,
-}
-
-impl Annotation<'_> {
-    fn parse<T>(
-        self,
-        expected: &'static str,
-        parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<T, ContractError> {
-        let Self { key, value } = self;
-        parse(value).ok_or(ContractError::Malformed { key, value: value.to_owned(), expected })
-    }
-
-    fn points(self) -> Result<u8, ContractError> {
-        self.parse("an integer from 0 to 100", |text| {
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse().ok().filter(|&number| digits && number <= 100)
-        })
     }
 }
 

@@ -1,0 +1,75 @@
+//! The agent's annotations among those of a Node.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use super::keys::{Key, Prefix};
+
+/// The annotations are not as an agent writes them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContractError {
+    /// Some annotations are present, but this required one is not.
+    #[error("annotation {0} is missing, but others are present")]
+    Missing(String),
+    /// The value of an annotation does not have the expected form.
+    #[error("annotation {key} is {value:?}, expected {expected}")]
+    Malformed {
+        /// The annotation's key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The expected form.
+        expected: &'static str,
+    },
+}
+
+/// The values that a Node has of some keys.
+pub(super) struct Annotations<'a> {
+    prefix: &'a Prefix,
+    values: BTreeMap<Key, String>,
+}
+
+impl<'a> Annotations<'a> {
+    /// `None` if the Node has none of these keys.
+    pub(super) fn of<K: AsRef<str>, V: AsRef<str>>(
+        prefix: &'a Prefix,
+        keys: &[Key],
+        annotations: impl IntoIterator<Item = (K, V)>,
+    ) -> Option<Self> {
+        let keys: BTreeMap<String, Key> = keys.iter().map(|key| (key.of(prefix), *key)).collect();
+        let own = annotations.into_iter().filter_map(|(name, value)| {
+            Some((*keys.get(name.as_ref())?, value.as_ref().to_owned()))
+        });
+        let values: BTreeMap<Key, String> = own.collect();
+        (!values.is_empty()).then_some(Self { prefix, values })
+    }
+
+    pub(super) fn optional<T>(
+        &self,
+        key: Key,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, ContractError> {
+        let Some(value) = self.values.get(&key) else { return Ok(None) };
+        let malformed = || {
+            let (key, value) = (key.of(self.prefix), value.clone());
+            ContractError::Malformed { key, value, expected }
+        };
+        parse(value).ok_or_else(malformed).map(Some)
+    }
+
+    pub(super) fn required<T>(
+        &self,
+        key: Key,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, ContractError> {
+        let missing = || ContractError::Missing(key.of(self.prefix));
+        self.optional(key, expected, parse)?.ok_or_else(missing)
+    }
+}
+
+/// A number in decimal digits, without a sign.
+pub(super) fn whole<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
