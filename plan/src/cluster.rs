@@ -49,7 +49,7 @@ impl Cluster {
     }
 }
 
-/// A VM whose migration was refused or cancelled.
+/// A VM that a plan tried to move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
     /// UID of the VM.
@@ -104,8 +104,6 @@ pub struct Vm {
     pub tied_by: Option<&'static str>,
     /// `status.migrationState`: the latest migration.
     pub migration: Option<LatestMigration>,
-    /// The Node that it is evacuated from (`status.evacuationNodeName`).
-    pub evacuated_from: Option<String>,
 }
 
 /// The latest migration of a VM.

@@ -84,8 +84,9 @@ impl State {
         pending
     }
 
-    /// Remembers a move whose migration was created.
+    /// Remembers a move whose migration was created. Who deletes it early leaves no trace of it.
     pub fn created(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
+        self.leave_alone(&one.uid, now);
         let nodes = [one.source.as_str(), &one.target];
         self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);
     }
@@ -97,6 +98,7 @@ impl State {
     }
 
     fn leave_alone(&mut self, vm: &str, now: Timestamp) {
+        self.left_alone.retain(|one| one.vm != vm);
         let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
         self.left_alone.push(LeftAlone { vm: vm.into(), until });
     }

@@ -150,21 +150,15 @@ fn moves(
 /// The number of moves that may begin now, at least one; otherwise the reason.
 fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, String> {
     let migrations = &cluster.migrations;
-    let is_drained = |name: Option<&str>| {
-        cluster.nodes.iter().any(|node| Some(node.name.as_str()) == name && node.is_cordoned)
-    };
-    let evacuated = cluster
-        .vms
-        .iter()
-        .find(|vm| vm.evacuated_from.is_some() && !is_drained(vm.evacuated_from.as_deref()));
+    let is_open =
+        |name: &String| cluster.nodes.iter().any(|node| node.name == *name && !node.is_cordoned);
     let evacuation = migrations.iter().find(|one| {
-        one.is_evacuation && is_within(HOUR, one.created, now) && !is_drained(one.source.as_deref())
+        let is_recent = one.is_evacuation && is_within(HOUR, one.created, now);
+        is_recent && one.source.as_ref().is_some_and(is_open)
     });
-    let vm =
-        evacuated.map(name_of).or(evacuation.map(|one| format!("{}/{}", one.namespace, one.vm)));
-    if let Some(vm) = vm {
+    if let Some(Migration { namespace, vm, .. }) = evacuation {
         return Err(format!(
-            "{vm} was evicted within an hour from a Node that is not cordoned: a descheduler is at work"
+            "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler is at work"
         ));
     }
     // A migration that has waited for longer waits for something else, such as a quota.

@@ -21,7 +21,7 @@ pub(crate) fn obstacle(
         return Some("a migration is active".into());
     }
     if cluster.left_alone.iter().any(|one| one.vm == vm.uid) {
-        return Some("its migration was refused or cancelled within an hour".into());
+        return Some("a plan tried to move it within an hour".into());
     }
     if !cluster.may_move_vms_of(&vm.namespace) {
         return Some(format!("its namespace has no label {}/plan: \"true\"", cluster.prefix));

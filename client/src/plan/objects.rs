@@ -20,8 +20,6 @@ const MIGRATIONS: &str = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 
 /// Annotation of a migration that KubeVirt created for an eviction: the Node.
 const EVACUATION: &str = "kubevirt.io/evacuationMigration";
-/// Names of such migrations begin so.
-const EVACUATION_NAME: &str = "kubevirt-evacuation-";
 
 /// The key of the label of migrations that a plan created.
 pub(super) fn own_label(prefix: &Prefix) -> String {
@@ -102,7 +100,6 @@ objects! {
         node_name: String,
         conditions: Vec<Condition>,
         migration_state: Option<MigrationState>,
-        evacuation_node_name: Option<String>,
         migration_method: String,
         #[serde(rename = "currentCPUTopology")] topology: Option<Cpu>,
     }
@@ -267,7 +264,6 @@ fn vm(object: VmObject) -> Vm {
             source: state.source_node.unwrap_or_default(),
             target: state.target_node.unwrap_or_default(),
         }),
-        evacuated_from: status.evacuation_node_name.filter(|name| !name.is_empty()),
     }
 }
 
@@ -296,7 +292,7 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
     let last = last.and_then(|one| one.phase_transition_timestamp.parse().ok());
     Migration {
         is_own: metadata.labels.get(&own_label(prefix)).is_some_and(|value| value == "true"),
-        is_evacuation: evacuated.is_some() || metadata.name.starts_with(EVACUATION_NAME),
+        is_evacuation: evacuated.is_some(),
         namespace: metadata.namespace,
         name: metadata.name,
         uid: metadata.uid,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
+use psi_agent_plan::cluster::Migration;
 use psi_agent_plan::planner::State;
 use psi_agent_plan::{ProposedMove, propose};
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ impl Planner {
                 save(api, &mut lease, prefix, &state).await?;
             }
             for one in pending {
-                on_done(Done::Cancelled, self.cancel(&one.namespace, &one.name, &one.vm).await?);
+                on_done(Done::Cancelled, cancel(api, &one).await?);
             }
         }
         if let Some(stop) = state.stopped {
@@ -91,60 +92,46 @@ impl Planner {
         let proposal = propose(&cluster, &flags.rules.rules(), now);
         for one in &proposal.moves {
             let what = described(one);
-            if !flags.apply {
-                if let Some((done, what)) = self.announce(one, now).await? {
-                    on_done(done, what);
-                }
-                continue;
-            }
-            match api.create_migration(&one.namespace, &manifest(one, prefix, now)).await {
-                Ok(()) => {
+            let asked = if flags.apply {
+                api.create_migration(&one.namespace, &manifest(one, prefix, now)).await
+            } else {
+                api.create_event(&one.namespace, &event(one, now)).await
+            };
+            match asked {
+                Ok(()) if flags.apply => {
                     on_done(Done::Created, what);
                     state.created(&cluster, one, now);
                     save(api, &mut lease, prefix, &state).await?;
-                    // The log and the migration show the same.
-                    drop(api.create_event(&one.namespace, &event(one, Done::Created, now)).await);
                 }
+                Ok(()) => on_done(Done::Proposed, what),
+                // There is one Event for each VM and hour.
+                Err(CallError::Conflict) if !flags.apply => {}
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
                     let what = format!("{what}: {error}");
-                    state.fail(&one.uid, &what, now);
-                    save(api, &mut lease, prefix, &state).await?;
+                    if flags.apply {
+                        state.fail(&one.uid, &what, now);
+                        save(api, &mut lease, prefix, &state).await?;
+                    }
                     on_done(Done::Refused, what);
                     if let Some(stop) = state.stopped {
                         return Ok(Round::Stopped(stop.reason));
                     }
                 }
-                failed => failed.with_context(|| format!("cannot create a migration: {what}"))?,
+                failed => failed.with_context(|| format!("cannot create what moves {what}"))?,
             }
         }
         Ok(Round::Planned(proposal.none_because))
     }
+}
 
-    /// Creates the Event of a move, of which there is one for each VM and hour.
-    async fn announce(
-        &self,
-        one: &ProposedMove,
-        now: Timestamp,
-    ) -> anyhow::Result<Option<(Done, String)>> {
-        let (event, what) = (event(one, Done::Proposed, now), described(one));
-        match self.api.create_event(&one.namespace, &event).await {
-            Ok(()) => Ok(Some((Done::Proposed, what))),
-            Err(CallError::Conflict) => Ok(None),
-            Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
-                Ok(Some((Done::Refused, format!("{what}: {error}"))))
-            }
-            Err(error) => Err(error).context(format!("cannot create an Event: {what}")),
+/// Deletes a migration, and describes it.
+async fn cancel(api: &ApiClient, one: &Migration) -> anyhow::Result<String> {
+    let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
+    match api.delete_migration(&one.namespace, &one.name).await {
+        Ok(()) | Err(CallError::NotFound) => Ok(what),
+        failed => {
+            failed.with_context(|| format!("cannot delete the migration {what}")).map(|()| what)
         }
-    }
-
-    /// Deletes a migration, and describes it.
-    async fn cancel(&self, namespace: &str, name: &str, vm: &str) -> anyhow::Result<String> {
-        let what = format!("{namespace}/{name} of VM {vm}");
-        let deleted = self.api.delete_migration(namespace, name).await;
-        if !matches!(deleted, Err(CallError::NotFound)) {
-            deleted.with_context(|| format!("cannot delete the migration {what}"))?;
-        }
-        Ok(what)
     }
 }
 
@@ -198,14 +185,11 @@ fn described(one: &ProposedMove) -> String {
     format!("VM {namespace}/{name} from {source} to {target}, gain {gain:.1} CPUs")
 }
 
-fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
-    let (reason, result) = match done {
-        Done::Proposed => ("MoveProposed", "would end"),
-        Done::Created | Done::Refused | Done::Cancelled => ("MigrationCreated", "are to end"),
-    };
+/// The Event that a VM would move.
+fn event(one: &ProposedMove, now: Timestamp) -> Value {
     let ProposedMove { namespace, name, uid, source, target, gain, .. } = one;
     let date = format!("{now:.0}");
-    let id = format!("psi-agent-{}-{uid}-{}", done.into_str(), now.as_second() / 3_600);
+    let id = format!("psi-agent-proposed-{uid}-{}", now.as_second() / 3_600);
     json!({
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"name": id, "namespace": namespace},
@@ -213,8 +197,8 @@ fn event(one: &ProposedMove, done: Done, now: Timestamp) -> Value {
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "namespace": namespace, "name": name, "uid": uid,
         },
-        "type": "Normal", "reason": reason, "source": {"component": LEASE},
-        "message": format!("Move from {source} to {target}: {gain:.1} CPUs' worth of waiting {result}"),
+        "type": "Normal", "reason": "MoveProposed", "source": {"component": LEASE},
+        "message": format!("Move from {source} to {target}: {gain:.1} CPUs' worth of waiting would end"),
         "firstTimestamp": date, "lastTimestamp": date, "count": 1,
     })
 }

@@ -68,6 +68,19 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_stays_for_an_
 }
 
 #[test]
+fn a_vm_stays_for_an_hour_even_if_somebody_deletes_its_migration() {
+    let (mut state, mut cluster) = (State::default(), cluster());
+    let moves = |cluster: &Cluster| propose(cluster, &Rules::default(), start()).moves;
+    let [big] = &moves(&cluster)[..] else { panic!() };
+    state.created(&cluster, big, start());
+    for (second, name) in [(3_599, "small"), (3_600, "big")] {
+        state.review(&cluster, after(second));
+        cluster.left_alone.clone_from(&state.left_alone);
+        assert_eq!(moves(&cluster)[0].name, name);
+    }
+}
+
+#[test]
 fn only_own_migrations_that_wait_for_a_node_are_cancelled() {
     let changes: [fn(&mut Migration, &mut Pod); 6] = [
         |it, _| it.is_own = false,
