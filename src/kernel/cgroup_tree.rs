@@ -1,12 +1,13 @@
 //! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
-//! the number of children that the kernel reports, outside containers, with those in the tree, and lists
-//! a directory only if they differ.
+//! the link count of each directory outside containers with the one that it had when it was listed, and lists it
+//! again only if they differ.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::libc::nlink_t;
 use nix::sys::stat::FileStat;
 
 pub use super::cgroup_dir::{Cgroup, CgroupId};
@@ -32,8 +33,8 @@ fn is_included(whole: bool, path: &str, place: &Place) -> bool {
 #[derive(Debug)]
 struct Node {
     dir: CgroupDir,
-    /// How many children are in the tree.
-    children: u64,
+    /// Its link count when it was listed; 0 to list it again.
+    links: nlink_t,
 }
 
 impl Node {
@@ -71,7 +72,7 @@ impl CgroupTree {
     }
 
     /// Updates the tree. On cgroupfs the link count of a directory is the number of its children plus 2.
-    /// Other file systems do not guarantee it.
+    /// Other file systems do not guarantee it, so their directories are always listed.
     pub fn follow(&mut self, now: Instant) {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < RESCAN_EVERY;
         let checks_all = !self.rescanned_at.is_some_and(is_fresh);
@@ -81,10 +82,9 @@ impl CgroupTree {
         let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
         for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || !node.is_in_pod()) {
             let exists = |stat: &FileStat| CgroupId(stat.st_ino) == node.dir.cgroup.id;
-            let is_known =
-                |stat: &FileStat| self.root.is_cgroup2 && stat.st_nlink == node.children + 2;
+            let is_known = |stat: &FileStat| self.root.is_cgroup2 && stat.st_nlink == node.links;
             // A handle costs half as much as a path. A removed directory has no children.
-            let by_handle = (node.children > 0).then(|| node.dir.stat().ok()).flatten();
+            let by_handle = (node.links > 2).then(|| node.dir.stat().ok()).flatten();
             if by_handle.is_some_and(|stat| exists(&stat) && is_known(&stat)) {
                 continue;
             }
@@ -129,6 +129,8 @@ impl CgroupTree {
         let Some(node) = self.nodes.get(path).filter(|node| self.has_children_of(node)) else {
             return Vec::new();
         };
+        // Before the listing, so that what changes meanwhile is listed by the next pass.
+        let links = node.dir.stat().map_or(0, |stat| stat.st_nlink);
         let children = match node.dir.children() {
             Ok(children) => children,
             Err(error) => {
@@ -152,6 +154,9 @@ impl CgroupTree {
                 }
             }
         }
+        if let Some(node) = self.nodes.get_mut(path) {
+            node.links = links;
+        }
         for child in self.children_of(path).cloned().collect::<Vec<_>>() {
             let id = self.nodes.get(&child).map(|node| node.dir.cgroup.id);
             if id != listed.get(&child).copied() {
@@ -170,14 +175,14 @@ impl CgroupTree {
         let keep = self.nodes.len() < self.handles;
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
-                if let Some(parent) = self.nodes.get_mut(parent_of(&path)) {
-                    parent.children += 1;
-                }
-                self.nodes.insert(path, Node { dir, children: 0 });
+                self.nodes.insert(path, Node { dir, links: 0 });
                 return true;
             }
             Err(error) if error.is_vanished() => {}
-            Err(error) => self.errors.push(error),
+            Err(error) => {
+                self.errors.push(error);
+                self.list_again(parent_of(&path));
+            }
         }
         false
     }
@@ -186,11 +191,17 @@ impl CgroupTree {
     pub fn remove(&mut self, path: &str) {
         let Some(node) = self.nodes.remove(path) else { return };
         self.removed.push(node.dir.cgroup.id);
-        if let Some(parent) = self.nodes.get_mut(parent_of(path)) {
-            parent.children -= 1;
-        }
+        // Another one may have taken its place.
+        self.list_again(parent_of(path));
         for path in self.descendants_of(path).cloned().collect::<Vec<_>>() {
             self.removed.extend(self.nodes.remove(&path).map(|node| node.dir.cgroup.id));
+        }
+    }
+
+    /// Lets the next pass list a cgroup's children.
+    fn list_again(&mut self, path: &str) {
+        if let Some(node) = self.nodes.get_mut(path) {
+            node.links = 0;
         }
     }
 
