@@ -27,7 +27,7 @@ const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 pub struct ScrapeResult {
     /// The sample, shared with other requests.
     pub sample: Arc<ScrapeSample>,
-    /// Rates since the scrape before; `None` if that was long ago.
+    /// Rates since the last sample of everything; `None` if that was long ago, or this is not one.
     pub rates: Option<Arc<ScrapeRates>>,
     /// How long reading it took; `None` for the other requests that share it.
     pub took: Option<Duration>,
@@ -60,7 +60,7 @@ impl Sampler {
     ) -> std::io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let (published, ticks) = watch::channel(None);
-        let worker = Worker { collector, pods, published, shared: None };
+        let worker = Worker { collector, pods, published, shared: None, shown: None };
         std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || worker.run(&received, tick_interval))?;
@@ -93,7 +93,10 @@ struct Worker {
     collector: Collector,
     pods: Pods,
     published: watch::Sender<Option<Arc<Tick>>>,
+    /// The latest sample.
     shared: Option<ScrapeResult>,
+    /// The latest sample of everything.
+    shown: Option<Arc<ScrapeSample>>,
 }
 
 impl Worker {
@@ -125,23 +128,31 @@ impl Worker {
         let detail = asked.iter().map(|(detail, _)| *detail).max().unwrap_or(Detail::Exported);
         let moment = clock::now();
         let age = |sample: &ScrapeSample| moment.at.saturating_duration_since(sample.moment.at);
-        let mut before = self.shared.take();
+        let before = self.shared.take();
         let usable = |before: &&ScrapeResult| {
             before.sample.detail >= detail && age(&before.sample) < MIN_PRESSURE_INTERVAL
         };
         let mut scraped = match before.as_ref().filter(usable) {
             Some(before) => ScrapeResult { took: None, ..before.clone() },
             None => {
-                // Rates use only the pressures of the sample before. The rest is freed before
-                // another sample needs as much memory.
-                let unshared = before.as_mut().and_then(|one| Arc::get_mut(&mut one.sample));
-                for cgroup in unshared.into_iter().flat_map(|sample| &mut sample.cgroups) {
-                    cgroup.stats = None;
-                }
+                // Rates use only the pressures of an earlier sample. The rest is freed before another
+                // sample needs as much memory.
+                drop(before);
+                let unshared = self.shown.as_mut().and_then(Arc::get_mut);
+                let cgroups = unshared
+                    .into_iter()
+                    .flat_map(|one| one.cgroups.iter_mut().chain(&mut one.beside));
+                cgroups.for_each(|cgroup| cgroup.stats = None);
                 let pods = self.pods.borrow().clone();
                 let sample = Arc::new(self.collector.scrape(detail, pods.as_deref()));
                 let took = clock::now().at.saturating_duration_since(moment.at);
-                ScrapeResult { rates: rates_since(before, &sample), sample, took: Some(took) }
+                let mut rates = None;
+                if detail == Detail::Everything {
+                    let earlier = self.shown.replace(Arc::clone(&sample));
+                    rates =
+                        earlier.and_then(|earlier| rates_between(&earlier, &sample)).map(Arc::new);
+                }
+                ScrapeResult { rates, sample, took: Some(took) }
             }
         };
         self.shared = Some(scraped.clone());
@@ -160,15 +171,10 @@ fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
 }
 
-/// Rates since the scrape before. A scrape that follows within [`MIN_PRESSURE_INTERVAL`] keeps the
-/// rates of that scrape.
-fn rates_since(before: Option<ScrapeResult>, sample: &ScrapeSample) -> Option<Arc<ScrapeRates>> {
-    let before = before?;
-    let window = sample.moment.at.saturating_duration_since(before.sample.moment.at);
-    if window < MIN_PRESSURE_INTERVAL {
-        return before.rates;
-    }
-    (window <= MAX_SCRAPE_WINDOW).then(|| Arc::new(ScrapeRates::between(&before.sample, sample)))
+/// `None` if the earlier sample is too old.
+fn rates_between(earlier: &ScrapeSample, sample: &ScrapeSample) -> Option<ScrapeRates> {
+    let window = sample.moment.at.saturating_duration_since(earlier.moment.at);
+    (window <= MAX_SCRAPE_WINDOW).then(|| ScrapeRates::between(earlier, sample))
 }
 
 #[cfg(test)]
