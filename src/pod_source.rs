@@ -62,7 +62,13 @@ async fn apply(
     metrics: Arc<OwnMetrics>,
 ) {
     let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
+    loop {
+        let event = tokio::select! {
+            // Nobody needs the pods any more.
+            () = sender.closed() => return,
+            event = events.next() => event,
+        };
+        let Some(event) = event else { return };
         let was_listed = index.is_listed();
         match event {
             WatchEvent::Listed(pods) => index.replace(&pods),
