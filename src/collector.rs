@@ -165,7 +165,7 @@ impl Collector {
             readings
                 .map(|readings| readings.read_scored(files, dirs, &self.node.readings, now))
                 // A missing file means that its controller is off, or that the cgroup was removed.
-                .is_some_and(|()| !files.found_gone(member.dir))
+                .is_some_and(|has_read| !has_read || files.is_alive(member.dir))
         });
         let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
         let reads_others = self.is_whole_node && waits.any(|readings| readings.waited_lately(now));

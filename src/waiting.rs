@@ -100,8 +100,8 @@ impl Measurement {
         scale: f64,
     ) -> Self {
         let threads = ThreadTimes::of(readings);
-        let cpu = match readings.threads {
-            Threads::Read { .. } => run_delay::wait(readings, node),
+        let cpu = match &readings.threads {
+            Threads::Read { threads, .. } => run_delay::wait(readings, threads, node),
             Threads::Hidden => None,
             Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
         };

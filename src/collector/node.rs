@@ -57,9 +57,9 @@ impl NodeReader {
         NodeSample {
             pressure,
             reports: self.readings.reports,
-            irq: files.read_by(|buffer| self.proc.irq_pressure(buffer)).flatten(),
+            irq: files.read(|buffer| self.proc.irq_pressure(buffer)).flatten(),
             cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
-            memory: files.read_by(|buffer| self.proc.memory(buffer)).flatten(),
+            memory: files.read(|buffer| self.proc.memory(buffer)).flatten(),
             devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
         }
     }
@@ -76,15 +76,15 @@ impl NodeReader {
         let other_cpus =
             |(before, last): (&CpuTimes, &CpuTimes)| !before.each.keys().eq(last.each.keys());
         let is_due = readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus);
-        if is_due && let Some(cores) = files.read_by(|buffer| proc.cores(buffer)) {
+        if is_due && let Some(cores) = files.read(|buffer| proc.cores(buffer)) {
             readings.cores = Some(cores.unwrap_or_default());
         }
         readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
-        readings.memory = files.read_by(|buffer| proc.memory(buffer)).flatten();
+        readings.memory = files.read(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
-        if readings.swaps_in() {
-            let swaps = files.read_by(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
+        if readings.swaps_in() == Some(true) {
+            let swaps = files.read(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
             let disks = readings.disks.value().into_iter().flatten();
             let swaps = disks.filter(|(_, disk)| swaps.contains(&disk.name));
             readings.swap_devices = swaps.map(|(device, _)| *device).collect();
@@ -127,7 +127,7 @@ fn dated<T>(
     files: &mut Files,
     read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
 ) -> Option<Reading<T>> {
-    files.timed(|files| files.read_by(read).flatten())
+    files.timed(|files| files.read(read).flatten())
 }
 
 /// The node's pressure from `/proc/pressure`, or from the root cgroup where that is refused

@@ -92,8 +92,9 @@ impl ProcessFinder {
             // A process that could not be read may be this container's QEMU, which the threads of
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
-            threads.hidden =
-                !listed || !complete && dir.populated(&mut files.buffer) == Ok(Some(true));
+            threads.hidden = !listed
+                || !complete
+                    && files.read(|buffer| dir.populated(buffer)).is_none_or(|it| it == Some(true));
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();

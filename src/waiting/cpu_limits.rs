@@ -10,15 +10,15 @@ use crate::kernel::counters::CpuStat;
 /// Interval at which limits, and counters of containers that do not wait, are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The limits are needed again after some time. `cpu.stat` costs many times as much as pressure. So it
+/// The limits are needed again after some time, and show with the counters the effect of a quota. `cpu.stat` costs many times as much as pressure. So it
 /// is read at each tick of a container that waits, and of a calm one only often enough for its usage.
-pub(super) fn needs(readings: &Readings, waits: bool, now: Instant) -> Needs {
+pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     let mut needs = Needs::empty();
     if readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now)) {
         needs |= Needs::CPU_LIMITS;
     }
     let last = readings.cpu.both().and(readings.cpu.last());
-    if waits || readings.waited_lately(now) || last.is_none_or(|last| is_due(last.at, now)) {
+    if readings.waited_lately(now) || last.is_none_or(|last| is_due(last.at, now)) {
         needs |= Needs::CPU_COUNTERS;
     }
     needs
@@ -89,4 +89,24 @@ pub(super) fn most_demand(readings: &Readings) -> f64 {
     }
     let quota = readings.limits().and_then(CpuLimits::quota);
     tasks(readings).into_iter().chain(quota).fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::container;
+    use super::*;
+
+    #[test]
+    fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {
+        let mut calm = container(0.0, 0.5, 0.0, None);
+        let read_at = calm.cpu.last().unwrap().at;
+        let after = |seconds| read_at + Duration::from_secs(seconds);
+        assert_eq!(needs(&calm, after(5)), Needs::empty());
+        assert!(needs(&calm, after(35)).contains(Needs::CPU_LIMITS | Needs::CPU_COUNTERS));
+        calm.cpu_waited_at = Some(read_at);
+        assert_eq!(needs(&calm, after(5)), Needs::CPU_COUNTERS);
+        // The first two readings make a rate.
+        let new = Readings { cpu: Default::default(), ..container(0.0, 0.5, 0.0, None) };
+        assert_eq!(needs(&new, after(5)), Needs::CPU_COUNTERS);
+    }
 }

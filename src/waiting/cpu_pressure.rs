@@ -6,10 +6,8 @@
 //! they add up to the node's run delay, which includes every task, also those that ended. The waiting
 //! that quotas explain, and that of containers whose threads are read, is subtracted from it first.
 
-use std::time::Instant;
-
 use super::cpu_limits;
-use super::readings::{Needs, Readings};
+use super::readings::Readings;
 use super::run_delay::ThreadTimes;
 use super::series::Ratio;
 use super::wait::{NEGLIGIBLE, Wait};
@@ -31,21 +29,6 @@ struct Bounds {
 /// Whether its tasks wait.
 pub(super) fn waits(readings: &Readings) -> bool {
     readings.pressure.cpu.some().is_some_and(|some| some >= NEGLIGIBLE)
-}
-
-/// The number of tasks, with the counters: no more of them can wait.
-pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    let needs = cpu_limits::needs(readings, waits(readings), now);
-    if needs.contains(Needs::CPU_COUNTERS) { needs | Needs::TASKS } else { needs }
-}
-
-/// As [`needs`], for a workload that is not scored: nothing while it does not wait.
-pub(super) fn needs_of_other(readings: &Readings, now: Instant) -> Needs {
-    if waits(readings) || readings.waited_lately(now) {
-        needs(readings, now)
-    } else {
-        Needs::empty()
-    }
 }
 
 /// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
@@ -171,25 +154,5 @@ mod tests {
         let unit = workload(0.95, 1.0, 0.0, None, 3);
         let wait = |cpus| wait(&unit, cpus, scale([&unit, &unit].into_iter(), Some(4.0), cpus));
         assert!((wait(2.0).unwrap().contention.get() - 2.0 / 3.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {
-        use std::time::Duration;
-        let (limits, counters) = (Needs::CPU_LIMITS, Needs::CPU_COUNTERS | Needs::TASKS);
-        let mut calm = workload(0.0, 0.5, 0.0, None, 9);
-        let read_at = calm.cpu.last().unwrap().at;
-        let after = |seconds| read_at + Duration::from_secs(seconds);
-        assert_eq!(needs(&calm, after(5)), Needs::empty());
-        assert!(needs(&calm, after(30)).contains(limits | counters));
-        assert_eq!(needs_of_other(&calm, after(30)), Needs::empty());
-        calm.cpu_waited_at = Some(read_at);
-        assert_eq!(needs(&calm, after(5)), counters);
-        assert_eq!(needs_of_other(&calm, after(5)), counters);
-        let waits = workload(0.5, 0.5, 0.0, None, 9);
-        assert_eq!(needs(&waits, after(5)), counters);
-        // The first two readings make a rate.
-        let new = Readings { cpu: Default::default(), ..workload(0.0, 0.5, 0.0, None, 9) };
-        assert_eq!(needs(&new, after(5)), counters);
     }
 }

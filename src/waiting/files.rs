@@ -19,8 +19,6 @@ pub(crate) struct Files {
     pub(crate) dropped_io_rows: u64,
     /// Cgroups that no longer exist.
     pub(crate) gone: Vec<Arc<Cgroup>>,
-    /// Whether a file was missing since the last call of [`Files::found_gone`].
-    missing: bool,
 }
 
 impl Files {
@@ -31,7 +29,6 @@ impl Files {
             errors: Vec::new(),
             dropped_io_rows: 0,
             gone: Vec::new(),
-            missing: false,
         }
     }
 
@@ -40,25 +37,14 @@ impl Files {
         result.map_err(|error| self.errors.push(error)).ok()
     }
 
-    /// Calls `read` with the buffer, and keeps its error.
-    pub(crate) fn read_by<T>(
+    /// Reads a file. The outer `None` is an error, which is kept. Of a cgroup's file, the inner `None` means that
+    /// it does not exist: its controller is off, or the cgroup was removed (see [`Files::is_alive`]).
+    pub(crate) fn read<T>(
         &mut self,
         read: impl FnOnce(&mut ReadBuffer) -> Result<T, ReadError>,
     ) -> Option<T> {
         let value = read(&mut self.buffer);
         self.note(value)
-    }
-
-    /// Reads a file of a cgroup. The outer `None` is an error. The inner `None` means that the file
-    /// does not exist: its controller is off, or the cgroup was removed (see
-    /// [`Files::found_gone`]).
-    pub(crate) fn read<T>(
-        &mut self,
-        read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
-    ) -> Option<Option<T>> {
-        let value = self.read_by(read);
-        self.missing |= matches!(value, Some(None));
-        value
     }
 
     /// As [`Files::read`], but reads nothing unless the file is wanted, and treats a missing file
@@ -112,11 +98,6 @@ impl Files {
         }
         is_alive
     }
-
-    /// Whether a file was missing since the last call because this cgroup was removed.
-    pub(crate) fn found_gone(&mut self, dir: &CgroupDir) -> bool {
-        std::mem::take(&mut self.missing) && !self.is_alive(dir)
-    }
 }
 
 #[cfg(test)]
@@ -137,11 +118,10 @@ mod tests {
         let dir = tree.dirs().last().unwrap();
         let mut files = Files::new(Arc::new(now));
         assert_eq!(files.io_stat(dir), Some(None));
-        assert!(!files.found_gone(dir));
+        assert!(files.is_alive(dir) && files.gone.is_empty());
         fs::remove_dir_all(&path).unwrap();
-        assert!(!files.found_gone(dir), "no file was missing since");
         assert_eq!(files.io_stat(dir), Some(None));
-        assert!(files.found_gone(dir));
+        assert!(!files.is_alive(dir) && files.gone.len() == 1);
         assert!(files.errors.is_empty());
     }
 }

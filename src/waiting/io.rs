@@ -34,7 +34,7 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> N
     if readings.waited_for_io_lately(now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
         needs |= Needs::IO_COUNTERS;
         if !matches!(readings.threads, Threads::Read { .. }) {
-            needs |= Needs::CPU_COUNTERS | Needs::TASKS;
+            needs |= Needs::CPU_COUNTERS;
         }
         if node.reclaimed_lately(now) {
             needs |= Needs::REFAULTS;
@@ -177,8 +177,8 @@ mod tests {
         assert!(waits(&vm, &node));
         // For a minute after a wait, so that counters have a rate.
         vm.io.waited_at = Some(now);
-        let used = Needs::CPU_COUNTERS | Needs::TASKS;
-        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | Needs::IO_COUNTERS | used);
+        let counters = Needs::IO_COUNTERS | Needs::CPU_COUNTERS;
+        assert_eq!(needs(&vm, &node, now), Needs::IO_MAX | counters);
         node.reclaimed_at = Some(now);
         assert!(needs(&vm, &node, now).contains(Needs::REFAULTS));
     }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(needs(&vm, &node, now), Needs::empty());
         let disk = DiskRates { reading: 0.5, ..DiskRates::default() };
         node.disk_rates = Some([(Device { major: 8, minor: 0 }, disk)].into());
-        let counters = Needs::IO_COUNTERS | Needs::CPU_COUNTERS | Needs::TASKS;
+        let counters = Needs::IO_COUNTERS | Needs::CPU_COUNTERS;
         assert_eq!(needs(&vm, &node, now), counters);
         // It did not read.
         for _ in 0..2 {

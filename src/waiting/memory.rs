@@ -7,27 +7,24 @@
 //! a read from the swap device.
 
 use super::node::NodeReadings;
-use super::readings::{MemoryInUse, Needs, Readings, SwappedIn, Threads};
+use super::readings::{MemoryInUse, Needs, Readings, Threads};
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
+use crate::kernel::counters::MemoryStat;
 
 /// Memory in use is a weight, needed while any task of the node waits. Reclaim by limits, pages from
 /// swap and CPU usage matter only if the container can have waited since they were read.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
-    let swaps_in = node.swaps_in();
+    let swaps_in = node.swaps_in() == Some(true);
     let mut needs = Needs::empty();
     if node.pressure.memory.moved() || swaps_in {
         needs |= Needs::MEMORY_IN_USE;
     }
-    let memory = &readings.memory;
     if readings.pressure.memory.moved() || swaps_in {
         needs |= Needs::LIMIT_HITS;
-        if memory.own_limit() == Some(true) || memory.scanned.value().is_some() {
-            needs |= Needs::SCANNED;
-        }
         if !matches!(readings.threads, Threads::Read { .. }) {
-            needs |= Needs::CPU_COUNTERS | Needs::TASKS;
+            needs |= Needs::CPU_COUNTERS;
         }
     }
     if swaps_in {
@@ -52,7 +49,7 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
     let (swapping, unstalled) =
-        if node.swaps_in() { for_swap(readings, node)? } else { (0.0, 0.0) };
+        if node.swaps_in()? { for_swap(readings, node)? } else { (0.0, 0.0) };
     let stalls = raw > Ratio::ZERO;
     let is_short = swapping > 0.0 || stalls && node.reclaims()?;
     let stalled = if is_short { raw.get() } else { 0.0 };
@@ -68,11 +65,13 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
 /// CPUs' worth of time that the container waited for its pages in swap, and the part of it that the
 /// kernel does not count as a stall.
 fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
-    let rate = |count: fn(&SwappedIn) -> u64| {
-        readings.memory.swapped_in.rate(|swapped_in| Some(count(swapped_in)))
-    };
-    let (pages, stalled) = (rate(|swap| swap.pages)?, rate(|swap| swap.stalled)?);
-    let waited = pages.min(rate(|swap| swap.major_faults)?) * node.swap_read_s()?;
+    let rate = |count: fn(&MemoryStat) -> Option<u64>| readings.memory.swapped_in.rate(count);
+    let pages = rate(|stat| stat.workingset_refault_anon)?;
+    // Those of which the kernel counts the reading as a memory stall.
+    let stalled = rate(|stat| stat.workingset_restore_anon)?;
+    // One fault can read many pages ahead, and some read files.
+    let faults = pages.min(rate(|stat| stat.pgmajfault)?);
+    let waited = if faults > 0.0 { faults * node.swap_read_s()? } else { 0.0 };
     let unstalled = (pages - stalled).max(0.0) / pages.max(f64::MIN_POSITIVE);
     Some((waited, waited * unstalled))
 }
@@ -82,7 +81,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::disk_rates::{DiskRates, Operations};
-    use super::super::readings::ScannedPages;
     use super::super::series::Window;
     use super::super::tests::{SECONDS, container, pressure, window};
     use super::*;
@@ -125,7 +123,11 @@ mod tests {
         vm.pressure.memory = pressure(0.3);
         vm.memory.limit_hits = window(0, u64::from(own_limit));
         if let Some(percent) = by_kswapd {
-            let pages = |by_kswapd, directly| ScannedPages { by_kswapd, directly };
+            let pages = |by_kswapd, directly| MemoryStat {
+                pgscan_kswapd: Some(by_kswapd),
+                pgscan_direct: Some(directly),
+                ..MemoryStat::default()
+            };
             vm.memory.scanned = window(pages(7, 7), pages(7 + percent, 107 - percent));
         }
         vm
@@ -155,9 +157,14 @@ mod tests {
         vm.pressure.memory = pressure(pressure_share);
         vm.memory.limit_hits = window(0, 0);
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
-        let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
-        let none = SwappedIn { pages: 7, stalled: 7, major_faults: 7 };
-        vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults });
+        let swapped_in = swap.map(|rate| 7 + (rate * SECONDS) as u64);
+        let stat = |[pages, stalled, faults]: [u64; 3]| MemoryStat {
+            workingset_refault_anon: Some(pages),
+            workingset_restore_anon: Some(stalled),
+            pgmajfault: Some(faults),
+            ..MemoryStat::default()
+        };
+        vm.memory.swapped_in = window(stat([7; 3]), stat(swapped_in));
         vm
     }
 
@@ -177,6 +184,18 @@ mod tests {
         // A VM that does little waits for little.
         assert_eq!(waited(&vm_in_swap(0.005, 0.0, [10.0, 0.0, 10.0])), [0.02, 0.08]);
         assert_eq!(waited(&vm_in_swap(1.0, 0.0, [0.0; 3])), [0.0; 2]);
+    }
+
+    #[test]
+    fn without_a_read_of_its_device_the_time_of_waiting_for_swap_is_unknown() {
+        let in_a_file = |pages: f64| {
+            let mut node = node_that_swaps(false, 100);
+            node.disk_rates.as_mut().unwrap().values_mut().for_each(|disk| *disk = <_>::default());
+            wait(&vm_in_swap(0.1, 0.0, [pages; 3]), &node).map(|wait| wait.cpus).map_err(drop)
+        };
+        assert_eq!((in_a_file(200.0), in_a_file(0.0)), (Err(()), Ok(0.0)));
+        let unread = NodeReadings { reclaim: Window::default(), ..node_that_swaps(false, 100) };
+        assert!(wait(&vm_in_swap(0.1, 0.0, [200.0; 3]), &unread).is_err());
     }
 
     #[test]
@@ -208,9 +227,7 @@ mod tests {
         let (mut node, calm) = (node(false), container(0.0, 1.0, 0.0, None));
         node.pressure.memory = pressure(0.0);
         assert_eq!(needs(&calm, &node), Needs::empty());
-        let used = Needs::CPU_COUNTERS | Needs::TASKS;
-        assert_eq!(needs(&vm(false, None), &node), Needs::LIMIT_HITS | used);
-        assert_eq!(needs(&vm(true, None), &node), Needs::LIMIT_HITS | Needs::SCANNED | used);
+        assert_eq!(needs(&vm(false, None), &node), Needs::LIMIT_HITS | Needs::CPU_COUNTERS);
         node.pressure.memory = pressure(0.1);
         assert_eq!(needs(&calm, &node), Needs::MEMORY_IN_USE);
     }

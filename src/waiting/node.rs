@@ -98,19 +98,21 @@ impl NodeReadings {
         disks.filter(|disk| !disk.is_on_top).map(|disk| disk.reading).sum()
     }
 
-    /// Whether pages were read back from swap.
-    pub fn swaps_in(&self) -> bool {
-        self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
+    /// Whether pages were read back from swap; `None` if the counters could not be read.
+    pub fn swaps_in(&self) -> Option<bool> {
+        let (before, last) = self.reclaim.both()?;
+        Some(before.pswpin < last.pswpin)
     }
 
-    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown.
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if they
+    /// were not read, such as with a swap file, or do not count.
     pub(super) fn swap_read_s(&self) -> Option<f64> {
         let rates = self.disk_rates.as_ref()?;
         let is_swap = |device| self.swap_devices.is_empty() || self.swap_devices.contains(device);
         let swap = || rates.iter().filter(|(device, _)| is_swap(device)).map(|(_, rates)| rates);
         let reads: f64 = swap().map(|rates| rates.reads.completed).sum();
         let reading: f64 = swap().map(|rates| rates.reading).sum();
-        Some(if reads > 0.0 { reading / reads } else { 0.0 })
+        (reads > 0.0).then(|| reading / reads)
     }
 
     /// Whether reclaim ran because of the node, or of the limit of all its pods.

@@ -6,13 +6,10 @@ use std::time::Instant;
 
 use super::files::Files;
 use super::node::NodeReadings;
-use super::readings::{
-    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, ScannedPages, SwappedIn, Threads,
-};
-use super::series::Reading;
-use super::{cpu_pressure, io, memory, run_delay};
+use super::readings::{CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Threads};
+use super::{cpu_limits, cpu_pressure, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::counters::{MemoryEvents, MemoryStat};
+use crate::kernel::counters::MemoryEvents;
 use crate::kernel::limits::CpuMax;
 
 /// The directories of a container and of its pod.
@@ -29,16 +26,20 @@ impl<'a> Dirs<'a> {
 }
 
 impl Readings {
-    /// Reads what the meters need of a scored container, after its pressures and threads.
+    /// Reads what the meters need of a scored container, after its pressures and threads. Returns whether that
+    /// was anything.
     pub(crate) fn read_scored(
         &mut self,
         files: &mut Files,
         dirs: Dirs<'_>,
         node: &NodeReadings,
         now: Instant,
-    ) {
-        let is_read = matches!(self.threads, Threads::Read { .. });
-        if is_read && run_delay::waits(self) || !is_read && cpu_pressure::waits(self) {
+    ) -> bool {
+        let waits = match self.threads {
+            Threads::Read { .. } => run_delay::waits(self),
+            Threads::Hidden | Threads::NotRead => cpu_pressure::waits(self),
+        };
+        if waits {
             self.cpu_waited_at = Some(now);
         }
         if io::waits(self, node) {
@@ -48,62 +49,43 @@ impl Readings {
             }
             self.io.waited_at = Some(now);
         }
-        let done = self.read(files, dirs, |readings| {
-            let cpu = if is_read {
-                run_delay::needs(readings, now)
-            } else {
-                cpu_pressure::needs(readings, now)
-            };
-            cpu | memory::needs(readings, node) | io::needs(readings, node, now)
-        });
-        self.forget(done);
+        let needs =
+            cpu_limits::needs(self, now) | memory::needs(self, node) | io::needs(self, node, now);
+        self.read_files(files, dirs, needs);
+        self.forget(needs);
+        !needs.is_empty()
     }
 
-    /// Reads what the CPU meter needs of a workload that is not scored, after its pressure.
+    /// Reads what the CPU meter needs of a workload that is not scored, after its pressure: nothing while it
+    /// does not wait.
     pub(crate) fn read_other(&mut self, files: &mut Files, dirs: Dirs<'_>, now: Instant) {
         if cpu_pressure::waits(self) {
             self.cpu_waited_at = Some(now);
         }
-        let done = self.read(files, dirs, |readings| cpu_pressure::needs_of_other(readings, now));
-        if !done.contains(Needs::CPU_COUNTERS) {
+        if self.waited_lately(now) {
+            self.read_files(files, dirs, cpu_limits::needs(self, now));
+        } else {
             self.cpu.clear();
         }
     }
 
-    /// Reads what is needed, until nothing more is.
-    fn read(&mut self, files: &mut Files, dirs: Dirs<'_>, needs: impl Fn(&Self) -> Needs) -> Needs {
-        let mut done = Needs::empty();
-        loop {
-            let more = needs(self).difference(done);
-            if more.is_empty() {
-                break;
-            }
-            // Whether `memory.stat` is needed, and for what, depends on these.
-            let first = Needs::CPU_LIMITS | Needs::LIMIT_HITS;
-            let now = if more.intersects(first) { more & first } else { more };
-            self.read_files(files, dirs, now);
-            done |= now;
-        }
-        done
-    }
-
     /// Ends a reading: counters that were not needed are forgotten, since they are not compared
     /// across the time in which they are not read.
-    fn forget(&mut self, done: Needs) {
-        if !done.contains(Needs::REFAULTS) {
+    fn forget(&mut self, needs: Needs) {
+        if !needs.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
         }
-        if !done.contains(Needs::MEMORY_IN_USE) {
+        if !needs.contains(Needs::MEMORY_IN_USE) {
             self.memory.in_use = MemoryInUse::NotRead;
         }
         // The container has not waited since these were read, so no limit delayed it. Nor has it read
         // pages from swap, if the node has not.
         let Some(at) = self.pressure.memory.last().map(|reading| reading.at) else { return };
-        if !done.contains(Needs::LIMIT_HITS) {
+        if !needs.contains(Needs::LIMIT_HITS) {
             self.memory.limit_hits.hold(at);
             self.memory.scanned.hold(at);
         }
-        if !done.contains(Needs::SWAPPED_IN) {
+        if !needs.contains(Needs::SWAPPED_IN) {
             self.memory.swapped_in.hold(at);
         }
     }
@@ -113,7 +95,8 @@ impl Readings {
             self.cpu_limits = files.timed(|files| read_limits(files, dirs));
         }
         if needs.contains(Needs::CPU_COUNTERS) {
-            let has_tasks = needs.contains(Needs::TASKS);
+            // No more tasks than there are can wait. Where threads are read, these show it.
+            let has_tasks = !matches!(self.threads, Threads::Read { .. });
             let limits = self.limits().cloned().unwrap_or_default();
             self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, has_tasks)));
         }
@@ -131,17 +114,19 @@ impl Readings {
                 None => MemoryInUse::Unreadable,
             };
         }
-        if needs.intersects(Needs::SCANNED | Needs::SWAPPED_IN | Needs::REFAULTS) {
+        let scans = needs.contains(Needs::LIMIT_HITS)
+            && (self.memory.own_limit() == Some(true) || self.memory.scanned.value().is_some());
+        if scans || needs.intersects(Needs::SWAPPED_IN | Needs::REFAULTS) {
             let stat = files
                 .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
-            if needs.contains(Needs::SCANNED) {
-                self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
+            if scans {
+                self.memory.scanned.push(stat);
             }
             if needs.contains(Needs::SWAPPED_IN) {
-                self.memory.swapped_in.push(map(stat.as_ref(), swapped_in));
+                self.memory.swapped_in.push(stat);
             }
             if needs.contains(Needs::REFAULTS) {
-                self.io.refaults.push(map(stat.as_ref(), |stat| stat.workingset_refault_file));
+                self.io.refaults.push(stat);
                 // The whole pod counts: its other containers do not compete for memory as other
                 // pods do.
                 let pod = dirs.pod.unwrap_or(dirs.container);
@@ -208,22 +193,5 @@ pub(crate) fn read_limit_hits<'a>(
     dirs.try_fold(0_u64, |sum, dir| {
         let events = files.read(|buffer| dir.memory_events_local(buffer))?;
         Some(sum.saturating_add(events.map_or(0, hits)))
-    })
-}
-
-fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
-    reading.and_then(|reading| Some(Reading { at: reading.at, value: value(&reading.value)? }))
-}
-
-/// `None` on kernels that do not count kswapd and direct reclaim separately.
-fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
-    Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
-}
-
-fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
-    Some(SwappedIn {
-        pages: stat.workingset_refault_anon?,
-        stalled: stat.workingset_restore_anon?,
-        major_faults: stat.pgmajfault?,
     })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bitflags::bitflags;
 
 use super::series::{Ratio, Reading, Window};
-use crate::kernel::counters::CpuStat;
+use crate::kernel::counters::{CpuStat, MemoryStat};
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::{CpuMax, CpuSet};
 use crate::kernel::pressure::Pressure;
@@ -19,27 +19,24 @@ const ATTENTION: Duration = Duration::from_secs(60);
 bitflags! {
     /// Files that a meter needs from a tick, besides pressure and threads.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Needs: u16 {
+    pub struct Needs: u8 {
         /// `cpu.max`, `cpu.weight` and `cpuset.cpus.effective`, of the pod too.
         const CPU_LIMITS = 1;
-        /// `cpu.stat`; with a quota also `cpu.stat.local`, and the pod's `cpu.stat`.
+        /// `cpu.stat`; with a quota also `cpu.stat.local`, and the pod's `cpu.stat`; where no threads are read,
+        /// `pids.current`.
         const CPU_COUNTERS = 1 << 1;
-        /// `pids.current`, with the CPU counters.
-        const TASKS = 1 << 2;
         /// `memory.current` and `memory.swap.current`.
-        const MEMORY_IN_USE = 1 << 3;
-        /// `memory.events.local`, of the pod too.
-        const LIMIT_HITS = 1 << 4;
-        /// Pages scanned by reclaim, in `memory.stat`.
-        const SCANNED = 1 << 5;
+        const MEMORY_IN_USE = 1 << 2;
+        /// `memory.events.local`, of the pod too, and after a hit the pages scanned by reclaim, in `memory.stat`.
+        const LIMIT_HITS = 1 << 3;
         /// Refaults of files, in `memory.stat`, and the pod's `memory.current`.
-        const REFAULTS = 1 << 6;
+        const REFAULTS = 1 << 4;
         /// `io.max`, of the pod too.
-        const IO_MAX = 1 << 7;
+        const IO_MAX = 1 << 5;
         /// `io.stat`.
-        const IO_COUNTERS = 1 << 8;
+        const IO_COUNTERS = 1 << 6;
         /// Pages read back from swap, in `memory.stat`.
-        const SWAPPED_IN = 1 << 9;
+        const SWAPPED_IN = 1 << 7;
     }
 }
 
@@ -128,8 +125,9 @@ pub struct MemoryReadings {
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
     /// Read only after one of these limits was hit.
-    pub scanned: Window<ScannedPages>,
-    pub swapped_in: Window<SwappedIn>,
+    pub scanned: Window<MemoryStat>,
+    /// Read only while the node reads pages back from swap.
+    pub swapped_in: Window<MemoryStat>,
 }
 
 /// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
@@ -142,25 +140,6 @@ pub enum MemoryInUse {
     Unreadable,
 }
 
-/// Pages scanned by reclaim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScannedPages {
-    /// By kswapd, which runs only when the node is short of memory.
-    pub by_kswapd: u64,
-    /// By allocating tasks, because the node is short of memory, or because of a limit.
-    pub directly: u64,
-}
-
-/// Pages of a container that were read back from swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SwappedIn {
-    pub pages: u64,
-    /// Those of which the kernel counts the reading as a memory stall.
-    pub stalled: u64,
-    /// Faults that waited for a disk. One can read many pages ahead, and some read files.
-    pub major_faults: u64,
-}
-
 /// Disk I/O.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IoReadings {
@@ -168,8 +147,8 @@ pub struct IoReadings {
     pub limited: Option<bool>,
     /// By device, since the container was created; the inner `None` if the io controller is off.
     pub counters: Window<Option<Vec<IoCounters>>>,
-    /// Pages of files that were evicted from the page cache and read again.
-    pub refaults: Window<u64>,
+    /// Read only after the node has reclaimed memory.
+    pub refaults: Window<MemoryStat>,
     /// Memory of its pod, bytes.
     pub pod_memory: Option<u64>,
     pub waited_at: Option<Instant>,
@@ -188,8 +167,8 @@ impl MemoryReadings {
         if !self.own_limit()? {
             return Some(1.0);
         }
-        let by_kswapd = self.scanned.increase(|pages| Some(pages.by_kswapd))?;
-        let directly = self.scanned.increase(|pages| Some(pages.directly))?;
+        let by_kswapd = self.scanned.increase(|stat| stat.pgscan_kswapd)?;
+        let directly = self.scanned.increase(|stat| stat.pgscan_direct)?;
         Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
     }
 }

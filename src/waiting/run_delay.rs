@@ -1,9 +1,7 @@
 //! CPU wait of a container by the run delay of its threads. Pure.
 
-use std::time::Instant;
-
 use super::node::NodeReadings;
-use super::readings::{Needs, Readings, ThreadReading, Threads};
+use super::readings::{Readings, ThreadReading, Threads};
 use super::wait::{NEGLIGIBLE, Wait};
 use super::{cpu_limits, series::Ratio};
 
@@ -75,24 +73,23 @@ pub(super) fn waits(readings: &Readings) -> bool {
     ThreadTimes::of(readings).is_some_and(|times| times.delayed >= NEGLIGIBLE)
 }
 
-/// The counters of the cgroup show the effect of a quota, and what other threads than vCPUs use.
-pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
-    cpu_limits::needs(readings, waits(readings), now)
-}
-
-/// `None` if it is unknown.
-pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
+/// The CPU wait of a container with these threads; `None` if it is unknown.
+pub(super) fn wait(
+    readings: &Readings,
+    all: &[ThreadReading],
+    node: &NodeReadings,
+) -> Option<Wait> {
     let threads = ThreadTimes::of(readings)?;
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
-        let of_one_window = are_of_one_window(readings);
+        let of_one_window = are_of_one_window(readings, all);
         if readings.limits()?.quota().is_some() && !of_one_window {
             return None;
         }
         let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;
         let by_node = by_node.min(cpu_limits::quota_left(readings)?);
-        let taken = || cpu_limits::taken_by_others(readings, count(readings), node);
+        let taken = || cpu_limits::taken_by_others(readings, all.len(), node);
         let taken = of_one_window.then(taken).flatten().unwrap_or(f64::INFINITY);
         by_node.min(taken).max(0.0)
     };
@@ -101,18 +98,9 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
     Wait::of_cpu(threads.ran, waited, raw, own_limit)
 }
 
-/// Number of vCPUs or, of a container without any, of threads.
-fn count(readings: &Readings) -> usize {
-    match &readings.threads {
-        Threads::Read { threads, .. } => threads.len(),
-        Threads::NotRead | Threads::Hidden => 0,
-    }
-}
-
 /// Whether the counters are of the same window as the times of the threads: until the container waits,
 /// they are read rarely.
-fn are_of_one_window(readings: &Readings) -> bool {
-    let Threads::Read { threads, .. } = &readings.threads else { return false };
+fn are_of_one_window(readings: &Readings, threads: &[ThreadReading]) -> bool {
     let windows = threads.iter().filter_map(|thread| thread.times.seconds());
     readings.cpu.seconds().is_some_and(|seconds| seconds < 1.5 * windows.fold(0.0, f64::max))
 }
@@ -142,8 +130,13 @@ mod tests {
         Readings { threads: ran_and_delayed(ran, delayed), ..container(0.5, ran, throttled, quota) }
     }
 
+    fn waited(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
+        let Threads::Read { threads, .. } = &readings.threads else { unreachable!() };
+        wait(readings, threads, node)
+    }
+
     fn demand_of(readings: &Readings) -> (f64, f64) {
-        let wait = wait(readings, &node_with_cpus(&[1.0; 4])).unwrap();
+        let wait = waited(readings, &node_with_cpus(&[1.0; 4])).unwrap();
         let round = |value: f64| (value * 1e6).round() / 1e6;
         (round(wait.contention.get()), round(wait.demand))
     }
@@ -156,7 +149,7 @@ mod tests {
         // CPU ready is the wait of the average busy vCPU, so half of a small demand is a small CPU
         // ready.
         let shares = |ran, delayed| {
-            let wait = wait(&vm(ran, delayed, 0.0, None), &node_with_cpus(&[1.0; 4])).unwrap();
+            let wait = waited(&vm(ran, delayed, 0.0, None), &node_with_cpus(&[1.0; 4])).unwrap();
             [wait.contention, wait.node, wait.raw].map(|share| (share.get() * 1e6).round())
         };
         assert_eq!(shares(0.02, 0.02), [500_000.0, 20_000.0, 20_000.0]);
@@ -183,7 +176,7 @@ mod tests {
         // As measured on two CPUs with Linux 7.2: it got 0.36 CPUs less than its quota allows, and
         // more time was counted as throttled than it did not run.
         let fills = vm(1.64, 2.38, 1.05, Some(2.0));
-        let fills = wait(&fills, &node_with_cpus(&[1.0; 2])).unwrap();
+        let fills = waited(&fills, &node_with_cpus(&[1.0; 2])).unwrap();
         assert!((fills.contention.get() - 0.18).abs() < 1e-6, "{fills:?}");
         // A VM that gets all that its quota allows does not wait because of the node. One that gets
         // half of it does.
@@ -197,7 +190,7 @@ mod tests {
             let mut pinned = vm(ran, delayed, 0.0, None);
             let limits = pinned.cpu_limits.as_mut().unwrap();
             limits.value.cpus = Some(Arc::new(cpus.collect()));
-            (wait(&pinned, &node_with_cpus(busy)).unwrap().cpus * 1e6).round() / 1e6
+            (waited(&pinned, &node_with_cpus(busy)).unwrap().cpus * 1e6).round() / 1e6
         };
         // Two vCPUs wait for their emulator, and for others that took 0.3 CPUs.
         assert_eq!(on(1.2, 0.6, 0..2, &[0.75, 0.75, 1.0, 1.0]), 0.3);
@@ -235,17 +228,5 @@ mod tests {
         threads.iter_mut().for_each(|thread| thread.starved = true);
         assert!(waits(&starved));
         assert_eq!(demand_of(&starved), (1.0, 0.5));
-    }
-
-    #[test]
-    fn counters_of_the_cgroup_are_read_while_the_threads_wait_and_else_every_half_minute() {
-        use std::time::Duration;
-        let needs_after = |vm: &Readings, seconds: u64| {
-            let read_at = vm.cpu_limits.as_ref().unwrap().at;
-            needs(vm, read_at + Duration::from_secs(5 + seconds))
-        };
-        assert_eq!(needs_after(&vm(1.0, 0.0, 0.0, Some(2.0)), 0), Needs::empty());
-        assert!(needs_after(&vm(1.0, 0.0, 0.0, None), 31).contains(Needs::CPU_COUNTERS));
-        assert_eq!(needs_after(&vm(1.0, 1.0, 0.0, None), 0), Needs::CPU_COUNTERS);
     }
 }
