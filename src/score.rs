@@ -125,13 +125,6 @@ pub struct WaitSeconds {
     pub own_limit_s: f64,
 }
 
-/// What a container waited since the agent started.
-#[derive(Debug, Clone, Copy, Default)]
-struct Waited {
-    itself: PerResource<WaitSeconds>,
-    iothreads_s: f64,
-}
-
 /// Computes scores from successive ticks.
 #[derive(Debug, Default)]
 pub struct Scorer {
@@ -142,7 +135,8 @@ pub struct Scorer {
     steal: MovingAverage,
     utilization: MovingAverage,
     smt_overlap: MovingAverage,
-    containers: HashMap<CgroupId, (History, Waited)>,
+    /// Of each container, also what it and its I/O threads waited since the agent started.
+    containers: HashMap<CgroupId, (History, PerResource<WaitSeconds>, f64)>,
 }
 
 /// Contention of the node or of a container over the windows.
@@ -215,7 +209,7 @@ impl Scorer {
             if *latest.of(resource) == Err(Absence::PressureOff) {
                 return 0;
             }
-            let histories = self.containers.values().map(|(history, _)| history);
+            let histories = self.containers.values().map(|(history, ..)| history);
             let absent = histories.map(|history| history.contention.of(resource).absent_for());
             absent.filter(|absent| *absent > window).count()
         };
@@ -277,18 +271,18 @@ impl Scorer {
         let mut before = std::mem::take(&mut self.containers);
         let advance = |measured: &Measurement| {
             let id = measured.cgroup.id;
-            let (mut history, mut waited) = before.remove(&id).unwrap_or_default();
+            let (mut history, mut waited, mut iothreads_s) = before.remove(&id).unwrap_or_default();
             let waiting = measured.waits.map(WaitResult::ok);
             let shares = waiting.map(|wait| wait.map(|wait| wait.contention.get()));
             history.advance(&shares, waiting.cpu.map(|wait| wait.node.get()), window);
             for resource in Resource::ALL {
                 let Some(wait) = waiting.of(resource) else { continue };
-                let waited = waited.itself.of_mut(resource);
+                let waited = waited.of_mut(resource);
                 waited.node_s += wait.node.get() * window.as_secs_f64();
                 waited.own_limit_s += wait.own_limit.get() * window.as_secs_f64();
             }
-            waited.iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
-            self.containers.insert(id, (history, waited));
+            iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
+            self.containers.insert(id, (history, waited, iothreads_s));
             ContainerScore {
                 cgroup: Arc::clone(&measured.cgroup),
                 workload: measured.workload.clone(),
@@ -297,9 +291,9 @@ impl Scorer {
                 waiting,
                 contention: history.contention.map(|smoothed| smoothed.now()),
                 cpu_ready: history.cpu_ready.now(),
-                waited: waited.itself,
+                waited,
                 iothreads_waiting: measured.iothreads_waited,
-                iothreads_waited_s: waited.iothreads_s,
+                iothreads_waited_s: iothreads_s,
             }
         };
         measurements.map(advance).collect()
