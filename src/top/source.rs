@@ -1,14 +1,11 @@
-//! The source of snapshots: a running agent, or, without one, readings of the kernel by this process.
+//! Snapshots from readings of the kernel by this process.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::client::{fetch, reachable};
 use crate::client::snapshot::Snapshot;
-use crate::client::top::Described;
 use crate::config::{PodSource, TopConfig};
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
@@ -21,49 +18,15 @@ use crate::snapshot::{NodeIdentity, snapshot};
 /// Time limit of the API server's list of pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The agent at the configured address, or, where none serves its snapshot to this host, own readings.
-pub(super) struct AgentOrKernel<'a> {
-    config: &'a TopConfig,
-    agent: SocketAddr,
-    read_every: Duration,
-    own: Option<OwnReading>,
-}
-
-impl<'a> AgentOrKernel<'a> {
-    pub(super) fn new(config: &'a TopConfig, read_every: Duration) -> Self {
-        let agent = reachable(config.listen.listen_address);
-        Self { config, agent, read_every, own: None }
-    }
-
-    /// Returns at once from an agent, and at the next tick from own readings.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Described> {
-        match fetch(self.agent).await? {
-            Ok(snapshot) => {
-                self.own = None;
-                Ok((format!("agent {} at {}", snapshot.version, self.agent), snapshot))
-            }
-            Err(reason) => Ok((format!("read from the kernel: {reason}"), self.read().await?)),
-        }
-    }
-
-    async fn read(&mut self) -> anyhow::Result<Snapshot> {
-        let own = match &mut self.own {
-            Some(own) => own,
-            none => none.insert(OwnReading::start(self.config, self.read_every).await?),
-        };
-        own.next().await
-    }
-}
-
 /// Samples and scores as in the agent, without serving and publishing.
-struct OwnReading {
+pub(super) struct OwnReading {
     identity: NodeIdentity,
     sampler: Sampler,
     assessor: Assessor,
 }
 
 impl OwnReading {
-    async fn start(config: &TopConfig, read_every: Duration) -> anyhow::Result<Self> {
+    pub(super) async fn start(config: &TopConfig, read_every: Duration) -> anyhow::Result<Self> {
         let TopConfig { source, score, .. } = config;
         let (host, pod_source) = (Host::open(source)?, source.pods());
         let metrics = Arc::new(OwnMetrics::default());
@@ -79,7 +42,8 @@ impl OwnReading {
         Ok(Self { identity, sampler, assessor })
     }
 
-    async fn next(&mut self) -> anyhow::Result<Snapshot> {
+    /// The snapshot at the next tick.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Snapshot> {
         let tick = self.sampler.next_tick().await?;
         let assessment = tick.window.map(|_| self.assessor.advance(&tick));
         let latest = self.sampler.scrape(Detail::Everything).await?;
