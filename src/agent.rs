@@ -19,31 +19,28 @@ use crate::sampler::{Sampler, TICK_INTERVAL};
 use crate::serve::authentication::{Authenticator, Outcome};
 use crate::serve::connections::{Server, serve_until_stopped};
 use crate::serve::tls::Tls;
-use ticks::Ticks;
+use ticks::follow;
 
 mod publishing;
 mod ticks;
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(config: &RunConfig) -> anyhow::Result<()> {
-    block_on(serve_until_stopped(async {
-        let (server, service, ticks) = start(config).await?;
-        Ok((server, service, ticks.follow()))
-    }))
+    block_on(serve_until_stopped(start(config)))
 }
 
 /// Starts all parts of the agent: the server, what it serves, and the ticks. Does not wait for the
 /// kernel or the API server, so the HTTP server responds before the first sample.
-async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>, Ticks)> {
+async fn start(
+    config: &RunConfig,
+) -> anyhow::Result<(Server, Arc<AgentService>, impl Future<Output = anyhow::Result<()>>)> {
     let RunConfig { server: flags, source, export, score, .. } = config;
     let host = Host::open(source)?;
     let [cgroups, cpu_wait] = [host.cgroups(), host.cpu_wait(source)].map(described);
     let metrics = Arc::new(OwnMetrics::default());
     metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
-    let certificate = flags.certificate.as_ref();
-    metrics.set_tls(certificate.is_some());
-    let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
+    let tls = Tls::follow(flags.certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let node = pod_source::connect(source).await?;
     let authenticator = match config.auth {
@@ -57,21 +54,12 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
     let (assessed, assessments) = watch::channel(None);
     let (adopt, adopted) = oneshot::channel();
     publishing::start(config, node, assessments.clone(), adopt, &metrics);
-    let ticks = Ticks {
-        sampler: sampler.clone(),
-        assessor: Assessor::new(
-            score.score_resources.clone(),
-            score.levels,
-            config.publishing.settle,
-        ),
-        assessments: assessed,
-        adopted,
-        metrics: Arc::clone(&metrics),
-        start_message: Some(format!(
-            "Started; cgroups: {cgroups}; CPU wait time: {cpu_wait}; serving {}",
-            server.url
-        )),
-    };
+    let (resources, settle) = (score.score_resources.clone(), config.publishing.settle);
+    let assessor = Assessor::new(resources, score.levels, settle);
+    let start_message =
+        format!("Started; cgroups: {cgroups}; CPU wait time: {cpu_wait}; serving {}", server.url);
+    let of_ticks = Arc::clone(&metrics);
+    let ticks = follow(sampler.clone(), assessor, assessed, adopted, of_ticks, start_message);
     let service = AgentService {
         identity: node_identity(source, score),
         sampler,
@@ -79,7 +67,7 @@ async fn start(config: &RunConfig) -> anyhow::Result<(Server, Arc<AgentService>,
         assessments,
         scrapes: Scrapes::new(export.families.clone()),
         own_metrics: metrics,
-        rules: config.access_rules(),
+        page: config.page,
         authenticator,
     };
     Ok((server, Arc::new(service), ticks))

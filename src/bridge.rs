@@ -19,7 +19,6 @@ use crate::client::cluster::{NodeMetadata, WatchEvent, block_on};
 use crate::clock;
 use crate::config::BridgeConfig;
 use crate::own_metrics::bridge::BridgeMetrics;
-use crate::serve::authorization::AccessRules;
 use crate::serve::connections::{Server, serve_until_stopped};
 use crate::serve::tls::Tls;
 use service::BridgeService;
@@ -36,18 +35,15 @@ async fn start(
 ) -> anyhow::Result<(Server, Arc<BridgeService>, impl Future<Output = anyhow::Result<()>>)> {
     let BridgeConfig { server: flags, api: api_flags, window, stale, node_selector, .. } = config;
     let api = api_flags.connect().await?;
-    let certificate = flags.certificate.as_ref();
     let metrics = Arc::new(BridgeMetrics::default());
-    metrics.set_tls(certificate.is_some());
     let of_tls = Arc::clone(&metrics);
-    let tls = Tls::follow(certificate, move |read| of_tls.certificate_read(read))?;
+    let tls = Tls::follow(flags.certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
     let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
     let (url, prefix) = (&server.url, &api_flags.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };
     let (table, tables) = watch::channel(Table::new(prefix.clone(), reach));
-    let rules = AccessRules { tls: certificate.is_some(), ..AccessRules::default() };
-    let service = BridgeService::new(tables, rules, Arc::clone(&metrics));
+    let service = BridgeService::new(tables, Arc::clone(&metrics));
     let events = api.watch_nodes(prefix, node_selector);
     let apply = move |event| {
         apply(event, &table, &metrics);

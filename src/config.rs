@@ -7,9 +7,11 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches};
 
 pub use command::{
-    BridgeConfig, CheckConfig, Command, DemoConfig, OnceConfig, PlannerConfig, RunConfig, TopConfig,
+    BridgeConfig, CheckConfig, Command, OnceConfig, PlannerConfig, RunConfig, TopConfig,
 };
-pub use flags::{Auth, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags};
+pub use flags::{
+    Auth, ListenAddress, LogConfig, LogFormat, OutputFlags, Publish, PublishingFlags, ScoreFlags,
+};
 pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};
 
 mod command;

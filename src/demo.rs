@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::io::Read;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use crate::client::cluster::block_on;
 use crate::client::snapshot::Snapshot;
 use crate::clock::{self, Moment};
-use crate::config::DemoConfig;
-use crate::export::http::page;
+use crate::config::ListenAddress;
+use crate::export::http::{json, page};
 use crate::sampler::TICK_INTERVAL;
-use crate::serve::authorization::{METRICS, PAGE, Peer, SNAPSHOT};
+use crate::serve::authorization::{METRICS, PAGE, SNAPSHOT};
 use crate::serve::body::{Body, EXPOSITION, method_not_allowed, text, whole};
 use crate::serve::connections::{Server, Service, serve_until_stopped};
 
@@ -25,62 +26,63 @@ use crate::serve::connections::{Server, Service, serve_until_stopped};
 const RECORDING: &[u8] = include_bytes!("demo/recording.gz");
 
 /// Serves the recording until SIGTERM or SIGINT.
-pub fn demo(config: &DemoConfig) -> anyhow::Result<()> {
+pub fn demo(address: &ListenAddress) -> anyhow::Result<()> {
     block_on(serve_until_stopped(async {
-        let recording = Recording::read(RECORDING).context("cannot read the recording")?;
-        let server = Server::listen(config.listen.listen_address, None, None).await?;
+        let answers = read(RECORDING).context("cannot read the recording")?;
+        let server = Server::listen(address.listen_address, None, None).await?;
         tracing::info!("Serving a recorded node, not this host, at {}", server.url);
-        let demo = Demo { recording, start: clock::now() };
+        let demo = Demo { answers, start: clock::now() };
         Ok((server, Arc::new(demo), pending()))
     }))
 }
 
 /// The agent's answers at one moment.
-#[derive(Debug)]
-pub struct Answer {
-    pub metrics: String,
-    pub snapshot: Snapshot,
+struct Answer {
+    metrics: String,
+    snapshot: Snapshot,
 }
 
-/// Answers of an agent, one for each tick.
-#[derive(Debug)]
-pub struct Recording(Vec<Answer>);
-
-impl Recording {
-    /// Unpacks answers, which a form feed separates. A line is that of the answer before if it is empty, and
-    /// that line with another last word if it begins with a tab.
-    pub fn read(packed: &[u8]) -> anyhow::Result<Self> {
-        let (mut text, mut lines) = (String::new(), BTreeMap::<usize, String>::new());
-        GzDecoder::new(packed).read_to_string(&mut text)?;
-        let answers = text.split('\u{c}').map(|changes| {
-            let count = changes.split('\n').count();
-            for (at, change) in changes.split('\n').enumerate() {
-                let line = lines.entry(at).or_default();
-                if let Some(word) = change.strip_prefix('\t') {
-                    line.truncate(line.rfind(' ').map_or(0, |space| space + 1));
-                    line.push_str(word);
-                } else if !change.is_empty() {
-                    change.clone_into(line);
-                }
+/// Unpacks the answers of an agent, one for each tick, which a form feed separates. A line is that of the answer
+/// before if it is empty, and that line with another last word if it begins with a tab.
+fn read(packed: &[u8]) -> anyhow::Result<Vec<Answer>> {
+    let (mut text, mut lines) = (String::new(), BTreeMap::<usize, String>::new());
+    GzDecoder::new(packed).read_to_string(&mut text)?;
+    let answers = text.split('\u{c}').map(|changes| {
+        let count = changes.split('\n').count();
+        for (at, change) in changes.split('\n').enumerate() {
+            let line = lines.entry(at).or_default();
+            if let Some(word) = change.strip_prefix('\t') {
+                line.truncate(line.rfind(' ').map_or(0, |space| space + 1));
+                line.push_str(word);
+            } else if !change.is_empty() {
+                change.clone_into(line);
             }
-            let lines: Vec<&str> = lines.values().take(count).map(String::as_str).collect();
-            let answer = lines.join("\n");
-            let (metrics, snapshot) = answer.split_once("\n{\n").context("no snapshot")?;
-            let snapshot = serde_json::from_str(&format!("{{{snapshot}"))?;
-            Ok(Answer { metrics: metrics.into(), snapshot })
-        });
-        answers.collect::<anyhow::Result<_>>().map(Self)
-    }
+        }
+        let lines: Vec<&str> = lines.values().take(count).map(String::as_str).collect();
+        let answer = lines.join("\n");
+        let (metrics, snapshot) = answer.split_once("\n{\n").context("no snapshot")?;
+        let snapshot = serde_json::from_str(&format!("{{{snapshot}"))?;
+        Ok(Answer { metrics: metrics.into(), snapshot })
+    });
+    answers.collect()
+}
 
-    /// The answer at a moment of a loop that began at `start`, with times as if it was recorded now.
-    pub fn at(&self, start: Moment, now: Instant) -> Option<Answer> {
-        let ticks = now.saturating_duration_since(start.at).as_secs() / TICK_INTERVAL.as_secs();
-        let at = usize::try_from(ticks).ok()?.checked_rem(self.0.len())?;
-        let Answer { metrics, snapshot } = self.0.get(at)?;
+/// Answers of an agent, in a loop.
+struct Demo {
+    answers: Vec<Answer>,
+    start: Moment,
+}
+
+impl Demo {
+    /// The answer at a moment of the loop, with times as if it was recorded now.
+    fn at(&self, now: Instant) -> Option<Answer> {
+        let ticks =
+            now.saturating_duration_since(self.start.at).as_secs() / TICK_INTERVAL.as_secs();
+        let at = usize::try_from(ticks).ok()?.checked_rem(self.answers.len())?;
+        let Answer { metrics, snapshot } = self.answers.get(at)?;
         let mut snapshot = snapshot.clone();
-        let since = Duration::from_secs(ticks * TICK_INTERVAL.as_secs());
-        let read_at = start.unix_ms + u64::try_from(since.as_millis()).ok()?;
-        let later = read_at.saturating_sub(snapshot.observed_at_ms);
+        let passed = ticks * TICK_INTERVAL.as_secs() * 1000;
+        let later = (self.start.unix_ms + passed).saturating_sub(snapshot.observed_at_ms);
         let name = snapshot.node_name.as_deref().unwrap_or("node");
         snapshot.node_name = Some(format!("{name} (recorded)"));
         let mut times = vec![&mut snapshot.observed_at_ms];
@@ -107,26 +109,18 @@ fn later_start(line: &str, later_ms: u64) -> String {
     }
 }
 
-struct Demo {
-    recording: Recording,
-    start: Moment,
-}
-
 impl Service for Demo {
-    async fn respond(&self, request: Request<Incoming>, _: Peer) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, _: IpAddr) -> Response<Body> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return method_not_allowed("GET, HEAD");
         }
-        let answer = || self.recording.at(self.start, clock::now().at);
+        let answer = || self.at(clock::now().at);
         let response = match request.uri().path() {
             PAGE => Some(page()),
             METRICS => {
                 answer().map(|answer| whole(StatusCode::OK, EXPOSITION, answer.metrics.into()))
             }
-            SNAPSHOT => answer().and_then(|answer| {
-                let json = serde_json::to_vec(&answer.snapshot).ok()?;
-                Some(whole(StatusCode::OK, "application/json", json.into()))
-            }),
+            SNAPSHOT => answer().map(|answer| json(&answer.snapshot)),
             _ => None,
         };
         response.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "Not found. Try / or /metrics.\n"))
@@ -139,13 +133,13 @@ mod tests {
 
     #[test]
     fn the_recording_changes_from_tick_to_tick_and_loops() {
-        let recording = Recording::read(RECORDING).unwrap();
-        let start = clock::now();
+        let (answers, start) = (read(RECORDING).unwrap(), clock::now());
+        let demo = Demo { answers, start };
         let at = |ticks: usize| {
             let since = TICK_INTERVAL * u32::try_from(ticks).unwrap();
-            recording.at(start, start.at + since).unwrap()
+            demo.at(start.at + since).unwrap()
         };
-        let (ticks, cpu) = (recording.0.len(), |answer: &Answer| {
+        let (ticks, cpu) = (demo.answers.len(), |answer: &Answer| {
             let line = answer.metrics.lines().find(|line| line.starts_with("container_cpu_usage"));
             line.unwrap().to_owned()
         });
@@ -166,13 +160,13 @@ mod tests {
 
     #[test]
     fn the_recorded_node_has_three_vms_one_throttled_and_is_contended_for_a_part_of_the_time() {
-        let recording = Recording::read(RECORDING).unwrap();
-        let scores = recording.0.iter().map(|answer| answer.snapshot.node.score.unwrap());
+        let answers = read(RECORDING).unwrap();
+        let scores = answers.iter().map(|answer| answer.snapshot.node.score.unwrap());
         let (least, most) = scores.fold((1.0, 0.0), |(least, most): (f64, f64), score| {
             (least.min(score), most.max(score))
         });
         assert!(least < 0.2 && most > 0.5, "{least} to {most}");
-        for answer in &recording.0 {
+        for answer in &answers {
             let vms = answer.snapshot.cgroups.iter().filter(|cgroup| cgroup.is_vm);
             let waiting = vms.filter_map(|vm| vm.scored?.waiting.cpu);
             let throttled = waiting.clone().filter(|cpu| cpu.own_limit > 0.5);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use strum::VariantNames;
 
+use crate::client::cluster::Decision;
 use crate::client::cluster::call::CallError;
 use crate::client::snapshot::{Agent, CandidateName, DatedError, PublishedValue};
 use crate::clock::Moment;
@@ -15,9 +16,8 @@ use crate::kernel::ReadErrorKind;
 use crate::kernel::resource::PerResource;
 use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
-use crate::serve::token_cache::Decision;
 use crate::text_format::write_families;
-use certificates::{CERTIFICATES, certificate_reads};
+use certificates::CERTIFICATES;
 use error_log::key_of;
 use process::write_process;
 use results::Results;
@@ -53,11 +53,6 @@ impl OwnMetrics {
     pub fn set_node(&self, has_cgroup2: bool, levels: Thresholds) {
         let mut state = self.0.lock();
         (state.has_cgroup2, state.levels) = (has_cgroup2, Some(levels));
-    }
-
-    /// Adds the metrics of TLS certificates where TLS is in use.
-    pub fn set_tls(&self, uses_tls: bool) {
-        self.0.lock().certificates = certificate_reads(uses_tls);
     }
 
     /// Adds the metrics of publishing with this `--publish`, and of labels of the VM to move first.
@@ -245,7 +240,7 @@ impl OwnMetrics {
         }
     }
 
-    /// Records that the certificate was read again. `Ok(true)` means that it is new.
+    /// Records that the certificate was read. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
         certificates::record(&mut self.0.lock().certificates, outcome);
     }
@@ -260,7 +255,7 @@ impl OwnMetrics {
         write_process(chunks);
         let state = self.0.lock();
         write_families(chunks, AGENT, once(&*state));
-        write_families(chunks, CERTIFICATES, once(&state.certificates));
+        write_families(chunks, CERTIFICATES, state.certificates.iter());
     }
 }
 

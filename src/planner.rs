@@ -1,6 +1,7 @@
 //! `psi-agent planner` runs once in a cluster: it plans moves of VMs again and again, creates their
 //! migrations if that is wanted, and serves its own metrics.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::anyhow;
@@ -13,7 +14,7 @@ use crate::client::plan::planner::{Planner, TIME_LIMIT};
 use crate::clock;
 use crate::config::PlannerConfig;
 use crate::own_metrics::planner::PlannerMetrics;
-use crate::serve::authorization::{LIVEZ, METRICS, Peer, READYZ};
+use crate::serve::authorization::{LIVEZ, METRICS, READYZ};
 use crate::serve::body::{Body, EXPOSITION, text, whole};
 use crate::serve::connections::{Server, Service, serve_until_stopped};
 
@@ -45,7 +46,7 @@ async fn plan_on(planner: Planner, metrics: Arc<PlannerMetrics>) -> anyhow::Resu
 }
 
 impl Service for PlannerMetrics {
-    async fn respond(&self, request: Request<Incoming>, _peer: Peer) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, _: IpAddr) -> Response<Body> {
         match request.uri().path() {
             METRICS => whole(StatusCode::OK, EXPOSITION, self.render().into()),
             LIVEZ | READYZ => text(StatusCode::OK, "ok\n"),

@@ -17,5 +17,5 @@ pub use kube::api::ListParams;
 pub use labels::PodName;
 pub use lease::{LEASE, Lease};
 pub use nodes::{NodeKeys, NodeMetadata};
-pub use reviews::Review;
+pub use reviews::Decision;
 pub use watch::WatchEvent;

@@ -13,36 +13,30 @@ use crate::sampler::Sampler;
 use crate::score::{Absence, NodeScore};
 use crate::waiting::{Population, Ratio};
 
-pub(super) struct Ticks {
-    pub(super) sampler: Sampler,
-    pub(super) assessor: Assessor,
-    pub(super) assessments: watch::Sender<Option<Arc<Assessment>>>,
-    /// The value that was on the Node when the agent started.
-    pub(super) adopted: oneshot::Receiver<NodePressure>,
-    pub(super) metrics: Arc<OwnMetrics>,
-    /// Logged after the first tick.
-    pub(super) start_message: Option<String>,
-}
-
-impl Ticks {
-    /// Processes ticks forever; an error means that the sampling thread has ended.
-    pub(super) async fn follow(mut self) -> anyhow::Result<()> {
-        loop {
-            let tick = self.sampler.next_tick().await?;
-            if let Some(message) = self.start_message.take() {
-                log_start(&message, &tick);
-            }
-            self.metrics.observe_tick(&tick);
-            if let Ok(published) = self.adopted.try_recv() {
-                self.assessor.adopt(&published);
-            }
-            if tick.window.is_some() {
-                let assessment = Arc::new(self.assessor.advance(&tick));
-                self.metrics.observe_score(assessment.score.score.map(Ratio::get));
-                let before = self.assessments.send_replace(Some(Arc::clone(&assessment)));
-                log_unknown(before.as_ref().map(|before| &before.score), &assessment.score);
-            }
+/// Processes ticks forever; an error means that the sampling thread has ended. `adopted` is the value that was on
+/// the Node when the agent started; `start_message` is logged after the first tick.
+pub(super) async fn follow(
+    mut sampler: Sampler,
+    mut assessor: Assessor,
+    assessments: watch::Sender<Option<Arc<Assessment>>>,
+    mut adopted: oneshot::Receiver<NodePressure>,
+    metrics: Arc<OwnMetrics>,
+    start_message: String,
+) -> anyhow::Result<()> {
+    let mut tick = sampler.next_tick().await?;
+    log_start(&start_message, &tick);
+    loop {
+        metrics.observe_tick(&tick);
+        if let Ok(published) = adopted.try_recv() {
+            assessor.adopt(&published);
         }
+        if tick.window.is_some() {
+            let assessment = Arc::new(assessor.advance(&tick));
+            metrics.observe_score(assessment.score.score.map(Ratio::get));
+            let before = assessments.send_replace(Some(Arc::clone(&assessment)));
+            log_unknown(before.as_ref().map(|before| &before.score), &assessment.score);
+        }
+        tick = sampler.next_tick().await?;
     }
 }
 

@@ -18,7 +18,7 @@ use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
 use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
-use crate::serve::authorization::{AccessRules, LIVEZ, METRICS, Peer, READYZ};
+use crate::serve::authorization::{LIVEZ, METRICS, READYZ};
 use crate::serve::body::{Body, EXPOSITION, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
 
@@ -42,7 +42,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct BridgeService {
     table: watch::Receiver<Table>,
-    rules: AccessRules,
     own_metrics: Arc<BridgeMetrics>,
     /// The latest views, and the second in which they were made: all responses in that second share
     /// them.
@@ -55,16 +54,12 @@ pub struct BridgeService {
 type ServiceResult<T = Document> = Result<T, (StatusCode, String)>;
 
 impl BridgeService {
-    pub fn new(
-        table: watch::Receiver<Table>,
-        rules: AccessRules,
-        own_metrics: Arc<BridgeMetrics>,
-    ) -> Self {
+    pub fn new(table: watch::Receiver<Table>, own_metrics: Arc<BridgeMetrics>) -> Self {
         let (latest, sending) = (Mutex::default(), watch::Sender::default());
-        Self { table, rules, own_metrics, latest, sending }
+        Self { table, own_metrics, latest, sending }
     }
 
-    async fn query(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
+    async fn query(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
         let form = match *request.method() {
             Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?.0,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
@@ -82,7 +77,7 @@ impl BridgeService {
         document.ok_or_else(|| (StatusCode::NOT_FOUND, reason.to_owned()))
     }
 
-    async fn prioritize(&self, request: Request<Incoming>, peer: Peer) -> ServiceResult {
+    async fn prioritize(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let asked = prioritize::parse(&body).map_err(bad_request)?;
         let answer = prioritize::answer(self.views()?, asked).ok_or_else(no_node_known)?;
@@ -95,7 +90,7 @@ impl BridgeService {
         &self,
         mut body: Incoming,
         max: usize,
-        peer: Peer,
+        peer: IpAddr,
     ) -> ServiceResult<(Vec<u8>, Option<Turn>)> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let received = tokio::time::timeout(BODY_TIMEOUT, async {
@@ -116,7 +111,7 @@ impl BridgeService {
                     return Err((StatusCode::PAYLOAD_TOO_LARGE, reason));
                 }
                 if length > SMALL_BODY && turn.is_none() {
-                    turn = Some(self.turn(peer.address).await);
+                    turn = Some(self.turn(peer).await);
                     bytes.reserve(announced.saturating_sub(bytes.len()));
                 }
                 bytes.extend_from_slice(&data);
@@ -187,11 +182,8 @@ impl BridgeService {
 }
 
 impl Service for BridgeService {
-    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let path = request.uri().path();
-        if let Err((status, reason)) = self.rules.requirement(peer, path, None) {
-            return text(status, reason);
-        }
         let methods = match path {
             QUERY => "GET, POST",
             PRIORITIZE => "POST",

@@ -15,7 +15,7 @@ use super::source::{ExportFlags, SourceFlags};
 use crate::client::flags::{
     ApiFlags, ColorFlag, NodesFlags, PlanFlags, PlannerFlags, ReapFlags, StaleAfter,
 };
-use crate::serve::authorization::{AccessRules, Page};
+use crate::serve::authorization::Page;
 use crate::serve::tls::CertificateFiles;
 
 /// A command, with its configuration.
@@ -99,7 +99,7 @@ pub enum Command {
     ///
     /// A node with three VMs, one of which its own limit throttles, beside a batch job. It needs no cluster
     /// and no load: open the address that it logs, or run `psi-agent top`.
-    Demo(DemoConfig),
+    Demo(ListenAddress),
     /// Print the completion script of a shell
     ///
     /// For bash, in the current shell: source <(psi-agent completions bash)
@@ -161,12 +161,6 @@ pub struct TopConfig {
 }
 
 #[derive(Debug, Args)]
-pub struct DemoConfig {
-    #[command(flatten)]
-    pub listen: ListenAddress,
-}
-
-#[derive(Debug, Args)]
 pub struct CheckConfig {
     #[command(flatten)]
     pub certificate: Option<CertificateFiles>,
@@ -224,14 +218,4 @@ pub struct PlannerConfig {
 
     #[command(flatten)]
     pub flags: PlannerFlags,
-}
-
-impl RunConfig {
-    pub fn access_rules(&self) -> AccessRules {
-        AccessRules {
-            tls: self.server.certificate.is_some(),
-            tokens: self.auth == Auth::Kubernetes,
-            page: self.page,
-        }
-    }
 }

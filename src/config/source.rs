@@ -149,12 +149,3 @@ enum CgroupLevel {
     /// Containers
     Container,
 }
-
-impl ExportFlags {
-    /// The exported groups. Without flags, all of them.
-    pub fn groups(export: Option<&Self>) -> Vec<FamilyGroup> {
-        let each = FamilyGroup::value_variants().iter().copied();
-        let all = || each.filter(|group| *group != FamilyGroup::None).collect();
-        export.map_or_else(all, |export| export.families.clone())
-    }
-}

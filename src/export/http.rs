@@ -1,6 +1,7 @@
 //! The agent's responses to Prometheus, probes and browsers. No response contains parts of its
 //! request.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,22 +13,20 @@ use tokio::sync::watch;
 use super::page::DOCUMENT;
 use super::score_series::is_stale;
 use super::scrape::Scrapes;
-use crate::client::snapshot::Agent;
+use crate::client::cluster::Decision;
+use crate::client::snapshot::{Agent, Snapshot};
 use crate::clock;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
 use crate::sample::Detail;
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
-use crate::serve::authorization::{
-    AccessRules, LIVEZ, METRICS, PAGE, Peer, READYZ, SNAPSHOT, bearer_token,
-};
+use crate::serve::authorization::{LIVEZ, METRICS, PAGE, Page, READYZ, SNAPSHOT, bearer_token};
 use crate::serve::body::{
     Body, EXPOSITION, chunked, method_not_allowed, text, unauthorized, whole,
 };
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
-use crate::serve::token_cache::Decision;
 use crate::snapshot::{NodeIdentity, snapshot};
 
 /// Prometheus' default scrape timeout.
@@ -44,8 +43,8 @@ pub(crate) struct AgentService {
     pub(crate) assessments: watch::Receiver<Option<Arc<Assessment>>>,
     pub(crate) scrapes: Scrapes,
     pub(crate) own_metrics: Arc<OwnMetrics>,
-    pub(crate) rules: AccessRules,
-    /// Reviews tokens; required if the rules require tokens.
+    pub(crate) page: Page,
+    /// Reviews tokens; `None` if clients are not authenticated.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
 }
 
@@ -54,21 +53,19 @@ impl AgentService {
     async fn check_access(
         &self,
         request: &Request<Incoming>,
-        peer: Peer,
+        peer: IpAddr,
     ) -> Result<(), Response<Body>> {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
-        let required = self.rules.requirement(peer, request.uri().path(), host);
+        let required = self.page.requirement(peer, request.uri().path(), host);
         let required = required.map_err(|(status, reason)| text(status, reason))?;
-        let Some(path) = required else { return Ok(()) };
+        let (Some(path), Some(authenticator)) = (required, &self.authenticator) else {
+            return Ok(());
+        };
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(bearer_token) else {
             return Err(unauthorized("This path needs a token: Authorization: Bearer.\n"));
         };
-        let decision = match &self.authenticator {
-            Some(authenticator) => authenticator.decide(path, token, peer.address).await,
-            None => Decision::Unanswered,
-        };
-        Err(match decision {
+        Err(match authenticator.decide(path, token, peer).await {
             Decision::Allowed => return Ok(()),
             Decision::Unauthenticated => unauthorized("The API server rejects this token.\n"),
             Decision::Forbidden => text(
@@ -90,7 +87,7 @@ impl AgentService {
     async fn try_respond(
         &self,
         request: &Request<Incoming>,
-        peer: Peer,
+        peer: IpAddr,
     ) -> Result<Response<Body>, Response<Body>> {
         self.check_access(request, peer).await?;
         if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -127,11 +124,7 @@ impl AgentService {
         };
         let snapshot =
             snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
-        let json = serde_json::to_vec(&snapshot).map_err(|error| {
-            tracing::error!(%error, "Cannot write the snapshot");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "Cannot write the snapshot.\n")
-        })?;
-        Ok(whole(StatusCode::OK, "application/json", json.into()))
+        Ok(json(&snapshot))
     }
 
     /// The latest assessment, unless it is stale.
@@ -182,13 +175,19 @@ impl AgentService {
 }
 
 impl Service for AgentService {
-    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         self.try_respond(&request, peer).await.unwrap_or_else(|refused| refused)
     }
 }
 
 fn unavailable(reason: &'static str) -> Response<Body> {
     text(StatusCode::SERVICE_UNAVAILABLE, reason)
+}
+
+/// A snapshot, which can always be written: it has no keys but names.
+pub(crate) fn json(snapshot: &Snapshot) -> Response<Body> {
+    let json = serde_json::to_vec(snapshot).unwrap_or_default();
+    whole(StatusCode::OK, "application/json", json.into())
 }
 
 pub(crate) fn page() -> Response<Body> {

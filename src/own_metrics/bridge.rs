@@ -7,7 +7,7 @@ use std::iter::once;
 use parking_lot::Mutex;
 use strum::{IntoStaticStr, VariantArray};
 
-use super::certificates::{self, CERTIFICATES, certificate_reads};
+use super::certificates::{self, CERTIFICATES};
 use super::process::write_process;
 use super::results::Results;
 use crate::text_format::Number::Whole;
@@ -42,7 +42,7 @@ struct State {
     requests: BTreeMap<(Form, Outcome), u64>,
     watch: Results,
     lacks_scores: bool,
-    certificates: Results,
+    certificates: Option<Results>,
 }
 
 static BRIDGE: &FamiliesOf<State> = families! {
@@ -63,11 +63,6 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
-    /// Adds the metrics of TLS certificates where TLS is in use.
-    pub fn set_tls(&self, uses_tls: bool) {
-        self.0.lock().certificates = certificate_reads(uses_tls);
-    }
-
     /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
     /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
@@ -106,7 +101,7 @@ impl BridgeMetrics {
         }
     }
 
-    /// Records that the certificate was read again. `Ok(true)` means that it is new.
+    /// Records that the certificate was read. `Ok(true)` means that it is new.
     pub fn certificate_read(&self, outcome: Result<bool, impl Display>) {
         certificates::record(&mut self.0.lock().certificates, outcome);
     }
@@ -117,7 +112,7 @@ impl BridgeMetrics {
         state.nodes = nodes;
         write_process(&mut chunks);
         write_families(&mut chunks, BRIDGE, once(&*state));
-        write_families(&mut chunks, CERTIFICATES, once(&state.certificates));
+        write_families(&mut chunks, CERTIFICATES, state.certificates.iter());
         chunks.concat()
     }
 }

@@ -13,13 +13,10 @@ pub(super) static CERTIFICATES: &FamiliesOf<Results> = families! {
         "New TLS certificates, by whether they could be served.";
 };
 
-/// No result has a series where TLS is not in use.
-pub(super) fn certificate_reads(uses_tls: bool) -> Results {
-    if uses_tls { Results::from_start(&[LOADED, REFUSED]) } else { Results::default() }
-}
-
-/// Records that the certificate was read again. `Ok(true)` means that it is new.
-pub(super) fn record(reads: &mut Results, outcome: Result<bool, impl Display>) {
+/// Records that the certificate was read. `Ok(true)` means that it is new. Before the first reading there are no
+/// series.
+pub(super) fn record(reads: &mut Option<Results>, outcome: Result<bool, impl Display>) {
+    let reads = reads.get_or_insert_with(|| Results::from_start(&[LOADED, REFUSED]));
     match outcome {
         Ok(is_new) => {
             if is_new {

@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) candidate_reason: Option<&'static str>,
     pub(super) candidate_writes: Results,
     pub(super) reviews: Results,
-    pub(super) certificates: Results,
+    pub(super) certificates: Option<Results>,
 }
 
 /// Metrics of an agent. Those of a feature have no series where it is off.

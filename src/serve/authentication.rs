@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-use super::token_cache::{Decision, TokenCache, TokenKey};
+use super::token_cache::{TokenCache, TokenKey};
 use crate::client::cluster::call::CallError;
-use crate::client::cluster::{ApiClient, Review};
+use crate::client::cluster::{ApiClient, Decision};
 use crate::clock;
 
 /// Prometheus' default scrape timeout is 10 s; a response that gives the reason has to arrive before.
@@ -80,12 +80,7 @@ impl Authenticator {
     async fn review(self: Arc<Self>, key: TokenKey, token: String, address: IpAddr) -> Decision {
         let review =
             tokio::time::timeout(REVIEW_TIMEOUT, self.reviewer.review(&token, key.1)).await;
-        let outcome = match review.unwrap_or_else(|_| Err(CallError::timed_out(REVIEW_TIMEOUT))) {
-            Ok(Review::Allowed) => Ok(Decision::Allowed),
-            Ok(Review::Forbidden) => Ok(Decision::Forbidden),
-            Ok(Review::Unauthenticated) => Ok(Decision::Unauthenticated),
-            Err(error) => Err(error),
-        };
+        let outcome = review.unwrap_or_else(|_| Err(CallError::timed_out(REVIEW_TIMEOUT)));
         (self.report)(outcome.as_ref().copied());
         let decision = outcome.unwrap_or(Decision::Unanswered);
         let mut state = self.state.lock();

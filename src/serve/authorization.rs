@@ -23,21 +23,6 @@ pub const SNAPSHOT: &str = "/snapshot.json";
 pub const LIVEZ: &str = "/livez";
 pub const READYZ: &str = "/readyz";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    pub address: IpAddr,
-    pub is_encrypted: bool,
-    /// Whether it is connected to the address for probes.
-    pub only_probes: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AccessRules {
-    pub tls: bool,
-    pub tokens: bool,
-    pub page: Page,
-}
-
 /// The response to a request that is refused before its token is checked.
 pub type Refusal = (StatusCode, &'static str);
 
@@ -57,38 +42,39 @@ const FOREIGN_HOST: Refusal = (
     "On loopback, the page is served for localhost and IP addresses only, not for other names.\n",
 );
 
-impl AccessRules {
-    /// What a request of this peer for this path needs: nothing, or a token whose account may get the
-    /// path, as a ClusterRole lists it under `nonResourceURLs`. `host` is its header `Host`.
+/// Why every server refuses a path to this peer. `is_plain`: the server has TLS, which this connection does not use.
+/// `only_probes`: it is one to the address for probes.
+pub fn refusal(peer: IpAddr, path: &str, is_plain: bool, only_probes: bool) -> Option<Refusal> {
+    if only_probes {
+        return (![LIVEZ, READYZ].contains(&path)).then_some(NO_PROBE);
+    }
+    // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
+    // The metrics need it: a client that sends its token unencrypted here would do so
+    // elsewhere, too.
+    let plain_allowed = peer.to_canonical().is_loopback() && path != METRICS;
+    (is_plain && !plain_allowed).then_some(NOT_ENCRYPTED)
+}
+
+impl Page {
+    /// What a request of this peer for this path needs where clients are authenticated: nothing, or a token whose
+    /// account may get the path, as a ClusterRole lists it under `nonResourceURLs`. `host` is its header `Host`.
     pub fn requirement(
-        &self,
-        peer: Peer,
+        self,
+        peer: IpAddr,
         path: &str,
         host: Option<&str>,
     ) -> Result<Option<&'static str>, Refusal> {
-        if peer.only_probes {
-            let is_probe = [LIVEZ, READYZ].contains(&path);
-            return if is_probe { Ok(None) } else { Err(NO_PROBE) };
-        }
         let path = [METRICS, PAGE, SNAPSHOT].into_iter().find(|restricted| *restricted == path);
-        // Loopback traffic can't be intercepted, so the page through kubectl needs no certificate.
-        // The metrics need it: a client that sends its token unencrypted here would do so
-        // elsewhere, too.
-        let is_local = peer.address.to_canonical().is_loopback();
-        let plain_allowed = is_local && path != Some(METRICS);
-        if self.tls && !peer.is_encrypted && !plain_allowed {
-            return Err(NOT_ENCRYPTED);
-        }
-        match (path, self.page) {
+        match (path, self) {
             (None, _) => Ok(None),
-            (Some(METRICS), _) => Ok(self.tokens.then_some(METRICS)),
+            (Some(METRICS), _) => Ok(path),
             (Some(_), Page::Off) => Err(PAGE_IS_OFF),
-            (Some(_), _) if is_local => match host {
+            (Some(_), _) if peer.to_canonical().is_loopback() => match host {
                 Some(host) if !is_own_name(host) => Err(FOREIGN_HOST),
                 _ => Ok(None),
             },
             (Some(_), Page::Loopback) => Err(PAGE_IS_LOCAL),
-            (Some(path), Page::Anywhere) => Ok(self.tokens.then_some(path)),
+            (Some(_), Page::Anywhere) => Ok(path),
         }
     }
 }
@@ -122,24 +108,19 @@ mod tests {
     const FREE: Requirement = Ok(None);
     const PATHS: [&str; 5] = ["/", "/snapshot.json", "/metrics", "/livez", "/elsewhere"];
 
-    fn peer(address: &str, is_encrypted: bool) -> Peer {
-        Peer { address: address.parse().unwrap(), is_encrypted, only_probes: false }
-    }
-
     fn refused(refusal: Refusal) -> Requirement {
         Err(refusal)
     }
 
     /// What each of [`PATHS`] needs.
-    fn needed(rules: AccessRules, address: &str, is_encrypted: bool) -> [Requirement; 5] {
-        PATHS.map(|path| {
-            rules.requirement(peer(address, is_encrypted), path, Some("localhost:9942"))
-        })
+    fn needed(page: Page, address: &str) -> [Requirement; 5] {
+        let address = address.parse().unwrap();
+        PATHS.map(|path| page.requirement(address, path, Some("localhost:9942")))
     }
 
     #[test]
     fn loopback_addresses_are_recognised_in_all_forms() {
-        let page = |address| AccessRules::default().requirement(peer(address, false), PAGE, None);
+        let page = |address: &str| Page::Loopback.requirement(address.parse().unwrap(), PAGE, None);
         for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
             assert_eq!(page(local), FREE, "{local}");
         }
@@ -149,41 +130,33 @@ mod tests {
     }
 
     #[test]
-    fn without_tls_and_tokens_only_the_page_is_restricted() {
-        let rules = AccessRules::default();
-        assert_eq!(needed(rules, "127.0.0.1", false), [FREE; 5]);
-        let local = refused(PAGE_IS_LOCAL);
-        assert_eq!(needed(rules, "10.0.0.7", false), [local, local, FREE, FREE, FREE]);
-        let anywhere = AccessRules { page: Page::Anywhere, ..rules };
-        assert_eq!(needed(anywhere, "10.0.0.7", false), [FREE; 5]);
-        let off = refused(PAGE_IS_OFF);
-        let nowhere = AccessRules { page: Page::Off, ..rules };
-        assert_eq!(needed(nowhere, "::1", false), [off, off, FREE, FREE, FREE]);
+    fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
+        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(|path| Ok(Some(path)));
+        let (local, off) = (refused(PAGE_IS_LOCAL), refused(PAGE_IS_OFF));
+        assert_eq!(needed(Page::Anywhere, "10.0.0.7"), [page, snapshot, metrics, FREE, FREE]);
+        assert_eq!(needed(Page::Loopback, "10.0.0.7"), [local, local, metrics, FREE, FREE]);
+        assert_eq!(needed(Page::Off, "::1"), [off, off, metrics, FREE, FREE]);
+        for page in [Page::Anywhere, Page::Loopback] {
+            assert_eq!(needed(page, "127.0.0.1"), [FREE, FREE, metrics, FREE, FREE]);
+        }
     }
 
     #[test]
     fn with_tls_plain_http_serves_loopback_and_never_the_metrics() {
-        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let plain = refused(NOT_ENCRYPTED);
-        assert_eq!(needed(rules, "10.0.0.7", false), [plain; 5]);
-        assert_eq!(needed(rules, "::1", false), [FREE, FREE, plain, FREE, FREE]);
-    }
-
-    #[test]
-    fn metrics_need_a_token_from_every_address_and_the_page_from_other_hosts() {
-        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let [metrics, page, snapshot] = [METRICS, PAGE, SNAPSHOT].map(|path| Ok(Some(path)));
-        assert_eq!(needed(rules, "10.0.0.7", true), [page, snapshot, metrics, FREE, FREE]);
-        assert_eq!(needed(rules, "127.0.0.1", true), [FREE, FREE, metrics, FREE, FREE]);
-        let local = refused(PAGE_IS_LOCAL);
-        let closed = AccessRules { page: Page::Loopback, ..rules };
-        assert_eq!(needed(closed, "10.0.0.7", true), [local, local, metrics, FREE, FREE]);
+        let refused = |address: &str, is_plain| {
+            let address = address.parse().unwrap();
+            PATHS.map(|path| refusal(address, path, is_plain, false))
+        };
+        let plain = Some(NOT_ENCRYPTED);
+        assert_eq!(refused("10.0.0.7", true), [plain; 5]);
+        assert_eq!(refused("::1", true), [None, None, plain, None, None]);
+        assert_eq!(refused("10.0.0.7", false), [None; 5]);
     }
 
     #[test]
     fn a_page_on_loopback_is_refused_under_a_foreign_name() {
-        let rules = AccessRules::default();
-        let needed = |path, host| rules.requirement(peer("127.0.0.1", false), path, host);
+        let loopback = "127.0.0.1".parse().unwrap();
+        let needed = |path, host| Page::Loopback.requirement(loopback, path, host);
         for own in ["localhost", "LOCALHOST:9942", "127.0.0.1", "127.0.0.1:80", "[::1]:9942", "::1"]
         {
             assert_eq!(needed("/", Some(own)), FREE, "{own}");
@@ -194,19 +167,17 @@ mod tests {
             for path in ["/", "/snapshot.json"] {
                 assert_eq!(needed(path, Some(foreign)), refused(FOREIGN_HOST), "{foreign}");
             }
-            assert_eq!(needed("/metrics", Some(foreign)), FREE, "Prometheus may use any name");
+            assert_eq!(needed(METRICS, Some(foreign)), Ok(Some(METRICS)), "any name");
         }
         assert_eq!(needed("/", None), FREE, "no browser");
     }
 
     #[test]
     fn the_address_for_probes_serves_nothing_else() {
-        let rules = AccessRules { tls: true, tokens: true, page: Page::Anywhere };
-        let peer = Peer { only_probes: true, ..peer("10.0.0.7", false) };
-        let none = refused(NO_PROBE);
-        let needed = PATHS.map(|path| rules.requirement(peer, path, None));
-        assert_eq!(needed, [none, none, none, FREE, none]);
-        assert_eq!(rules.requirement(peer, "/readyz", None), FREE);
+        let refused = |path| refusal("10.0.0.7".parse().unwrap(), path, true, true);
+        let none = Some(NO_PROBE);
+        assert_eq!(PATHS.map(refused), [none, none, none, None, none]);
+        assert_eq!(refused("/readyz"), None);
     }
 
     #[test]

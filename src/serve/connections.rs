@@ -2,7 +2,7 @@
 //! connections, their buffers, and the time in which a client makes no progress.
 
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use super::authorization::Peer;
-use super::body::{Body, holding};
+use super::authorization::refusal;
+use super::body::{Body, holding, text};
 use super::places::{Activity, Place, Places};
 use super::tls::Tls;
 
@@ -71,12 +71,13 @@ pub trait Service: Send + Sync + 'static {
     fn respond(
         &self,
         request: Request<Incoming>,
-        peer: Peer,
+        peer: IpAddr,
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// The responses of a service of any type, so that the binary has one copy of the server's code.
-type Respond = dyn Fn(Request<Incoming>, Peer) -> BoxFuture<'static, Response<Body>> + Send + Sync;
+type Respond =
+    dyn Fn(Request<Incoming>, IpAddr) -> BoxFuture<'static, Response<Body>> + Send + Sync;
 
 fn responses_of(service: Arc<impl Service>) -> Arc<Respond> {
     Arc::new(move |request, peer| {
@@ -96,8 +97,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on these addresses. With `tls`, plain HTTP is accepted too; the service's rules decide
-    /// what is served over it. On a host without IPv6, all addresses are those of IPv4.
+    /// Listens on these addresses. With `tls`, plain HTTP is accepted too, for what `authorization.rs` allows. On a host without IPv6, all addresses are those of IPv4.
     pub async fn listen(
         address: SocketAddr,
         probe_address: Option<SocketAddr>,
@@ -117,18 +117,10 @@ impl Server {
     pub(crate) async fn serve(self, service: Arc<impl Service>, stop: impl Future<Output = ()>) {
         let Self { listener, probes, tls, .. } = self;
         let respond = responses_of(service);
-        let probes = async {
-            match probes {
-                Some(probes) => accept(probes, None, true, Arc::clone(&respond), pending()).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            // Polled in order, so that the address for probes is logged last.
-            biased;
-            () = accept(listener, tls, false, Arc::clone(&respond), stop) => {}
-            () = probes => {}
+        if let Some(probes) = probes {
+            tokio::spawn(accept(probes, None, true, Arc::clone(&respond), pending()));
         }
+        accept(listener, tls, false, respond, stop).await;
     }
 }
 
@@ -154,16 +146,17 @@ async fn accept(
         match accepted {
             Ok((stream, address)) => {
                 is_failing = false;
-                let address = address.ip().to_canonical();
+                let peer = address.ip().to_canonical();
                 let activity = Activity::new();
                 let connection = Connection {
-                    peer: Peer { address, is_encrypted: false, only_probes },
+                    peer,
+                    only_probes,
                     respond: Arc::clone(&respond),
                     activity: activity.clone(),
                     watcher: graceful.watcher(),
                 };
                 let task = tokio::spawn(connection.open(stream, tls.clone()));
-                places.take(Place { peer: address, activity, task: task.abort_handle() });
+                places.take(Place { peer, activity, task: task.abort_handle() });
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -223,45 +216,44 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// The stream of requests, and whether it is encrypted, which the first byte shows.
+/// The stream of requests, and whether it is plain although the server has TLS: the first byte shows it.
 async fn open(stream: TcpStream, tls: Option<Tls>) -> std::io::Result<(Box<dyn Stream>, bool)> {
     let mut first = [0];
     stream.peek(&mut first).await?;
     match tls {
-        Some(tls) if first == [TLS_HANDSHAKE] => Ok((Box::new(tls.accept(stream).await?), true)),
-        _ => Ok((Box::new(stream), false)),
+        Some(tls) if first == [TLS_HANDSHAKE] => Ok((Box::new(tls.accept(stream).await?), false)),
+        tls => Ok((Box::new(stream), tls.is_some())),
     }
 }
 
 /// Serves the requests of one connection.
 struct Connection {
-    peer: Peer,
+    peer: IpAddr,
+    only_probes: bool,
     respond: Arc<Respond>,
     activity: Activity,
     watcher: Watcher,
 }
 
 impl Connection {
-    async fn open(mut self, stream: TcpStream, tls: Option<Tls>) {
-        let address = self.peer.address;
+    async fn open(self, stream: TcpStream, tls: Option<Tls>) {
+        let address = self.peer;
         match timeout(OPENING_TIMEOUT, open(stream, tls)).await {
-            Ok(Ok((stream, is_encrypted))) => {
-                self.peer.is_encrypted = is_encrypted;
-                self.serve(stream).await;
-            }
+            Ok(Ok((stream, is_plain))) => self.serve(stream, is_plain).await,
             Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
             Err(_) => tracing::debug!(%address, "No request or TLS handshake in time"),
         }
     }
 
-    async fn serve(self, stream: impl Stream) {
-        let Self { peer, respond, activity, watcher } = self;
-        let service = service_fn(|request| {
-            let (in_progress, response) = (activity.begin_request(), respond(request, peer));
-            async move {
-                let response = response.await;
-                Ok::<_, Infallible>(holding(response, in_progress))
-            }
+    async fn serve(self, stream: impl Stream, is_plain: bool) {
+        let Self { peer, only_probes, respond, activity, watcher } = self;
+        let service = service_fn(|request: Request<Incoming>| {
+            let in_progress = activity.begin_request();
+            let response = match refusal(peer, request.uri().path(), is_plain, only_probes) {
+                Some((status, reason)) => ready(text(status, reason)).boxed(),
+                None => respond(request, peer),
+            };
+            async move { Ok::<_, Infallible>(holding(response.await, in_progress)) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -269,7 +261,7 @@ impl Connection {
             .max_buf_size(32 * 1024)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, address = %peer.address, "Connection failed");
+            tracing::debug!(%error, address = %peer, "Connection failed");
         }
     }
 }

@@ -44,13 +44,15 @@ pub struct Tls(watch::Receiver<Arc<ServerConfig>>);
 
 impl Tls {
     /// Reads the files, and again every 10 s from now on; `None` without files. `report` is called
-    /// with each later outcome: whether the certificate is new, or why it can't be served.
+    /// with each outcome: whether the certificate is new, or why it can't be served.
     pub fn follow(
         files: Option<&CertificateFiles>,
         report: impl Fn(anyhow::Result<bool>) + Send + 'static,
     ) -> anyhow::Result<Option<Self>> {
         let Some(files) = files.cloned() else { return Ok(None) };
         let (mut pem, config) = files.read()?;
+        // What counts the outcomes knows from the start that there are some.
+        report(Ok(false));
         let (served, tls) = watch::channel(Arc::new(config));
         tokio::spawn(async move {
             loop {

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::client::cluster::Decision;
+
 /// This many reviews at once, then one after each interval.
 type Rate = (u32, Duration);
 
@@ -31,27 +33,12 @@ const MAX_SENDERS: usize = 1024;
 /// 20 reviews in [`REFUSED_FOR`].
 const MAX_TOKENS: usize = 128;
 
-/// Its name is the value of the metric label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Decision {
-    Allowed,
-    Forbidden,
-    Unauthenticated,
-    /// No access: the API server did not review the token.
-    Unanswered,
-    /// No access: the limit of reviews for unknown tokens is reached.
-    NotAsked,
-}
-
-impl Decision {
-    fn holds_for(self) -> Duration {
-        match self {
-            Self::Allowed => ALLOWED_FOR,
-            Self::Forbidden | Self::Unauthenticated => REFUSED_FOR,
-            Self::Unanswered => UNANSWERED_FOR,
-            Self::NotAsked => Duration::ZERO,
-        }
+fn holds_for(decision: Decision) -> Duration {
+    match decision {
+        Decision::Allowed => ALLOWED_FOR,
+        Decision::Forbidden | Decision::Unauthenticated => REFUSED_FOR,
+        Decision::Unanswered => UNANSWERED_FOR,
+        Decision::NotAsked => Duration::ZERO,
     }
 }
 
@@ -88,7 +75,7 @@ impl TokenCache {
     pub fn look_up(&mut self, key: &TokenKey, address: IpAddr, now: Instant) -> Option<Decision> {
         let token = self.tokens.get(key);
         if let Some(token) = token
-            && now.saturating_duration_since(token.since) < token.decision.holds_for()
+            && now.saturating_duration_since(token.since) < holds_for(token.decision)
         {
             return Some(token.decision);
         }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use psi_agent::bridge::table::Table;
 use psi_agent::bridge::window::Reach;
 use psi_agent::cgroup_path::Place;
 use psi_agent::client::cluster::list_items::ListItems;
-use psi_agent::client::cluster::{ApiClient, NodeKeys, Review};
+use psi_agent::client::cluster::{ApiClient, Decision, NodeKeys};
 use psi_agent::client::pod::Pod;
 use psi_agent::client::snapshot::Snapshot;
 use psi_agent::client::top::{self, Size};
@@ -32,9 +33,7 @@ use psi_agent::identity::pod_index::PodIndex;
 use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::publish::PublishedScore;
 use psi_agent::publish::node_patch::node_patch;
-use psi_agent::serve::authorization::{
-    AccessRules, METRICS, PAGE, Page, Peer, SNAPSHOT, bearer_token,
-};
+use psi_agent::serve::authorization::{METRICS, PAGE, Page, SNAPSHOT, bearer_token, refusal};
 use psi_agent::serve::compression::accepts_gzip;
 use psi_agent::serve::connections::Service;
 use serde::Deserialize;
@@ -80,14 +79,13 @@ fn bridge() -> BridgeService {
     table.replace(vec![node("hot", "60"), node("calm", "0"), silent], now);
     let (_, tables) = watch::channel(table);
     let metrics = BridgeMetrics::default();
-    BridgeService::new(tables, AccessRules::default(), Arc::new(metrics))
+    BridgeService::new(tables, Arc::new(metrics))
 }
 
-/// A connection's bytes: hyper parses them, the agent's access rules decide on each request, and the
-/// bridge responds.
+/// A connection's bytes: hyper parses them, the access rules decide on each request, and the bridge responds.
 pub(super) fn http_request(bytes: &[u8]) {
     let sent = RefCell::new(Vec::new());
-    let peer = peer([10, 0, 0, 7], false);
+    let peer = Ipv4Addr::new(10, 0, 0, 7).into();
     BRIDGE.with(|bridge| {
         let respond = service_fn(|request: Request<Incoming>| async move {
             check_access_rules(&request);
@@ -107,34 +105,24 @@ pub(super) fn http_request(bytes: &[u8]) {
     assert!(sent.is_empty() || sent.starts_with(b"HTTP/1."), "{}", sent.escape_ascii());
 }
 
-fn peer(address: [u8; 4], is_encrypted: bool) -> Peer {
-    Peer { address: address.into(), is_encrypted, only_probes: false }
-}
-
-/// What the agent decides about a request, under several rules and for several peers.
+/// What is decided about a request, under several rules and for several peers.
 fn check_access_rules(request: &Request<Incoming>) {
     let header = |name| request.headers().get(name).map(|it| it.to_str().unwrap_or_default());
     let (path, host) = (request.uri().path(), header(HOST));
     let is_page = [PAGE, SNAPSHOT].contains(&path);
-    for page in [Page::Loopback, Page::Anywhere, Page::Off] {
-        for (tls, tokens) in [(false, false), (true, false), (true, true)] {
-            for (address, is_encrypted) in
-                [([127, 0, 0, 1], false), ([10, 0, 0, 7], false), ([10, 0, 0, 7], true)]
-            {
-                let rules = AccessRules { tls, tokens, page };
-                let peer = peer(address, is_encrypted);
-                let (is_local, is_free) =
-                    (peer.address.is_loopback(), rules.requirement(peer, path, host) == Ok(None));
-                assert!(!is_free || !tokens || path != METRICS, "metrics without a token");
-                assert!(!is_free || !is_page || page != Page::Off, "the page is off");
-                assert!(!is_free || is_local || !tls || is_encrypted, "plain HTTP");
-                if is_free && is_page && is_local {
-                    assert!(host.is_none_or(is_no_name), "{host:?} may be any website");
-                }
-                if is_free && is_page && !is_local {
-                    assert!(page == Page::Anywhere && !tokens, "the page of another host");
-                }
-            }
+    let peers = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 7)];
+    for (peer, page) in peers.iter().flat_map(|peer| {
+        [Page::Loopback, Page::Anywhere, Page::Off].map(|page| (IpAddr::from(*peer), page))
+    }) {
+        let is_local = peer.is_loopback();
+        let is_refused = |is_plain| refusal(peer, path, is_plain, false).is_some();
+        assert!(!is_refused(false), "encrypted");
+        assert!(is_refused(true) || is_local && path != METRICS, "plain HTTP");
+        let is_free = page.requirement(peer, path, host) == Ok(None);
+        assert!(!is_free || path != METRICS, "metrics without a token");
+        if is_free && is_page {
+            assert!(page != Page::Off && is_local, "the page is off, or of another host");
+            assert!(host.is_none_or(is_no_name), "{host:?} may be any website");
         }
     }
     if let Some(token) = header(AUTHORIZATION).and_then(bearer_token) {
@@ -169,8 +157,7 @@ pub(super) fn authorization(bytes: &[u8]) {
 /// The value of a header `Host`, on loopback.
 pub(super) fn host(bytes: &[u8]) {
     let host = String::from_utf8_lossy(bytes);
-    let peer = peer([127, 0, 0, 1], false);
-    let requirement = AccessRules::default().requirement(peer, PAGE, Some(&host));
+    let requirement = Page::Loopback.requirement(Ipv4Addr::LOCALHOST.into(), PAGE, Some(&host));
     assert!(requirement != Ok(None) || is_no_name(&host), "{host:?}");
 }
 
@@ -241,7 +228,7 @@ pub(super) fn reviews(bytes: &[u8]) {
         *responses.lock().expect("no panic") = lines.iter().rev().cloned().collect();
         EVENT_LOOP.with(|event_loop| event_loop.block_on(api.review("token", METRICS)))
     });
-    if decided == Ok(Review::Allowed) {
+    if decided == Ok(Decision::Allowed) {
         let [token, access] = &lines[..] else { panic!("access without two responses") };
         let status = |(code, body): &(u16, Vec<u8>)| -> Result<Value, serde_json::Error> {
             assert!((200..300).contains(code), "access after {code}");

@@ -13,24 +13,31 @@ use serde::de::DeserializeOwned;
 use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
 use super::client::ApiClient;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Review {
+/// What a token gives. Its name is the value of the metric label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Decision {
     Allowed,
     Forbidden,
     /// The token is invalid or expired, or its account was deleted.
     Unauthenticated,
+    /// No access: the API server did not review the token.
+    Unanswered,
+    /// No access: the limit of reviews for unknown tokens is reached.
+    NotAsked,
 }
 
 impl ApiClient {
-    /// Whether the user of `token` may `get` the non-resource `path`. An error means no access.
-    pub async fn review(&self, token: &str, path: &str) -> Result<Review, CallError> {
+    /// Whether the user of `token` may `get` the non-resource `path`: one of the first three decisions. An error
+    /// means no access.
+    pub async fn review(&self, token: &str, path: &str) -> Result<Decision, CallError> {
         let spec = TokenReviewSpec { token: Some(token.into()), ..TokenReviewSpec::default() };
         let review = self.create(&TokenReview { spec, ..TokenReview::default() }).await?;
         let status = review.status.unwrap_or_default();
         let user = status.user.unwrap_or_default();
         let has_name = user.username.as_ref().is_some_and(|name| !name.is_empty());
         if status.authenticated != Some(true) || !has_name {
-            return Ok(Review::Unauthenticated);
+            return Ok(Decision::Unauthenticated);
         }
         let attributes =
             NonResourceAttributes { path: Some(path.into()), verb: Some("get".into()) };
@@ -45,7 +52,7 @@ impl ApiClient {
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
         let status = self.create(&review).await?.status.unwrap_or_default();
         let is_allowed = status.allowed && status.denied != Some(true);
-        Ok(if is_allowed { Review::Allowed } else { Review::Forbidden })
+        Ok(if is_allowed { Decision::Allowed } else { Decision::Forbidden })
     }
 
     async fn create<K>(&self, review: &K) -> Result<K, CallError>

@@ -15,7 +15,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 struct Zeros(usize);
 
 impl Service for Zeros {
-    async fn respond(&self, _: Request<Incoming>, _: Peer) -> Response<Body> {
+    async fn respond(&self, _: Request<Incoming>, _: IpAddr) -> Response<Body> {
         body::whole(StatusCode::OK, "text/plain", vec![b'0'; self.0].into())
     }
 }
@@ -28,11 +28,10 @@ impl Client<DuplexStream> {
         let (client, server) = duplex(1024);
         let graceful = GracefulShutdown::new();
         let (respond, activity) = (responses_of(Zeros(length).into()), Activity::new());
-        let address = Ipv4Addr::LOCALHOST.into();
-        let peer = Peer { address, is_encrypted: false, only_probes: false };
-        let connection = Connection { peer, respond, activity, watcher: graceful.watcher() };
+        let (peer, watcher) = (Ipv4Addr::LOCALHOST.into(), graceful.watcher());
+        let connection = Connection { peer, only_probes: false, respond, activity, watcher };
         tokio::spawn(async move {
-            connection.serve(server).await;
+            connection.serve(server, false).await;
             drop(graceful);
         });
         Self(client)

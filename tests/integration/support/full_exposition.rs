@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use psi_agent::bridge::table::STANDINGS;
+use psi_agent::client::cluster::Decision;
 use psi_agent::client::plan::planner::Round;
 use psi_agent::clock::Moment;
 use psi_agent::export::score_series::write_score;
@@ -16,7 +17,6 @@ use psi_agent::own_metrics::bridge::BridgeMetrics;
 use psi_agent::own_metrics::planner::PlannerMetrics;
 use psi_agent::relief::{Assessment, Relief};
 use psi_agent::score::{Resource, Scorer};
-use psi_agent::serve::token_cache::Decision;
 use psi_agent::waiting::series::PressureShares;
 use psi_agent::waiting::{CpuSource, Measurement, Ratio};
 use strum::VariantArray;
@@ -33,7 +33,7 @@ pub(crate) fn full_exposition() -> &'static [String; 4] {
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
         let metrics = OwnMetrics::default();
-        metrics.set_tls(true);
+        metrics.certificate_read(Ok::<_, &str>(false));
         metrics.set_publishing("on", Duration::ZERO, true);
         let mut tick = tick_of_vms(moment(), Duration::ZERO, 4, Vec::new());
         tick.report.matching = Some(Matching::default());
