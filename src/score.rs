@@ -328,9 +328,7 @@ fn worst_half(resource: Resource, tick: &Tick) -> Result<WorstHalf, Absence> {
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
     let worst = match resource {
-        Resource::Cpu => {
-            WorstHalf::of_cpu(known, steal_share(&tick.node).ok_or(Absence::WarmingUp)?)
-        }
+        Resource::Cpu => WorstHalf::of_cpu(known, steal_share(&tick.node).unwrap_or(0.0)),
         Resource::Memory | Resource::Io => WorstHalf::of(known),
     };
     if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {

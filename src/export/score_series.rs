@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn unknown_values_have_no_series_and_a_reason() {
         let mut calm = tick(vec![]);
-        (calm.node.pressure.memory, calm.node.reports.memory) = Default::default();
+        (calm.node.pressure.memory, calm.node.reports.memory, calm.node.steal) = Default::default();
         let text = written(CpuSource::RunDelay, Some(&score_of(&calm).into()));
         for line in [
             "psi_agent_node_score_ratio 0",
@@ -260,7 +260,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
-        for absent in ["contention_ratio{resource=\"memory\"", "vmi_", "NaN"] {
+        for absent in ["steal_ratio", "contention_ratio{resource=\"memory\"", "vmi_", "NaN"] {
             assert!(!text.contains(absent), "{absent}: {text}");
         }
     }
