@@ -24,7 +24,8 @@ pub struct Assessment {
     pub headroom_cpus: Option<f64>,
     /// What would change if a VM left, by its container; empty without a score.
     pub relief: HashMap<CgroupId, Relief>,
-    /// Predictions by slow demand; `None` without a score, or while a VM has too little history.
+    /// Predictions by slow demand; `None` without a score, or while a scored container has too little
+    /// history.
     pub slow: Option<SlowAssessment>,
 }
 
@@ -134,11 +135,9 @@ impl Assessor {
     /// Predictions for the same node by slow demand. Others share no CPUs that become free: what they
     /// use is not available.
     fn slow(&self, score: &NodeScore, node: &Node) -> Option<SlowAssessment> {
-        // A node without VMs has room for one, whatever comes and goes there.
-        let must_settle = score.population == Some(Population::Vms);
         let demand = |container: &ContainerScore| {
             let [_, slow] = *self.demands.get(&container.cgroup.id)?;
-            (!must_settle || slow.covers(self.settle)).then_some(slow)
+            slow.covers(self.settle).then_some(slow)
         };
         let slow: Option<Vec<DemandAverages>> = score.containers.iter().map(demand).collect();
         let (slow, others) =
