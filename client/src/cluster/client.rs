@@ -34,11 +34,11 @@ impl ApiClient {
         let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
         let config = match kubeconfig {
             Some(path) => from_kubeconfig(path, &options).await?,
-            None => match Config::from_kubeconfig(&options).await {
+            None => match from_environment(&options).await {
                 Ok(config) => config,
                 Err(error) => {
-                    // Any other cluster than one that a kubeconfig was to name would be the wrong one.
-                    let may_be_own = options.context.is_none() && is_none(&error);
+                    // Another cluster than one that is named would be the wrong one.
+                    let may_be_own = options.context.is_none() && is_empty(&error);
                     let own = may_be_own.then(|| Config::incluster().ok()).flatten();
                     own.ok_or_else(|| {
                         let path = std::env::var("KUBECONFIG").unwrap_or("~/.kube/config".into());
@@ -85,8 +85,23 @@ fn client(mut config: Config) -> anyhow::Result<Client> {
     Client::try_from(config).context("cannot make a client for the API server")
 }
 
-/// Whether there is no kubeconfig, or an empty one.
-fn is_none(error: &KubeconfigError) -> bool {
+/// The files of KUBECONFIG, or else `~/.kube/config`. Of several, those that do not exist are skipped.
+async fn from_environment(options: &KubeConfigOptions) -> Result<Config, KubeconfigError> {
+    let listed = std::env::var_os("KUBECONFIG").filter(|list| !list.is_empty());
+    let mut paths: Vec<PathBuf> = match listed {
+        Some(list) => std::env::split_paths(&list).collect(),
+        None => std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
+    };
+    if paths.len() > 1 && paths.iter().any(|path| path.exists()) {
+        paths.retain(|path| path.exists());
+    }
+    let files = paths.iter().map(Kubeconfig::read_from);
+    let merged = files.reduce(|merged, next| merged?.merge(next?));
+    Config::from_custom_kubeconfig(merged.ok_or(KubeconfigError::FindPath)??, options).await
+}
+
+/// Whether there is no kubeconfig, or it names no current context, as an empty one.
+fn is_empty(error: &KubeconfigError) -> bool {
     let is_absent = matches!(error, KubeconfigError::ReadConfig(error, _) if error.kind() == ErrorKind::NotFound);
     is_absent || matches!(error, KubeconfigError::FindPath | KubeconfigError::CurrentContextNotSet)
 }
