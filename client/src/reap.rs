@@ -58,11 +58,12 @@ pub async fn reap(
     for node in nodes {
         let name = node.metadata.name.clone();
         let line = match clear(api, prefix, node, is_stale).await {
-            Ok(false) => {
+            Ok(Outcome::Gone) => continue,
+            Ok(Outcome::Renewed) => {
                 fresh.insert(name);
                 continue;
             }
-            Ok(true) => {
+            Ok(Outcome::Cleared) => {
                 cleared += 1;
                 format!("{name}: cleared\n")
             }
@@ -132,13 +133,21 @@ async fn unmark(
 
 const CANNOT_WRITE: &str = "cannot write what was cleared";
 
-/// Clears a Node; `false` if it was deleted or its value was renewed after it was listed.
+enum Outcome {
+    Cleared,
+    /// Its value was renewed after it was listed.
+    Renewed,
+    /// It was deleted, or has no keys any more.
+    Gone,
+}
+
+/// Clears a Node.
 async fn clear(
     api: &ApiClient,
     prefix: &Prefix,
     mut node: NodeKeys,
     is_stale: impl Fn(&NodeKeys) -> bool,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Outcome> {
     let own = OwnNode { api: api.clone(), name: node.metadata.name.clone() };
     for _ in 0..TRIES {
         let patched = match own.patch(&node.clearing_patch(prefix)).await {
@@ -146,13 +155,16 @@ async fn clear(
             patched => patched.map(|()| None),
         };
         match patched {
-            Ok(None) => return Ok(true),
+            Ok(None) => return Ok(Outcome::Cleared),
             Ok(Some(changed)) => node = changed,
-            Err(CallError::NotFound) => return Ok(false),
+            Err(CallError::NotFound) => return Ok(Outcome::Gone),
             Err(error) => return Err(error.into()),
         }
-        if !node.has_own_keys(prefix) || !is_stale(&node) {
-            return Ok(false);
+        if !node.has_own_keys(prefix) {
+            return Ok(Outcome::Gone);
+        }
+        if !is_stale(&node) {
+            return Ok(Outcome::Renewed);
         }
     }
     bail!("it was changed during each of {TRIES} tries")
