@@ -28,8 +28,8 @@ pub async fn plan(
         return planner::resume(api, prefix, &flags.rules.lease_namespace, out).await;
     }
     let proposal = async || {
-        let now = now();
-        anyhow::Ok(propose(&objects::read(api, prefix).await?, &flags.rules.rules(), now))
+        let cluster = objects::read(api, prefix).await?;
+        anyhow::Ok(propose(&cluster, &flags.rules.rules(), now()))
     };
     let shown = proposal().await?;
     let text = match flags.output {

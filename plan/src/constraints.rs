@@ -81,6 +81,8 @@ fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -96,7 +98,7 @@ mod tests {
             ..Taint::default()
         };
         let toleration = |key: &str, operator: &str, value: &str, effect: &str| {
-            let some = |text: &str| Some(text.to_owned());
+            let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
             let [key, operator, value, effect] = [key, operator, value, effect].map(some);
             Toleration { key, operator, value, effect, ..Toleration::default() }
         };
@@ -122,7 +124,7 @@ mod tests {
         let requirement = |key: &str, operator: &str, value: &str| NodeSelectorRequirement {
             key: key.into(),
             operator: operator.into(),
-            values: Some(vec![value.into()]),
+            values: (!value.is_empty()).then(|| vec![value.into()]),
         };
         for (operator, value, with_4, without) in [
             ("In", "4", true, false),
@@ -162,6 +164,14 @@ mod tests {
         assert!(!in_a(&own, "a", &Labels::new()));
         let named = PodAffinityTerm { namespaces: Some(vec!["b".into()]), ..own.clone() };
         assert!(in_a(&named, "b", &db) && !in_a(&named, "a", &db));
+        let is_cache = LabelSelectorRequirement {
+            key: "app".into(),
+            operator: "In".into(),
+            values: Some(vec!["cache".into()]),
+        };
+        let mut others = own.clone();
+        others.label_selector.as_mut().unwrap().match_expressions = Some(vec![is_cache]);
+        assert!(!in_a(&others, "a", &db));
         let selector = Some(LabelSelector::default());
         let all = PodAffinityTerm { namespace_selector: selector, ..own };
         assert!(in_a(&all, "c", &db));

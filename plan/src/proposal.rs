@@ -172,6 +172,8 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
     }
     let active = cluster.own_migrations().filter(|one| one.is_active()).count();
     let begun = cluster.own_migrations().filter(|one| is_within(HOUR, one.created, now)).count();
+    // Somebody may have deleted some of them.
+    let begun = begun.max(cluster.left_alone.len());
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));
