@@ -1,6 +1,6 @@
 //! The current cgroups below one root, by path, each with a handle of its directory. Each pass compares
 //! the link count of each directory outside containers with the one that it had when it was listed, and lists it
-//! again only if they differ.
+//! again only if they differ, and once a minute.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -82,7 +82,9 @@ impl CgroupTree {
         let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
         for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || !node.is_in_pod()) {
             let exists = |stat: &FileStat| CgroupId(stat.st_ino) == node.dir.cgroup.id;
-            let is_known = |stat: &FileStat| self.root.is_cgroup2 && stat.st_nlink == node.links;
+            // One that comes for one that goes leaves the count as it was.
+            let may_be_known = self.root.is_cgroup2 && !checks_all;
+            let is_known = |stat: &FileStat| may_be_known && stat.st_nlink == node.links;
             // A handle costs half as much as a path. A removed directory has no children.
             let by_handle = (node.links > 2).then(|| node.dir.stat().ok()).flatten();
             if by_handle.is_some_and(|stat| exists(&stat) && is_known(&stat)) {
@@ -129,8 +131,6 @@ impl CgroupTree {
         let Some(node) = self.nodes.get(path).filter(|node| self.has_children_of(node)) else {
             return Vec::new();
         };
-        // Before the listing, so that what changes meanwhile is listed by the next pass.
-        let links = node.dir.stat().map_or(0, |stat| stat.st_nlink);
         let children = match node.dir.children() {
             Ok(children) => children,
             Err(error) => {
@@ -142,6 +142,7 @@ impl CgroupTree {
                 return Vec::new();
             }
         };
+        let links = nlink_t::try_from(children.len() + 2).unwrap_or(0);
         let mut listed = BTreeMap::new();
         for (name, id) in children {
             match name.to_str() {
@@ -176,15 +177,16 @@ impl CgroupTree {
         match CgroupDir::open(&self.root, Arc::clone(&path), keep) {
             Ok(dir) => {
                 self.nodes.insert(path, Node { dir, links: 0 });
-                return true;
+                true
             }
-            Err(error) if error.is_vanished() => {}
             Err(error) => {
-                self.errors.push(error);
+                if !error.is_vanished() {
+                    self.errors.push(error);
+                }
                 self.list_again(parent_of(&path));
+                false
             }
         }
-        false
     }
 
     /// Removes a cgroup that no longer exists, and its descendants.

@@ -142,12 +142,13 @@ pub fn parse_schedstat(text: &[u8]) -> Result<RunDelay, ParseError> {
     Ok(RunDelay { total_ns, online: online.into_iter().collect() })
 }
 
-/// Parses `/proc/swaps`: names of the block devices that are swap space, such as `vda2`. Files are
-/// omitted, since their device is not shown.
+/// Parses `/proc/swaps`: names of the block devices that are swap space, such as `vda2`; none if a file is, since
+/// its device is not shown.
 pub fn parse_swaps(text: &[u8]) -> Result<Vec<String>, ParseError> {
     let device =
         |line: &str| line.split_whitespace().next()?.strip_prefix("/dev/").map(str::to_owned);
-    Ok(String::from_utf8_lossy(text).lines().filter_map(device).collect())
+    let devices: Option<_> = String::from_utf8_lossy(text).lines().skip(1).map(device).collect();
+    Ok(devices.unwrap_or_default())
 }
 
 /// Parses `/proc/diskstats`: counters of block devices since boot. They count operations after merging; a
@@ -198,11 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn swaps_are_named_as_in_diskstats_and_files_are_omitted() {
+    fn swaps_are_named_as_in_diskstats_unless_one_is_a_file() {
         let text = "Filename\t\t\tType\t\tSize\tUsed\tPriority\n\
                     /dev/nvme0n1p2  partition\t8388604\t\t0\t\t-2\n\
-                    /swapfile  file\t\t1048572\t\t0\t\t-3\n/dev/dm-1  partition 4 0 -4\n";
+                    /dev/dm-1  partition 4 0 -4\n";
         assert_eq!(parse_swaps(text.as_bytes()), Ok(vec!["nvme0n1p2".into(), "dm-1".into()]));
+        let with_file = format!("{text}/swapfile  file\t\t1048572\t\t0\t\t-3\n");
+        assert_eq!(parse_swaps(with_file.as_bytes()), Ok(vec![]));
         assert_eq!(parse_swaps(b""), Ok(vec![]));
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use psi_agent::clock;
 use psi_agent::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
+use psi_agent::kernel::cgroup_tree::CgroupTree;
 use psi_agent::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use serde_json::Value;
 
@@ -110,6 +112,25 @@ fn a_cgroup_that_took_the_place_of_another_is_found() {
     own.make("group/late/below");
     agent.signal("CONT");
     wait_for_all(&["/", "/group", "/group/late", "/group/late/below", "/stays"]);
+}
+
+#[test]
+#[ignore = "needs root and a writable cgroup2 mount"]
+fn a_cgroup_that_came_for_one_outside_the_tree_is_found_within_a_minute() {
+    let own = OwnCgroup::new("links");
+    own.make("slice/x.mount");
+    let mut tree = CgroupTree::new(CgroupRoot::open(&own.path).unwrap(), false, 9);
+    let start = clock::now().at;
+    let mut count = |seconds| {
+        tree.follow(start + Duration::from_secs(seconds));
+        tree.count()
+    };
+    assert_eq!(count(0), 2);
+    own.remove("slice/x.mount");
+    own.make("slice/new.service");
+    assert_eq!(count(60), 3);
+    own.make("slice/next.service");
+    assert_eq!(count(61), 4);
 }
 
 #[test]
