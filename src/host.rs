@@ -154,7 +154,7 @@ impl Host {
     }
 
     /// A collector of this host, which keeps as many directory handles as the process may have. Without
-    /// `export`, it reads all files.
+    /// `export`, it reads cgroups of all levels.
     pub fn into_collector(self, source: &SourceFlags, export: Option<&ExportFlags>) -> Collector {
         let handles = raise_open_file_limit().unwrap_or_else(|errno| {
             tracing::warn!(%errno, "Cannot raise the limit of open files");

@@ -19,7 +19,7 @@ pub const TICK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time until the first score: a first sample, and 30 s of windows.
 pub const WARM_UP: Duration = TICK_INTERVAL.saturating_mul(7);
 
-/// Longest time between two scrapes for which rates are computed. Rates of a longer one would be
+/// Longest time between two samples of everything for which rates are computed. Rates of a longer one would be
 /// out of date.
 const MAX_SCRAPE_WINDOW: Duration = Duration::from_secs(120);
 
@@ -138,6 +138,7 @@ impl Worker {
                 // Rates use only the pressures of an earlier sample. The rest is freed before another
                 // sample needs as much memory.
                 drop(before);
+                self.shown = self.shown.take().filter(|one| age(one) <= MAX_SCRAPE_WINDOW);
                 let unshared = self.shown.as_mut().and_then(Arc::get_mut);
                 let cgroups = unshared
                     .into_iter()
@@ -150,7 +151,7 @@ impl Worker {
                 if detail == Detail::Everything {
                     let earlier = self.shown.replace(Arc::clone(&sample));
                     rates =
-                        earlier.and_then(|earlier| rates_between(&earlier, &sample)).map(Arc::new);
+                        earlier.map(|earlier| Arc::new(ScrapeRates::between(&earlier, &sample)));
                 }
                 ScrapeResult { rates, sample, took: Some(took) }
             }
@@ -169,12 +170,6 @@ impl Worker {
 /// rates of a much shorter window are noise.
 fn due_after(due: Instant, now: Instant, tick_interval: Duration) -> Instant {
     (due + tick_interval).max(now + tick_interval / 2)
-}
-
-/// `None` if the earlier sample is too old.
-fn rates_between(earlier: &ScrapeSample, sample: &ScrapeSample) -> Option<ScrapeRates> {
-    let window = sample.moment.at.saturating_duration_since(earlier.moment.at);
-    (window <= MAX_SCRAPE_WINDOW).then(|| ScrapeRates::between(earlier, sample))
 }
 
 #[cfg(test)]

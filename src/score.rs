@@ -182,7 +182,7 @@ impl Scorer {
         let mut scorer = Self::new(counted);
         let score = scorer.advance(tick);
         let contention = score.latest;
-        let absence = PerResource::by(|resource| worst_half(resource, tick).err());
+        let absence = PerResource::by(|resource| worst_half(resource, tick, 0.0).err());
         let total = scorer.score(&contention, &absence, tick);
         NodeScore { score: total, contention, absence, ..score }
     }
@@ -194,7 +194,8 @@ impl Scorer {
         self.steal.advance(steal_share(&tick.node), window);
         self.utilization.advance(tick.node.utilization.map(Ratio::get), window);
         self.smt_overlap.advance(tick.node.smt_overlap, window);
-        let latest = PerResource::by(|resource| worst_half(resource, tick));
+        let steal = steal_share(&tick.node).or(self.steal.now().map(Ratio::get)).unwrap_or(0.0);
+        let latest = PerResource::by(|resource| worst_half(resource, tick, steal));
         let cpu_ready = latest.cpu.ok().map(|cpu| cpu.ready);
         self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), cpu_ready, window);
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
@@ -312,8 +313,8 @@ impl ContainerScore {
     }
 }
 
-/// Contention of the node by a resource in one window.
-fn worst_half(resource: Resource, tick: &Tick) -> Result<WorstHalf, Absence> {
+/// Contention of the node by a resource in one window, with this steal.
+fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, Absence> {
     let scored = tick.scored.as_ref().ok_or(Absence::WorkloadsUnknown)?;
     let by_run_delay = resource == Resource::Cpu && tick.cpu_source == CpuSource::RunDelay;
     if tick.node.pressure.of(resource).some.is_none() && !by_run_delay {
@@ -328,7 +329,7 @@ fn worst_half(resource: Resource, tick: &Tick) -> Result<WorstHalf, Absence> {
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
     let worst = match resource {
-        Resource::Cpu => WorstHalf::of_cpu(known, steal_share(&tick.node).unwrap_or(0.0)),
+        Resource::Cpu => WorstHalf::of_cpu(known, steal),
         Resource::Memory | Resource::Io => WorstHalf::of(known),
     };
     if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {

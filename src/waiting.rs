@@ -1,6 +1,6 @@
 //! Measures how long containers wait, and how much of it the node explains. One file reads
-//! (`readings.rs`), and each kind of waiting has a meter of its own: what it needs from the next
-//! reading, and the formula over two readings (pure).
+//! (`reader.rs`), and each kind of waiting has a meter of its own: what it needs from the next
+//! reading (for CPUs, `cpu_limits.rs`), and the formula over two readings (pure).
 
 use std::sync::Arc;
 

@@ -149,7 +149,7 @@ fn a_command_has_only_the_flags_that_it_uses() {
 }
 
 #[test]
-fn without_flags_of_export_all_is_read() {
+fn without_flags_of_export_cgroups_of_all_levels_are_read() {
     let OnceConfig { source, export, .. } = once("psi-agent once");
     assert_eq!(source.selection(Some(&export)), source.selection(None));
 }

@@ -97,7 +97,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on these addresses. With `tls`, plain HTTP is accepted too, for what `authorization.rs` allows. On a host without IPv6, all addresses are those of IPv4.
+    /// Listens on these addresses. With `tls`, plain HTTP is accepted too, for what `authorization.rs` allows. On a
+    /// host without IPv6, all addresses are those of IPv4.
     pub async fn listen(
         address: SocketAddr,
         probe_address: Option<SocketAddr>,

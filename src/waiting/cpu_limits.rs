@@ -10,8 +10,9 @@ use crate::kernel::counters::CpuStat;
 /// Interval at which limits, and counters of containers that do not wait, are read.
 const SLOW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The limits are needed again after some time, and show with the counters the effect of a quota. `cpu.stat` costs many times as much as pressure. So it
-/// is read at each tick of a container that waits, and of a calm one only often enough for its usage.
+/// The limits are needed again after some time. `cpu.stat` shows the effect of a quota, and costs many times as
+/// much as pressure. So it is read at each tick of a container that waits, and of a calm one only often enough for
+/// its usage.
 pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     let mut needs = Needs::empty();
     if readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now)) {

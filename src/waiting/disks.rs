@@ -63,8 +63,8 @@ impl DiskUse {
         }
         let share = |bytes: f64| (bytes.max(0.0) / read_bytes.max(f64::MIN_POSITIVE)).min(1.0);
         let bytes = |pages: f64| increase(0, page_bytes()).map(|bytes| bytes * pages);
-        let swapped_in = readings.memory.swapped_in.rate(|stat| stat.workingset_refault_anon);
-        let reread = io.refaults.rate(|stat| stat.workingset_refault_file).and_then(bytes);
+        let swapped_in = readings.memory.swapped_in.rate(|swapped_in| Some(swapped_in.pages));
+        let reread = io.refaults.rate(|pages| Some(*pages)).and_then(bytes);
         Self {
             // 0 if it used none of the node's disks, such as with network storage.
             others: is_counted.then_some(if completed > 0.0 {

@@ -7,11 +7,10 @@
 //! a read from the swap device.
 
 use super::node::NodeReadings;
-use super::readings::{MemoryInUse, Needs, Readings, Threads};
+use super::readings::{MemoryInUse, Needs, Readings, SwappedIn, Threads};
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
-use crate::kernel::counters::MemoryStat;
 
 /// Memory in use is a weight, needed while any task of the node waits. Reclaim by limits, pages from
 /// swap and CPU usage matter only if the container can have waited since they were read.
@@ -65,12 +64,11 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
 /// CPUs' worth of time that the container waited for its pages in swap, and the part of it that the
 /// kernel does not count as a stall.
 fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
-    let rate = |count: fn(&MemoryStat) -> Option<u64>| readings.memory.swapped_in.rate(count);
-    let pages = rate(|stat| stat.workingset_refault_anon)?;
-    // Those of which the kernel counts the reading as a memory stall.
-    let stalled = rate(|stat| stat.workingset_restore_anon)?;
-    // One fault can read many pages ahead, and some read files.
-    let faults = pages.min(rate(|stat| stat.pgmajfault)?);
+    let rate = |count: fn(&SwappedIn) -> u64| {
+        readings.memory.swapped_in.rate(|swapped_in| Some(count(swapped_in)))
+    };
+    let (pages, stalled) = (rate(|swap| swap.pages)?, rate(|swap| swap.stalled)?);
+    let faults = pages.min(rate(|swap| swap.major_faults)?);
     let waited = if faults > 0.0 { faults * node.swap_read_s()? } else { 0.0 };
     let unstalled = (pages - stalled).max(0.0) / pages.max(f64::MIN_POSITIVE);
     Some((waited, waited * unstalled))
@@ -81,6 +79,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::disk_rates::{DiskRates, Operations};
+    use super::super::readings::ScannedPages;
     use super::super::series::Window;
     use super::super::tests::{SECONDS, container, pressure, window};
     use super::*;
@@ -123,11 +122,7 @@ mod tests {
         vm.pressure.memory = pressure(0.3);
         vm.memory.limit_hits = window(0, u64::from(own_limit));
         if let Some(percent) = by_kswapd {
-            let pages = |by_kswapd, directly| MemoryStat {
-                pgscan_kswapd: Some(by_kswapd),
-                pgscan_direct: Some(directly),
-                ..MemoryStat::default()
-            };
+            let pages = |by_kswapd, directly| ScannedPages { by_kswapd, directly };
             vm.memory.scanned = window(pages(7, 7), pages(7 + percent, 107 - percent));
         }
         vm
@@ -157,14 +152,9 @@ mod tests {
         vm.pressure.memory = pressure(pressure_share);
         vm.memory.limit_hits = window(0, 0);
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
-        let swapped_in = swap.map(|rate| 7 + (rate * SECONDS) as u64);
-        let stat = |[pages, stalled, faults]: [u64; 3]| MemoryStat {
-            workingset_refault_anon: Some(pages),
-            workingset_restore_anon: Some(stalled),
-            pgmajfault: Some(faults),
-            ..MemoryStat::default()
-        };
-        vm.memory.swapped_in = window(stat([7; 3]), stat(swapped_in));
+        let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
+        let none = SwappedIn { pages: 7, stalled: 7, major_faults: 7 };
+        vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults });
         vm
     }
 
@@ -188,12 +178,12 @@ mod tests {
 
     #[test]
     fn without_a_read_of_its_device_the_time_of_waiting_for_swap_is_unknown() {
-        let in_a_file = |pages: f64| {
+        let uncounted = |pages: f64| {
             let mut node = node_that_swaps(false, 100);
             node.disk_rates.as_mut().unwrap().values_mut().for_each(|disk| *disk = <_>::default());
             wait(&vm_in_swap(0.1, 0.0, [pages; 3]), &node).map(|wait| wait.cpus).map_err(drop)
         };
-        assert_eq!((in_a_file(200.0), in_a_file(0.0)), (Err(()), Ok(0.0)));
+        assert_eq!((uncounted(200.0), uncounted(0.0)), (Err(()), Ok(0.0)));
         let unread = NodeReadings { reclaim: Window::default(), ..node_that_swaps(false, 100) };
         assert!(wait(&vm_in_swap(0.1, 0.0, [200.0; 3]), &unread).is_err());
     }

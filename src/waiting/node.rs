@@ -100,12 +100,14 @@ impl NodeReadings {
 
     /// Whether pages were read back from swap; `None` if the counters could not be read.
     pub fn swaps_in(&self) -> Option<bool> {
-        let (before, last) = self.reclaim.both()?;
-        Some(before.pswpin < last.pswpin)
+        match self.reclaim.both()? {
+            (Reclaim { pswpin: None, .. }, Reclaim { pswpin: None, .. }) => Some(false),
+            _ => Some(self.reclaim.increase(|reclaim| reclaim.pswpin)? > 0.0),
+        }
     }
 
-    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if they
-    /// were not read, such as with a swap file, or do not count.
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if nothing
+    /// was read, or they do not count.
     pub(super) fn swap_read_s(&self) -> Option<f64> {
         let rates = self.disk_rates.as_ref()?;
         let is_swap = |device| self.swap_devices.is_empty() || self.swap_devices.contains(device);

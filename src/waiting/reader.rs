@@ -6,10 +6,13 @@ use std::time::Instant;
 
 use super::files::Files;
 use super::node::NodeReadings;
-use super::readings::{CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Threads};
+use super::readings::{
+    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, ScannedPages, SwappedIn, Threads,
+};
+use super::series::Reading;
 use super::{cpu_limits, cpu_pressure, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::counters::MemoryEvents;
+use crate::kernel::counters::{MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
 
 /// The directories of a container and of its pod.
@@ -52,7 +55,7 @@ impl Readings {
         let needs =
             cpu_limits::needs(self, now) | memory::needs(self, node) | io::needs(self, node, now);
         self.read_files(files, dirs, needs);
-        self.forget(needs);
+        self.forget(needs, node.swaps_in());
         !needs.is_empty()
     }
 
@@ -71,7 +74,7 @@ impl Readings {
 
     /// Ends a reading: counters that were not needed are forgotten, since they are not compared
     /// across the time in which they are not read.
-    fn forget(&mut self, needs: Needs) {
+    fn forget(&mut self, needs: Needs, node_swaps_in: Option<bool>) {
         if !needs.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
         }
@@ -85,8 +88,10 @@ impl Readings {
             self.memory.limit_hits.hold(at);
             self.memory.scanned.hold(at);
         }
-        if !needs.contains(Needs::SWAPPED_IN) {
-            self.memory.swapped_in.hold(at);
+        match node_swaps_in {
+            Some(false) => self.memory.swapped_in.hold(at),
+            Some(true) => {}
+            None => self.memory.swapped_in.clear(),
         }
     }
 
@@ -120,13 +125,13 @@ impl Readings {
             let stat = files
                 .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
             if scans {
-                self.memory.scanned.push(stat);
+                self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
             }
             if needs.contains(Needs::SWAPPED_IN) {
-                self.memory.swapped_in.push(stat);
+                self.memory.swapped_in.push(map(stat.as_ref(), swapped_in));
             }
             if needs.contains(Needs::REFAULTS) {
-                self.io.refaults.push(stat);
+                self.io.refaults.push(map(stat.as_ref(), |stat| stat.workingset_refault_file));
                 // The whole pod counts: its other containers do not compete for memory as other
                 // pods do.
                 let pod = dirs.pod.unwrap_or(dirs.container);
@@ -193,5 +198,22 @@ pub(crate) fn read_limit_hits<'a>(
     dirs.try_fold(0_u64, |sum, dir| {
         let events = files.read(|buffer| dir.memory_events_local(buffer))?;
         Some(sum.saturating_add(events.map_or(0, hits)))
+    })
+}
+
+fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
+    reading.and_then(|reading| Some(Reading { at: reading.at, value: value(&reading.value)? }))
+}
+
+/// `None` on kernels that do not count kswapd and direct reclaim separately.
+fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
+    Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
+}
+
+fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
+    Some(SwappedIn {
+        pages: stat.workingset_refault_anon?,
+        stalled: stat.workingset_restore_anon?,
+        major_faults: stat.pgmajfault?,
     })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bitflags::bitflags;
 
 use super::series::{Ratio, Reading, Window};
-use crate::kernel::counters::{CpuStat, MemoryStat};
+use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::{CpuMax, CpuSet};
 use crate::kernel::pressure::Pressure;
@@ -125,9 +125,9 @@ pub struct MemoryReadings {
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
     /// Read only after one of these limits was hit.
-    pub scanned: Window<MemoryStat>,
+    pub scanned: Window<ScannedPages>,
     /// Read only while the node reads pages back from swap.
-    pub swapped_in: Window<MemoryStat>,
+    pub swapped_in: Window<SwappedIn>,
 }
 
 /// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
@@ -140,6 +140,25 @@ pub enum MemoryInUse {
     Unreadable,
 }
 
+/// Pages scanned by reclaim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScannedPages {
+    /// By kswapd, which runs only when the node is short of memory.
+    pub by_kswapd: u64,
+    /// By allocating tasks, because the node is short of memory, or because of a limit.
+    pub directly: u64,
+}
+
+/// Pages of a container that were read back from swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwappedIn {
+    pub pages: u64,
+    /// Those of which the kernel counts the reading as a memory stall.
+    pub stalled: u64,
+    /// Faults that waited for a disk. One can read many pages ahead, and some read files.
+    pub major_faults: u64,
+}
+
 /// Disk I/O.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IoReadings {
@@ -147,8 +166,8 @@ pub struct IoReadings {
     pub limited: Option<bool>,
     /// By device, since the container was created; the inner `None` if the io controller is off.
     pub counters: Window<Option<Vec<IoCounters>>>,
-    /// Read only after the node has reclaimed memory.
-    pub refaults: Window<MemoryStat>,
+    /// Pages of files that were evicted from the page cache and read again.
+    pub refaults: Window<u64>,
     /// Memory of its pod, bytes.
     pub pod_memory: Option<u64>,
     pub waited_at: Option<Instant>,
@@ -167,8 +186,8 @@ impl MemoryReadings {
         if !self.own_limit()? {
             return Some(1.0);
         }
-        let by_kswapd = self.scanned.increase(|stat| stat.pgscan_kswapd)?;
-        let directly = self.scanned.increase(|stat| stat.pgscan_direct)?;
+        let by_kswapd = self.scanned.increase(|pages| Some(pages.by_kswapd))?;
+        let directly = self.scanned.increase(|pages| Some(pages.directly))?;
         Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
     }
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use super::super::tests::{SECONDS, window};
 use super::*;
-use crate::kernel::counters::MemoryStat;
 use crate::kernel::io_stat::Device;
 use crate::waiting::disk_rates::{DiskRates, Operations};
-use crate::waiting::readings::IoReadings;
+use crate::waiting::readings::{IoReadings, SwappedIn};
 use crate::waiting::series::Window;
 
 /// Operations since the container was created, half of them reads of 4 KiB.
@@ -126,14 +125,13 @@ fn its_reads_take_as_long_as_the_disks_do() {
 
 #[test]
 fn what_came_back_from_swap_is_a_share_of_what_was_read() {
-    let share = |window: Window<MemoryStat>| {
+    let share = |window: Window<SwappedIn>| {
         let mut readings =
             Readings { io: operations(counted(0, 0), counted(0, 100)), ..Readings::default() };
         readings.memory.swapped_in = window;
         rounded(DiskUse::of(&readings, &node()).swapped_in)
     };
-    let pages =
-        |pages| MemoryStat { workingset_refault_anon: Some(pages), ..MemoryStat::default() };
+    let pages = |pages| SwappedIn { pages, stalled: 0, major_faults: 0 };
     assert_eq!(share(window(pages(7), pages(32))), Some(0.5));
     assert_eq!(share(window(pages(7), pages(97))), Some(1.0));
     assert_eq!(share(window(pages(7), pages(6))), None);
@@ -143,9 +141,7 @@ fn what_came_back_from_swap_is_a_share_of_what_was_read() {
 #[test]
 fn what_had_to_leave_the_page_cache_counts_by_the_memory_that_others_have() {
     let displaced = |pages: u64, pod_memory| {
-        let stat =
-            |pages| MemoryStat { workingset_refault_file: Some(pages), ..MemoryStat::default() };
-        let refaults = window(stat(7), stat(7 + pages));
+        let refaults = window(7, 7 + pages);
         let io = operations(counted(0, 0), counted(0, 100));
         rounded(use_between(IoReadings { refaults, pod_memory, ..io }).displaced)
     };
