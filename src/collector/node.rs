@@ -83,7 +83,7 @@ impl NodeReader {
         readings.memory = files.read(|buffer| proc.memory(buffer)).flatten();
         readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
         readings.disk_rates = disk_rates(&readings.disks);
-        if readings.swaps_in() == Some(true) {
+        if readings.swaps_in() {
             let swaps = files.read(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
             let disks = readings.disks.value().into_iter().flatten();
             let swaps = disks.filter(|(_, disk)| swaps.contains(&disk.name));

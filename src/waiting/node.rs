@@ -98,12 +98,9 @@ impl NodeReadings {
         disks.filter(|disk| !disk.is_on_top).map(|disk| disk.reading).sum()
     }
 
-    /// Whether pages were read back from swap; `None` if the counters could not be read.
-    pub fn swaps_in(&self) -> Option<bool> {
-        match self.reclaim.both()? {
-            (Reclaim { pswpin: None, .. }, Reclaim { pswpin: None, .. }) => Some(false),
-            _ => Some(self.reclaim.increase(|reclaim| reclaim.pswpin)? > 0.0),
-        }
+    /// Whether pages were read back from swap.
+    pub fn swaps_in(&self) -> bool {
+        self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
     }
 
     /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if nothing

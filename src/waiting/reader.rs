@@ -55,7 +55,7 @@ impl Readings {
         let needs =
             cpu_limits::needs(self, now) | memory::needs(self, node) | io::needs(self, node, now);
         self.read_files(files, dirs, needs);
-        self.forget(needs, node.swaps_in());
+        self.forget(needs);
         !needs.is_empty()
     }
 
@@ -74,7 +74,7 @@ impl Readings {
 
     /// Ends a reading: counters that were not needed are forgotten, since they are not compared
     /// across the time in which they are not read.
-    fn forget(&mut self, needs: Needs, node_swaps_in: Option<bool>) {
+    fn forget(&mut self, needs: Needs) {
         if !needs.contains(Needs::REFAULTS) {
             (self.io.pod_memory, self.io.refaults) = Default::default();
         }
@@ -88,10 +88,8 @@ impl Readings {
             self.memory.limit_hits.hold(at);
             self.memory.scanned.hold(at);
         }
-        match node_swaps_in {
-            Some(false) => self.memory.swapped_in.hold(at),
-            Some(true) => {}
-            None => self.memory.swapped_in.clear(),
+        if !needs.contains(Needs::SWAPPED_IN) {
+            self.memory.swapped_in.hold(at);
         }
     }
 
