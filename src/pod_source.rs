@@ -64,7 +64,7 @@ async fn apply(
     let mut events = std::pin::pin!(events);
     loop {
         let event = tokio::select! {
-            // Nobody needs the pods any more.
+            // No receiver is left.
             () = sender.closed() => return,
             event = events.next() => event,
         };

@@ -137,7 +137,7 @@ enum Outcome {
     Cleared,
     /// Its value was renewed after it was listed.
     Renewed,
-    /// It was deleted, or has no keys any more.
+    /// It was deleted, or another client removed its keys.
     Gone,
 }
 

@@ -84,7 +84,7 @@ impl State {
         pending
     }
 
-    /// Remembers a move whose migration was created. Who deletes it early leaves no trace of it.
+    /// Remembers a move whose migration was created. If it is deleted early, nothing else shows it.
     pub fn created(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
         self.leave_alone(&one.uid, now);
         let nodes = [one.source.as_str(), &one.target];

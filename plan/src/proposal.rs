@@ -172,7 +172,7 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
     }
     let active = cluster.own_migrations().filter(|one| one.is_active()).count();
     let begun = cluster.own_migrations().filter(|one| is_within(HOUR, one.created, now)).count();
-    // Somebody may have deleted some of them.
+    // Deleted migrations count as well: each leaves its VM alone for an hour.
     let begun = begun.max(cluster.left_alone.len());
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {

@@ -82,7 +82,7 @@ impl CgroupTree {
         let (mut gone, mut changed) = (Vec::new(), Vec::<Arc<str>>::new());
         for (path, node) in self.nodes.iter().filter(|(_, node)| checks_all || !node.is_in_pod()) {
             let exists = |stat: &FileStat| CgroupId(stat.st_ino) == node.dir.cgroup.id;
-            // One that comes for one that goes leaves the count as it was.
+            // If one child was added and another one removed, the count is the same.
             let may_be_known = self.root.is_cgroup2 && !checks_all;
             let is_known = |stat: &FileStat| may_be_known && stat.st_nlink == node.links;
             // A handle costs half as much as a path. A removed directory has no children.

@@ -51,7 +51,7 @@ impl Tls {
     ) -> anyhow::Result<Option<Self>> {
         let Some(files) = files.cloned() else { return Ok(None) };
         let (mut pem, config) = files.read()?;
-        // What counts the outcomes knows from the start that there are some.
+        // Counters of outcomes have series from the start.
         report(Ok(false));
         let (served, tls) = watch::channel(Arc::new(config));
         tokio::spawn(async move {

@@ -37,7 +37,7 @@ impl ApiClient {
             None => match from_environment(&options).await {
                 Ok(config) => config,
                 Err(error) => {
-                    // Another cluster than one that is named would be the wrong one.
+                    // If a cluster is named, the pod's own may be another one.
                     let may_be_own = options.context.is_none() && is_empty(&error);
                     let own = may_be_own.then(|| Config::incluster().ok()).flatten();
                     own.ok_or_else(|| {
@@ -92,7 +92,7 @@ async fn from_environment(options: &KubeConfigOptions) -> Result<Config, Kubecon
         Some(list) => std::env::split_paths(&list).collect(),
         None => std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
     };
-    if paths.len() > 1 && paths.iter().any(|path| path.exists()) {
+    if paths.iter().any(|path| path.exists()) {
         paths.retain(|path| path.exists());
     }
     let files = paths.iter().map(Kubeconfig::read_from);

@@ -68,7 +68,7 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_stays_for_an_
 }
 
 #[test]
-fn a_vm_stays_for_an_hour_even_if_somebody_deletes_its_migration() {
+fn a_vm_stays_for_an_hour_even_if_its_migration_is_deleted() {
     let (mut state, mut cluster) = (State::default(), cluster());
     let moves = |cluster: &Cluster| propose(cluster, &Rules::default(), start()).moves;
     let [big] = &moves(&cluster)[..] else { panic!() };

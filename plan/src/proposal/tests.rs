@@ -1,5 +1,7 @@
 use super::*;
-use crate::cluster::{Amounts, ClusterNode, Labels, LatestMigration, Migration, SCHEDULABLE};
+use crate::cluster::{
+    Amounts, ClusterNode, Labels, LatestMigration, LeftAlone, Migration, SCHEDULABLE,
+};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint};
 
 type Change = fn(&mut Cluster);
@@ -356,6 +358,13 @@ fn moves_are_limited_by_what_runs_already() {
     assert_eq!(two.as_deref(), Some("2 own migrations are active, the limit"));
     let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];
     assert!(because(ten(59)).is_some_and(|why| why.starts_with("10 own migrations began")));
+    // Those that were deleted.
+    let tried = |count: usize| {
+        let left_alone = |vm: usize| LeftAlone { vm: vm.to_string(), until: now() };
+        proposed(|it| it.left_alone = (0..count).map(left_alone).collect()).none_because
+    };
+    assert!(tried(10).is_some_and(|why| why.starts_with("10 own migrations began")));
+    assert_eq!(tried(9), None);
     assert_eq!(because(ten(61)), None);
 }
 
