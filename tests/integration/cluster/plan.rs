@@ -48,10 +48,17 @@ fn as_json(kubevirt: &KubeVirt) -> Value {
     serde_json::from_str(&printed(kubevirt, &["-o", "json"])).unwrap()
 }
 
-/// The VM last moved so long ago that it may move again.
+/// The VM last moved so long ago that it may move again, and all migrations that have ended did so then.
 pub(super) fn age(kubevirt: &KubeVirt, vm: &str) {
     let ended = format!("{:.0}", Timestamp::now() - SignedDuration::from_hours(7));
     kubevirt.patch_migration_state(vm, &json!({"endTimestamp": ended, "completed": true}));
+    let succeeded = [json!({"phase": "Succeeded", "phaseTransitionTimestamp": ended})];
+    let status = json!({"status": {"phaseTransitionTimestamps": succeeded}}).to_string();
+    let migrations = kubevirt.cluster.get(&["vmim", "-n", "vms"]);
+    for migration in migrations["items"].as_array().unwrap() {
+        let patch = ["patch", "vmim", name(migration), "-n", "vms", "--subresource=status"];
+        kubevirt.cluster.kubectl(&[&patch[..], &["--type=merge", "-p", &status]].concat(), "");
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Tutorial {
             if command.ends_with("vmi/demo") {
                 self.start_vm();
             } else if command.contains("wait vmim") {
-                self.migrate();
+                self.migrate(&printed);
             }
             printed = self.run(&format!("{node}\n{command}"));
         }
@@ -86,12 +86,13 @@ impl Tutorial {
         self.0.run_vm("demo");
     }
 
-    /// Plays the migration that has not ended yet.
-    fn migrate(&self) {
+    /// Plays the migration that has not ended yet, which this plan created.
+    fn migrate(&self, plan: &str) {
         let source = self.launcher();
         let migrations = self.0.cluster.get(&["vmim", "-n", "vms"]);
         let mut migrations = migrations["items"].as_array().unwrap().iter();
-        let job = migrations.find(|migration| migration["status"]["phase"] != "Succeeded").unwrap();
+        let job = migrations.find(|migration| migration["status"]["phase"] != "Succeeded");
+        let job = job.unwrap_or_else(|| panic!("no migration was created: {plan}"));
         let target = self.0.wait_for_target(name(job));
         self.0.send_memory(name(job), &target);
         self.0.finish_migration(name(job), &target);
