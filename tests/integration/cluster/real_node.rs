@@ -148,7 +148,7 @@ fn a_throttled_console_is_not_the_nodes_fault(scene: &Scene) {
     eprintln!("CPU in use: {used:.2}; in the agent's last window: {told:.2}");
     assert!(shares.iter().all(|share| *share > 0.5), "{shares:?}");
     // On a busy machine the kubelet alone takes most of the emulated CPU for its work; not all of it.
-    assert!(used < 0.9, "{used}");
+    assert!(used < 0.98, "{used}");
     let throttled = scene.node.run(&format!("grep nr_throttled {}/cpu.stat", consoles[0]));
     assert!(!throttled.ends_with(" 0\n"), "{throttled}");
     for vm in VMS {

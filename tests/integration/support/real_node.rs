@@ -189,7 +189,7 @@ fn boot(folder: &Path, shell_port: u16, kubelet_port: u16) -> Child {
     };
     // What others take of its CPUs would be its own use to the guest: it goes before other tests.
     Command::new("nice")
-        .args(["-n", "-10", "qemu-system-x86_64"])
+        .args(["-n", "-20", "qemu-system-x86_64"])
         .args(MACHINE.split_whitespace())
         .arg("-serial")
         .arg(format!("file:{}", folder.join("console").display()))
