@@ -67,10 +67,13 @@ impl NodeDemand {
     pub fn annotations(&self) -> [(Key, Option<String>); 4] {
         let candidates: Vec<String> =
             self.candidates.iter().take(MOST_CANDIDATES).map(Candidate::to_string).collect();
+        // A sum of nothing is -0.0, whose sign admission policies deny.
+        let cpus = |cpus: f64| format!("{:.2}", cpus + 0.0);
+        let demand = format!("vms={},others={}", cpus(self.vms), cpus(self.others));
         [
             (Key::Headroom, Some(self.headroom.to_string())),
-            (Key::Demand, Some(format!("vms={:.2},others={:.2}", self.vms, self.others))),
-            (Key::Waiting, Some(format!("{:.2}", self.waiting))),
+            (Key::Demand, Some(demand)),
+            (Key::Waiting, Some(cpus(self.waiting))),
             (Key::Candidates, (!candidates.is_empty()).then(|| candidates.join(";"))),
         ]
     }
@@ -167,6 +170,10 @@ mod tests {
         let expected =
             "uid=a-1,demand=1.50,relief=0.75,memory=4096;uid=b-2,demand=1.50,relief=0.75";
         assert_eq!(candidates.as_deref(), Some(expected));
+        let nothing = || [0.0_f64; 0].iter().sum();
+        let empty = NodeDemand { vms: nothing(), waiting: nothing(), ..demand() }.annotations();
+        assert_eq!(empty[1].1.as_deref(), Some("vms=0.00,others=0.50"));
+        assert_eq!(empty[2].1.as_deref(), Some("0.00"));
         let calm = NodeDemand { candidates: vec![], ..demand() };
         assert_eq!(calm.annotations()[3], (Key::Candidates, None));
         assert_eq!(parsed(&calm.annotations()), Ok(Some(calm)));
