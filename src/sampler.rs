@@ -104,12 +104,15 @@ impl Worker {
         let mut due = clock::now().at;
         loop {
             let wait = due.saturating_duration_since(clock::now().at);
+            // First, since requests may come as fast as they are answered.
+            if wait.is_zero() {
+                self.tick();
+                due = due_after(due, clock::now().at, tick_interval);
+                continue;
+            }
             match requests.recv_timeout(wait) {
                 Ok(request) => self.answer(request, requests),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.tick();
-                    due = due_after(due, clock::now().at, tick_interval);
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
