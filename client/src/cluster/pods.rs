@@ -1,6 +1,8 @@
 //! The pods of one node. They are parsed into a small type: whole pods would double the agent's
 //! memory, and a metadata-only watch has no container IDs.
 
+use std::time::Duration;
+
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use kube::Client;
@@ -114,8 +116,11 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                     self.version = Some(bookmark.metadata.resource_version);
                 }
                 Some(KubeEvent::Error(status)) => return Err(Error::WatchError(status)),
-                // The time limit of the watch was reached.
-                None => self.events = None,
+                // The time limit of the watch was reached, or a server ends each at once.
+                None => {
+                    self.events = None;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
             }
         }
     }
