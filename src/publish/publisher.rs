@@ -231,8 +231,8 @@ impl Publisher {
     /// Continues from the Node's values if they are fresh. Values with another basis are not
     /// comparable, so only their level is kept. A contended node then keeps its level during an
     /// upgrade of the agent, until scores with the new basis change the level. If neither a label nor
-    /// taints show it, it was at least medium if a pod has the label of a candidate. The demand is
-    /// written again as it is until enough history is there.
+    /// taints show it, it was at least medium if it had a candidate. The demand is written again as it is
+    /// until enough history is there.
     fn adopt(
         &mut self,
         keys: &NodeKeys,
@@ -252,6 +252,8 @@ impl Publisher {
         let demand = demand.ok().flatten();
         self.earlier_demand = demand.clone().map(|demand| (demand, score.moment.at));
         let level = Level::from_labels(prefix, &keys.metadata.labels);
+        let has_candidate =
+            has_candidate || demand.as_ref().is_some_and(|demand| !demand.candidates.is_empty());
         let by_mark = if has_candidate { Level::Medium } else { Level::Low };
         let level =
             level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
