@@ -13,7 +13,8 @@ const NO_ACCESS: &str =
 /// the pods as well.
 pub(super) fn api_server(config: &CheckConfig) -> (Vec<(&'static str, Finding)>, Option<PodIndex>) {
     let source = &config.source;
-    let mut pods = None;
+    // Until they are listed, no workload is known, as for the agent.
+    let mut pods = (source.pods() != PodSource::Standalone).then(PodIndex::default);
     let findings = block_on(async {
         let node = connect(source).await?;
         let mut findings = Vec::new();
