@@ -37,7 +37,7 @@ pub fn document(
     let selected = match host {
         None => 0..views.nodes.len(),
         Some(host) => {
-            let at = views.neutral.and_then(|_| views.position(host))?;
+            let at = views.position(host)?;
             at..at + 1
         }
     };
@@ -118,6 +118,8 @@ mod tests {
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
         assert_eq!(of(&views, Some("elsewhere")), None);
+        let unknown = of(&self::views(&[("silent", None)]), Some("silent")).unwrap();
+        assert_eq!(unknown["data"]["NodeMetricsMap"], json!({}));
     }
 
     #[test]
