@@ -32,7 +32,8 @@ pub(super) fn waits(readings: &Readings) -> bool {
 }
 
 /// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
-/// node's run delay or the wait of a workload is unknown.
+/// node's run delay or the wait of a workload is unknown. One that has just begun to wait counts with its
+/// pressure, but for a quota, which can explain what the node counted.
 pub(super) fn scale<'a>(
     all: impl Iterator<Item = &'a Readings>,
     run_delay: Option<f64>,
@@ -43,10 +44,12 @@ pub(super) fn scale<'a>(
         for readings in all {
             if let Some(threads) = ThreadTimes::of(readings) {
                 explained += threads.delayed;
-            } else {
-                let bounds = Bounds::of(readings, cpus)?;
+            } else if let Some(bounds) = Bounds::of(readings, cpus) {
                 least += bounds.least;
                 explained += bounds.throttled;
+            } else {
+                let may_queue = readings.limits()?.quota().is_some();
+                least += readings.pressure.cpu.some().filter(|_| !may_queue)?;
             }
         }
         let by_node = run_delay - explained;
@@ -128,6 +131,11 @@ mod tests {
         // Never less than the least wait, and never more than their tasks can wait.
         assert!((waited(Some(0.0), &node(0)) - 0.2).abs() < 1e-6);
         assert!((waited(Some(1e6), &node(0)) - 8.2).abs() < 1e-6);
+        // The usage of one that has just begun to wait is unknown.
+        let new = |quota| Readings { cpu: <_>::default(), ..workload(0.1, 0.1, 0.0, quota, 9) };
+        let with = |new: &Readings| waited(Some(2.1), &[&vms[0], &vms[1], new, &calm]);
+        assert!((with(&new(None)) - 0.6).abs() < 1e-6);
+        assert!((with(&new(Some(0.5))) - 0.2).abs() < 1e-6, "its quota may have been short");
         // Without the node's run delay, the least wait is used.
         assert!((waited(None, &node(0)) - 0.2).abs() < 1e-6);
     }
