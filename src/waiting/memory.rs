@@ -68,7 +68,7 @@ fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
         readings.memory.swapped_in.rate(|swapped_in| Some(count(swapped_in)))
     };
     let (pages, stalled) = (rate(|swap| swap.pages)?, rate(|swap| swap.stalled)?);
-    let faults = pages.min(rate(|swap| swap.major_faults)?);
+    let faults = readings.memory.pages_from_disk()?.min(rate(|swap| swap.major_faults)?);
     let waited = if faults > 0.0 { faults * node.swap_read_s()? } else { 0.0 };
     let unstalled = (pages - stalled).max(0.0) / pages.max(f64::MIN_POSITIVE);
     Some((waited, waited * unstalled))
@@ -153,8 +153,8 @@ mod tests {
         vm.memory.limit_hits = window(0, 0);
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
         let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
-        let none = SwappedIn { pages: 7, stalled: 7, major_faults: 7 };
-        vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults });
+        let none = SwappedIn { pages: 7, zswapped: 7, stalled: 7, major_faults: 7 };
+        vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults, ..none });
         vm
     }
 
@@ -174,6 +174,12 @@ mod tests {
         // A VM that does little waits for little.
         assert_eq!(waited(&vm_in_swap(0.005, 0.0, [10.0, 0.0, 10.0])), [0.02, 0.08]);
         assert_eq!(waited(&vm_in_swap(1.0, 0.0, [0.0; 3])), [0.0; 2]);
+        // Most pages were still in memory, in zswap.
+        let mut zswapped = vm_in_swap(0.3, 0.0, [800.0, 0.0, 800.0]);
+        let [before, mut last] = zswapped.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
+        last.zswapped += (last.pages - before.pages) * 7 / 8;
+        zswapped.memory.swapped_in = window(before, last);
+        assert_eq!(waited(&zswapped), [0.2, 0.4]);
     }
 
     #[test]

@@ -211,6 +211,7 @@ fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
 fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
     Some(SwappedIn {
         pages: stat.workingset_refault_anon?,
+        zswapped: stat.zswpin.unwrap_or_default(),
         stalled: stat.workingset_restore_anon?,
         major_faults: stat.pgmajfault?,
     })

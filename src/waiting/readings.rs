@@ -153,6 +153,8 @@ pub struct ScannedPages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwappedIn {
     pub pages: u64,
+    /// Those that were read from zswap, without a disk.
+    pub zswapped: u64,
     /// Those of which the kernel counts the reading as a memory stall.
     pub stalled: u64,
     /// Faults that waited for a disk. One can read many pages ahead, and some read files.
@@ -174,6 +176,12 @@ pub struct IoReadings {
 }
 
 impl MemoryReadings {
+    /// Pages that came back from a swap device, per second.
+    pub fn pages_from_disk(&self) -> Option<f64> {
+        let pages = self.swapped_in.rate(|swap| Some(swap.pages))?;
+        Some((pages - self.swapped_in.rate(|swap| Some(swap.zswapped))?).max(0.0))
+    }
+
     /// Whether a limit of its own or of its pod caused reclaim.
     pub(super) fn own_limit(&self) -> Option<bool> {
         self.limit_hits.increase(|hits| Some(*hits)).map(|hits| hits > 0.0)
