@@ -106,8 +106,15 @@ impl Measurement {
             Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
         };
         let cpu = cpu.ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) });
-        let used = [threads.map(|threads| threads.ran), cpu_limits::usage(readings)];
-        let used = used.into_iter().flatten().reduce(f64::max);
+        let (usage, beside) = (cpu_limits::usage(readings), cpu_limits::used_beside(readings));
+        // While a VM does not wait, its usage is read rarely, and the times of its vCPUs at each tick.
+        let used = match threads {
+            None => usage,
+            Some(ThreadTimes { ran, .. }) => Some(match beside {
+                Some(beside) => ran + beside,
+                None => usage.unwrap_or(0.0).max(ran),
+            }),
+        };
         Self {
             cgroup: Arc::clone(cgroup),
             workload,

@@ -138,7 +138,7 @@ impl CgroupState {
 fn since(at: Instant) -> Box<Readings> {
     let none = Pressure { some_us: Some(0), full_us: Some(0) };
     let container = CpuStat { usage_us: Some(0), ..CpuStat::default() };
-    let counters = CpuCounters { container, ..CpuCounters::default() };
+    let counters = CpuCounters { container, vcpus_ran_ns: Some(0), ..CpuCounters::default() };
     Box::new(Readings {
         pressure: PerResource::by(|_| Window::from(Reading { at, value: none })),
         cpu: Window::from(Reading { at, value: counters }),

@@ -127,7 +127,7 @@ impl ContainerThreads {
         if threads.is_empty() && !self.processes.is_empty() {
             return Threads::NotRead;
         }
-        Threads::Read { threads, iothreads }
+        Threads::Read { threads, are_vcpus: has_vcpus, iothreads }
     }
 }
 

@@ -35,6 +35,12 @@ pub(super) fn usage(readings: &Readings) -> Option<f64> {
     readings.cpu.rate(|counters| counters.container.usage_us).map(|micros| micros / 1e6)
 }
 
+/// CPUs that a VM used beside its vCPUs, on average between the last two readings.
+pub(super) fn used_beside(readings: &Readings) -> Option<f64> {
+    let ran = readings.cpu.rate(|counters| counters.vcpus_ran_ns)? / 1e9;
+    Some((usage(readings)? - ran).max(0.0))
+}
+
 /// Number of tasks.
 pub(super) fn tasks(readings: &Readings) -> Option<f64> {
     readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64)

@@ -98,10 +98,8 @@ impl Readings {
             self.cpu_limits = files.timed(|files| read_limits(files, dirs));
         }
         if needs.contains(Needs::CPU_COUNTERS) {
-            // No more tasks than there are can wait. Where threads are read, these show it.
-            let has_tasks = !matches!(self.threads, Threads::Read { .. });
             let limits = self.limits().cloned().unwrap_or_default();
-            self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, has_tasks)));
+            self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, &self.threads)));
         }
         if needs.contains(Needs::LIMIT_HITS) {
             self.memory.limit_hits.push(files.timed(|files| read_limit_hits(files, dirs.each())));
@@ -167,12 +165,13 @@ fn read_counters(
     files: &mut Files,
     dirs: Dirs<'_>,
     limits: &CpuLimits,
-    has_tasks: bool,
+    threads: &Threads,
 ) -> Option<CpuCounters> {
     let stat = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_stat(buffer));
-    let mut counters =
-        CpuCounters { container: stat(files, dirs.container)??, ..CpuCounters::default() };
-    if has_tasks {
+    let (container, vcpus_ran_ns) = (stat(files, dirs.container)??, threads.vcpus_ran_ns());
+    let mut counters = CpuCounters { container, vcpus_ran_ns, ..CpuCounters::default() };
+    // No more tasks than there are can wait. Where threads are read, these show it.
+    if !matches!(threads, Threads::Read { .. }) {
         counters.tasks = files.read(|buffer| dirs.container.pids_current(buffer)).flatten();
     }
     if limits.quota().is_some() {

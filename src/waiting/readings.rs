@@ -91,6 +91,8 @@ pub struct CpuCounters {
     pub local: Option<CpuStat>,
     /// Tasks in it (`pids.current`); `None` where the pids controller is off.
     pub tasks: Option<u64>,
+    /// CPU time of the vCPUs so far; `None` where none are read. Other threads come and go.
+    pub vcpus_ran_ns: Option<u64>,
 }
 
 /// The threads of a container.
@@ -104,9 +106,18 @@ pub enum Threads {
     Read {
         /// Its vCPUs or, of a container without any, all threads.
         threads: Vec<ThreadReading>,
+        are_vcpus: bool,
         /// The I/O threads beside vCPUs.
         iothreads: Vec<ThreadReading>,
     },
+}
+
+impl Threads {
+    /// CPU time of the vCPUs so far.
+    pub(super) fn vcpus_ran_ns(&self) -> Option<u64> {
+        let Self::Read { threads, are_vcpus: true, .. } = self else { return None };
+        threads.iter().map(|thread| Some(thread.times.value()?.run_ns)).sum()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

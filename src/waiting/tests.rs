@@ -95,25 +95,33 @@ pub(super) fn ran_and_delayed(ran: f64, delayed: f64) -> Threads {
         starved: false,
     };
     #[allow(clippy::cast_possible_truncation, reason = "a few threads")]
-    Threads::Read { threads: vec![thread; count as usize], iothreads: Vec::new() }
+    Threads::Read { threads: vec![thread; count as usize], are_vcpus: true, iothreads: Vec::new() }
 }
 
 #[test]
 fn a_vm_uses_what_all_its_threads_use_and_waits_for_what_its_vcpus_wait_for() {
     use super::Measurement;
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
-    let of = |container_used| {
-        let readings = Readings {
+    let of = |container_used, vcpus_ran: Option<f64>| {
+        let mut readings = Readings {
             threads: ran_and_delayed(0.6, 0.2),
             ..container(0.2, container_used, 0.0, None)
         };
+        if let (Some(ran), Some((before, last))) = (vcpus_ran, readings.cpu.both()) {
+            let with =
+                |counters: &CpuCounters, vcpus_ran_ns| CpuCounters { vcpus_ran_ns, ..*counters };
+            let ran = Some(micros(ran) * 1000);
+            readings.cpu = window(with(before, Some(0)), with(last, ran));
+        }
         let cgroup = Cgroup::new(CgroupId(1), "/vm".to_owned(), None);
         let node = NodeReadings::default();
         let measured = Measurement::of(&cgroup.into(), None, &readings, &node, 1.0);
         let round = |value: f64| (value * 1e6).round() / 1e6;
         (measured.used.map(round), round(measured.waits.cpu.unwrap().contention.get()))
     };
-    assert_eq!(of(1.1), (Some(1.1), 0.25));
-    // The counters are those of some time ago.
-    assert_eq!(of(0.1), (Some(0.6), 0.25));
+    assert_eq!(of(1.1, Some(0.6)), (Some(1.1), 0.25));
+    // The counters are those of some time ago, in which the vCPUs ran less or more than now.
+    assert_eq!(of(0.3, Some(0.1)), (Some(0.8), 0.25));
+    assert_eq!(of(1.1, Some(1.0)), (Some(0.7), 0.25));
+    assert_eq!([of(1.1, None), of(0.1, None)].map(|(used, _)| used), [Some(1.1), Some(0.6)]);
 }
