@@ -139,7 +139,8 @@ impl Node {
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
     /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice. CPUs that
-    /// share a core do the work of one at least, so each that is busy beside another keeps a CPU free, too.
+    /// share a core do the work of one at least, so each that is busy beside another keeps a CPU free, too. So do
+    /// those that the hypervisor took.
     pub(super) fn with(&self, vcpus: f64) -> Contention {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
@@ -161,8 +162,9 @@ impl Node {
         let want =
             |demand: &Demand| Want { least: 0.0, most: demand.used, weight: demand.weight() };
         let mut wants: Vec<Want> = members.iter().map(|allocated| want(allocated.demand)).collect();
-        let overlap = self.smt_overlap * self.part_in(None, pool);
-        let kept = sum_in(pool, |demand| demand.variance) + overlap;
+        let stolen = in_use * self.steal / (1.0 - self.steal).max(f64::MIN_POSITIVE);
+        let lost = (self.smt_overlap + stolen) * self.part_in(None, pool);
+        let kept = sum_in(pool, |demand| demand.variance) + lost;
         let used: f64 = wants.iter().map(|want| want.most).sum();
         let available = (idle + used - kept).max(0.0);
         let weight = (weight * vcpus).max(f64::MIN_POSITIVE);
@@ -303,6 +305,9 @@ pub(super) mod tests {
         // Nor those that would be busy beside another CPU of their core.
         let crowded = Node { smt_overlap: 2.0, ..half }.headroom_cpus(0.1);
         assert!(crowded > headroom - 2.3 && crowded < headroom - 1.7, "{crowded}");
+        // Nor those that the hypervisor gave to other guests, although they are idle here.
+        let stolen = Node { steal: 0.09, ..node(16, vec![vm(0.91, 0.0); 16]) }.headroom_cpus(0.1);
+        assert!(stolen < 0.3, "{stolen}");
         // CPUs of a dedicated VM are not available, even if it is idle.
         let on = |cpuset, one| Demand { cpuset, ..one };
         let [dedicated, shared] = [on(set(0..6), vm(0.0, 0.0)), on(set(6..8), vm(0.5, 0.0))];
