@@ -24,7 +24,7 @@ pub struct Assessment {
     pub headroom_cpus: Option<f64>,
     /// What would change if a VM left, by its container; empty without a score.
     pub relief: HashMap<CgroupId, Relief>,
-    /// Predictions by slow demand; `None` without a score, or while a scored container has too little
+    /// Predictions by slow demand; `None` without a score, or while the node or one of its VMs has too little
     /// history.
     pub slow: Option<SlowAssessment>,
 }
@@ -57,7 +57,7 @@ pub struct Assessor {
     /// Fast and slow averages.
     demands: HashMap<CgroupId, [DemandAverages; 2]>,
     population: Option<Population>,
-    /// CPUs that all else than the scored containers uses, averaged over 30 min.
+    /// CPUs that all else than the VMs uses, averaged over 30 min.
     others: MovingAverage,
     /// CPUs that are busy beside another one of their core, averaged over 30 min.
     smt_overlap: MovingAverage,
@@ -117,29 +117,36 @@ impl Assessor {
         Assessment { score, headroom_cpus, relief, slow }
     }
 
-    /// What others use is what the scored containers do not: unknown while one of these is, and of
-    /// another population something else.
+    /// What others use is what the VMs do not: unknown while a VM's use is, and all where no VMs are scored.
     fn advance_others(&mut self, score: &NodeScore, tick: &Tick) {
         if self.population != score.population {
             (self.population, self.others) = (score.population, average());
         }
         let used = || {
-            let measurements = &tick.scored.as_ref()?.measurements;
-            let scored: Option<f64> = measurements.iter().map(|measured| measured.used).sum();
-            Some(cpus(tick)? * tick.node.utilization?.get() - scored?)
+            let scored = tick.scored.as_ref()?;
+            let vms = match scored.population {
+                Population::Vms => &scored.measurements[..],
+                Population::Containers | Population::Units => &[],
+            };
+            let of_vms: Option<f64> = vms.iter().map(|vm| vm.used).sum();
+            Some(cpus(tick)? * tick.node.utilization?.get() - of_vms?)
         };
         let used = used().map(|used| used.max(0.0));
         self.others.advance(used, tick.window.unwrap_or_default());
     }
 
     /// Predictions for the same node by slow demand. Others share no CPUs that become free: what they
-    /// use is not available.
+    /// use is not available. Without VMs, all are others, as they are once a VM has arrived.
     fn slow(&self, score: &NodeScore, node: &Node) -> Option<SlowAssessment> {
-        let demand = |container: &ContainerScore| {
-            let [_, slow] = *self.demands.get(&container.cgroup.id)?;
+        let vms = match score.population? {
+            Population::Vms => &score.containers[..],
+            Population::Containers | Population::Units => &[],
+        };
+        let demand = |vm: &ContainerScore| {
+            let [_, slow] = *self.demands.get(&vm.cgroup.id)?;
             slow.covers(self.settle).then_some(slow)
         };
-        let slow: Option<Vec<DemandAverages>> = score.containers.iter().map(demand).collect();
+        let slow: Option<Vec<DemandAverages>> = vms.iter().map(demand).collect();
         let (slow, others) =
             (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
         let demands: Vec<Demand> =
@@ -147,15 +154,20 @@ impl Assessor {
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
+        let (memory_now, _) = node.memory(None);
         let node = Node { idle, demands, smt_overlap, ..node.clone() };
         let departures = departures(&node);
-        let relief = node.demands.iter().zip(&score.containers).map(|(demand, container)| {
+        let relief = node.demands.iter().zip(vms).map(|(demand, vm)| {
             let departure = departures.as_ref().map(|departures| departures.without(demand));
             let cpus = departure.map_or(0.0, |departure| departure.relief_cpus);
-            (container.cgroup.id, SlowRelief { demand: demand.wanted(), cpus })
+            (vm.cgroup.id, SlowRelief { demand: demand.wanted(), cpus })
         });
         Some(SlowAssessment {
-            headroom_cpus: node.headroom_cpus(self.medium),
+            headroom_cpus: if memory_now < self.medium {
+                node.headroom_cpus(self.medium)
+            } else {
+                0.0
+            },
             vms: slow.iter().map(DemandAverages::undelayed).sum(),
             others,
             waiting: slow.iter().map(DemandAverages::all_waiting).sum(),

@@ -145,14 +145,16 @@ fn a_short_tick_does_not_change_the_prediction_at_once() {
     assert!(after > before && after < before + 0.2, "{before} {after}");
 }
 
+/// A VM that waits for its memory for 40 % of the time.
+fn thrashes(number: u64, bytes: f64) -> Measurement {
+    let share = Ratio::of(0.4, 1.0).unwrap();
+    let mut vm = Measurement { memory: Some(bytes), ..vm(number, 0.1, 0.0) };
+    vm.waits.memory = Ok(Wait::of_stall(share, Ratio::ZERO, share, bytes));
+    vm
+}
+
 #[test]
 fn memory_contention_decreases_by_the_part_of_the_vm_that_leaves() {
-    let thrashes = |number, bytes| {
-        let share = Ratio::of(0.4, 1.0).unwrap();
-        let mut vm = Measurement { memory: Some(bytes), ..vm(number, 0.1, 0.0) };
-        vm.waits.memory = Ok(Wait::of_stall(share, Ratio::ZERO, share, bytes));
-        vm
-    };
     let short = settled(&node(vec![thrashes(1, 3e9), thrashes(2, 1e9)], vec![]));
     assert_eq!((relief(&short, 1), relief(&short, 2)), ((0.7, 0.1), (0.5, 0.3)));
     assert_eq!(short.headroom_cpus, Some(0.0));
@@ -208,4 +210,24 @@ fn what_others_use_leaves_less_room_and_is_of_one_population() {
         let after = slow_after(&[(before, 60), (&vms, 2)]).unwrap();
         assert!((after.others - 1.0).abs() < 1e-6, "{after:?}");
     }
+}
+
+#[test]
+fn without_vms_all_are_others_however_short_they_live() {
+    // A job of 30 s uses a CPU, and for as long there is none.
+    let tick_with = |vms| {
+        let tick = node(vms, vec![]);
+        let scored = Scored { population: Population::Containers, ..tick.scored.clone().unwrap() };
+        Tick { scored: Some(scored), ..tick }
+    };
+    let mut assessor = assessor();
+    let jobs =
+        (0..720).map(|tick| if tick / 6 % 2 == 0 { vec![vm(tick / 6, 1.0, 0.0)] } else { vec![] });
+    let slow = jobs.map(|vms| assessor.advance(&tick_with(vms))).last().unwrap().slow.unwrap();
+    assert_eq!((slow.vms, slow.waiting), (0.0, 0.0));
+    assert!((slow.others - 0.5).abs() < 0.02, "{slow:?}");
+    assert!((1.0..2.0).contains(&slow.headroom_cpus), "{slow:?}");
+    // What waits for memory shows that a VM would wait, too.
+    let slow = slow_after(&[(&tick_with(vec![thrashes(1, 1e9)]), 10)]).unwrap();
+    assert_eq!((slow.vms, slow.headroom_cpus), (0.0, 0.0));
 }
