@@ -13,6 +13,8 @@ const MIGRATABLE_MODEL: &str = "cpu-model-migration.node.kubevirt.io/";
 const HOST_FEATURE: &str = "host-model-required-features.node.kubevirt.io/";
 /// Label of Nodes that have a CPU feature.
 const FEATURE: &str = "cpu-feature.node.kubevirt.io/";
+/// Label of Nodes with the vendor of their CPUs, which a VM keeps.
+const VENDOR: &str = "cpu-vendor.node.kubevirt.io/";
 /// Label of the pods of one VM. KubeVirt keeps a migration's two pods apart by it.
 const CREATED_BY: &str = "kubevirt.io/created-by";
 
@@ -124,6 +126,10 @@ fn selector(vm: &Vm, pod: &Pod, source: &ClusterNode) -> Labels {
         .filter(|(key, _)| key.contains("kubevirt.io/") || key.as_str() == "kubernetes.io/arch");
     let mut selector: Labels =
         of_pod.chain(&vm.node_selector).map(|(key, value)| (key.clone(), value.clone())).collect();
+    if !selector.keys().any(|key| key.starts_with(VENDOR)) {
+        let vendor = source.labels.iter().find(|(key, _)| key.starts_with(VENDOR));
+        selector.extend(vendor.map(|(key, _)| (key.clone(), "true".into())));
+    }
     let is_pinned =
         selector.keys().any(|key| key.starts_with(MIGRATABLE_MODEL) || key.starts_with(FEATURE));
     if vm.has_host_model && !is_pinned {

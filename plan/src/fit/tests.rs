@@ -54,6 +54,18 @@ fn the_selector_of_an_earlier_migration_does_not_count() {
 }
 
 #[test]
+fn a_vm_stays_on_cpus_of_one_vendor() {
+    let vendor = |name: &str| labels(&[(&*format!("{VENDOR}{name}"), "true")]);
+    let to = |name: &'static str| {
+        obstacle(move |it| {
+            it.nodes[0].labels.extend(vendor("Intel"));
+            it.nodes[1].labels.extend(vendor(name));
+        })
+    };
+    assert_eq!((to("Intel"), to("AMD").as_deref()), (None, Some("node selector or affinity")));
+}
+
+#[test]
 fn a_vm_with_the_hosts_cpu_model_needs_a_node_that_can_run_it() {
     let with = |of_target: &'static [(&'static str, &'static str)]| {
         obstacle(move |it| {
