@@ -234,14 +234,11 @@ fn find<'a>(
 }
 
 fn node(one: &Assessed<'_>) -> Node {
-    let is_source = one.left_out.is_none();
     let value = one.value.as_ref();
     Node {
         cpus: one.node.cpus,
         demand: value.map_or(0.0, |value| value.demand.vms + value.demand.others),
         contention: value.map_or(0, |value| value.contention),
-        is_source,
-        is_target: is_source && one.not_target.is_none(),
     }
 }
 

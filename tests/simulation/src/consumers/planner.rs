@@ -75,12 +75,17 @@ impl Planner {
             .saturating_sub(cluster.active())
             .min(self.limits.moves_per_hour.saturating_sub(self.created.len()));
         let nodes: Vec<Node> =
-            agents.iter().enumerate().map(|(at, agent)| node(cluster, at, agent, now_s)).collect();
-        let (vms, movables): (Vec<usize>, Vec<Movable>) = agents
-            .iter()
-            .enumerate()
-            .flat_map(|(at, agent)| movables(cluster, at, agent, now_s))
-            .unzip();
+            agents.iter().enumerate().map(|(at, agent)| node(cluster, at, agent)).collect();
+        let usable = || {
+            agents.iter().enumerate().filter(|(at, agent)| {
+                agent.demand.is_some() && !cluster.took_part(*at, PAUSE_S, now_s)
+            })
+        };
+        let targets = usable().map(|(at, _)| at);
+        let targets: Vec<usize> =
+            targets.filter(|&at| cluster.arrivals(at, now_s) < MOST_ARRIVALS).collect();
+        let (vms, movables): (Vec<usize>, Vec<Movable>) =
+            usable().flat_map(|(at, agent)| movables(cluster, at, agent, &targets, now_s)).unzip();
         for one in plan(&nodes, &movables, &Rules::default(), most_moves) {
             cluster.evict(vms[one.vm], Some(one.target), now_s);
             self.created.push_back(now_s);
@@ -95,22 +100,20 @@ fn number(name: &str) -> Option<usize> {
     name.parse().ok()
 }
 
-fn node(cluster: &Cluster, number: usize, agent: &Agent, now_s: u32) -> Node {
-    let is_usable = agent.demand.is_some() && !cluster.took_part(number, PAUSE_S, now_s);
+fn node(cluster: &Cluster, number: usize, agent: &Agent) -> Node {
     Node {
         cpus: cluster.nodes[number].cpus(),
         demand: agent.demand.as_ref().map_or(0.0, |demand| demand.vms + demand.others),
         contention: agent.published_contention,
-        is_source: is_usable,
-        is_target: is_usable && cluster.arrivals(number, now_s) < MOST_ARRIVALS,
     }
 }
 
-/// The VMs that a node's agent proposes, of those that have not moved lately.
+/// The VMs that a node's agent proposes, with these targets, of those that have not moved lately.
 fn movables<'a>(
     cluster: &'a Cluster,
     number: usize,
     agent: &'a Agent,
+    targets: &'a [usize],
     now_s: u32,
 ) -> impl Iterator<Item = (usize, Movable)> + 'a {
     let candidates = agent.demand.iter().flat_map(|demand| &demand.candidates);
@@ -125,7 +128,7 @@ fn movables<'a>(
             demand: candidate.demand,
             relief: candidate.relief,
             memory: candidate.memory,
-            targets: cluster.targets(vm),
+            targets: cluster.targets(vm).into_iter().filter(|at| targets.contains(at)).collect(),
         };
         Some((vm, movable))
     })
