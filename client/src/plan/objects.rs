@@ -84,7 +84,13 @@ objects! {
     }
 
     VmObject { metadata: Metadata, spec: VmSpec, status: VmStatus, }
-    VmSpec { eviction_strategy: Option<String>, node_selector: Labels, domain: Domain, }
+    VmSpec {
+        eviction_strategy: Option<String>,
+        node_selector: Labels,
+        domain: Domain,
+        volumes: Vec<Volume>,
+    }
+    Volume { empty_disk: Option<IgnoredAny>, }
     Domain { cpu: Option<Cpu>, memory: Memory, devices: Devices, resources: Resources, }
     Cpu {
         cores: u32,
@@ -100,7 +106,6 @@ objects! {
         node_name: String,
         conditions: Vec<Condition>,
         migration_state: Option<MigrationState>,
-        migration_method: String,
         #[serde(rename = "currentCPUTopology")] topology: Option<Cpu>,
     }
     MigrationState {
@@ -230,8 +235,8 @@ fn amounts(quantities: &Quantities, unknown: f64) -> Amounts {
 
 fn vm(object: VmObject) -> Vm {
     let VmObject { metadata, spec, status } = object;
-    let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
-    let live_migratable = match migratable {
+    let condition = |kind| status.conditions.iter().find(|one| one.kind == kind);
+    let live_migratable = match condition("LiveMigratable") {
         Some(one) if one.status == "True" => Ok(()),
         Some(one) => Err(one.reason.clone()),
         None => Err("condition LiveMigratable is missing".into()),
@@ -243,7 +248,9 @@ fn vm(object: VmObject) -> Vm {
         (devices.interfaces.iter().any(|one| one.sriov.is_some()), "SR-IOV interfaces"),
         (!devices.host_devices.is_empty(), "host devices"),
         (!devices.gpus.is_empty(), "GPUs"),
-        (status.migration_method == "BlockMigration", "local volumes"),
+        // What a guest wrote over a containerDisk, or to cloud-init's volumes, is copied as its memory is.
+        (spec.volumes.iter().any(|one| one.empty_disk.is_some()), "local volumes"),
+        (condition("VolumesChange").is_some_and(|one| one.status == "True"), "volumes that change"),
     ];
     let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);

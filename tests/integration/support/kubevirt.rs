@@ -154,7 +154,8 @@ impl KubeVirt {
         self.wait_for_phase("vmi", vm, "Scheduled");
         let conditions = ["Ready", "LiveMigratable"].map(holds);
         let status = json!({
-            "phase": "Running", "migrationMethod": "LiveMigration", "migrationTransport": "Unix",
+            // As of VMs with cloud-init.
+            "phase": "Running", "migrationMethod": "BlockMigration", "migrationTransport": "Unix",
             "selinuxContext": "none", "conditions": conditions,
         });
         self.patch_vm(vm, &json!({ "status": status }));

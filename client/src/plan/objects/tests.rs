@@ -88,21 +88,26 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
 #[test]
 fn a_vm_is_tied_by_hardware_and_local_volumes() {
     let with = |domain: Value, status: Value| {
-        let object = json!({"spec": {"domain": domain}, "status": status});
+        let volumes = domain.get("volumes").cloned().unwrap_or(json!([]));
+        let object = json!({"spec": {"domain": domain, "volumes": volumes}, "status": status});
         vm(parse(object))
     };
     let none = || json!({});
+    let changes = json!({"type": "VolumesChange", "status": "True"});
     for (domain, status, tie) in [
         (json!({"cpu": {"dedicatedCpuPlacement": true}}), none(), "dedicated CPUs"),
         (json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), none(), "huge pages"),
         (json!({"devices": {"interfaces": [{"sriov": {}}]}}), none(), "SR-IOV interfaces"),
         (json!({"devices": {"hostDevices": [{"name": "x"}]}}), none(), "host devices"),
         (json!({"devices": {"gpus": [{"name": "x"}]}}), none(), "GPUs"),
-        (none(), json!({"migrationMethod": "BlockMigration"}), "local volumes"),
+        (json!({"volumes": [{"name": "v", "emptyDisk": {}}]}), none(), "local volumes"),
+        (none(), json!({"conditions": [changes]}), "volumes that change"),
     ] {
         assert_eq!(with(domain, status).tied_by, Some(tie));
     }
-    let plain = with(json!({"devices": {"interfaces": [{"masquerade": {}}]}}), none());
+    let volumes = json!([{"containerDisk": {"image": "i"}}, {"cloudInitNoCloud": {}}]);
+    let interfaces = json!([{"masquerade": {}}]);
+    let plain = with(json!({"devices": {"interfaces": interfaces}, "volumes": volumes}), none());
     assert_eq!((plain.tied_by, plain.vcpus), (None, 1.0));
     let vcpus = |domain: Value, status: Value| with(domain, status).vcpus;
     assert_eq!(vcpus(json!({"cpu": {"cores": 2, "sockets": 3}}), none()), 6.0);
