@@ -179,6 +179,8 @@ pub struct Migration {
     pub phase: String,
     /// Whether a plan of psi-agent created it, by its label.
     pub is_own: bool,
+    /// Whether a quota forbids its pod.
+    pub is_over_quota: bool,
     /// Whether it was deleted, and KubeVirt still ends it.
     pub is_being_deleted: bool,
     /// The value of [`HOSTNAME`] that it selects its target by.

@@ -75,11 +75,13 @@ impl State {
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
             self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
-            // Without a pod it may have waited for other migrations.
-            if target_pod(cluster, migration).is_some() {
-                let what = format!("{} was cancelled: its pod had no Node", described(migration));
-                self.count_failure(&what, now);
-            }
+            let why = match target_pod(cluster, migration) {
+                Some(_) => "its pod had no Node",
+                None if migration.is_over_quota => "a quota forbids its pod",
+                // It may have waited for other migrations.
+                None => continue,
+            };
+            self.count_failure(&format!("{} was cancelled: {why}", described(migration)), now);
         }
         pending
     }
@@ -123,11 +125,14 @@ impl State {
 }
 
 /// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits
-/// without end for a pod that a quota or a policy forbids.
+/// without end for a pod that a quota or a policy forbids, and shows the former.
 fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
     let (since, most) = match target_pod(cluster, migration) {
         Some(pod) => (pod.unscheduled_since.filter(|_| pod.node.is_none()), PENDING),
-        None => (migration.created.filter(|_| migration.is_queued()), WITHOUT_POD),
+        None => {
+            let most = if migration.is_over_quota { PENDING } else { WITHOUT_POD };
+            (migration.created.filter(|_| migration.is_queued()), most)
+        }
     };
     since.is_some() && !is_within(most - 1, since, now)
 }

@@ -121,6 +121,7 @@ objects! {
     MigrationSpec { vmi_name: String, added_node_selector: Labels, }
     MigrationStatus {
         phase: String,
+        conditions: Vec<Condition>,
         migration_state: MigrationState,
         phase_transition_timestamps: Vec<Transition>,
     }
@@ -297,6 +298,8 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
     let evacuated = metadata.annotations.get(EVACUATION);
     let last = status.phase_transition_timestamps.iter().rfind(|one| one.phase == status.phase);
     let last = last.and_then(|one| one.phase_transition_timestamp.parse().ok());
+    let refusal =
+        status.conditions.iter().find(|one| one.kind == "migrationRejectedByResourceQuota");
     Migration {
         is_own: metadata.labels.get(&own_label(prefix)).is_some_and(|value| value == "true"),
         is_evacuation: evacuated.is_some(),
@@ -305,6 +308,7 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
         uid: metadata.uid,
         vm: spec.vmi_name,
         hostname: spec.added_node_selector.get(HOSTNAME).cloned(),
+        is_over_quota: refusal.is_some_and(|one| one.status == "True"),
         is_being_deleted: metadata.deletion_timestamp.is_some(),
         created: metadata.creation_timestamp.parse().ok(),
         // By the clock of virt-controller, and not by those of the Nodes.

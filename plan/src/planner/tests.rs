@@ -114,6 +114,12 @@ fn a_migration_without_a_pod_for_ten_minutes_is_cancelled() {
         assert_eq!((state.failures, state.left_alone.len()), (0, 1));
     }
     assert!(State::default().review(&with("Running"), after(600)).is_empty());
+    // A pod that a quota forbids will not come.
+    let mut over_quota = with("Pending");
+    over_quota.migrations[0].is_over_quota = true;
+    let mut state = State::default();
+    assert!(state.review(&over_quota, after(59)).is_empty());
+    assert_eq!((state.review(&over_quota, after(60)).len(), state.failures), (1, 1));
 }
 
 #[test]

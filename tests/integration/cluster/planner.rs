@@ -15,6 +15,8 @@ use crate::support::folder::Folder;
 use crate::support::kubevirt::{KubeVirt, MIGRATION, name, virtual_machine};
 use crate::support::wait_for;
 
+mod quota;
+
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// A control plane with KubeVirt, the manifests, and the account of the planner.

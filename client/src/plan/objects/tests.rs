@@ -144,7 +144,9 @@ fn a_migration_belongs_to_a_plan_or_to_an_evacuation() {
     assert_eq!(own.ended, at("2026-01-02T03:05:05Z"));
     let annotations = json!({"kubevirt.io/evacuationMigration": "node-a"});
     let evacuation = with(json!({"metadata": {"name": "x", "annotations": annotations}}));
-    assert!(evacuation.is_evacuation && !evacuation.is_own);
+    assert!(evacuation.is_evacuation && !evacuation.is_own && !evacuation.is_over_quota);
+    let refused = json!({"type": "migrationRejectedByResourceQuota", "status": "True"});
+    assert!(with(json!({"status": {"conditions": [refused]}})).is_over_quota);
     assert_eq!(evacuation.source.as_deref(), Some("node-a"));
 }
 
