@@ -39,7 +39,7 @@ async fn plan_on(planner: Planner, metrics: Arc<PlannerMetrics>) -> anyhow::Resu
     loop {
         rounds.tick().await;
         let on_done = |done, what: String| metrics.done(done, &what);
-        let round = planner.round(clock::now().timestamp(), on_done);
+        let round = planner.round(|| clock::now().timestamp(), on_done);
         let too_long = |_| Err(anyhow!("it took longer than {} s", TIME_LIMIT.as_secs()));
         metrics.ended(timeout(TIME_LIMIT, round).await.unwrap_or_else(too_long));
     }

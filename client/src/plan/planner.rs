@@ -59,19 +59,20 @@ impl Planner {
     /// Plans once. What is done is passed to `on_done` at once, since a later request can fail.
     pub async fn round(
         &self,
-        now: Timestamp,
+        now: impl Fn() -> Timestamp,
         mut on_done: impl FnMut(Done, String),
     ) -> anyhow::Result<Round> {
         let Self { api, prefix, flags } = self;
         let mut lease = read_lease(api, &flags.rules.lease_namespace).await?;
         // The holder renews it before this time is over, or does nothing.
         let duration = flags.interval + 2 * TIME_LIMIT;
-        if let Err(other) = lease.take(&flags.lease_holder, duration, now) {
+        if let Err(other) = lease.take(&flags.lease_holder, duration, now()) {
             return Ok(Round::Standby(other));
         }
         api.write_lease(&mut lease).await.context(CANNOT_WRITE)?;
         let mut state = state_of(&lease, prefix)?;
         let mut cluster = objects::read(api, prefix).await?;
+        let now = now();
         if flags.apply {
             let names = objects::opted_in(api, prefix).await?;
             cluster.namespaces = Some(names.into_iter().collect());
