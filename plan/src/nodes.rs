@@ -59,9 +59,9 @@ pub(crate) fn assess(cluster: &Cluster, now: Timestamp) -> Vec<Assessed<'_>> {
     assessed.collect()
 }
 
-/// CPUs' worth of waiting of the VMs of each Node whose agent publishes it.
+/// CPUs' worth of waiting of the VMs of each Node that may have some and whose agent publishes it.
 pub(crate) fn waiting(cluster: &Cluster, now: Timestamp) -> BTreeMap<&str, f64> {
-    let known = cluster.nodes.iter().filter_map(|node| {
+    let known = cluster.nodes.iter().filter(|node| is_schedulable(node)).filter_map(|node| {
         let value = value(cluster, node, now).ok()?;
         Some((node.name.as_str(), value.demand.waiting))
     });
@@ -91,11 +91,16 @@ fn value(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Result<Value,
     Ok(Value { demand, contention, memory: pressure.memory, basis: pressure.basis })
 }
 
+/// Whether KubeVirt runs VMs on a Node.
+fn is_schedulable(node: &ClusterNode) -> bool {
+    node.labels.get(SCHEDULABLE).is_some_and(|value| value == "true")
+}
+
 /// Why a Node with a value takes part in no move.
 fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
     if node.is_cordoned {
         Some("cordoned".into())
-    } else if node.labels.get(SCHEDULABLE).is_none_or(|value| value != "true") {
+    } else if !is_schedulable(node) {
         Some(format!("not schedulable for KubeVirt: label {SCHEDULABLE} is not true"))
     } else if node.cpus <= 0.0 {
         Some("no CPU capacity".into())
@@ -128,7 +133,11 @@ fn crowded(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Option<Stri
 fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
     let mut nodes: BTreeSet<&str> = BTreeSet::new();
     for migration in &cluster.migrations {
-        if migration.is_active() {
+        // One that has waited for so long waits for something else, such as a quota.
+        let is_old = migration.created.is_some() && !is_within(HOUR, migration.created, now);
+        let is_stuck = migration.is_queued() && is_old;
+        let is_active = migration.is_active() && !is_stuck;
+        if is_active {
             nodes.extend(
                 cluster.vms.iter().find(|vm| migration.is_of(vm)).map(|vm| vm.node.as_str()),
             );
@@ -144,7 +153,7 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             let selected = cluster.nodes.iter().filter(is_selected);
             nodes.extend(selected.map(|node| node.name.as_str()));
         }
-        if migration.is_active() || is_within(REST, migration.ended, now) {
+        if is_active || is_within(REST, migration.ended, now) {
             nodes.extend(
                 [&migration.source, &migration.target].into_iter().flatten().map(String::as_str),
             );

@@ -142,7 +142,10 @@ fn what_an_agent_publishes_is_bounded() {
     assert_eq!(moves(&proposed(|it| it.pods[0].phase = "Pending".into())), [("small", "cool")]);
     let mut cluster = cluster();
     annotate(&mut cluster.nodes[0], &[("waiting", "999999999")]);
-    assert_eq!(nodes::waiting(&cluster, now())["hot"], 8.0, "two VMs have 4 vCPUs each");
+    cluster.nodes[1].labels.remove(SCHEDULABLE);
+    let waiting = nodes::waiting(&cluster, now());
+    assert_eq!(waiting["hot"], 8.0, "two VMs have 4 vCPUs each");
+    assert!(waiting.contains_key("mild") && !waiting.contains_key("cool"), "no VM can wait there");
 }
 
 #[test]
@@ -200,6 +203,8 @@ fn a_node_rests_after_a_migration() {
     assert_eq!(target(migration("Running", None)), "mild");
     assert_eq!(target(migration("Failed", ago(9))), "mild");
     assert_eq!(target(migration("Succeeded", ago(11))), "cool");
+    let queued = |minutes| Migration { created: ago(minutes), ..migration("Pending", None) };
+    assert_eq!((target(queued(59)), target(queued(61))), ("mild".into(), "cool".into()));
     let bound = Pod {
         node: Some("cool".into()),
         migration: Some("m".into()),
