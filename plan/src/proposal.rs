@@ -158,7 +158,7 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
     });
     if let Some(Migration { namespace, vm, .. }) = evacuation {
         return Err(format!(
-            "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler is at work"
+            "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler may be at work"
         ));
     }
     // A migration that has waited for longer waits for something else, such as a quota.

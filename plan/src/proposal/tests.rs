@@ -394,7 +394,7 @@ fn a_descheduler_at_work_stops_the_plan_and_a_drain_does_not() {
         });
         proposal.none_because
     };
-    let expected = "vms/third was evicted within an hour from a Node that is not cordoned: a descheduler is at work";
+    let expected = "vms/third was evicted within an hour from a Node that is not cordoned: a descheduler may be at work";
     assert_eq!(because(Some(false), 59).as_deref(), Some(expected));
     assert_eq!((because(Some(true), 59), because(Some(false), 61)), (None, None));
     // An autoscaler drains a Node, and deletes it.
