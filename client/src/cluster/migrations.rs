@@ -1,7 +1,9 @@
 //! Reads whole lists of objects, creates and deletes migrations of VMs, and creates Events.
 
 use anyhow::Context;
-use kube::api::{DeleteParams, ListParams, PostParams, Request};
+use http::header::CONTENT_TYPE;
+use kube::api::{DeleteParams, ListParams, Request};
+use kube::core::request::Error;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
@@ -52,9 +54,14 @@ impl ApiClient {
         self.create_object(&format!("/api/v1/namespaces/{namespace}/events"), event).await
     }
 
+    /// Fails if the API server does not know a field: without `addedNodeSelector`, which KubeVirt has since 1.6, a VM
+    /// would go anywhere.
     async fn create_object(&self, path: &str, object: &Value) -> Result<(), CallError> {
         let body = serde_json::to_vec(object).map_err(unreachable)?;
-        let request = Request::new(path).create(&PostParams::default(), body);
+        let request = http::Request::post(format!("{path}?fieldValidation=Strict"))
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(Error::BuildRequest);
         call::<IgnoredAny>(&self.client, request, LONGEST_OBJECT).await.map(drop)
     }
 }
