@@ -68,7 +68,10 @@ static NODE: &FamiliesOf<Assessment> = families! {
             lines.write(&[("population", population.into_str())], count);
         },
         "Number of VMs, containers or units that are scored, as the label population.";
-    "psi_agent_node_contended" = |it, lines| if let Some(population) = it.score.population {
+    "psi_agent_node_contended" =
+        |it, lines| if let Some(population) = it.score.population
+            && (it.score.score.is_some() || it.score.contended > 0)
+        {
             let count = Whole(it.score.contended as u64);
             lines.write(&[("population", population.into_str())], count);
         },
@@ -106,6 +109,9 @@ static VM: &[VmFamily] = families! {
         "CPU ready of the VM: share of its busy vCPUs' time that they waited because of the node, 0 to \
          1, smoothed over 30 s.";
     "psi_agent_vmi_wait_seconds_total" = |vm, lines| for resource in Resource::ALL {
+            if vm.member.waiting.of(resource).is_none() {
+                continue;
+            }
             let waited = vm.member.waited.of(resource);
             for (cause, seconds) in [("node", waited.node_s), ("own_limit", waited.own_limit_s)] {
                 let labels = [vm.namespace, vm.name, ("cause", cause), label(resource)];

@@ -125,8 +125,10 @@ fn node_fields(snapshot: &Snapshot) -> Vec<Part> {
     let population = node.population.as_deref().unwrap_or("workloads");
     let candidate = snapshot.agent.as_ref().and_then(|agent| agent.publish.candidate.as_ref());
     let candidate = candidate.map(|vm| ascii(&format!("move first {}/{}", vm.namespace, vm.name)));
+    let is_known = node.score.is_some() || node.contended > 0;
+    let contended = if is_known { node.contended.to_string() } else { "-".into() };
     let fields = [
-        ascii(&format!("{population} contended {}", node.contended)),
+        ascii(&format!("{population} contended {contended}")),
         format!("busy {}", or_dash(node.utilization, percent)),
         format!("steal {}", or_dash(node.steal, percent)),
         format!("headroom {} CPUs", or_dash(node.headroom_cpus, cpus)),

@@ -83,7 +83,7 @@ fn on_a_host_without_pods_vms_and_units_are_shown_by_their_names() {
     ] {
         let host = FakeNode::of_units("top-units", units);
         let lines = table(NOBODY, &[&host.flags()[..], &["--cpu-source=psi".into()]].concat());
-        assert!(lines[1].contains(&format!("  {population} contended 0  ")), "{lines:#?}");
+        assert!(lines[1].contains(&format!("  {population} contended -  ")), "{lines:#?}");
         assert_eq!(row(&lines, heading)[1..], HEADER[1..]);
         assert_eq!(row(&lines, shown)[1], "0%");
         assert_eq!(lines.len(), 7, "{lines:#?}");
