@@ -39,12 +39,14 @@ pub fn check(config: &CheckConfig, out: &mut impl Write) -> anyhow::Result<ExitC
 
 /// The lines of a finding about one requirement.
 fn lines((about, finding): &(&str, Finding)) -> String {
-    let line = |verdict, text| format!("{verdict:<5} {about:<10} {text}\n");
+    // Users can give cgroups any name.
+    let printable = |text: &str| text.replace(|one: char| one.is_control(), "?");
+    let line = |verdict, text| format!("{verdict:<5} {about:<10} {}\n", printable(text));
     match finding {
         Ok(text) => line("ok", text),
         Err(Problem { is_fatal, text, remedy }) => {
             let verdict = if *is_fatal { "FAIL" } else { "warn" };
-            format!("{}{:<16} -> {remedy}\n", line(verdict, text), "")
+            format!("{}{:<16} -> {}\n", line(verdict, text), "", printable(remedy))
         }
     }
 }
@@ -166,7 +168,7 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     let file = tree.root().full_path(first).join("cgroup.pressure");
     warn(
         format!("off for {alike} of {count} cgroups, such as {first}"),
-        format!("echo 1 > {}", file.display()),
+        format!("echo 1 > '{}'", file.display().to_string().replace('\'', r"'\''")),
     )
 }
 
