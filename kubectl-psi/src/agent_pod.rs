@@ -79,14 +79,23 @@ impl AgentPod {
         };
         let pods = pods.list(&selector).await;
         let pods = pods.with_context(|| format!("cannot list the pods of node {node}"))?;
-        let mut lasting = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let found = lasting.find_map(|pod| {
+        let lasting = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let mut found = lasting.filter_map(|pod| {
             let containers = pod.spec.into_iter().flat_map(|spec| spec.containers);
             let mut ports = containers.flat_map(|container| container.ports.unwrap_or_default());
             let port = ports.find(|port| port.name.as_deref() == Some(PORT))?.container_port;
             Some((pod.metadata.namespace?, pod.metadata.name?, u16::try_from(port).ok()?))
         });
-        let Some((namespace, name, port)) = found else {
+        let first = found.next();
+        // Anyone who may create pods can give one these labels.
+        if let Some((namespace, ..)) = &first
+            && let Some((other, ..)) = found.find(|(other, ..)| other != namespace)
+        {
+            bail!(
+                "agents run on node {node} in the namespaces {namespace} and {other}: set --namespace"
+            );
+        }
+        let Some((namespace, name, port)) = first else {
             bail!(
                 "no agent runs on node {node}: list the nodes with `kubectl psi nodes`, and the agents with \
                  `kubectl get pods -A -o wide -l {SELECTOR}`"
