@@ -63,6 +63,8 @@ fn chart_and_manifests_of_a_release_name_its_image_by_digest_and_need_nothing_el
         release.unpack(MANIFESTS, &folder.0);
         let manifests = folder.join(MANIFESTS).join("daemonset");
         let mut kustomizations = vec![manifests.join("base"), manifests.join("uninstall")];
+        // There, an own copy of the image is named.
+        kustomizations.extend(repository.map(|_| manifests.join("example")));
         let components = fs::read_dir(manifests.join("components")).unwrap();
         for component in components.map(|entry| entry.unwrap().file_name()) {
             let component = component.to_str().unwrap();
