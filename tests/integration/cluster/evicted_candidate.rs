@@ -59,7 +59,7 @@ impl Scene {
         for (node, score) in NODES {
             self.write_score(node, score, 0);
         }
-        self.kubevirt.beat();
+        assert!(self.kubevirt.beat());
     }
 
     fn write_score(&self, node: &str, score: u32, seconds_ago: i64) {

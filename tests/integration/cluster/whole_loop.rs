@@ -310,7 +310,7 @@ fn a_vm_of_a_short_node_moves_to_a_calm_one_and_a_throttled_one_stays() {
     scene.expect_nothing_moves(&second);
     drop(second);
 
-    scene.kubevirt.beat();
+    assert!(scene.kubevirt.beat());
     let cpu = BusyCpu::share();
     scene.contend(&cpu);
     let contended = Instant::now();
@@ -327,7 +327,7 @@ fn a_vm_of_a_short_node_moves_to_a_calm_one_and_a_throttled_one_stays() {
     scene.finish_move(&moved);
     scene.short.own.kill_all();
     let calmed = Instant::now();
-    scene.kubevirt.beat();
+    assert!(scene.kubevirt.beat());
 
     // Meanwhile, what the node's own pressure would have done all along.
     assert!(by_score.contains(SCORE));

@@ -290,7 +290,8 @@ impl Cluster {
         self.kubectl_output(arguments, input).unwrap_or_else(|| panic!("kubectl {arguments:?}"))
     }
 
-    fn kubectl_output(&self, arguments: &[&str], input: &str) -> Option<String> {
+    /// What kubectl prints as the administrator; `None` if it fails.
+    pub(crate) fn kubectl_output(&self, arguments: &[&str], input: &str) -> Option<String> {
         let mut child = Command::new(program(&self.programs, "kubectl"))
             .arg(format!("--kubeconfig={}", self.kubeconfig("admin").display()))
             .args(arguments)

@@ -83,10 +83,12 @@ impl KubeVirt {
         self.cluster.kubectl(&ready, "");
     }
 
-    /// What virt-handler says every minute: after five without, no VM may run on its node.
-    pub(crate) fn beat(&self) {
+    /// What virt-handler says every minute: after five without, no VM may run on its node. Returns whether the API
+    /// server has heard it.
+    pub(crate) fn beat(&self) -> bool {
         let heartbeat = format!("kubevirt.io/heartbeat={}", now());
-        self.cluster.kubectl(&["annotate", "nodes", "--all", "--overwrite", &heartbeat], "");
+        let annotate = ["annotate", "nodes", "--all", "--overwrite", &heartbeat];
+        self.cluster.kubectl_output(&annotate, "").is_some()
     }
 
     pub(crate) fn get(&self, kind: &str, name: &str) -> Value {
