@@ -207,6 +207,11 @@ impl Migration {
         ["", "Pending", "Scheduling"].contains(&self.phase.as_str())
     }
 
+    /// Whether it has waited for so long that it waits for something else than other migrations, such as a quota.
+    pub(crate) fn is_stuck(&self, now: Timestamp) -> bool {
+        self.is_queued() && self.created.is_some() && !is_within(HOUR, self.created, now)
+    }
+
     pub(crate) fn is_of(&self, vm: &Vm) -> bool {
         self.namespace == vm.namespace && self.vm == vm.name
     }

@@ -133,10 +133,7 @@ fn crowded(cluster: &Cluster, node: &ClusterNode, now: Timestamp) -> Option<Stri
 fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
     let mut nodes: BTreeSet<&str> = BTreeSet::new();
     for migration in &cluster.migrations {
-        // One that has waited for so long waits for something else, such as a quota.
-        let is_old = migration.created.is_some() && !is_within(HOUR, migration.created, now);
-        let is_stuck = migration.is_queued() && is_old;
-        let is_active = migration.is_active() && !is_stuck;
+        let is_active = migration.is_active() && !migration.is_stuck(now);
         if is_active {
             nodes.extend(
                 cluster.vms.iter().find(|vm| migration.is_of(vm)).map(|vm| vm.node.as_str()),

@@ -161,10 +161,9 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
             "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler may be at work"
         ));
     }
-    // A migration that has waited for longer waits for something else, such as a quota.
     let is_queued = |one: &&Migration| {
         let is_own = one.is_own && cluster.may_move_vms_of(&one.namespace);
-        !is_own && one.is_queued() && is_within(HOUR, one.created, now)
+        !is_own && one.is_queued() && !one.is_stuck(now)
     };
     let queued = migrations.iter().filter(is_queued).count();
     if queued > 0 {

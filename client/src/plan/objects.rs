@@ -161,7 +161,7 @@ fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
         annotations,
         taints: spec.taints,
         is_cordoned: spec.unschedulable,
-        is_ready: status.conditions.iter().any(|one| one.kind == "Ready" && one.status == "True"),
+        is_ready: holds(&status.conditions, "Ready"),
         cpus: status.capacity.get("cpu").and_then(whole_units).unwrap_or_default(),
         // Of an unknown amount, nothing is free.
         allocatable: amounts(&status.allocatable, 0.0),
@@ -234,10 +234,15 @@ fn amounts(quantities: &Quantities, unknown: f64) -> Amounts {
     quantities.iter().map(|(name, quantity)| (name.clone(), amount(quantity))).collect()
 }
 
+/// Whether a condition is true.
+fn holds(conditions: &[Condition], kind: &str) -> bool {
+    conditions.iter().any(|one| one.kind == kind && one.status == "True")
+}
+
 fn vm(object: VmObject) -> Vm {
     let VmObject { metadata, spec, status } = object;
-    let condition = |kind| status.conditions.iter().find(|one| one.kind == kind);
-    let live_migratable = match condition("LiveMigratable") {
+    let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
+    let live_migratable = match migratable {
         Some(one) if one.status == "True" => Ok(()),
         Some(one) => Err(one.reason.clone()),
         None => Err("condition LiveMigratable is missing".into()),
@@ -251,7 +256,7 @@ fn vm(object: VmObject) -> Vm {
         (!devices.gpus.is_empty(), "GPUs"),
         // What a guest wrote over a containerDisk, or to cloud-init's volumes, is copied as its memory is.
         (spec.volumes.iter().any(|one| one.empty_disk.is_some()), "local volumes"),
-        (condition("VolumesChange").is_some_and(|one| one.status == "True"), "volumes that change"),
+        (holds(&status.conditions, "VolumesChange"), "volumes that change"),
     ];
     let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);
@@ -298,8 +303,6 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
     let evacuated = metadata.annotations.get(EVACUATION);
     let last = status.phase_transition_timestamps.iter().rfind(|one| one.phase == status.phase);
     let last = last.and_then(|one| one.phase_transition_timestamp.parse().ok());
-    let refusal =
-        status.conditions.iter().find(|one| one.kind == "migrationRejectedByResourceQuota");
     Migration {
         is_own: metadata.labels.get(&own_label(prefix)).is_some_and(|value| value == "true"),
         is_evacuation: evacuated.is_some(),
@@ -308,7 +311,7 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
         uid: metadata.uid,
         vm: spec.vmi_name,
         hostname: spec.added_node_selector.get(HOSTNAME).cloned(),
-        is_over_quota: refusal.is_some_and(|one| one.status == "True"),
+        is_over_quota: holds(&status.conditions, "migrationRejectedByResourceQuota"),
         is_being_deleted: metadata.deletion_timestamp.is_some(),
         created: metadata.creation_timestamp.parse().ok(),
         // By the clock of virt-controller, and not by those of the Nodes.
