@@ -154,6 +154,7 @@ impl Assessor {
         let used: f64 = demands.iter().map(|demand| demand.used).sum();
         let idle = (f64::from(node.cpus) - used - others).max(0.0);
         let smt_overlap = self.smt_overlap.mean().unwrap_or(0.0);
+        // Of containers, too, which are not among the demands.
         let (memory_now, _) = node.memory(None);
         let node = Node { idle, demands, smt_overlap, ..node.clone() };
         let departures = departures(&node);
