@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::net::TcpListener;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -14,7 +12,7 @@ use crate::support::agent::Agent;
 use crate::support::cluster::Cluster;
 use crate::support::cpu::BusyCpu;
 use crate::support::dashboard_queries::{PanelQuery, expanded, queries};
-use crate::support::prometheus::Prometheus;
+use crate::support::prometheus::{Prometheus, serve_target};
 use crate::support::replayed_node::ReplayedNode;
 use crate::support::staged_node::{
     StagedNode, agent_pod, container_cgroup, container_id, launcher, running,
@@ -139,23 +137,10 @@ fn scrape_configs(agents: &[Agent; 2], cadvisor: &str) -> String {
     text
 }
 
-/// Serves counters that grow and limits that do not; answers where. It ends with the tests.
+/// Counters that grow and limits that do not; answers where they are served.
 fn stand_in_for_cadvisor() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
     let start = Instant::now();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
-            lines.take_while(|line| !line.is_empty()).for_each(drop);
-            let body = exposition(start.elapsed().as_secs_f64());
-            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n";
-            let length = body.len();
-            let _ =
-                write!(stream, "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
-        }
-    });
-    address
+    serve_target(move || exposition(start.elapsed().as_secs_f64()))
 }
 
 fn exposition(seconds: f64) -> String {

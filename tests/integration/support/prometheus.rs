@@ -1,7 +1,8 @@
 //! A real Prometheus, ended when dropped.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -181,6 +182,24 @@ pub(crate) fn running_agent(node: &str, address: &str) -> Value {
         "__meta_kubernetes_pod_phase": "Running",
         "__meta_kubernetes_pod_node_name": node,
     }})
+}
+
+/// Serves what this answers at each scrape; answers where. It ends with the tests.
+pub(crate) fn serve_target(mut exposition: impl FnMut() -> String + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let body = exposition();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n";
+            let length = body.len();
+            let _ =
+                write!(stream, "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        }
+    });
+    address
 }
 
 impl Drop for Prometheus {

@@ -35,8 +35,36 @@ pub(crate) const GIVEN: &str = "/run/given";
 pub(crate) struct RealNode {
     machine: Child,
     folder: PathBuf,
-    shell_port: u16,
+    pub(crate) shell: Shell,
     kubelet_port: u16,
+}
+
+/// Where the guest serves a root's bash for each connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Shell {
+    port: u16,
+}
+
+impl Shell {
+    /// What a script for bash says as root of the guest; it must succeed.
+    pub(crate) fn run(&self, script: &str) -> String {
+        let said = self.ask(script).expect("the guest's shell answers");
+        let (output, code) = said.rsplit_once("=== ").unwrap_or((&said, "none"));
+        assert_eq!(code.trim(), "0", "{script}\nended by {code}, and said:\n{output}");
+        output.to_owned()
+    }
+
+    fn ask(&self, script: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(BOOT_LIMIT))?;
+        // The shell reads the script from where its commands would read.
+        let script = format!("( set -eu\n{script}\n) </dev/null 2>&1; echo \"=== $?\"; exit\n");
+        stream.write_all(script.as_bytes())?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said)?;
+        let _ = stream.shutdown(Shutdown::Both);
+        Ok(said)
+    }
 }
 
 impl RealNode {
@@ -56,7 +84,8 @@ impl RealNode {
         let (shell_port, kubelet_port) = (free_port(), free_port());
         give(&folder, files, cluster, kubelet_port);
         let machine = boot(&folder, shell_port, kubelet_port);
-        let mut node = Self { machine, folder, shell_port, kubelet_port };
+        let shell = Shell { port: shell_port };
+        let mut node = Self { machine, folder, shell, kubelet_port };
         let start = Instant::now();
         while !is_ready(cluster) {
             if node.machine.try_wait().unwrap().is_some() {
@@ -68,24 +97,8 @@ impl RealNode {
         Ok(node)
     }
 
-    /// What a script for bash says as root of the guest; it must succeed.
     pub(crate) fn run(&self, script: &str) -> String {
-        let said = self.ask(script).expect("the guest's shell answers");
-        let (output, code) = said.rsplit_once("=== ").unwrap_or((&said, "none"));
-        assert_eq!(code.trim(), "0", "{script}\nended by {code}, and said:\n{output}");
-        output.to_owned()
-    }
-
-    fn ask(&self, script: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.shell_port))?;
-        stream.set_read_timeout(Some(BOOT_LIMIT))?;
-        // The shell reads the script from where its commands would read.
-        let script = format!("( set -eu\n{script}\n) </dev/null 2>&1; echo \"=== $?\"; exit\n");
-        stream.write_all(script.as_bytes())?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said)?;
-        let _ = stream.shutdown(Shutdown::Both);
-        Ok(said)
+        self.shell.run(script)
     }
 
     /// Where this host reaches the guest's kubelet.
@@ -111,7 +124,7 @@ impl Drop for RealNode {
         if std::thread::panicking() {
             eprintln!("the guest's console ends with:\n{}", self.console());
             for log in ["kubelet", "containerd"] {
-                let said = self.ask(&format!("tail -n 40 /var/log/{log}.log"));
+                let said = self.shell.ask(&format!("tail -n 40 /var/log/{log}.log"));
                 eprintln!("{log} said last:\n{}", said.unwrap_or_default());
             }
         }

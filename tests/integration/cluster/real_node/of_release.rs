@@ -3,17 +3,18 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::SystemTime;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::scene::{CONSOLE, Scene, VMS, name, wait_until};
+use super::scene::{CONSOLE, LIMIT, Scene, VMS, wait_until};
 use crate::support::cluster::REAL_NODE;
 use crate::support::console::shown_by;
 use crate::support::dashboard_queries::{PanelQuery, queries};
 use crate::support::packed_release::CHART;
-use crate::support::prometheus::Prometheus;
+use crate::support::prometheus::{Prometheus, serve_target};
 
 /// Titles of panels that need a program or an event that this test does not have.
 const WITHOUT_DATA: [&str; 4] = ["Bridge: ", "Time since reap", "migrations", "Moves: "];
@@ -57,47 +58,52 @@ pub(super) fn the_plugin_shows_nodes_and_vms(scene: &Scene) {
 /// On its one emulated CPU, which VMs want too, a kubelet needs more than 5 s for an answer on a busy machine.
 const SCRAPED_EVERY: &str = "20s";
 
-/// A `kubectl` that forwards until the value is dropped.
-struct Forward {
-    child: Child,
-    address: String,
-    /// Open, since kubectl prints a line for each connection, and a closed pipe would end it.
-    _said: BufReader<ChildStdout>,
+/// Serves what the agent exports, asked on its node. A forwarding of kubectl's would hang for good once it has begun
+/// later than a scrape ends.
+fn serve_agent(scene: &Scene) -> String {
+    let (shell, ask) = (scene.node.shell, Scene::ask(&scene.agent()));
+    serve_target(move || shell.run(&ask))
 }
 
-impl Forward {
-    fn start(scene: &Scene, arguments: &[&str]) -> Self {
-        let kubectl = scene.cluster.programs().join("kubectl");
-        let mut child = Command::new(kubectl)
-            .args(arguments)
+/// A `kubectl proxy` to the node's kubelet, until the value is dropped.
+struct Kubelet {
+    proxy: Child,
+    address: String,
+}
+
+impl Kubelet {
+    fn start(scene: &Scene) -> Self {
+        let server = format!("--server=https://{}", scene.node.kubelet_address());
+        let mut proxy = Command::new(scene.cluster.programs().join("kubectl"))
+            .args(["proxy", "--port=0", "--insecure-skip-tls-verify", &server])
+            .arg("--accept-paths=.*")
             .env("KUBECONFIG", scene.cluster.admin_kubeconfig())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        BufReader::new(proxy.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
-        let address = address.unwrap_or_else(|| panic!("{arguments:?}: {line}")).to_owned();
-        Self { child, address, _said: said }
+        let address = address.unwrap_or_else(|| panic!("kubectl proxy: {line}")).to_owned();
+        Self { proxy, address }
     }
 }
 
-impl Drop for Forward {
+impl Drop for Kubelet {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.proxy.kill();
+        let _ = self.proxy.wait();
     }
 }
 
 /// A Prometheus with the release's rules, which scrapes this node's agent and kubelet.
-fn prometheus(scene: &Scene, agent: &Forward, kubelet: &Forward) -> Prometheus {
+fn prometheus(scene: &Scene, agent: &str, kubelet: &str) -> Prometheus {
     let rules = scene.release().join("daemonset/prometheus/rules.yaml");
-    let job = |job: &str, path: &str, of: &Forward| {
+    let job = |job: &str, path: &str, address: &str| {
         json!({
             "job_name": job, "metrics_path": path,
             "scrape_interval": SCRAPED_EVERY, "scrape_timeout": SCRAPED_EVERY,
-            "static_configs": [{"targets": [of.address], "labels": {"node": REAL_NODE}}],
+            "static_configs": [{"targets": [address], "labels": {"node": REAL_NODE}}],
         })
     };
     let scraped = json!({
@@ -136,12 +142,8 @@ fn asked(dashboard: &Value) -> Vec<PanelQuery> {
 /// Some panels need throttled containers, and a published change of the score.
 pub(super) fn the_dashboards_have_answers(scene: &Scene) {
     signal_loads(scene, "USR1");
-    let agent = format!("pod/{}", name(&scene.agent()));
-    let agent = Forward::start(scene, &["port-forward", "-n", "psi-agent", &agent, ":9942"]);
-    let server = format!("--server=https://{}", scene.node.kubelet_address());
-    let proxy = ["proxy", "--port=0", "--insecure-skip-tls-verify", &server, "--accept-paths=.*"];
-    let kubelet = Forward::start(scene, &proxy);
-    let prometheus = prometheus(scene, &agent, &kubelet);
+    let kubelet = Kubelet::start(scene);
+    let prometheus = prometheus(scene, &serve_agent(scene), &kubelet.address);
     let seconds = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let began = seconds();
     for name in ["cluster", "node-and-vm"] {
@@ -149,20 +151,21 @@ pub(super) fn the_dashboards_have_answers(scene: &Scene) {
         let dashboard: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         let asked = asked(&dashboard);
         assert!(asked.len() > 20, "{}", asked.len());
-        let mut empty = vec![];
-        wait_until("every panel has an answer", || {
+        let start = Instant::now();
+        loop {
             let range = format!("&start={began}&end={}&step=5", seconds());
-            let without_answer = asked.iter().filter(|query| {
+            let mut unanswered = asked.clone();
+            unanswered.retain(|query| {
                 prometheus.ask(&query.text, (!query.instant).then_some(&*range)).is_empty()
             });
-            let without_answer: Vec<&str> =
-                without_answer.map(|query| query.text.as_str()).collect();
-            if without_answer != empty {
-                eprintln!("without an answer: {without_answer:#?}");
+            if unanswered.is_empty() {
+                break;
             }
-            empty = without_answer;
-            empty.is_empty().then_some(())
-        });
+            let titles = unanswered.iter().map(|query| &query.panel["title"]).collect::<Vec<_>>();
+            let scrapes = prometheus.ask("{__name__=~'up|scrape_duration_seconds'}", None);
+            assert!(start.elapsed() < LIMIT, "panels without an answer: {titles:?}: {scrapes:?}");
+            sleep(Duration::from_secs(1));
+        }
         eprintln!("{name}: {} queries answered", asked.len());
     }
     let longest = prometheus.ask("max_over_time(scrape_duration_seconds[10m])", None);

@@ -122,10 +122,15 @@ impl Scene {
         })
     }
 
+    /// The command that reads an agent's exposition on its node.
+    pub(super) fn ask(agent: &Value) -> String {
+        let address = agent["status"]["podIP"].as_str().unwrap();
+        format!("wget -q -O - http://{address}:9942/metrics")
+    }
+
     /// What the agent exports now, asked from another address than its own.
     pub(super) fn read(&self, agent: &Value) -> Reading {
-        let address = agent["status"]["podIP"].as_str().unwrap();
-        let ask = format!("wget -q -O - http://{address}:9942/metrics");
+        let ask = Self::ask(agent);
         let said = self.node.run(&format!("date +%s%3N; {ask}; date +%s%3N"));
         let (began, rest) = said.split_once('\n').unwrap();
         let (text, ended) = rest.trim_end().rsplit_once('\n').unwrap();
