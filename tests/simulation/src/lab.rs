@@ -164,7 +164,7 @@ pub struct Compared {
     pub kernel: String,
     pub scenario: String,
     pub has_cpuset: bool,
-    /// Upper quartile of the VMs' contention, weighted by demand.
+    /// The node's contention, as the score has it.
     pub measured: f64,
     pub predicted: f64,
     /// Mean error of single VMs, weighted by demand.
@@ -214,8 +214,8 @@ fn compare_one(pods: &[&Pod]) -> Compared {
         kernel: pods[0].kernel.clone(),
         scenario: pods[0].scenario.clone(),
         has_cpuset: pods.iter().any(|pod| pod.has_cpuset),
-        measured: quartile(vms().map(|(pod, _)| weighted(pod.measured())).collect()),
-        predicted: quartile(vms().map(|(_, share)| weighted(*share)).collect()),
+        measured: worst_half(vms().map(|(pod, _)| weighted(pod.measured())).collect()),
+        predicted: worst_half(vms().map(|(_, share)| weighted(*share)).collect()),
         vm_error: errors.sum(),
         measured_some: pods[0].node_some,
         predicted_some: pressure / steps,
@@ -269,16 +269,17 @@ fn predict(pods: &[&Pod], at: f64) -> (Vec<Share>, Share) {
     (each, Share { ran: sum(|share| share.ran), waited: sum(|share| share.waited) })
 }
 
-/// The smallest contention that three quarters of the demand do not exceed.
-fn quartile(mut vms: Vec<(f64, f64)>) -> f64 {
-    let demand: f64 = vms.iter().map(|vm| vm.1).sum();
+/// Mean contention of the half of the demand that waits most, but of half a CPU at least.
+fn worst_half(mut vms: Vec<(f64, f64)>) -> f64 {
+    let half = (vms.iter().map(|vm| vm.1).sum::<f64>() / 2.0).max(0.5);
     vms.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut above = 0.0;
-    let found = vms.iter().find(|vm| {
-        above += vm.1;
-        above > demand / 4.0 * (1.0 + 1e-9)
+    let mut left = half;
+    let waited = vms.iter().map(|(contention, demand)| {
+        let part = demand.min(left);
+        left -= part;
+        contention * part
     });
-    found.map_or(0.0, |vm| vm.0)
+    waited.sum::<f64>() / half
 }
 
 /// Mean errors over scenarios of one kernel that have contention: of the node's number, and of VMs.
@@ -366,6 +367,8 @@ mod tests {
     fn rows_read_back() {
         let pods = read(RECORDED).unwrap();
         assert_eq!(Pod::parse(&pods[7].row()).unwrap(), pods[7]);
-        assert_eq!(quartile(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)]), 0.3);
+        assert!(
+            (worst_half(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)]) - 0.6).abs() < 1e-9
+        );
     }
 }

@@ -203,15 +203,15 @@ impl<'a> Moment<'a> {
     }
 }
 
-/// The node's own CPU pressure, `some`: of the time in which CPUs are not idle, the share in which
-/// something waits on them. The kernel takes the mean over CPUs, weighted by this time. `throttled` is
-/// the number of containers that always want more than their quota: each is runnable on one CPU all the
-/// time, and that CPU counts as waiting.
+/// The node's own CPU pressure, `some`: the share of time in which something waits on a CPU. The kernel
+/// takes the mean over CPUs, weighted by the time in which they are not idle. `throttled` is the number of
+/// containers that always want more than their quota: each is runnable on one CPU all the time, and that
+/// CPU counts as waiting.
 pub fn some(cpus: f64, ran: f64, waited: f64, throttled: f64) -> f64 {
-    let without_throttled = (1.0 - 1.0 / cpus).powf(throttled);
-    let waiting = 1.0 - (1.0 - (waited / cpus).min(1.0)) * without_throttled;
-    let not_idle = 1.0 - (1.0 - (ran / cpus).min(1.0)) * without_throttled;
-    if waiting > 0.0 { waiting / not_idle.max(waiting) } else { 0.0 }
+    let others = (1.0 - 1.0 / cpus).powf(throttled);
+    let [waiting, not_idle] = [waited, ran].map(|time| (time / cpus).min(1.0));
+    let all = 1.0 - others + others * not_idle;
+    if all > 0.0 { (1.0 - others + others * not_idle * waiting) / all } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -280,5 +280,7 @@ mod tests {
         assert!((some(4.0, 4.0, 0.0, 1.0) - 0.25).abs() < 1e-9);
         // Six vCPUs on four CPUs: on two of these one waits.
         assert!((some(4.0, 4.0, 2.0, 0.0) - 0.5).abs() < 1e-9);
+        // A CPU that is idle for half of the time waits for no larger part of all time.
+        assert!((some(4.0, 2.0, 1.0, 0.0) - 0.25).abs() < 1e-9);
     }
 }

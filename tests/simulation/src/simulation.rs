@@ -33,8 +33,8 @@ pub struct Simulation<'a> {
     minutes: Vec<Minutes>,
     rules: Vec<TenMinutes>,
     random: Random,
-    /// Contention of each VM, by minute.
-    contention: Vec<Vec<f32>>,
+    /// CPU ready of each VM, by minute.
+    ready: Vec<Vec<f32>>,
     sums: Vec<(f64, f64)>,
     backlogs: Vec<Backlog>,
     outcome: Outcome,
@@ -85,7 +85,7 @@ impl<'a> Simulation<'a> {
             minutes: vec![Minutes::default(); nodes],
             rules: vec![TenMinutes::default(); nodes],
             random,
-            contention: vec![Vec::new(); trace.vms.len()],
+            ready: vec![Vec::new(); trace.vms.len()],
             sums: vec![(0.0, 0.0); trace.vms.len()],
             backlogs: vec![Backlog::default(); trace.vms.len()],
             outcome: Outcome::default(),
@@ -154,7 +154,9 @@ impl<'a> Simulation<'a> {
             self.cluster.nodes.iter().map(|_| Vec::new()).collect();
         for (vm, backlog) in self.cluster.vms.iter().zip(&mut self.backlogs) {
             if vm.exists {
-                vms[vm.node].push((backlog, (vm.vcpus - vm.share.ran) * seconds));
+                // A vCPU that waits can use no other CPU.
+                let idle = vm.vcpus - vm.share.ran - vm.share.waited;
+                vms[vm.node].push((backlog, idle * seconds));
             }
         }
         for (node, mut vms) in self.cluster.nodes.iter().zip(vms) {
@@ -200,7 +202,7 @@ impl<'a> Simulation<'a> {
             if contention >= CONTENDED.0 && ready >= CONTENDED.1 {
                 self.outcome.contended_hours += 1.0 / 60.0;
             }
-            self.contention[number].push(contention as f32);
+            self.ready[number].push(ready as f32);
         }
         self.minutes.iter_mut().for_each(Minutes::end_minute);
         self.cluster.judge_moves(now_s);

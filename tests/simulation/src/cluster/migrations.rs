@@ -110,10 +110,10 @@ impl Cluster {
             })
     }
 
-    /// VMs that arrived on a node in the last hour, or are on their way.
+    /// VMs that started or arrived on a node in the last hour, or are on their way.
     pub fn arrivals(&self, node: usize, now_s: u32) -> usize {
-        let recent = self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S);
-        recent.filter(|one| one.target == node).count()
+        let on = self.nodes[node].vms.iter().filter_map(|vm| self.vms[*vm].arrived_s);
+        on.filter(|at| now_s < at + HOUR_S).count()
             + self.in_progress.iter().filter(|one| one.target == node).count()
             + self.waiting.iter().filter(|one| one.1 == Some(node)).count()
     }

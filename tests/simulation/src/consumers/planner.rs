@@ -66,7 +66,8 @@ impl Planner {
         self.brake.judge(&waiting, arrival, now);
         // Nothing resumes it.
         self.is_stopped |= self.brake.reason().is_some();
-        if self.is_stopped {
+        let without = agents.iter().filter(|agent| agent.demand.is_none()).count();
+        if self.is_stopped || without * 3 > agents.len() {
             return;
         }
         let most_moves = self

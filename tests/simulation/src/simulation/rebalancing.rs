@@ -67,7 +67,13 @@ impl Simulation<'_> {
                 return Some(nodes.map(requested).collect());
             }
             Signal::Usage => (minute(|node| &node.utilization), AGE_OF_RATE_S),
-            Signal::NodePsi => (minute(|node| &node.pressure), AGE_OF_RATE_S),
+            Signal::NodePsi => {
+                let mean = |node: &Minutes| {
+                    let last = &node.pressure[node.pressure.len().saturating_sub(10)..];
+                    last.iter().sum::<f64>() / last.len().max(1) as f64
+                };
+                (self.minutes.iter().map(mean).collect(), AGE_OF_RULE_S)
+            }
             Signal::IdealPoint => {
                 let (utilization, pressure) =
                     (minute(|node| &node.utilization), minute(|node| &node.pressure));
@@ -124,30 +130,25 @@ impl Simulation<'_> {
     }
 
     fn run_proxlb(&mut self, now_s: u32) {
-        let pressure = |minutes: &[f64], full_of: &dyn Fn(f64) -> f64| {
+        // `some` by minute, and the share of it that is `full`.
+        let pressure = |minutes: &[f64], full: f64| {
             let hour = &minutes[minutes.len().saturating_sub(60)..];
-            let mean = |of: &dyn Fn(f64) -> f64| {
-                hour.iter().map(|some| of(*some)).sum::<f64>() * 100.0 / hour.len().max(1) as f64
-            };
+            let some = hour.iter().sum::<f64>() * 100.0 / hour.len().max(1) as f64;
             let recent = &minutes[minutes.len().saturating_sub(6)..];
-            proxlb::Pressure {
-                some: mean(&|some| some),
-                full: mean(full_of),
-                spikes: recent.iter().copied().fold(0.0, f64::max) * 100.0,
-            }
+            let spikes = recent.iter().copied().fold(0.0, f64::max) * 100.0;
+            proxlb::Pressure { some, full: full * some, spikes }
         };
         let node = |number: usize| {
             let state = &self.cluster.nodes[number];
             let vm = |&vm: &usize| {
-                let some: Vec<f64> = self.contention[vm].iter().copied().map(f64::from).collect();
-                let vcpus = self.cluster.vms[vm].vcpus;
-                // All vCPUs wait at the same time, if they wait independently.
-                let pressure = pressure(&some, &|some| some.powf(vcpus));
+                let ready: Vec<f64> = self.ready[vm].iter().copied().map(f64::from).collect();
+                // The kernel takes the mean over CPUs. On that of a vCPU, nothing else of its VM runs.
+                let pressure = pressure(&ready, 1.0);
                 (vm, self.cluster.vms[vm].request().memory_mib, pressure)
             };
             proxlb::Node {
                 // A node has no full pressure of CPU.
-                pressure: pressure(&self.minutes[number].pressure, &|_| 0.0),
+                pressure: pressure(&self.minutes[number].pressure, 0.0),
                 free_memory_mib: state.capacity().memory_mib - state.requested.memory_mib,
                 vms: state.vms.iter().map(vm).collect(),
             }
