@@ -21,6 +21,8 @@ pub fn wrong_sides(truth: f64, score: f64, tolerance: f64) -> [bool; 3] {
     // What is exactly at the tolerance counts as farther, however it was rounded.
     let rounding = 1e-9;
     THRESHOLDS.map(|threshold| {
+        // Else no truth would be far enough below the first threshold.
+        let tolerance = tolerance.min(threshold / 2.0);
         if score < threshold {
             truth >= threshold + tolerance - rounding
         } else {
@@ -59,5 +61,11 @@ mod tests {
         {
             assert_eq!(wrong(truth, score), "", "{truth} {score}");
         }
+        let in_real_time = |truth, score| marks(wrong_sides(truth, score, TOLERANCE_IN_REAL_TIME));
+        assert_eq!(
+            (in_real_time(0.12, 0.25), in_real_time(0.05, 0.15)),
+            (String::new(), String::new())
+        );
+        assert_eq!((&*in_real_time(0.04, 0.15), &*in_real_time(0.16, 0.05)), (" ✗.10", " ✗.10"));
     }
 }
