@@ -65,7 +65,7 @@ async fn start(
         sampler,
         pods,
         assessments,
-        scrapes: Scrapes::new(export.families.clone()),
+        scrapes: Scrapes::new(export.families()),
         own_metrics: metrics,
         page: config.page,
         authenticator,

@@ -167,7 +167,7 @@ impl Host {
             proc: self.proc,
             root: self.root,
             selection: (!self.node_alone).then(|| source.selection(export)),
-            groups: export.map(|export| export.families.clone()).unwrap_or_default(),
+            groups: export.map(ExportFlags::families).unwrap_or_default(),
             cpu_source: self.cpu_source,
             cgroup_handles: handles - task_handles,
             task_handles,

@@ -44,7 +44,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");
     }
-    let scrapes = Scrapes::new(config.export.families.clone());
+    let scrapes = Scrapes::new(config.export.families());
     for text in scrapes.begin(sample, Some(&assessment), &metrics) {
         print(text, out).context("cannot write the metrics")?;
     }

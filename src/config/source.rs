@@ -137,7 +137,15 @@ pub struct ExportFlags {
         value_delimiter = ',',
         default_value = "pressure,cpu,memory,io,irq,processes,spec,node"
     )]
-    pub families: Vec<FamilyGroup>,
+    families: Vec<FamilyGroup>,
+}
+
+impl ExportFlags {
+    /// Groups of metrics to export: none beside `none`, which is often added to the manifests' arguments.
+    pub fn families(&self) -> Vec<FamilyGroup> {
+        let has_none = self.families.contains(&FamilyGroup::None);
+        if has_none { Vec::new() } else { self.families.clone() }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

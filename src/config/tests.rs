@@ -126,8 +126,10 @@ fn flags_without_a_command_are_those_of_run() {
     let OnceConfig { source, export, .. } =
         once("psi-agent once --scope pods --families pressure,node");
     assert!(!source.selection(Some(&export)).everything);
-    assert_eq!(export.families, [FamilyGroup::Pressure, FamilyGroup::Node]);
-    assert_eq!(once("psi-agent once --families none").export.families, [FamilyGroup::None]);
+    assert_eq!(export.families(), [FamilyGroup::Pressure, FamilyGroup::Node]);
+    for none in ["none", "pressure --families none"] {
+        assert_eq!(once(&format!("psi-agent once --families {none}")).export.families(), []);
+    }
     let Command::Bridge(bridge) = parse("psi-agent bridge").unwrap() else { panic!() };
     assert_eq!(bridge.server.listen.listen_address.port(), 9943);
 }
