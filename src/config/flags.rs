@@ -143,7 +143,7 @@ pub struct PublishingFlags {
     ///
     /// Set it to the minPodAge of the descheduler's policy.
     #[arg(long, env = "PSI_AGENT_CANDIDATE_MIN_AGE", value_name = "DURATION", value_parser = parse_duration,
-          default_value = "15m")]
+          default_value = "6h")]
     pub candidate_min_age: Duration,
 }
 
