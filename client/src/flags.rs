@@ -108,7 +108,7 @@ pub struct ReapFlags {
     #[arg(long, group = "what")]
     pub all: bool,
     /// Removal of values even if more than half of the nodes are stale, which suggests an outage
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long)]
     pub force: bool,
     /// Removal of the label PREFIX/migrate-first as well, from pods on these nodes
     ///
