@@ -66,7 +66,7 @@ def row(own: str) -> dashboard.Row:
         "Time since the CronJob psi-agent-reap last succeeded. Needs kube-state-metrics.",
         [Query(
             "time() - max(kube_cronjob_status_last_successful_time"
-            f'{{{BRIDGE}, cronjob=~"(.+-)?psi-agent-reap"}})',
+            f'{{{BRIDGE}, cronjob=~"(.+-)?psi-agent-reap(-.+)?"}})',
         )],
         unit="s", width=12, height=8,
     ))
