@@ -54,7 +54,7 @@ async fn own_node(node: &OwnNode) -> Finding {
         Ok(keys) => Ok(format!("{} is readable", keys.metadata.name)),
         Err(error) => warn(
             error,
-            "apply daemonset/base and set --node-name to this node's name; or do not publish, with \
+            "apply the agent's manifests and set --node-name to this node's name; or do not publish, with \
              --publish=off",
         ),
     }
