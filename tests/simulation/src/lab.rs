@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::{Context, ensure};
+use psi_agent::score::WorstHalf;
+use psi_agent::waiting::{Ratio, Wait};
 
 use crate::node::{Claimant, Share, share, some};
 
@@ -204,7 +206,6 @@ fn compare_one(pods: &[&Pod]) -> Compared {
         at += STEP;
     }
     let vms = || pods.iter().zip(&predicted).filter(|(pod, _)| pod.kind == Kind::Vm);
-    let weighted = |share: Share| (share.contention(), share.ran + share.waited);
     let demand: f64 = vms().map(|(pod, _)| pod.ran + pod.waited).sum();
     let errors = vms().map(|(pod, share)| {
         let error = (pod.measured().contention() - share.contention()).abs();
@@ -214,8 +215,8 @@ fn compare_one(pods: &[&Pod]) -> Compared {
         kernel: pods[0].kernel.clone(),
         scenario: pods[0].scenario.clone(),
         has_cpuset: pods.iter().any(|pod| pod.has_cpuset),
-        measured: worst_half(vms().map(|(pod, _)| weighted(pod.measured())).collect()),
-        predicted: worst_half(vms().map(|(_, share)| weighted(*share)).collect()),
+        measured: of_node(vms().map(|(pod, _)| pod.measured())),
+        predicted: of_node(vms().map(|(_, share)| *share)),
         vm_error: errors.sum(),
         measured_some: pods[0].node_some,
         predicted_some: pressure / steps,
@@ -269,17 +270,10 @@ fn predict(pods: &[&Pod], at: f64) -> (Vec<Share>, Share) {
     (each, Share { ran: sum(|share| share.ran), waited: sum(|share| share.waited) })
 }
 
-/// Mean contention of the half of the demand that waits most, but of half a CPU at least.
-fn worst_half(mut vms: Vec<(f64, f64)>) -> f64 {
-    let half = (vms.iter().map(|vm| vm.1).sum::<f64>() / 2.0).max(0.5);
-    vms.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut left = half;
-    let waited = vms.iter().map(|(contention, demand)| {
-        let part = demand.min(left);
-        left -= part;
-        contention * part
-    });
-    waited.sum::<f64>() / half
+/// The node's contention, by the agent's own code.
+fn of_node(vms: impl Iterator<Item = Share>) -> f64 {
+    let wait = |vm: Share| Wait::of_cpu(vm.ran, vm.waited, Ratio::ZERO, Ratio::ZERO);
+    WorstHalf::of_cpu(vms.filter_map(wait).collect(), 0.0).contention
 }
 
 /// Mean errors over scenarios of one kernel that have contention: of the node's number, and of VMs.
@@ -367,8 +361,5 @@ mod tests {
     fn rows_read_back() {
         let pods = read(RECORDED).unwrap();
         assert_eq!(Pod::parse(&pods[7].row()).unwrap(), pods[7]);
-        assert!(
-            (worst_half(vec![(0.9, 1.0), (0.3, 1.0), (0.2, 1.0), (0.1, 1.0)]) - 0.6).abs() < 1e-9
-        );
     }
 }

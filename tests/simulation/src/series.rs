@@ -71,6 +71,12 @@ impl Minutes {
     }
 }
 
+/// The mean of the last minutes, of this number at most; 0 before there are any.
+pub fn mean_of_last(minutes: &[f64], count: usize) -> f64 {
+    let last = &minutes[minutes.len().saturating_sub(count)..];
+    last.iter().sum::<f64>() / last.len().max(1) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use crate::consumers::descheduler::{Classified, Pod, percent};
 use crate::consumers::planner::INTERVAL_S as PLANNER_INTERVAL_S;
 use crate::consumers::{openshift, proxlb};
 use crate::judge;
-use crate::series::{Minutes, RULE_S, TenMinutes, or_neutral};
+use crate::series::{Minutes, RULE_S, TenMinutes, mean_of_last, or_neutral};
 
 /// Delay of a value that a query returns: half its window, and for the agent's half of the smoothing.
 const AGE_OF_RATE_S: f64 = 30.0;
@@ -68,10 +68,7 @@ impl Simulation<'_> {
             }
             Signal::Usage => (minute(|node| &node.utilization), AGE_OF_RATE_S),
             Signal::NodePsi => {
-                let mean = |node: &Minutes| {
-                    let last = &node.pressure[node.pressure.len().saturating_sub(10)..];
-                    last.iter().sum::<f64>() / last.len().max(1) as f64
-                };
+                let mean = |node: &Minutes| mean_of_last(&node.pressure, 10);
                 (self.minutes.iter().map(mean).collect(), AGE_OF_RULE_S)
             }
             Signal::IdealPoint => {
@@ -132,8 +129,7 @@ impl Simulation<'_> {
     fn run_proxlb(&mut self, now_s: u32) {
         // `some` by minute, and the share of it that is `full`.
         let pressure = |minutes: &[f64], full: f64| {
-            let hour = &minutes[minutes.len().saturating_sub(60)..];
-            let some = hour.iter().sum::<f64>() * 100.0 / hour.len().max(1) as f64;
+            let some = mean_of_last(minutes, 60) * 100.0;
             let recent = &minutes[minutes.len().saturating_sub(6)..];
             let spikes = recent.iter().copied().fold(0.0, f64::max) * 100.0;
             proxlb::Pressure { some, full: full * some, spikes }
