@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 /// A query of a panel or of an annotation, with the variables replaced.
-#[derive(Clone)]
 pub(crate) struct PanelQuery {
     pub(crate) panel: Value,
     pub(crate) letter: String,

@@ -97,6 +97,7 @@ impl RealNode {
         Ok(node)
     }
 
+    /// As [`Shell::run`].
     pub(crate) fn run(&self, script: &str) -> String {
         self.shell.run(script)
     }
