@@ -141,7 +141,7 @@ pub struct ExportFlags {
 }
 
 impl ExportFlags {
-    /// Groups of metrics to export: none beside `none`, which is often added to the manifests' arguments.
+    /// Groups of metrics to export. `none` wins: manifests list others, and arguments can only be added to them.
     pub fn families(&self) -> Vec<FamilyGroup> {
         let has_none = self.families.contains(&FamilyGroup::None);
         if has_none { Vec::new() } else { self.families.clone() }
