@@ -92,10 +92,11 @@ impl Collector {
     pub fn new(sources: Sources, clock: Clock) -> Self {
         let Sources { proc, root, selection, groups, cpu_source, .. } = sources;
         let whole = selection.is_some_and(|selection| selection.everything);
-        let finder = || ProcessFinder::new(sources.task_handles);
+        let is_part = root.is_namespaced();
+        let finder = || ProcessFinder::new(sources.task_handles, is_part);
         Self {
             node: NodeReader::new(proc),
-            is_whole_node: !root.is_namespaced(),
+            is_whole_node: !is_part,
             tree: CgroupTree::new(root, whole, sources.cgroup_handles),
             states: States::new(),
             files: Files::new(clock),

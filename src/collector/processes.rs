@@ -2,6 +2,9 @@
 //! `/proc/PID/cgroup` names.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
 use std::time::{Duration, Instant};
 
 use super::node::NodeReader;
@@ -28,12 +31,18 @@ pub(super) struct ProcessFinder {
     handles: usize,
     /// The agent's own container, if it runs in one that has a cgroup namespace.
     own_container: Option<CgroupId>,
+    /// Whether the tree is only a part of the host's.
+    is_part: bool,
 }
+
+/// The paths and ids of the scored containers, by the names of their cgroups.
+type Owners<'a> = HashMap<&'a OsStr, (&'a Path, CgroupId)>;
 
 impl ProcessFinder {
     /// A finder that keeps at most this number of handles open.
-    pub(super) fn new(handles: usize) -> Self {
-        Self { others: HashMap::new(), scanned_at: None, handles, own_container: own_cgroup() }
+    pub(super) fn new(handles: usize, is_part: bool) -> Self {
+        let own_container = own_cgroup();
+        Self { others: HashMap::new(), scanned_at: None, handles, own_container, is_part }
     }
 
     /// Updates the processes of the scored containers. Of a container without vCPUs, threads are kept
@@ -116,10 +125,13 @@ impl ProcessFinder {
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
         self.others.retain(|id, _| listed.contains(id));
         let cgroups = containers.iter().map(|member| &member.dir.cgroup);
-        let named = cgroups
-            .filter_map(|cgroup| Some((cgroup.path.rsplit('/').next()?.as_bytes(), cgroup.id)));
-        let owners: HashMap<&[u8], CgroupId> = named.collect();
-        let own = self.own_container.filter(|own| owners.values().any(|id| id == own));
+        let owners: Owners<'_> = cgroups
+            .filter_map(|cgroup| {
+                let path = Path::new(cgroup.path.trim_start_matches('/'));
+                Some((path.file_name()?, (path, cgroup.id)))
+            })
+            .collect();
+        let own = self.own_container.filter(|own| owners.values().any(|(_, id)| id == own));
         let scored = containers.iter().filter_map(|member| states.get(&member.dir.cgroup.id));
         let known: HashSet<TaskId> =
             scored.flat_map(|state| state.threads.processes.keys().copied()).collect();
@@ -129,7 +141,8 @@ impl ProcessFinder {
                 continue;
             }
             let found = proc.process(id.number).and_then(|dir| {
-                let owner = owner_of(dir.cgroup(&mut files.buffer)?, &owners, own);
+                let path = dir.cgroup(&mut files.buffer)?;
+                let owner = path.and_then(|path| owner_of(path, &owners, own, self.is_part));
                 Ok((dir, owner))
             });
             match found {
@@ -150,36 +163,66 @@ impl ProcessFinder {
     }
 }
 
-/// The container of a process, by the path of its cgroup. A cgroup namespace hides the beginning of
-/// the path, so a container is recognized by the name of its own cgroup. The outermost match
-/// counts, since a container can create cgroups of any name below its own. Paths in the agent's own
-/// container (`own`) do not contain its name.
+/// The container of a process, by the path of its cgroup. A cgroup namespace hides the beginning of the path,
+/// and a tree that is a part of the host's lacks it, so the ends of both paths are compared. The whole path
+/// counts: a user can give a cgroup of his own the name of a container's. So does the outermost match, since
+/// a container can create cgroups of any path below its own. Paths in the agent's own container (`own`) do
+/// not contain its name.
 fn owner_of(
-    path: Option<&[u8]>,
-    owners: &HashMap<&[u8], CgroupId>,
+    path: &[u8],
+    owners: &Owners<'_>,
     own: Option<CgroupId>,
+    is_part: bool,
 ) -> Option<CgroupId> {
-    let path = path?;
     if own.is_some() && !path.starts_with(b"/..") {
         return own;
     }
-    path.split(|&byte| byte == b'/').find_map(|name| owners.get(name).copied())
+    let mut visible = Path::new(OsStr::from_bytes(path)).components();
+    while let Some(Component::RootDir | Component::ParentDir) = visible.clone().next() {
+        visible.next();
+    }
+    let matches = visible.as_path().ancestors().filter_map(|above| {
+        let (container, id) = owners.get(above.file_name()?)?;
+        let is_it = container.ends_with(above) || is_part && above.ends_with(container);
+        is_it.then_some(*id)
+    });
+    matches.last()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn owner(path: &str, own: Option<CgroupId>, is_part: bool) -> Option<u64> {
+        let containers = [("kubepods/pod/a.scope", 7), ("kubepods/other/b.scope", 8)];
+        let owners = containers.map(|(path, id)| {
+            let path = Path::new(path);
+            (path.file_name().unwrap(), (path, CgroupId(id)))
+        });
+        owner_of(path.as_bytes(), &owners.into(), own, is_part).map(|id| id.0)
+    }
+
     #[test]
     fn the_owner_is_the_outermost_container_or_the_agents_own() {
-        let owners = HashMap::from([(&b"a.scope"[..], CgroupId(7)), (b"b.scope", CgroupId(8))]);
-        let owner = |path: &[u8], own| owner_of(Some(path), &owners, own).map(|id| id.0);
-        assert_eq!(owner(b"/kubepods/pod/a.scope/b.scope", None), Some(7));
-        assert_eq!((owner(b"/", None), owner(b"/system.slice", None)), (None, None));
+        let on_host = |path| owner(path, None, false);
+        assert_eq!(on_host("/kubepods/pod/a.scope/kubepods/other/b.scope"), Some(7));
+        assert_eq!((on_host("/"), on_host("/system.slice")), (None, None));
         // In the cgroup namespace of a container.
-        let own = Some(CgroupId(7));
-        assert_eq!((owner(b"/", own), owner(b"/b.scope", own)), (Some(7), Some(7)));
-        assert_eq!(owner(b"/../b.scope", own), Some(8));
-        assert_eq!(owner(b"/../../system.slice", own), None);
+        let in_a = |path| owner(path, Some(CgroupId(7)), false);
+        assert_eq!((in_a("/"), in_a("/b.scope")), (Some(7), Some(7)));
+        assert_eq!(in_a("/../../other/b.scope/below"), Some(8));
+        assert_eq!(in_a("/../../../system.slice"), None);
+    }
+
+    #[test]
+    fn a_cgroup_elsewhere_of_the_same_name_is_not_the_container() {
+        for mount in ["", "/..", "/../.."] {
+            for elsewhere in ["user.slice/a.scope", "user.slice/kubepods/pod/a.scope"] {
+                assert_eq!(owner(&format!("{mount}/{elsewhere}"), None, false), None);
+            }
+        }
+        // Where the tree is a part of the host's, what is above it is unknown.
+        assert_eq!(owner("/user.slice/a.scope", None, true), None);
+        assert_eq!(owner("/machines/kubepods/pod/a.scope/below", None, true), Some(7));
     }
 }
