@@ -26,7 +26,6 @@ use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::resource::PerResource;
 use psi_agent::sample::{CgroupSample, Detail, NodeSample, PassReport, ScrapeSample};
-use psi_agent::waiting::CpuSource;
 use psi_agent::waiting::series::{PressureReadings, Reading};
 use support::{cpu_time_of, judge, take_turns};
 
@@ -114,7 +113,6 @@ fn sample() -> ScrapeSample {
         beside: Vec::new(),
         workloads: HashSet::new(),
         cgroups: cgroups.collect(),
-        cpu_source: CpuSource::Psi,
         report: PassReport::default(),
     }
 }

@@ -219,7 +219,6 @@ impl Collector {
             cgroups,
             beside,
             workloads: shown,
-            cpu_source: self.cpu_source,
             report: self.end_pass(&found, matching),
         }
     }

@@ -156,8 +156,6 @@ pub struct ScrapeSample {
     /// Cgroups whose usage adds up to that of the node: containers, and the topmost cgroups outside
     /// pods. Empty unless the detail is [`Detail::Everything`].
     pub workloads: HashSet<CgroupId>,
-    /// Source of CPU wait time of the ticks.
-    pub cpu_source: CpuSource,
     pub report: PassReport,
 }
 

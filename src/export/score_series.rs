@@ -12,7 +12,7 @@ use crate::relief::{Assessment, Relief};
 use crate::score::{ContainerScore, NodeScore};
 use crate::text_format::Number::{Float, Whole};
 use crate::text_format::{FamiliesOf, Family, Lines, Number, families, write_families};
-use crate::waiting::{CpuSource, Ratio};
+use crate::waiting::Ratio;
 
 /// Age from which a score is stale. The agent scores every 5 s, so it was suspended in the
 /// meantime.
@@ -24,23 +24,14 @@ pub fn is_stale(score: &NodeScore, now: Instant) -> bool {
     now.saturating_duration_since(score.moment.at) >= STALE
 }
 
-/// Appends the series of the CPU source, which exists before the first score, and of the score.
-pub fn write_score(chunks: &mut Vec<Vec<u8>>, source: CpuSource, assessment: Option<&Assessment>) {
-    write_families(chunks, SOURCE, once(&source));
-    if let Some(assessment) = assessment {
-        write_families(chunks, NODE, once(assessment));
-        write_families(chunks, VM, vms(assessment).iter());
-        let containers = assessment.score.containers.iter();
-        let others = containers.filter(|container| !container.is_kubevirt_vm());
-        write_families(chunks, WORKLOAD, others);
-    }
+/// Appends the series of the score.
+pub fn write_score(chunks: &mut Vec<Vec<u8>>, assessment: &Assessment) {
+    write_families(chunks, NODE, once(assessment));
+    write_families(chunks, VM, vms(assessment).iter());
+    let containers = assessment.score.containers.iter();
+    let others = containers.filter(|container| !container.is_kubevirt_vm());
+    write_families(chunks, WORKLOAD, others);
 }
-
-static SOURCE: &FamiliesOf<CpuSource> = families! {
-    "psi_agent_cpu_source_info" =
-        |source, lines| lines.write(&[("source", source.into_str())], Whole(1)),
-        "Source of CPU wait time as the label source, run-delay or psi; always 1.";
-};
 
 static NODE: &FamiliesOf<Assessment> = families! {
     "psi_agent_node_score_ratio" = |it, lines| lines.write(&[], ratio(it.score.score)),
@@ -235,14 +226,14 @@ mod tests {
         Scorer::of_one_window(vec![Resource::Cpu], tick)
     }
 
-    fn written(source: CpuSource, assessment: Option<&Assessment>) -> String {
+    fn written(assessment: &Assessment) -> String {
         let mut text = Vec::new();
-        write_score(&mut text, source, assessment);
+        write_score(&mut text, assessment);
         String::from_utf8(text.concat()).unwrap()
     }
 
     fn score(vms: Vec<Measurement>) -> String {
-        written(CpuSource::RunDelay, Some(&score_of(&tick(vms)).into()))
+        written(&score_of(&tick(vms)).into())
     }
 
     #[test]
@@ -256,7 +247,7 @@ mod tests {
     fn unknown_values_have_no_series_and_a_reason() {
         let mut calm = tick(vec![]);
         (calm.node.pressure.memory, calm.node.reports.memory, calm.node.steal) = Default::default();
-        let text = written(CpuSource::RunDelay, Some(&score_of(&calm).into()));
+        let text = written(&score_of(&calm).into());
         for line in [
             "psi_agent_node_score_ratio 0",
             "psi_agent_node_contention_ratio{resource=\"cpu\"} 0",
@@ -279,21 +270,13 @@ mod tests {
         let scored =
             Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
         let tick = Tick { scored: Some(scored), ..tick(vec![]) };
-        let text = written(CpuSource::RunDelay, Some(&score_of(&tick).into()));
+        let text = written(&score_of(&tick).into());
         let line = format!(
             "psi_agent_workload_contention_ratio{{container=\"\",id=\"{path}\",namespace=\"\",pod=\"\",\
              resource=\"cpu\"}} 0.5"
         );
         assert!(text.contains(&line), "{text}");
         assert!(text.contains("psi_agent_node_contended{population=\"units\"} 1"), "{text}");
-    }
-
-    #[test]
-    fn the_source_of_cpu_wait_is_exported_before_the_first_score() {
-        let text = written(CpuSource::Psi, None);
-        assert_eq!(text.lines().last(), Some("psi_agent_cpu_source_info{source=\"psi\"} 1"));
-        let line = "\npsi_agent_cpu_source_info{source=\"run-delay\"} 1\n";
-        assert!(score(Vec::new()).contains(line), "{line}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Scrapes {
     ) -> impl Iterator<Item = Vec<u8>> + use<> {
         let labels = self.labels.lock().of_cgroups(&sample.cgroups);
         let mut own = Vec::new();
-        write_score(&mut own, sample.cpu_source, assessment);
+        assessment.into_iter().for_each(|assessment| write_score(&mut own, assessment));
         metrics.write(&mut own);
         Exposition::new(sample, labels, &self.groups).chain(own)
     }

@@ -18,7 +18,7 @@ use psi_agent::own_metrics::planner::PlannerMetrics;
 use psi_agent::relief::{Assessment, Relief};
 use psi_agent::score::{Resource, Scorer};
 use psi_agent::waiting::series::PressureShares;
-use psi_agent::waiting::{CpuSource, Measurement, Ratio};
+use psi_agent::waiting::{Measurement, Ratio};
 use strum::VariantArray;
 
 use super::measured_vms::{measured_vm, tick_of_vms};
@@ -29,7 +29,7 @@ pub(crate) fn full_exposition() -> &'static [String; 4] {
     static TEXTS: OnceLock<[String; 4]> = OnceLock::new();
     TEXTS.get_or_init(|| {
         let (mut score, assessment) = (Vec::new(), full_assessment());
-        write_score(&mut score, CpuSource::Psi, Some(&assessment));
+        write_score(&mut score, &assessment);
         let served = start_on_case("pure-v2", &["--families=pressure".into()]).get("/metrics");
         let own = served.find("# HELP process_").expect("the agent's own metrics come last");
         let metrics = OwnMetrics::default();
