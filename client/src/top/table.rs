@@ -27,7 +27,8 @@ const MIN_NAME: usize = 20;
 /// The table's heading, and which cgroups are its members.
 type Population = (&'static str, fn(&Cgroup) -> bool);
 
-/// The first that has members is scored. Where nothing is, all cgroups are shown.
+/// The scored population comes first, where it is known and has members. Where nothing is scored, all cgroups are
+/// shown.
 const POPULATIONS: [Population; 4] = [
     ("VM", |cgroup| cgroup.is_vm),
     ("CONTAINER", |cgroup| cgroup.level == "container"),
@@ -43,10 +44,14 @@ pub(super) fn scored(
     columns: usize,
     most: Option<usize>,
 ) -> Vec<Line> {
-    let members = POPULATIONS.into_iter().map(|(heading, is_member)| {
+    let population = snapshot.node.population.as_deref().unwrap_or_default();
+    let (scored, others): (Vec<_>, Vec<_>) = POPULATIONS
+        .into_iter()
+        .partition(|(heading, _)| format!("{heading}s").eq_ignore_ascii_case(population));
+    let mut members = scored.into_iter().chain(others).map(|(heading, is_member)| {
         (heading, snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>())
     });
-    let Some((kind, mut rows)) = members.into_iter().find(|(_, rows)| !rows.is_empty()) else {
+    let Some((kind, mut rows)) = members.find(|(_, rows)| !rows.is_empty()) else {
         return wrap(words(&snapshot.nothing_to_show(), Stylize::stylize), " ", columns);
     };
     let (total, filter) = (rows.len(), choice.filter.to_lowercase());

@@ -140,7 +140,7 @@ fn without_vms_the_containers_are_shown_and_without_containers_all_cgroups() {
 }
 
 #[test]
-fn scored_units_are_shown_by_their_names() {
+fn the_scored_population_is_shown_by_names() {
     let scored = vm("", 0.1)["scored"].clone();
     let unit = |name: &str, more: Value| {
         let mut unit = cgroup(&format!("/{name}"), &json!({"level": "host", "unit": name}));
@@ -163,6 +163,10 @@ fn scored_units_are_shown_by_their_names() {
     assert_eq!(names("units", &cgroups), ["UNIT", "/cage", "web-1.service"]);
     let vm = unit("machine-qemu-3-web.scope", json!({"is_vm": true, "vm": "web"}));
     assert_eq!(names("VMs", &[cgroups[0].clone(), vm]), ["VM", "web"]);
+    // A VM that arrives is not scored yet.
+    let new = cgroup("/new", &json!({"is_vm": true, "vm": "new", "level": "pod"}));
+    let container = cgroup("/a", &json!({"namespace": "n", "pod": "p", "container": "c"}));
+    assert_eq!(names("containers", &[new, container]), ["CONTAINER", "n/p/c"]);
 }
 
 #[test]
