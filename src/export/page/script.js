@@ -233,7 +233,7 @@ function notes({ node, agent, warm_up_left_s: left }, members, users, isContende
   }
   const named = agent?.publish.candidate, isNamed = (c) => c.namespace === named?.namespace && c.vm === named?.name;
   const best = members.find((c) => isNamed(c) && c.scored?.relief);
-  if (best) notes.push(`Moving ${short(best)} would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
+  if (best) notes.push(`Moving ${short(best)} now would end ${cpus(best.scored.relief.cpus)} CPUs of waiting`);
   const isLimited = (c) => ["cpu", "memory"].some((resource) => (c.scored?.waiting[resource]?.own_limit ?? 0) >= MUCH);
   const limited = members.filter(isLimited).map(short);
   if (limited.length > 0) notes.push(`${list(limited, 3)} ${limited.length > 1 ? "are" : "is"} slowed by own limits`);
