@@ -392,7 +392,17 @@ fn a_token_of_the_planner_moves_vms_of_labelled_namespaces_and_does_nothing_else
     let delete = |name: &str| scene.failure(&["delete", "vmim", name, "-n", "vms", "--wait=false"]);
     let error = delete("foreign").unwrap();
     assert!(error.contains("with the label psi-agent.io/planner"), "{error}");
-    assert_eq!(delete("allowed"), None);
+    let in_labelled = "in namespaces with the label";
+    kubevirt.cluster.kubectl(&["label", "namespace", "vms", "psi-agent.io/plan-"], "");
+    wait_for("the API server knows that the label is gone", LIMIT, || {
+        scene.refusal("vms", &migration("probe", &[])).filter(|error| error.contains(in_labelled))
+    });
+    let error = delete("allowed").unwrap();
+    assert!(error.contains(in_labelled), "{error}");
+    scene.label_namespace();
+    wait_for("the API server knows the label again", LIMIT, || {
+        delete("allowed").is_none().then_some(())
+    });
 
     check_that_rights_grant_nothing_else(&scene, name(&pod));
 }
