@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,11 +12,12 @@ use serde_json::{Value, json};
 use super::descheduler::{LONG_AGO, add_vm, evicted, pod_of, wait_for_cycles};
 use super::manifests::check_arguments;
 use crate::support::agent::{Agent, Answer};
-use crate::support::cluster::{Cluster, Companion, unplaced_vm};
+use crate::support::cluster::Cluster;
 use crate::support::descheduler::Descheduler;
 use crate::support::exposition::parse;
-use crate::support::{built, snippet, wait_for};
+use crate::support::{snippet, wait_for};
 
+mod schedulers;
 mod size;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -277,84 +277,7 @@ fn check_an_outage(mut scene: Scene) {
     assert_eq!(scene.bridge.log().matches("Cannot follow the Nodes").count(), 1);
 }
 
-/// Where a snippet's scheduler asks, and how long it may take on a busy machine, is all that is
-/// another than in the snippet; with one scheduler there is nobody to elect.
-fn here(snippet: &str, bridge: &Agent) -> String {
-    assert!(snippet.contains(IN_CLUSTER), "{snippet}");
-    let here = snippet.replace(IN_CLUSTER, &format!("http://{}", bridge.address));
-    let here = here.replace("httpTimeout: 300ms", "httpTimeout: 20s");
-    let alone = if here.contains("leaderElect: false") {
-        ""
-    } else {
-        "leaderElection: {leaderElect: false}\n"
-    };
-    here + alone
-}
-
-/// The pod of a VM that asks for virtualisation, as KubeVirt's do.
-fn vm(name: &str) -> Value {
-    let mut pod = unplaced_vm(name);
-    let resources = &mut pod["spec"]["containers"][0]["resources"];
-    resources["requests"]["devices.kubevirt.io/kvm"] = json!("1");
-    resources["limits"] = json!({"devices.kubevirt.io/kvm": "1"});
-    pod
-}
-
 const PLACES: [&str; 3] = ["calm", "hot", "silent"];
-
-/// VMs go to the calm Node; where that takes none, to the one of which nothing is known, and never
-/// to the hot one.
-fn check_placing(scene: &Scene, name: &str, vm: &Value) {
-    let named = |suffix: &str| {
-        let mut vm = vm.clone();
-        vm["metadata"]["name"] = json!(format!("{name}-{suffix}"));
-        vm
-    };
-    assert_eq!(scene.cluster.place(&named("calm"), 6, PLACES), [6, 0, 0], "{name}");
-    scene.cluster.kubectl(&["cordon", "calm"], "");
-    assert_eq!(scene.cluster.place(&named("without-calm"), 6, PLACES), [0, 0, 6], "{name}");
-    scene.cluster.kubectl(&["uncordon", "calm"], "");
-}
-
-#[test]
-#[ignore = "needs etcd and a control plane (tests/kubernetes/build, tests/scheduler-plugins/build)"]
-fn schedulers_that_ask_the_bridge_place_vms_on_the_calm_node() {
-    let scene = Scene::start("bridge-schedulers", &PLACES);
-    scene.write("calm", 0, A_WHILE);
-    scene.write("hot", 60, A_WHILE);
-    scene.write("silent", 0, 1_200);
-    scene.wait_for_values(&[("calm", 0.0), ("hot", 0.6), ("silent", 0.315)]);
-
-    let by_name = here(&snippet("bridge-extender.yaml"), &scene.bridge);
-    let whole = by_name.replace("nodeCacheCapable: true", "nodeCacheCapable: false");
-    assert_ne!(by_name, whole);
-    let by_extender = [("form", "prioritize"), ("result", "answered")];
-    let asked = || scene.metric("psi_agent_bridge_requests_total", &by_extender);
-    for (name, configuration) in [("by-name", by_name), ("whole", whole)] {
-        let before = asked();
-        let admin = scene.cluster.admin_kubeconfig();
-        let _scheduler = scene.cluster.start_scheduler(&configuration, &admin);
-        check_placing(&scene, name, &vm(name));
-        assert_eq!(asked() - before, 12.0, "once for each VM");
-        // What is no VM goes where it would have gone anyway.
-        scene.cluster.place(&unplaced_vm(&format!("no-vm-{name}")), 3, PLACES);
-        assert_eq!(asked() - before, 12.0);
-    }
-
-    let trimaran = snippet("bridge-trimaran.yaml");
-    let _scheduler = start_trimaran(&scene.cluster, &here(&trimaran, &scene.bridge));
-    let mut vm = vm("trimaran");
-    vm["spec"]["schedulerName"] = json!("kubevirt");
-    check_placing(&scene, "trimaran", &vm);
-}
-
-/// The kube-scheduler with Trimaran's plugin in it.
-fn start_trimaran(cluster: &Cluster, configuration: &str) -> Companion {
-    let module = include_str!("../../scheduler-plugins/go.mod");
-    let folder: PathBuf = built("scheduler-plugins", module, "sigs.k8s.io/scheduler-plugins");
-    let program = folder.join("kube-scheduler");
-    cluster.start_scheduler_of(&program, configuration, &cluster.admin_kubeconfig())
-}
 
 /// Whom the descheduler has evicted, once it has looked twice more.
 fn evicted_soon(descheduler: &Descheduler, cluster: &Cluster) -> BTreeSet<String> {
