@@ -41,9 +41,11 @@ pub(super) fn used_beside(readings: &Readings) -> Option<f64> {
     Some((usage(readings)? - ran).max(0.0))
 }
 
-/// Number of tasks.
+/// Number of tasks: the larger one of the last two readings, since tasks that waited may have ended.
 pub(super) fn tasks(readings: &Readings) -> Option<f64> {
-    readings.cpu.value().and_then(|counters| counters.tasks).map(|tasks| tasks as f64)
+    let now = readings.cpu.value()?.tasks?;
+    let before = readings.cpu.both().and_then(|(before, _)| before.tasks);
+    Some(now.max(before.unwrap_or_default()) as f64)
 }
 
 /// CPUs lost on average to its own quota or its pod's: the largest value of any level, since levels
