@@ -100,10 +100,11 @@ impl Measurement {
         scale: f64,
     ) -> Self {
         let threads = ThreadTimes::of(readings);
+        let requested = workload.as_ref().and_then(|workload| workload.cpu_request);
         let cpu = match &readings.threads {
-            Threads::Read { threads, .. } => run_delay::wait(readings, threads, node),
+            Threads::Read { threads, .. } => run_delay::wait(readings, threads, requested, node),
             Threads::Hidden => None,
-            Threads::NotRead => cpu_pressure::wait(readings, node.cpus(), scale),
+            Threads::NotRead => cpu_pressure::wait(readings, requested, node, scale),
         };
         let cpu = cpu.ok_or_else(|| Unknown { most_demand: cpu_limits::most_demand(readings) });
         let (usage, beside) = (cpu_limits::usage(readings), cpu_limits::used_beside(readings));

@@ -72,17 +72,23 @@ pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
     }
 }
 
-/// CPUs that all others took, of those on which a VM may run. One with a CPU for each vCPU can't wait for
-/// more because of the node: the rest of its waiting is for its own threads, as for the emulator on
-/// dedicated CPUs. `None` without such a cpuset, or where it has changed since it was read.
+/// CPUs that all others took, of the container's own CPUs: it can't wait for more because of the node. The
+/// rest of its waiting is for its own threads, as for the emulator on dedicated CPUs. The CPUs of a cpuset are
+/// its own if there is one for each vCPU, or as many as it `requested`, in thousandths: so many the kubelet
+/// gives it exclusively. `None` without such a cpuset, where it has changed since it was read, and in the first
+/// window in which the container waits.
 pub(super) fn taken_by_others(
     readings: &Readings,
-    vcpus: usize,
+    requested: Option<u64>,
+    vcpus: Option<usize>,
     node: &NodeReadings,
 ) -> Option<f64> {
     let cpuset = readings.limits()?.cpus.as_ref()?;
-    let has_one_each = cpuset.count() as usize >= vcpus && f64::from(cpuset.count()) < node.cpus();
-    if !has_one_each {
+    let count = cpuset.count();
+    let is_own = vcpus.is_some_and(|vcpus| count as usize >= vcpus)
+        || requested == Some(1000 * u64::from(count));
+    let is_of_one_window = readings.cpu.seconds()? < 1.5 * node.cpu_times.seconds()?;
+    if !is_own || !is_of_one_window || f64::from(count) >= node.cpus() {
         return None;
     }
     let taken = node.busy_cpus(cpuset)? - usage(readings)?;

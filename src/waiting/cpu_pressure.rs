@@ -7,6 +7,7 @@
 //! that quotas explain, and that of containers whose threads are read, is subtracted from it first.
 
 use super::cpu_limits;
+use super::node::NodeReadings;
 use super::readings::Readings;
 use super::run_delay::ThreadTimes;
 use super::series::Ratio;
@@ -58,11 +59,20 @@ pub(super) fn scale<'a>(
     factor().unwrap_or(1.0)
 }
 
-/// The CPU wait of a container on a node with this number of CPUs; `None` if it is unknown.
-pub(super) fn wait(readings: &Readings, cpus: f64, scale: f64) -> Option<Wait> {
-    let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, cpus)?);
+/// The CPU wait of a container that `requested` so many thousandths of a CPU; `None` if it is unknown.
+pub(super) fn wait(
+    readings: &Readings,
+    requested: Option<u64>,
+    node: &NodeReadings,
+    scale: f64,
+) -> Option<Wait> {
+    let (used, bounds) = (cpu_limits::usage(readings)?, Bounds::of(readings, node.cpus())?);
     let waited = (bounds.least * scale).min(bounds.most);
-    Wait::of_cpu(used, waited, bounds.raw, bounds.own_limit)
+    let taken = cpu_limits::taken_by_others(readings, requested, None, node);
+    let by_others = taken.filter(|taken| *taken < waited).map_or(1.0, |taken| taken / waited);
+    let raw = bounds.raw.get();
+    let own_limit = raw - (raw - bounds.own_limit.get()) * by_others;
+    Wait::of_cpu(used, waited * by_others, bounds.raw, Ratio::of(own_limit, 1.0)?)
 }
 
 impl Bounds {
@@ -102,7 +112,9 @@ impl Bounds {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{container_with_tasks, ran_and_delayed};
+    use std::sync::Arc;
+
+    use super::super::tests::{container_with_tasks, node_with_cpus, ran_and_delayed};
     use super::*;
 
     const CPUS: f64 = 4.0;
@@ -114,7 +126,7 @@ mod tests {
     /// CPUs that the first of these workloads waited for.
     fn waited(run_delay: Option<f64>, all: &[&Readings]) -> f64 {
         let scale = scale(all.iter().copied(), run_delay, CPUS);
-        let wait = wait(all[0], CPUS, scale).unwrap();
+        let wait = wait(all[0], None, &node_with_cpus(&[1.0; 4]), scale).unwrap();
         wait.demand - cpu_limits::usage(all[0]).unwrap()
     }
 
@@ -160,7 +172,25 @@ mod tests {
     #[test]
     fn two_units_of_three_loops_on_two_cpus_wait_for_two_thirds() {
         let unit = workload(0.95, 1.0, 0.0, None, 3);
-        let wait = |cpus| wait(&unit, cpus, scale([&unit, &unit].into_iter(), Some(4.0), cpus));
-        assert!((wait(2.0).unwrap().contention.get() - 2.0 / 3.0).abs() < 1e-6);
+        let scale = scale([&unit, &unit].into_iter(), Some(4.0), 2.0);
+        let wait = wait(&unit, None, &node_with_cpus(&[1.0; 2]), scale).unwrap();
+        assert!((wait.contention.get() - 2.0 / 3.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn on_cpus_that_it_requested_for_itself_a_container_waits_for_itself() {
+        let mut container = workload(0.9, 1.9, 0.0, None, 16);
+        let limits = container.cpu_limits.as_mut().unwrap();
+        limits.value.cpus = Some(Arc::new((0..2).collect()));
+        let wait = |requested, busy: &[f64]| {
+            let wait = wait(&container, requested, &node_with_cpus(busy), 1.0).unwrap();
+            [wait.cpus, wait.own_limit.get()].map(|value| (value * 1e6).round() / 1e6)
+        };
+        let [shared, _] = wait(None, &[0.95, 0.95, 0.0, 0.0]);
+        assert!(shared > 1.0, "{shared}");
+        assert_eq!(wait(Some(3000), &[0.95, 0.95, 0.0, 0.0]), [shared, 0.0]);
+        assert_eq!(wait(Some(2000), &[0.95, 0.95, 0.0, 0.0]), [0.0, 0.9]);
+        // Others took a twentieth of a CPU.
+        assert_eq!(wait(Some(2000), &[0.975, 0.975, 0.0, 0.0])[0], 0.05);
     }
 }

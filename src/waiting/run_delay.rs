@@ -73,25 +73,25 @@ pub(super) fn waits(readings: &Readings) -> bool {
     ThreadTimes::of(readings).is_some_and(|times| times.delayed >= NEGLIGIBLE)
 }
 
-/// The CPU wait of a container with these threads; `None` if it is unknown.
+/// The CPU wait of a container with these threads, that `requested` so many thousandths of a CPU; `None` if it
+/// is unknown.
 pub(super) fn wait(
     readings: &Readings,
     all: &[ThreadReading],
+    requested: Option<u64>,
     node: &NodeReadings,
 ) -> Option<Wait> {
     let threads = ThreadTimes::of(readings)?;
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
-        let of_one_window = are_of_one_window(readings, all);
-        if readings.limits()?.quota().is_some() && !of_one_window {
+        if readings.limits()?.quota().is_some() && !are_of_one_window(readings, all) {
             return None;
         }
         let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;
         let by_node = by_node.min(cpu_limits::quota_left(readings)?);
-        let taken = || cpu_limits::taken_by_others(readings, all.len(), node);
-        let taken = of_one_window.then(taken).flatten().unwrap_or(f64::INFINITY);
-        by_node.min(taken).max(0.0)
+        let taken = cpu_limits::taken_by_others(readings, requested, Some(all.len()), node);
+        by_node.min(taken.unwrap_or(f64::INFINITY)).max(0.0)
     };
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
@@ -132,7 +132,7 @@ mod tests {
 
     fn waited(readings: &Readings, node: &NodeReadings) -> Option<Wait> {
         let Threads::Read { threads, .. } = &readings.threads else { unreachable!() };
-        wait(readings, threads, node)
+        wait(readings, threads, None, node)
     }
 
     fn demand_of(readings: &Readings) -> (f64, f64) {
@@ -200,6 +200,13 @@ mod tests {
         // With fewer CPUs than vCPUs, as in what dedicated VMs leave, it waits for the node.
         assert_eq!(on(1.7, 2.3, 0..2, &[0.85, 0.85, 1.0, 1.0]), 2.3);
         assert_eq!(on(1.2, 0.6, 0..2, &[0.6, 0.6]), 0.6, "all CPUs of the node");
+        // Unless it requested just these.
+        let mut pinned = vm(1.7, 2.3, 0.0, None);
+        pinned.cpu_limits.as_mut().unwrap().value.cpus = Some(Arc::new((0..2).collect()));
+        let node = node_with_cpus(&[0.85, 0.85, 1.0, 1.0]);
+        let Threads::Read { threads, .. } = &pinned.threads else { unreachable!() };
+        let waited = |requested| wait(&pinned, threads, Some(requested), &node).unwrap().cpus;
+        assert!(waited(2000) < 1e-6 && (waited(1000) - 2.3).abs() < 1e-6);
     }
 
     #[test]

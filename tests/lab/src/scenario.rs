@@ -252,15 +252,17 @@ impl Scenario {
         self.seconds >= PREDICTED
     }
 
-    /// Whether a pod has a CPU for each thread on which no other pod, and no daemon, may run. What it waits for
-    /// there is its own.
+    /// Whether a pod has CPUs on which no other pod, and no daemon, may run, and a CPU for each thread or as many as
+    /// it requested: what it waits for there is its own.
     pub fn has_own_cpus(&self, pod: &Pod) -> bool {
         let cpus = listed(pod.cpus.as_deref(), self.vcpus);
         let others = self.pods.iter().filter(|other| other.name != pod.name);
         let others = others.map(|other| listed(other.cpus.as_deref(), self.vcpus));
         let is_free = |others: Vec<u32>| !cpus.iter().any(|cpu| others.contains(cpu));
-        let has_one_each = pod.copies == 1 && cpus.len() >= pod.load.threads as usize;
-        has_one_each && pod.cpus.is_some() && self.daemons.is_empty() && { others }.all(is_free)
+        let has_one_each = cpus.len() >= pod.load.threads as usize;
+        let is_pinned = pod.copies == 1 && pod.cpus.is_some();
+        let is_own = has_one_each || pod.cpu_request == Some(cpus.len() as f64);
+        is_pinned && is_own && self.daemons.is_empty() && { others }.all(is_free)
     }
 
     fn loads(&self) -> impl Iterator<Item = Load> + '_ {
