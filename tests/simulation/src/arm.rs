@@ -17,8 +17,12 @@ pub enum Arm {
     NodePsi,
     /// OpenShift's KubeVirtRelieveAndMigrate with its soft tainter.
     Openshift,
+    /// The same less often.
+    OpenshiftSlow,
     /// The same with the cooldown of its plugin KubevirtMigrationAware (4.23).
     OpenshiftCooldown,
+    /// The same by the rules that its operator has since April 2026.
+    OpenshiftPriority,
     /// ProxLB by pressure.
     Proxlb,
     /// The descheduler by psi-agent's score, with the agent's taint at level high.
@@ -41,6 +45,7 @@ pub enum Signal {
     Usage,
     NodePsi,
     IdealPoint,
+    ActuationPriority,
     /// Averages over ten minutes.
     Score,
     Load,
@@ -79,6 +84,9 @@ pub struct Overrides {
     /// Agents set a taint at level medium, too
     #[arg(long)]
     pub taint_medium: bool,
+    /// Agents set a taint while less than a fifth of the CPUs is idle, too
+    #[arg(long)]
+    pub taint_full: bool,
     #[command(flatten)]
     pub planner: Limits,
 }
@@ -102,7 +110,9 @@ impl Arm {
             Self::Usage => "usage",
             Self::NodePsi => "node PSI",
             Self::Openshift => "OpenShift",
+            Self::OpenshiftSlow => "OpenShift, every 600 s",
             Self::OpenshiftCooldown => "OpenShift, with cooldown",
+            Self::OpenshiftPriority => "OpenShift, rules of April 2026",
             Self::Proxlb => "ProxLB",
             Self::Score => "psi-agent, score",
             Self::Load => "psi-agent, load",
@@ -118,7 +128,8 @@ impl Arm {
             Self::Requests => Signal::Requests,
             Self::Usage => Signal::Usage,
             Self::NodePsi => Signal::NodePsi,
-            Self::Openshift | Self::OpenshiftCooldown => Signal::IdealPoint,
+            Self::Openshift | Self::OpenshiftSlow | Self::OpenshiftCooldown => Signal::IdealPoint,
+            Self::OpenshiftPriority => Signal::ActuationPriority,
             Self::Score => Signal::Score,
             Self::Candidate | Self::Headroom => Signal::CurrentScore,
             Self::Load => Signal::Load,
@@ -128,7 +139,8 @@ impl Arm {
 
     pub fn policy(self) -> Policy {
         match self {
-            Self::Openshift | Self::OpenshiftCooldown => OPENSHIFT,
+            Self::Openshift | Self::OpenshiftCooldown | Self::OpenshiftPriority => OPENSHIFT,
+            Self::OpenshiftSlow => Policy { interval_s: 600, ..OPENSHIFT },
             // Of it, the planner uses the least age alone.
             Self::Candidate | Self::Headroom | Self::Planner => CANDIDATE,
             _ => RECOMMENDED,
@@ -137,7 +149,7 @@ impl Arm {
 
     /// Whether OpenShift's soft tainter writes taints.
     pub fn has_soft_tainter(self) -> bool {
-        self.signal() == Signal::IdealPoint
+        matches!(self.signal(), Signal::IdealPoint | Signal::ActuationPriority)
     }
 
     pub fn has_agents(self) -> bool {

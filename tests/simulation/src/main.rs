@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use psi_agent_simulation::arm::{Arm, Overrides};
+use psi_agent_simulation::consumers::planner::Limits;
 use psi_agent_simulation::load::{self, Load};
 use psi_agent_simulation::population::Population;
-use psi_agent_simulation::report::{Row, csv, goals_text, table};
+use psi_agent_simulation::report::{Row, csv, csv_of_seeds, goals_text, table};
 use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
 use psi_agent_simulation::trace::Trace;
 use psi_agent_simulation::{extract, lab, planetlab, plot};
@@ -31,6 +32,8 @@ enum Command {
         /// Directory for the tables as CSV files
         #[arg(long)]
         tables: Option<PathBuf>,
+        #[command(flatten)]
+        planner: Limits,
     },
     /// Runs one cluster, with demand from a file or generated
     Run {
@@ -62,6 +65,9 @@ enum Command {
         /// File for a picture
         #[arg(long)]
         picture: Option<PathBuf>,
+        /// CSV file for the outcome of each seed
+        #[arg(long)]
+        each_seed: Option<PathBuf>,
     },
     /// Writes generated demand as CSV to stdout
     Generate {
@@ -113,8 +119,9 @@ enum Source {
 fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match Command::parse() {
-        Command::Suite { vms, seeds, pictures, tables } => {
-            suite(&vms, seeds, pictures, tables, &mut out)
+        Command::Suite { vms, seeds, pictures, tables, planner } => {
+            let overrides = Overrides { planner, ..Overrides::default() };
+            suite(&vms, seeds, overrides, pictures, tables, &mut out)
         }
         Command::Run {
             trace,
@@ -127,6 +134,7 @@ fn main() -> anyhow::Result<()> {
             overrides,
             arms,
             picture,
+            each_seed,
         } => {
             let read = trace.as_deref().map(read).transpose()?;
             let trace_of = |seed| match &read {
@@ -138,6 +146,10 @@ fn main() -> anyhow::Result<()> {
             write!(out, "{}", table(&rows))?;
             if let Some(path) = picture {
                 draw(&path, "Simulated rebalancers", &rows)?;
+            }
+            if let Some(path) = each_seed {
+                fs::write(&path, csv_of_seeds(&rows))
+                    .with_context(|| path.display().to_string())?;
             }
             Ok(())
         }
@@ -180,6 +192,7 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
 fn suite(
     vms: &[usize],
     seeds: u64,
+    overrides: Overrides,
     pictures: Option<PathBuf>,
     tables: Option<PathBuf>,
     out: &mut impl Write,
@@ -189,8 +202,7 @@ fn suite(
             let (overcommit, throttled) = (scenario.overcommit, scenario.throttled);
             let nodes = Nodes { node_cpus: vec![32], node_memory_gib: 768, overcommit, throttled };
             let trace_of = |seed| scenario.population.generate(vms, 1440, None, seed);
-            let rows =
-                run_all(Arm::value_variants(), seeds, &nodes, Overrides::default(), trace_of)?;
+            let rows = run_all(Arm::value_variants(), seeds, &nodes, overrides, trace_of)?;
             let title = format!("{}, {vms} VMs: {}", scenario.name, scenario.about);
             writeln!(out, "### {title}\n\n{}\n{}", table(&rows), goals_text(scenario.goal, &rows))?;
             out.flush()?;

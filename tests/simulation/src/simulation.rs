@@ -19,6 +19,8 @@ mod rebalancing;
 
 const STEP_S: u32 = TICK_S;
 const MINUTE_S: u32 = 60;
+/// Share of the CPUs in use from which a node is full.
+const FULL: f64 = 0.8;
 /// A VM counts as contended from these shares of its demand and of its vCPUs' time.
 const CONTENDED: (f64, f64) = (0.10, 0.05);
 
@@ -28,6 +30,7 @@ pub struct Simulation<'a> {
     policy: Policy,
     prefers_headroom: bool,
     taint_medium: bool,
+    taint_full: bool,
     cluster: Cluster,
     agents: Vec<Agent>,
     minutes: Vec<Minutes>,
@@ -81,6 +84,7 @@ impl<'a> Simulation<'a> {
             policy,
             prefers_headroom,
             taint_medium: overrides.taint_medium,
+            taint_full: overrides.taint_full,
             agents: agents.collect(),
             minutes: vec![Minutes::default(); nodes],
             rules: vec![TenMinutes::default(); nodes],
@@ -179,7 +183,9 @@ impl<'a> Simulation<'a> {
             self.writes[(now_s + agent.phase_s) as usize] += writes;
             if self.arm.has_taints() {
                 let medium = self.taint_medium && agent.level >= Level::Medium;
-                node.soft_taints = u8::from(agent.level == Level::High) + u8::from(medium);
+                let full = self.taint_full && agent.utilization >= FULL;
+                node.soft_taints =
+                    u8::from(agent.level == Level::High) + u8::from(medium) + u8::from(full);
             }
             if self.prefers_headroom {
                 node.preferred = agent.preferred();
@@ -294,7 +300,7 @@ mod tests {
         let trace = Population::Mixed.generate(20, 120, None, 2);
         let shape = Shape { throttled: 0.15, ..shape(&[64; 4]) };
         assert!(run(&trace, &shape, Arm::NodePsi, 2).moves > 0.0);
-        for arm in [Arm::Score, Arm::Candidate, Arm::Headroom] {
+        for arm in [Arm::Score, Arm::Candidate, Arm::Headroom, Arm::Planner] {
             let outcome = run(&trace, &shape, arm, 2);
             assert_eq!((outcome.moves, outcome.contended_hours), (0.0, 0.0), "{arm:?}");
         }

@@ -110,6 +110,15 @@ impl Cluster {
             })
     }
 
+    /// VMs that were evicted from a node within this time.
+    pub fn evictions(&self, node: usize, within_s: u32, now_s: u32) -> usize {
+        let is_recent = |at: u32| now_s < at + within_s;
+        let ended = self.moves.iter().rev().take_while(|one| now_s < one.ended_s + HOUR_S);
+        ended.filter(|one| one.source == node && is_recent(one.started_s)).count()
+            + self.in_progress.iter().filter(|one| self.vms[one.vm].node == node).count()
+            + self.waiting.iter().filter(|one| self.vms[one.0].node == node).count()
+    }
+
     /// VMs that started or arrived on a node in the last hour, or are on their way.
     pub fn arrivals(&self, node: usize, now_s: u32) -> usize {
         let on = self.nodes[node].vms.iter().filter_map(|vm| self.vms[*vm].arrived_s);

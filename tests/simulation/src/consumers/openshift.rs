@@ -18,9 +18,27 @@ pub struct Inputs {
 /// CPU pressure counts only above this utilization.
 const BUSY: f64 = 0.7;
 const AMPLIFIED: f64 = 3.0;
+const QUANTILE: f64 = 0.66;
 
 /// `descheduler:node:linear_amplified_ideal_point_positive_distance:k3:avg1m` of each node.
 pub fn ideal_point_distance(nodes: &[Inputs]) -> Vec<f64> {
+    above_average(nodes).into_iter().map(amplified).collect()
+}
+
+/// `descheduler:node:actuation_priority:p66_5m` of each node, with its evictions of the last ten minutes.
+/// Inputs are those of the last five minutes.
+pub fn actuation_priority(minutes: &[Vec<Inputs>], evictions: &[usize]) -> Vec<f64> {
+    let minutes: Vec<Vec<[f64; 4]>> = minutes.iter().map(|nodes| above_average(nodes)).collect();
+    let priority = |(node, &evictions): (usize, &usize)| {
+        let lasting =
+            |of: usize| quantile(minutes.iter().map(|nodes| nodes[node][of]).collect(), QUANTILE);
+        amplified([0, 1, 2, 3].map(lasting)) * (1.0 - 0.1 * evictions as f64).max(0.01)
+    };
+    evictions.iter().enumerate().map(priority).collect()
+}
+
+/// How far each node is above the average of all, by input.
+fn above_average(nodes: &[Inputs]) -> Vec<[f64; 4]> {
     let rows: Vec<[f64; 4]> = nodes
         .iter()
         .map(|node| {
@@ -31,11 +49,19 @@ pub fn ideal_point_distance(nodes: &[Inputs]) -> Vec<f64> {
         .collect();
     let average = |of: usize| rows.iter().map(|row| row[of]).sum::<f64>() / rows.len() as f64;
     let averages = [0, 1, 2, 3].map(average);
-    let distance = |row: &[f64; 4]| {
-        let squares = row.iter().zip(averages).map(|(value, mean)| (value - mean).max(0.0).powi(2));
-        (AMPLIFIED * squares.sum::<f64>().sqrt()).min(1.0)
-    };
-    rows.iter().map(distance).collect()
+    rows.iter().map(|row| [0, 1, 2, 3].map(|of| (row[of] - averages[of]).max(0.0))).collect()
+}
+
+fn amplified(above: [f64; 4]) -> f64 {
+    (AMPLIFIED * above.iter().map(|one| one.powi(2)).sum::<f64>().sqrt()).min(1.0)
+}
+
+/// Between two values as Prometheus' `quantile_over_time`.
+fn quantile(mut values: Vec<f64>, quantile: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = quantile * (values.len() - 1) as f64;
+    let (below, above) = (values[rank.floor() as usize], values[rank.ceil() as usize]);
+    below + (above - below) * rank.fract()
 }
 
 /// Soft taints of each node: none if underused, one if appropriately used, two if overused. Without an
@@ -102,6 +128,20 @@ mod tests {
         // CPU pressure counts above 70 %: 0.4 and 0.2 above the averages, clamped.
         let values = ideal_point_distance(&[inputs(0.8, 0.8, 0.4), inputs(0.4, 0.8, 0.4)]);
         assert_eq!(values, [1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_single_minute_and_a_node_with_evictions_have_less_priority() {
+        assert!((quantile(vec![0.4, 0.0, 0.1, 0.3, 0.2], 0.66) - 0.264).abs() < 1e-9);
+        let (high, low) = (inputs(0.6, 0.0, 0.4), inputs(0.4, 0.0, 0.4));
+        let (hot, calm) = (vec![high, low], vec![low, low]);
+        let all_hot = actuation_priority(&[hot.clone(), hot.clone()], &[0, 0]);
+        assert!((all_hot[0] - 0.3).abs() < 1e-9 && all_hot[1] == 0.0, "{all_hot:?}");
+        let once = actuation_priority(&[hot.clone(), calm.clone(), calm.clone(), calm], &[0, 0]);
+        assert!(once[0] < 1e-9, "{once:?}");
+        let evicted = actuation_priority(std::slice::from_ref(&hot), &[3, 0]);
+        assert!((evicted[0] - 0.21).abs() < 1e-9, "{evicted:?}");
+        assert!((actuation_priority(&[hot], &[30, 0])[0] - 0.003).abs() < 1e-9);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::series::{Minutes, RULE_S, TenMinutes, mean_of_last, or_neutral};
 
 /// Delay of a value that a query returns: half its window, and for the agent's half of the smoothing.
 const AGE_OF_RATE_S: f64 = 30.0;
+const AGE_OF_QUANTILE_S: f64 = 30.0 + 150.0 + RULE_S as f64 / 2.0;
 const AGE_OF_RULE_S: f64 = 300.0 + 30.0 + RULE_S as f64 / 2.0;
 /// Without an average: [`TenMinutes::late`] and half of the smoothing.
 const AGE_OF_CURRENT_S: f64 = RULE_S as f64 + 30.0;
@@ -31,7 +32,7 @@ impl Simulation<'_> {
         {
             return;
         }
-        let Some(usage) = self.usage() else { return };
+        let Some(usage) = self.usage(now_s) else { return };
         let policy = self.policy;
         let classified = Classified::new(&usage, policy.deviation);
         if self.arm.has_soft_tainter() {
@@ -47,7 +48,7 @@ impl Simulation<'_> {
     }
 
     /// What the descheduler compares, in percent; `None` where its query has no value.
-    fn usage(&mut self) -> Option<Vec<Vec<f64>>> {
+    fn usage(&mut self, now_s: u32) -> Option<Vec<Vec<f64>>> {
         let nodes = 0..self.cluster.nodes.len();
         let minute = |of: fn(&Minutes) -> &Vec<f64>| -> Vec<f64> {
             self.minutes.iter().map(|node| of(node).last().copied().unwrap_or(0.0)).collect()
@@ -72,17 +73,16 @@ impl Simulation<'_> {
                 (self.minutes.iter().map(mean).collect(), AGE_OF_RULE_S)
             }
             Signal::IdealPoint => {
-                let (utilization, pressure) =
-                    (minute(|node| &node.utilization), minute(|node| &node.pressure));
-                let inputs: Vec<openshift::Inputs> = nodes
-                    .map(|node| openshift::Inputs {
-                        cpu_utilization: utilization[node],
-                        cpu_pressure: pressure[node],
-                        memory_utilization: self.memory_utilization(node),
-                        memory_pressure: 0.0,
-                    })
-                    .collect();
-                (openshift::ideal_point_distance(&inputs), AGE_OF_RATE_S)
+                (openshift::ideal_point_distance(&self.minute_before(0)?), AGE_OF_RATE_S)
+            }
+            Signal::ActuationPriority => {
+                let minutes: Vec<_> = (0..5).map_while(|ago| self.minute_before(ago)).collect();
+                if minutes.is_empty() {
+                    return None;
+                }
+                let evictions: Vec<usize> =
+                    nodes.map(|node| self.cluster.evictions(node, 600, now_s)).collect();
+                (openshift::actuation_priority(&minutes, &evictions), AGE_OF_QUANTILE_S)
             }
             Signal::CurrentScore => {
                 let late: Vec<Option<f64>> = self.rules.iter().map(TenMinutes::late).collect();
@@ -96,6 +96,20 @@ impl Simulation<'_> {
         };
         self.used(age);
         Some(values.into_iter().map(|value| vec![percent(value)]).collect())
+    }
+
+    /// What OpenShift's rules read, so many minutes ago; `None` before the first one.
+    fn minute_before(&self, ago: usize) -> Option<Vec<openshift::Inputs>> {
+        let at = |values: &[f64]| values.iter().rev().nth(ago).copied();
+        let inputs = |(node, minutes): (usize, &Minutes)| {
+            Some(openshift::Inputs {
+                cpu_utilization: at(&minutes.utilization)?,
+                cpu_pressure: at(&minutes.pressure)?,
+                memory_utilization: self.memory_utilization(node),
+                memory_pressure: 0.0,
+            })
+        };
+        self.minutes.iter().enumerate().map(inputs).collect()
     }
 
     pub(super) fn used(&mut self, age_s: f64) {
