@@ -24,8 +24,8 @@ pub fn table(runs: &[Vec<Record>]) -> (String, Vec<String>) {
     for record in all.filter(|record| !record.scenario.real_time && !record.scenario.is_long()) {
         let row = rows.entry(&record.scenario.name).or_default();
         row.truth.push(truth::by_loads(record));
-        row.run_delay.extend(score_in(&record.run_delay));
-        row.psi.extend(score_in(&record.psi));
+        row.run_delay.extend(score_in(&record.run_delay, "cpu"));
+        row.psi.extend(score_in(&record.psi, "cpu"));
     }
     let mut text = String::from("| scenario | loads | run delay | psi |\n|---|---:|---:|---:|\n");
     let mut failures = Vec::new();

@@ -10,7 +10,7 @@ use crate::scenario::{Exemption, Scenario};
 use crate::truth::{self, mean};
 
 /// Bounds of the score by run delay against what the loads measured.
-const MEAN_ERROR: f64 = 0.012;
+const MEAN_ERROR: f64 = 0.008;
 const LARGEST_ERROR: f64 = 0.08;
 
 /// Bounds of the score by PSI, which is an estimate: its mean error, and the share of scenarios in which
@@ -81,7 +81,7 @@ impl<'a> Row<'a> {
             return Err(failure);
         }
         let (truth, loads) = (truth::by_run_delay(record), truth::by_loads(record));
-        let score = |answers| score_in(answers).ok_or("the agent has no score");
+        let score = |answers| score_in(answers, "cpu").ok_or("the agent has no score");
         let own = |truth, value| Estimate { truth, value, acts_from: None };
         let mut estimates =
             vec![own(loads, score(&record.run_delay)?), own(truth, score(&record.psi)?)];
@@ -154,11 +154,13 @@ pub fn notes(records: &[&Record], text: &mut String) {
     }
 }
 
-/// The mean of an agent's answers in the judged windows.
-pub fn score_in(answers: &[Answer]) -> Option<f64> {
+/// The mean contention for a resource in the judged windows by an agent's answers; `None` unless most of them have
+/// it.
+pub fn score_in(answers: &[Answer], resource: &str) -> Option<f64> {
     let snapshots = answers.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
-    let scores = snapshots.filter_map(|snapshot| snapshot["node"]["latest"]["cpu"].as_f64());
-    mean(&scores.collect::<Vec<_>>())
+    let scores: Vec<f64> =
+        snapshots.filter_map(|snapshot| snapshot["node"]["latest"][resource].as_f64()).collect();
+    mean(&scores).filter(|_| 2 * scores.len() > answers.len())
 }
 
 /// The comparison of all estimators over several sets of scenarios, and the bounds of all scenarios.

@@ -104,9 +104,12 @@ pub fn average(record: &Record, of: impl Fn(&Window<'_>) -> f64) -> f64 {
     mean(&values).unwrap_or_default()
 }
 
-/// Throttled time as run delay, in CPUs: once for each thread that waits on a throttled CPU.
+/// Throttled time as run delay, in CPUs: once for each thread that waits on a throttled CPU. A CPU on which the pod
+/// runs is not throttled, although Linux 7.2 counts some of that time.
 fn throttled(pod: &Pod, rates: &PodRates, vcpus: u32) -> f64 {
-    rates.throttled * (f64::from(pod.load.threads) / f64::from(vcpus)).max(1.0)
+    let cpus = f64::from(vcpus);
+    let throttled = rates.throttled.min((cpus - rates.ran).max(0.0));
+    throttled * (f64::from(pod.load.threads) / cpus).max(1.0)
 }
 
 /// Run delay less what the own quota explains: throttled time, and the demand above the quota. A VM that
@@ -220,6 +223,21 @@ mod tests {
         assert!((share - 0.2).abs() < 1e-9 && (demand - 0.5).abs() < 1e-9);
         // One that never ran misses its whole demand.
         assert_eq!(missed(&bursty, CpuProgress::default(), 0.0), (1.0, 0.4));
+    }
+
+    #[test]
+    fn a_cpu_on_which_a_pod_runs_is_not_throttled() {
+        let rates = PodRates {
+            some: 1.0,
+            full: 1.0,
+            usage: 1.0,
+            throttled: 1.5,
+            throttled_periods: 1.0,
+            ran: 1.0,
+            delayed: 1.0,
+        };
+        let limited = pod(r#"{"name": "vm", "threads": 2, "container_cpus": 1.0}"#);
+        assert_eq!([2, 4].map(|cpus| throttled(&limited, &rates, cpus)), [1.0, 1.5]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::judging::{TOLERANCE_IN_REAL_TIME, Verdict, marks, wrong_sides};
 use crate::record::Record;
 use crate::scenario::Resource;
-use crate::table::notes;
+use crate::table::{notes, score_in};
 use crate::taskstats::Delays;
 use crate::truth::mean;
 use crate::waits;
@@ -16,7 +16,7 @@ const NO_CONTENTION: f64 = 0.05;
 const NO_CONTENTION_TRUTH: f64 = 0.10;
 /// The largest mean error, over the scenarios in which truth, score or node pressure is at least
 /// `ANYTHING`: scenarios that don't use a resource would flatter any score.
-const MEAN_ERROR: f64 = 0.10;
+const MEAN_ERROR: f64 = 0.05;
 const ANYTHING: f64 = 0.01;
 
 /// The ways in which a thread waits for memory. Pressure counts the first two: reading a page from swap is
@@ -77,12 +77,11 @@ pub fn table(records: &[&Record]) -> Verdict {
 
 impl Cell {
     fn of(record: &Record, resource: Resource) -> Self {
-        let snapshots = record.psi.iter().filter_map(|answer| answer.snapshot.as_ref().ok());
-        let key = key(resource);
-        let scores: Vec<f64> =
-            snapshots.filter_map(|snapshot| snapshot["node"]["latest"][key].as_f64()).collect();
-        let truth = waits::by_delays(record, resource);
-        Self { truth, score: mean(&scores), node: node_some(record, resource) }
+        Self {
+            truth: waits::by_delays(record, resource),
+            score: score_in(&record.psi, key(resource)),
+            node: node_some(record, resource),
+        }
     }
 
     /// Whether the scenario uses the resource at all.
