@@ -87,13 +87,20 @@ pub(super) fn taken_by_others(
     let count = cpuset.count();
     let is_own = vcpus.is_some_and(|vcpus| count as usize >= vcpus)
         || requested == Some(1000 * u64::from(count));
-    let is_of_one_window = readings.cpu.seconds()? < 1.5 * node.cpu_times.seconds()?;
-    if !is_own || !is_of_one_window || f64::from(count) >= node.cpus() {
+    if !is_own
+        || f64::from(count) >= node.cpus()
+        || !are_of_window(readings, node.cpu_times.seconds()?)
+    {
         return None;
     }
     let taken = node.busy_cpus(cpuset)? - usage(readings)?;
     let rounding = NEGLIGIBLE * f64::from(cpuset.count());
     (taken > -rounding).then(|| taken.max(0.0))
+}
+
+/// Whether the counters are of a window of so many seconds: until the container waits, they are read rarely.
+pub(super) fn are_of_window(readings: &Readings, seconds: f64) -> bool {
+    readings.cpu.seconds().is_some_and(|own| own < 1.5 * seconds)
 }
 
 /// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and

@@ -85,7 +85,8 @@ pub(super) fn wait(
     let waited = if threads.delayed < NEGLIGIBLE {
         threads.delayed
     } else {
-        if readings.limits()?.quota().is_some() && !are_of_one_window(readings, all) {
+        let window = all.iter().filter_map(|thread| thread.times.seconds()).fold(0.0, f64::max);
+        if readings.limits()?.quota().is_some() && !cpu_limits::are_of_window(readings, window) {
             return None;
         }
         let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;
@@ -96,13 +97,6 @@ pub(super) fn wait(
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
     Wait::of_cpu(threads.ran, waited, raw, own_limit)
-}
-
-/// Whether the counters are of the same window as the times of the threads: until the container waits,
-/// they are read rarely.
-fn are_of_one_window(readings: &Readings, threads: &[ThreadReading]) -> bool {
-    let windows = threads.iter().filter_map(|thread| thread.times.seconds());
-    readings.cpu.seconds().is_some_and(|seconds| seconds < 1.5 * windows.fold(0.0, f64::max))
 }
 
 /// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,

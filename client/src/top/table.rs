@@ -45,10 +45,10 @@ pub(super) fn scored(
     most: Option<usize>,
 ) -> Vec<Line> {
     let population = snapshot.node.population.as_deref().unwrap_or_default();
-    let (scored, others): (Vec<_>, Vec<_>) = POPULATIONS
-        .into_iter()
-        .partition(|(heading, _)| format!("{heading}s").eq_ignore_ascii_case(population));
-    let mut members = scored.into_iter().chain(others).map(|(heading, is_member)| {
+    let is_scored = |heading: &str| format!("{heading}s").eq_ignore_ascii_case(population);
+    let mut populations = POPULATIONS;
+    populations.sort_by_key(|(heading, _)| !is_scored(heading));
+    let mut members = populations.into_iter().map(|(heading, is_member)| {
         (heading, snapshot.cgroups.iter().filter(|cgroup| is_member(cgroup)).collect::<Vec<_>>())
     });
     let Some((kind, mut rows)) = members.find(|(_, rows)| !rows.is_empty()) else {

@@ -9,8 +9,8 @@ use crate::support::agent::Agent;
 use crate::support::cluster::{Cluster, Companion, unplaced_vm};
 use crate::support::{built, snippet, wait_for};
 
-/// Where a snippet's scheduler asks, and how long it may take on a busy machine, is all that is
-/// another than in the snippet; with one scheduler there is nobody to elect.
+/// The snippet with this bridge, more time for an answer on a busy machine, and without an election, which a single
+/// scheduler does not need.
 fn here(snippet: &str, bridge: &Agent) -> String {
     assert!(snippet.contains(IN_CLUSTER), "{snippet}");
     let here = snippet.replace(IN_CLUSTER, &format!("http://{}", bridge.address));
