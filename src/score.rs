@@ -116,7 +116,7 @@ pub struct ContainerScore {
     pub iothreads_waited_s: f64,
 }
 
-/// Seconds waited, by cause; for CPU, of the average busy vCPU.
+/// Seconds waited, by cause; for CPU, of all vCPUs together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WaitSeconds {
     /// Because of contention on the node.
@@ -279,8 +279,12 @@ impl Scorer {
             for resource in Resource::ALL {
                 let Some(wait) = waiting.of(resource) else { continue };
                 let waited = waited.of_mut(resource);
-                waited.node_s += wait.node.get() * window.as_secs_f64();
-                waited.own_limit_s += wait.own_limit.get() * window.as_secs_f64();
+                let (node, own_limit) = match resource {
+                    Resource::Cpu => (wait.cpus, wait.own_limit_cpus),
+                    Resource::Memory | Resource::Io => (wait.node.get(), wait.own_limit.get()),
+                };
+                waited.node_s += node * window.as_secs_f64();
+                waited.own_limit_s += own_limit * window.as_secs_f64();
             }
             iothreads_s += measured.iothreads_waited.unwrap_or(0.0) * window.as_secs_f64();
             self.containers.insert(id, (history, waited, iothreads_s));

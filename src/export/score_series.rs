@@ -109,8 +109,8 @@ static VM: &[VmFamily] = families! {
                 lines.write(&labels, Float(seconds));
             }
         },
-        "Seconds that the VM waited, by resource and by cause: contention on the node, or a limit \
-         of the VM or its pod.";
+        "Seconds that the VM waited (for CPU, that its vCPUs waited, added up), by resource and by cause: \
+         contention on the node, or a limit of the VM or its pod.";
     "psi_agent_vmi_iothread_wait_seconds_total" =
         |vm, lines| if vm.member.iothreads_waiting.is_some() {
             lines.write(&[vm.namespace, vm.name], Float(vm.member.iothreads_waited_s));
@@ -292,7 +292,7 @@ mod tests {
         for line in [
             format!("psi_agent_vmi_contention_ratio{{{vm},resource=\"cpu\"}} 0.3"),
             format!("psi_agent_vmi_wait_ratio{{{vm}}} 0.3"),
-            format!("psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 15"),
+            format!("psi_agent_vmi_wait_seconds_total{{{vm},cause=\"node\",resource=\"cpu\"}} 25"),
             format!("psi_agent_vmi_info{{{vm},pod=\"new\",uid=\"u-1\"}} 1"),
         ] {
             assert_eq!(text.lines().filter(|found| **found == *line).count(), 1, "{line}\n{text}");

@@ -251,7 +251,8 @@ fn counters_of_a_vm_start_again_when_it_comes_back() {
     scorer.advance(&node(vec![vm(1, 1.0, 1.0)]));
     scorer.advance(&node(vec![]));
     let back = scorer.advance(&node(vec![vm(1, 1.0, 1.0)]));
-    assert!((back.containers[0].waited.cpu.node_s - 2.5).abs() < 1e-9);
+    // Its vCPUs waited for one CPU together, for 5 s.
+    assert!((back.containers[0].waited.cpu.node_s - 5.0).abs() < 1e-9);
 }
 
 proptest::proptest! {

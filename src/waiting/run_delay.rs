@@ -96,7 +96,8 @@ pub(super) fn wait(
     };
     let share = |delay| Ratio::of(delay, (threads.delayed + threads.ran).max(1.0));
     let (raw, own_limit) = (share(threads.delayed)?, share(threads.delayed - waited)?);
-    Wait::of_cpu(threads.ran, waited, raw, own_limit)
+    let wait = Wait::of_cpu(threads.ran, waited, raw, own_limit)?;
+    Some(Wait { own_limit_cpus: threads.delayed - waited, ..wait })
 }
 
 /// CPUs' worth of delay that throttling explains. While one of the container's CPUs is throttled,
@@ -167,6 +168,8 @@ mod tests {
         // Eight threads on four CPUs: two wait behind each throttled one.
         let (contention, demand) = demand_of(&vm(0.5, 7.0, 3.5, Some(9.0)));
         assert_eq!((contention, demand), (0.466_667, 0.9375));
+        let behind = waited(&vm(0.5, 7.0, 3.5, Some(9.0)), &node_with_cpus(&[1.0; 4])).unwrap();
+        assert!((behind.cpus + behind.own_limit_cpus - 7.0).abs() < 1e-6, "{behind:?}");
         // As measured on two CPUs with Linux 7.2: it got 0.36 CPUs less than its quota allows, and
         // more time was counted as throttled than it did not run.
         let fills = vm(1.64, 2.38, 1.05, Some(2.0));

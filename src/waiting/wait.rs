@@ -27,6 +27,9 @@ pub struct Wait {
     pub demand: f64,
     /// CPUs' worth of waiting because of the node: 1 for a task that waits all the time.
     pub cpus: f64,
+    /// The same because of its own limit or its pod's; where it is not known, that of the average busy vCPU for
+    /// each CPU of demand.
+    pub own_limit_cpus: f64,
 }
 
 /// A container whose waiting is unknown.
@@ -52,7 +55,8 @@ impl Wait {
         let demand = used + waited;
         let node = Ratio::of(waited, demand.max(1.0))?;
         let contention = if waited > 0.0 { Ratio::of(waited, demand)? } else { Ratio::ZERO };
-        Some(Self { raw, own_limit, node, contention, demand, cpus: waited })
+        let own_limit_cpus = own_limit.get() * demand.max(1.0);
+        Some(Self { raw, own_limit, node, contention, demand, cpus: waited, own_limit_cpus })
     }
 
     /// Memory wait of a container that used `ran` CPUs and waited for pages for `waited` CPUs' worth of
@@ -68,11 +72,13 @@ impl Wait {
         let wanted = ran + waited;
         let node = Ratio::of(waited, wanted.max(1.0))?;
         let contention = Ratio::of(waited, wanted.max(LEAST_CPUS))?;
-        Some(Self { raw, own_limit, node, contention, demand: bytes, cpus: waited })
+        let own_limit_cpus = own_limit.get();
+        Some(Self { raw, own_limit, node, contention, demand: bytes, cpus: waited, own_limit_cpus })
     }
 
     /// I/O wait. The demand is unknown, so contention is the share of the window.
     pub fn of_stall(raw: Ratio, own_limit: Ratio, node: Ratio, weight: f64) -> Self {
-        Self { raw, own_limit, node, contention: node, demand: weight, cpus: node.get() }
+        let (cpus, own_limit_cpus) = (node.get(), own_limit.get());
+        Self { raw, own_limit, node, contention: node, demand: weight, cpus, own_limit_cpus }
     }
 }
