@@ -177,7 +177,9 @@ impl Collector {
                 let dirs = workloads.dirs(dir);
                 let state = states.entry(dir.cgroup.id).or_default();
                 let readings = state.begin_tick(files, dir, false, pressure, tick_before);
-                readings.map(|readings| readings.read_other(files, dirs, now)).is_some()
+                readings
+                    .map(|readings| readings.read_other(files, dirs, &self.node.readings, now))
+                    .is_some()
             });
         }
         self.node.read_run_delay(reads_others, files);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::node::NodeReadings;
-use super::readings::{CpuLimits, Needs, Readings};
+use super::readings::{CpuLimits, Needs, Readings, Threads};
 use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::CpuStat;
 
@@ -60,7 +60,10 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
     let local = readings.cpu.increase(|counters| counters.local.as_ref().map(throttled));
     let pod = readings.cpu.increase(|counters| counters.pod.as_ref().map(throttled));
     let micros = own.max(local.unwrap_or(0.0)).max(pod.unwrap_or(0.0));
-    Some(micros / 1e6 / readings.cpu.seconds()?)
+    // Counters of a container that has just begun to wait are of a longer window, at whose begin it was not
+    // throttled, either.
+    let waited = readings.pressure.cpu.seconds().filter(|waited| !are_of_window(readings, *waited));
+    Some(micros / 1e6 / waited.unwrap_or(readings.cpu.seconds()?))
 }
 
 /// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
@@ -104,13 +107,17 @@ pub(super) fn are_of_window(readings: &Readings, seconds: f64) -> bool {
 }
 
 /// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and
-/// a CPU for each of its tasks. 0 if by its pressure it hardly waited.
+/// a CPU for each of its tasks or vCPUs. 0 if by its pressure it hardly waited.
 pub(super) fn most_demand(readings: &Readings) -> f64 {
     if readings.pressure.cpu.some().is_some_and(|some| some < NEGLIGIBLE) {
         return 0.0;
     }
     let quota = readings.limits().and_then(CpuLimits::quota);
-    tasks(readings).into_iter().chain(quota).fold(f64::INFINITY, f64::min)
+    let threads = match &readings.threads {
+        Threads::Read { threads, .. } => Some(threads.len() as f64),
+        Threads::Hidden | Threads::NotRead => tasks(readings),
+    };
+    threads.into_iter().chain(quota).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

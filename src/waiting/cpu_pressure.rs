@@ -11,7 +11,7 @@ use super::node::NodeReadings;
 use super::readings::Readings;
 use super::run_delay::ThreadTimes;
 use super::series::Ratio;
-use super::wait::{NEGLIGIBLE, Wait};
+use super::wait::Wait;
 
 /// Bounds of one container's wait by its own files, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,13 +27,8 @@ struct Bounds {
     own_limit: Ratio,
 }
 
-/// Whether its tasks wait.
-pub(super) fn waits(readings: &Readings) -> bool {
-    readings.pressure.cpu.some().is_some_and(|some| some >= NEGLIGIBLE)
-}
-
 /// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
-/// node's run delay or the wait of a workload is unknown. One that has just begun to wait counts with its
+/// node's run delay or the wait of a workload with pressure is unknown. One that has just begun to wait counts with its
 /// pressure, but for a quota, which can explain what the node counted.
 pub(super) fn scale<'a>(
     all: impl Iterator<Item = &'a Readings>,
@@ -49,6 +44,10 @@ pub(super) fn scale<'a>(
                 least += bounds.least;
                 explained += bounds.throttled;
             } else {
+                // Where a cgroup's pressure is off, its waiting counts as that of the others.
+                if readings.pressure.cpu.value().is_none() {
+                    continue;
+                }
                 let may_queue = readings.limits()?.quota().is_some();
                 least += readings.pressure.cpu.some().filter(|_| !may_queue)?;
             }
@@ -79,7 +78,7 @@ impl Bounds {
     fn of(readings: &Readings, cpus: f64) -> Option<Self> {
         let shares = readings.pressure.cpu.shares();
         let raw = shares.some?;
-        if raw.get() < NEGLIGIBLE {
+        if readings.has_cpu_pressure(cpus) == Some(false) {
             let own_limit = Ratio::ZERO;
             return Some(Self { least: 0.0, most: 0.0, throttled: 0.0, raw, own_limit });
         }
@@ -148,8 +147,23 @@ mod tests {
         let with = |new: &Readings| waited(Some(2.1), &[&vms[0], &vms[1], new, &calm]);
         assert!((with(&new(None)) - 0.6).abs() < 1e-6);
         assert!((with(&new(Some(0.5))) - 0.2).abs() < 1e-6, "its quota may have been short");
+        // A cgroup can have its pressure off.
+        let silent = Readings { pressure: Default::default(), cpu_limits: None, ..calm.clone() };
+        assert!((waited(Some(2.1), &[&vms[0], &vms[1], &system, &silent]) - 0.6).abs() < 1e-6);
         // Without the node's run delay, the least wait is used.
         assert!((waited(None, &node(0)) - 0.2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn little_pressure_can_be_much_waiting_on_many_cpus() {
+        // 64 threads each, spread over 64 CPUs, wait for 0.6 CPUs together.
+        let container = workload(0.0094, 1.0, 0.0, None, 65);
+        let waited = |cpus: usize, run_delay| {
+            let scale = scale(vec![&container; 40].into_iter(), Some(run_delay), cpus as f64);
+            wait(&container, None, &node_with_cpus(&vec![1.0; cpus]), scale).unwrap().cpus
+        };
+        assert!((waited(64, 24.0) - 0.6).abs() < 1e-6);
+        assert_eq!(waited(1, 1.0), 0.0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::readings::{
     CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, ScannedPages, SwappedIn, Threads,
 };
 use super::series::Reading;
-use super::{cpu_limits, cpu_pressure, io, memory, run_delay};
+use super::{cpu_limits, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
@@ -40,7 +40,7 @@ impl Readings {
     ) -> bool {
         let waits = match self.threads {
             Threads::Read { .. } => run_delay::waits(self),
-            Threads::Hidden | Threads::NotRead => cpu_pressure::waits(self),
+            Threads::Hidden | Threads::NotRead => self.has_cpu_pressure(node.cpus()) == Some(true),
         };
         if waits {
             self.cpu_waited_at = Some(now);
@@ -61,8 +61,14 @@ impl Readings {
 
     /// Reads what the CPU meter needs of a workload that is not scored, after its pressure: nothing while it
     /// does not wait.
-    pub(crate) fn read_other(&mut self, files: &mut Files, dirs: Dirs<'_>, now: Instant) {
-        if cpu_pressure::waits(self) {
+    pub(crate) fn read_other(
+        &mut self,
+        files: &mut Files,
+        dirs: Dirs<'_>,
+        node: &NodeReadings,
+        now: Instant,
+    ) {
+        if self.has_cpu_pressure(node.cpus()) == Some(true) {
             self.cpu_waited_at = Some(now);
         }
         if self.waited_lately(now) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bitflags::bitflags;
 
 use super::series::{Ratio, Reading, Window};
+use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::{CpuMax, CpuSet};
@@ -214,6 +215,13 @@ impl MemoryReadings {
 impl Readings {
     pub fn limits(&self) -> Option<&CpuLimits> {
         self.cpu_limits.as_ref().map(|limits| &limits.value)
+    }
+
+    /// Whether its tasks wait for CPUs, on a node with so many. Its pressure is an average over those on which it is
+    /// active: at most all on which it may run.
+    pub(super) fn has_cpu_pressure(&self, cpus: f64) -> Option<bool> {
+        let cpus = self.limits().map_or(cpus, |limits| limits.allowed_cpus(cpus));
+        Some(self.pressure.cpu.some()? * cpus >= NEGLIGIBLE)
     }
 
     pub(crate) fn waited_lately(&self, now: Instant) -> bool {

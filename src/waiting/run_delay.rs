@@ -216,10 +216,14 @@ mod tests {
             let measured = Measurement::of(&cgroup, None, &readings, &node, 1.0);
             measured.waits.cpu.map_err(|unknown| unknown.most_demand)
         };
-        // Its quota bounds the demand, if it was read.
-        assert_eq!(without(|readings| readings.cpu.clear()), Err(4.0));
-        assert_eq!(without(|readings| readings.cpu_limits = None), Err(f64::INFINITY));
+        // Its quota and its two threads bound the demand, if they were read.
+        assert_eq!(without(|readings| readings.cpu.clear()), Err(2.0));
+        assert_eq!(without(|readings| readings.cpu_limits = None), Err(2.0));
         assert_eq!(without(|readings| readings.threads = Threads::Hidden), Err(4.0));
+        let unread = |readings: &mut Readings| {
+            (readings.threads, readings.cpu_limits) = (Threads::Hidden, None);
+        };
+        assert_eq!(without(unread), Err(f64::INFINITY));
         // The limits of a container that hardly waits do not matter.
         let calm = Readings { cpu_limits: None, ..vm(1.0, 0.001, 0.0, None) };
         assert!(demand_of(&calm).0 < 0.001);
