@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::contract::{Basis, NodePressure};
+use crate::contract::{Basis, Level, NodePressure};
 use crate::identity::Workload;
 pub use crate::kernel::cgroup_dir::Resource;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
@@ -53,9 +53,8 @@ pub struct NodeScore {
     pub absence: PerResource<Option<Absence>>,
     /// Contention of the last window alone.
     pub latest: PerResource<Option<Ratio>>,
-    /// CPU ready of the half of the demand that `contention.cpu` is the mean of, smoothed: share of
-    /// busy vCPUs' time.
-    pub cpu_ready: Option<Ratio>,
+    /// The part of `contention.cpu` that counts for the levels medium and high, smoothed.
+    pub cpu_for_levels: Option<[Ratio; 2]>,
     pub utilization: Utilization,
     /// Workloads whose CPU ready or memory contention is 5 % or more.
     pub contended: usize,
@@ -132,6 +131,7 @@ pub struct Scorer {
     pub(crate) counted: Vec<Resource>,
     population: Option<Population>,
     node: History,
+    cpu_for_levels: [MovingAverage; 2],
     steal: MovingAverage,
     utilization: MovingAverage,
     smt_overlap: MovingAverage,
@@ -196,8 +196,11 @@ impl Scorer {
         self.smt_overlap.advance(tick.node.smt_overlap, window);
         let steal = steal_share(&tick.node).or(self.steal.now().map(Ratio::get)).unwrap_or(0.0);
         let latest = PerResource::by(|resource| worst_half(resource, tick, steal));
-        let cpu_ready = latest.cpu.ok().map(|cpu| cpu.ready);
-        self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), cpu_ready, window);
+        self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), None, window);
+        for (smoothed, level) in self.cpu_for_levels.iter_mut().zip(Level::RAISED) {
+            let worst = || WorstHalf::of_cpu_for(level, &known(Resource::Cpu, tick), steal);
+            smoothed.advance(latest.cpu.ok().map(|_| worst().contention), window);
+        }
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         let containers = self.advance_containers(measurements, window);
         let contention = self.node.contention.map(|smoothed| smoothed.settled());
@@ -222,7 +225,7 @@ impl Scorer {
             contention,
             absence,
             latest: latest.map(|one| Ratio::of(one.ok()?.contention, 1.0)),
-            cpu_ready: self.node.cpu_ready.settled(),
+            cpu_for_levels: cpu_for_levels(&self.cpu_for_levels),
             utilization: Utilization {
                 cpu: self.utilization.now(),
                 memory: tick.node.memory_utilization,
@@ -329,12 +332,12 @@ fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, 
     if waits().len() == 0 && scored.population == Population::Units {
         return Err(Absence::NothingToScore);
     }
-    let known: Vec<Wait> = waits().filter_map(WaitResult::ok).collect();
+    let known = known(resource, tick);
     let unknown = waits().filter_map(WaitResult::err).map(|unknown| unknown.most_demand).sum();
     let is_empty = known.is_empty();
     let worst = match resource {
-        Resource::Cpu => WorstHalf::of_cpu(known, steal),
-        Resource::Memory | Resource::Io => WorstHalf::of(known),
+        Resource::Cpu => WorstHalf::of_cpu(&known, steal),
+        Resource::Memory | Resource::Io => WorstHalf::of(&known),
     };
     if is_empty && waits().len() > 0 || worst.is_undecided_by(unknown) {
         return Err(Absence::HiddenContainers);
@@ -343,6 +346,16 @@ fn worst_half(resource: Resource, tick: &Tick, steal: f64) -> Result<WorstHalf, 
         return Err(Absence::OwnLimits);
     }
     Ok(worst)
+}
+
+/// The waiting that is known.
+fn known(resource: Resource, tick: &Tick) -> Vec<Wait> {
+    let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
+    measurements.filter_map(|measured| measured.waits.of(resource).ok()).collect()
+}
+
+fn cpu_for_levels([medium, high]: &[MovingAverage; 2]) -> Option<[Ratio; 2]> {
+    Some([medium.settled()?, high.settled()?])
 }
 
 /// Share of the node's demand for CPU time that it did not get from its hypervisor.

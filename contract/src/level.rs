@@ -20,14 +20,19 @@ pub enum Level {
 }
 
 impl Level {
-    /// CPU ready, as a share of the vCPUs' time, below which CPU contention doesn't reach the level.
-    /// VMware's rule of thumb is that users notice 5 %, and that 10 % is bad.
+    /// All but `Low`.
+    pub const RAISED: [Self; 2] = [Level::Medium, Level::High];
+
+    /// Demand, in CPUs, below which the CPU contention of a VM counts for this level only in part: a VM that is nearly
+    /// idle waits for little, whatever the share. At the default thresholds, such VMs, which together want a CPU or
+    /// more, reach the level with a CPU ready of 5 % or 10 %. VMware's rule of thumb is that users notice the
+    /// first, and that the second is bad.
     #[must_use]
-    pub fn least_cpu_ready(self) -> f64 {
+    pub fn full_demand(self) -> f64 {
         match self {
             Level::Low => 0.0,
-            Level::Medium => 0.05,
-            Level::High => 0.10,
+            Level::Medium => 0.5,
+            Level::High => 1.0 / 3.0,
         }
     }
 

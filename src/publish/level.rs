@@ -26,18 +26,10 @@ impl LevelTracker {
         }
     }
 
-    /// Adds a score in points. `other_than_cpu` is the largest contention of the counted resources
-    /// other than CPU, in points, of which CPU ready says nothing. CPU ready is from 0 to 1; where it is unknown,
-    /// the score alone decides.
-    pub fn advance(
-        &mut self,
-        now: Instant,
-        score: f64,
-        other_than_cpu: f64,
-        cpu_ready: Option<f64>,
-    ) -> Level {
-        for threshold in &mut self.0 {
-            threshold.advance(now, score, other_than_cpu, cpu_ready);
+    /// Adds the contention in points that counts for the levels medium and high.
+    pub fn advance(&mut self, now: Instant, contention: [f64; 2]) -> Level {
+        for (threshold, contention) in self.0.iter_mut().zip(contention) {
+            threshold.advance(now, contention);
         }
         self.level()
     }
@@ -68,12 +60,8 @@ impl Threshold {
         Self { level, enter, leave, is_exceeded: false, changing_since: None }
     }
 
-    fn advance(&mut self, now: Instant, score: f64, other_than_cpu: f64, cpu_ready: Option<f64>) {
-        let ready = self.level.least_cpu_ready();
-        let (points, ready) =
-            if self.is_exceeded { (self.leave, ready / 2.0) } else { (self.enter, ready) };
-        let by_cpu = score >= points && cpu_ready.is_none_or(|share| share >= ready);
-        let is_exceeded = other_than_cpu >= points || by_cpu;
+    fn advance(&mut self, now: Instant, contention: f64) {
+        let is_exceeded = contention >= if self.is_exceeded { self.leave } else { self.enter };
         if is_exceeded == self.is_exceeded {
             self.changing_since = None;
             return;
@@ -91,27 +79,15 @@ mod tests {
     use super::Level::{High, Low, Medium};
     use super::*;
 
-    /// Levels at ticks of 5 s with these inputs: score, other than CPU, CPU ready.
-    fn levels_of(inputs: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> Vec<Level> {
+    /// Levels at ticks of 5 s with these contentions.
+    fn levels(contentions: impl IntoIterator<Item = f64>) -> Vec<Level> {
         let mut tracker = LevelTracker::new(Thresholds::default());
         let (start, mut seconds) = (crate::clock::now().at, 0);
-        let mut next = |(score, other_than_cpu, ready)| {
+        let mut next = |contention| {
             seconds += 5;
-            tracker.advance(start + Duration::from_secs(seconds), score, other_than_cpu, ready)
+            tracker.advance(start + Duration::from_secs(seconds), [contention; 2])
         };
-        inputs.into_iter().map(&mut next).collect()
-    }
-
-    fn levels(scores: impl IntoIterator<Item = f64>) -> Vec<Level> {
-        levels_of(scores.into_iter().map(|score| (score, 0.0, None)))
-    }
-
-    /// The level at the end of each phase of 35 s, with these inputs: score, other than CPU, CPU
-    /// ready.
-    fn last_levels(inputs: &[(f64, f64, f64)]) -> Vec<Level> {
-        let input = |&(score, other_than_cpu, ready)| (score, other_than_cpu, Some(ready));
-        let repeated = inputs.iter().flat_map(|one| std::iter::repeat_n(input(one), 7));
-        levels_of(repeated).chunks(7).map(|chunk| chunk[6]).collect()
+        contentions.into_iter().map(&mut next).collect()
     }
 
     #[test]
@@ -127,12 +103,10 @@ mod tests {
     fn a_dwell_does_not_go_on_across_time_without_a_score() {
         let mut tracker = LevelTracker::new(Thresholds::default());
         let start = crate::clock::now().at;
-        let mut at =
-            |seconds| tracker.advance(start + Duration::from_secs(seconds), 30.0, 0.0, None);
+        let mut at = |seconds| tracker.advance(start + Duration::from_secs(seconds), [30.0; 2]);
         assert_eq!([0, 20].map(&mut at), [Low, Low]);
         tracker.interrupt();
-        let mut at =
-            |seconds| tracker.advance(start + Duration::from_secs(seconds), 30.0, 0.0, None);
+        let mut at = |seconds| tracker.advance(start + Duration::from_secs(seconds), [30.0; 2]);
         assert_eq!([40, 65, 70].map(&mut at), [Low, Low, High]);
     }
 
@@ -147,17 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn cpu_contention_reaches_a_level_only_where_vms_wait_for_enough_of_their_time() {
-        assert_eq!(last_levels(&[(60.0, 0.0, 0.006)]), [Low]);
-        assert_eq!(last_levels(&[(60.0, 0.0, 0.05), (60.0, 0.0, 0.1)]), [Medium, High]);
-        // Each level is left where CPU ready is below half of what it needs.
-        let left = [(60.0, 0.0, 0.1), (60.0, 0.0, 0.05), (60.0, 0.0, 0.049), (60.0, 0.0, 0.024)];
-        assert_eq!(last_levels(&left), [High, High, Medium, Low]);
-    }
-
-    #[test]
-    fn memory_contention_reaches_a_level_whatever_cpu_ready_is() {
-        assert_eq!(last_levels(&[(60.0, 60.0, 0.0)]), [High]);
-        assert_eq!(last_levels(&[(60.0, 15.0, 0.0), (60.0, 0.0, 0.0)]), [Medium, Low]);
+    fn each_level_has_its_own_contention() {
+        let mut tracker = LevelTracker::new(Thresholds::default());
+        let start = crate::clock::now().at;
+        let mut at =
+            |seconds, contention| tracker.advance(start + Duration::from_secs(seconds), contention);
+        assert_eq!([at(0, [9.0, 40.0]), at(30, [9.0, 40.0])], [Low, High]);
+        assert_eq!([at(35, [40.0, 29.0]), at(65, [40.0, 19.0])], [High, High]);
+        assert_eq!(at(95, [40.0, 19.0]), Medium);
     }
 }

@@ -9,7 +9,6 @@ use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
 use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
-use crate::waiting::Ratio;
 
 /// Shortest time from one change of values to the next, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
@@ -112,12 +111,14 @@ impl Plan {
         let others = PerResource { cpu: None, ..score.contention };
         let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
         let other_than_cpu = others.map(points).fold(0.0, f64::max);
-        let cpu_ready = score.cpu_ready.map(Ratio::get);
         let Some(of_node) = score.score else {
             self.levels.interrupt();
             return None;
         };
-        let level = self.levels.advance(now, points(of_node), other_than_cpu, cpu_ready);
+        let of_cpu = score.cpu_for_levels.filter(|_| self.counted.contains(&Resource::Cpu));
+        // In the first 30 s after a start, only the score is known.
+        let of_cpu = of_cpu.map_or([points(of_node); 2], |all| all.map(points));
+        let level = self.levels.advance(now, of_cpu.map(|cpu| cpu.max(other_than_cpu)));
         let mut published = PublishedScore::of(score, level, demand)?;
         let reason = self.reason_to_write(now, score, &published)?;
         // Values stay as they are until they differ by a step, or while only the level changes. A

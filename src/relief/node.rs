@@ -92,20 +92,10 @@ impl Allocation<'_> {
 pub(super) struct Contention {
     /// CPU contention, 0 to 1.
     pub(super) cpu: f64,
-    /// CPU ready, 0 to 1.
-    pub(super) cpu_ready: f64,
     /// Memory contention, 0 to 1.
     pub(super) memory: f64,
     /// CPUs' worth of time that all scored workloads together wait for CPUs and for memory.
     pub(super) waiting: f64,
-}
-
-impl Contention {
-    /// Whether this is the level `medium` or higher. `score` is the threshold of `medium`, 0 to 1.
-    pub(super) fn is_medium(&self, score: f64) -> bool {
-        let by_cpu = self.cpu >= score && self.cpu_ready >= Level::Medium.least_cpu_ready();
-        by_cpu || self.memory >= score
-    }
 }
 
 impl Node {
@@ -119,13 +109,13 @@ impl Node {
     pub(super) fn headroom_cpus(&self, medium: f64) -> f64 {
         // With so many busy vCPUs, even an empty node is `medium`.
         let (mut fits, mut too_many) = (0.0, f64::from(self.cpus) / (1.0 - medium).max(0.01));
-        if self.contention().is_medium(medium) {
+        if self.is_medium(&self.allocation(), medium) {
             return 0.0;
         }
         // Bisection, until the error is below 0.1 % of the node.
         for _ in 0..10 {
             let middle = f64::midpoint(fits, too_many);
-            if self.with(middle).is_medium(medium) {
+            if self.with(middle, |all| self.is_medium(all, medium)) {
                 too_many = middle;
             } else {
                 fits = middle;
@@ -134,14 +124,20 @@ impl Node {
         fits
     }
 
-    /// The predicted contention with this number of added vCPUs that are always busy. They have the
+    /// Whether the level is `medium` or higher with these demands for CPUs.
+    fn is_medium(&self, all: &[Allocation<'_>], medium: f64) -> bool {
+        let cpu = WorstHalf::of_cpu_for(Level::Medium, &waits(all), self.steal).contention;
+        cpu.max(self.memory(None).0) >= medium
+    }
+
+    /// What `read` finds with this number of added vCPUs that are always busy. They have the
     /// average weight of a vCPU, and run on the cpuset that most demands have. They take its idle
     /// CPUs, but for those of sleeping vCPUs, and share the CPUs in use there. A vCPU that runs for the
     /// share u of the time keeps u (1 - u) of a CPU free: it waits when it wakes up, if another one has
     /// taken its CPU. Use outside the known workloads is that of many threads, so it counts twice. CPUs that
     /// share a core do the work of one at least, so each that is busy beside another keeps a CPU free, too. So do
     /// those that the hypervisor took.
-    pub(super) fn with(&self, vcpus: f64) -> Contention {
+    fn with<T>(&self, vcpus: f64, read: impl FnOnce(&[Allocation<'_>]) -> T) -> T {
         let scored = || self.demands.iter().filter(|demand| demand.is_scored);
         let pool = self.shared_pool();
         let cpus = f64::from(self.size(pool));
@@ -177,7 +173,7 @@ impl Node {
         let added = Demand { is_scored: true, used, waiting: vcpus - used, ..Demand::default() };
         let all: Vec<Allocation<'_>> =
             all.into_iter().chain([Allocation { demand: &added, cpus: used }]).collect();
-        self.contention_of(&all, self.memory(None))
+        read(&all)
     }
 
     /// The CPUs of each demand as they are now. Idle demands are omitted: they change no prediction,
@@ -194,17 +190,9 @@ impl Node {
         all: &[Allocation<'_>],
         (memory, for_memory): (f64, f64),
     ) -> Contention {
-        let scored = || all.iter().filter(|allocated| allocated.demand.is_scored);
-        let waits = scored().filter_map(|allocated| {
-            Wait::of_cpu(allocated.cpus, allocated.waiting(), Ratio::ZERO, Ratio::ZERO)
-        });
-        let cpu = WorstHalf::of_cpu(waits.collect(), self.steal);
-        Contention {
-            cpu: cpu.contention,
-            cpu_ready: cpu.ready,
-            memory,
-            waiting: for_memory + scored().map(Allocation::waiting).sum::<f64>(),
-        }
+        let waits = waits(all);
+        let waiting = for_memory + waits.iter().map(|wait| wait.cpus).sum::<f64>();
+        Contention { cpu: WorstHalf::of_cpu(&waits, self.steal).contention, memory, waiting }
     }
 
     /// Memory contention, and the CPUs' worth of waiting for memory, predicted without a demand that
@@ -222,7 +210,8 @@ impl Node {
             let share = Ratio::of(demand.memory_contention * (1.0 - freed), 1.0)?;
             Some(Wait::of_stall(Ratio::ZERO, Ratio::ZERO, share, demand.bytes()))
         });
-        (WorstHalf::of(waits.collect()).contention, waiting * (1.0 - freed))
+        let waits: Vec<Wait> = waits.collect();
+        (WorstHalf::of(&waits).contention, waiting * (1.0 - freed))
     }
 
     /// The cpuset of a demand; `None` if it is the whole node.
@@ -265,6 +254,14 @@ impl Node {
     }
 }
 
+/// The waiting of those that are scored.
+fn waits(all: &[Allocation<'_>]) -> Vec<Wait> {
+    let scored = all.iter().filter(|allocated| allocated.demand.is_scored);
+    let wait =
+        |one: &Allocation<'_>| Wait::of_cpu(one.cpus, one.waiting(), Ratio::ZERO, Ratio::ZERO);
+    scored.filter_map(wait).collect()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -293,7 +290,8 @@ pub(super) mod tests {
         let half = node(8, vec![vm(1.0, 0.0); 4]);
         let headroom = half.headroom_cpus(0.1);
         assert!(headroom > 4.0 && headroom < 6.0, "{headroom}");
-        assert!(half.with(headroom).cpu < 0.1 && half.with(headroom + 0.02).cpu >= 0.1);
+        let cpu = |vcpus| half.with(vcpus, |all| half.contention_of(all, (0.0, 0.0)).cpu);
+        assert!(cpu(headroom) < 0.1 && cpu(headroom + 0.02) >= 0.1);
         assert_eq!(node(2, vec![vm(1.0, 0.5); 2]).headroom_cpus(0.1), 0.0);
         // CPUs that are used by workloads outside the list are not available, either.
         let used = Node { idle: 1.0, ..half.clone() };

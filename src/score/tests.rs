@@ -188,7 +188,8 @@ fn io_drops_out_of_the_score_where_limits_explain_all_of_it() {
 #[test]
 fn a_vm_that_never_runs_has_a_contention_of_1() {
     let score = settled(&node(vec![vm(1, 0.0, 2.0)]));
-    assert_eq!((score.score, score.cpu_ready, score.contended), (ratio(1.0), ratio(1.0), 1));
+    assert_eq!((score.score, score.contended), (ratio(1.0), 1));
+    assert_eq!(score.cpu_for_levels.map(|all| all.map(Ratio::get)), Some([1.0; 2]));
 }
 
 #[test]

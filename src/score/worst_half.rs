@@ -2,6 +2,7 @@
 //! that waits most. It changes continuously with each workload's waiting and demand, so that no small
 //! difference decides.
 
+use crate::contract::Level;
 use crate::waiting::Wait;
 
 /// Share of all demand that is averaged.
@@ -19,40 +20,49 @@ const UNKNOWN: f64 = 0.25;
 pub struct WorstHalf {
     /// Mean contention of the half of the demand that has the highest.
     pub contention: f64,
-    /// Mean CPU ready of the same demand.
-    pub ready: f64,
     /// Demand of all workloads.
     pub demand: f64,
 }
 
 impl WorstHalf {
     /// For memory or I/O. All are 0 without demand.
-    pub fn of(waits: Vec<Wait>) -> Self {
-        Self::of_at_least(0.0, waits)
+    pub fn of(waits: &[Wait]) -> Self {
+        Self::of_at_least(0.0, waits, |_| 1.0)
     }
 
-    /// For CPU, on a node whose hypervisor gave this share of its demand to other guests. Steal delays
-    /// the part of the demand that does not wait for this node.
-    pub fn of_cpu(waits: Vec<Wait>, steal: f64) -> Self {
-        let Self { contention, ready, demand } = Self::of_at_least(LEAST_CPUS, waits);
-        let demanded = (demand * HALF / LEAST_CPUS).min(1.0);
-        let with_steal = |waiting: f64| 1.0 - (1.0 - waiting) * (1.0 - steal * demanded);
-        Self { contention: with_steal(contention), ready: with_steal(ready), demand }
+    /// For CPU, on a node whose hypervisor gave this share of its demand to other guests.
+    pub fn of_cpu(waits: &[Wait], steal: f64) -> Self {
+        Self::of_at_least(LEAST_CPUS, waits, |_| 1.0).with_steal(steal)
     }
 
-    fn of_at_least(least: f64, mut waits: Vec<Wait>) -> Self {
+    /// For CPU, as far as it counts for a level: see [`Level::full_demand`].
+    pub fn of_cpu_for(level: Level, waits: &[Wait], steal: f64) -> Self {
+        let part = |wait: &Wait| (wait.demand / level.full_demand()).min(1.0);
+        Self::of_at_least(LEAST_CPUS, waits, part).with_steal(steal)
+    }
+
+    /// The contention of a workload counts by its `part`, 0 to 1.
+    fn of_at_least(least: f64, waits: &[Wait], part: impl Fn(&Wait) -> f64) -> Self {
         let demand: f64 = waits.iter().map(|wait| wait.demand).sum();
         let half = (HALF * demand).max(least);
-        waits.sort_by(|a, b| b.contention.get().total_cmp(&a.contention.get()));
-        let (mut left, mut contention, mut ready) = (half, 0.0, 0.0);
-        for wait in waits {
-            let part = wait.demand.min(left);
-            left -= part;
-            contention += part * wait.contention.get();
-            ready += part * wait.node.get();
+        let counted = |wait: &Wait| (wait.contention.get() * part(wait), wait.demand);
+        let mut counted: Vec<(f64, f64)> = waits.iter().map(counted).collect();
+        counted.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (mut left, mut sum) = (half, 0.0);
+        for (contention, demand) in counted {
+            let averaged = demand.min(left);
+            left -= averaged;
+            sum += averaged * contention;
         }
-        let mean = |sum: f64| if half > 0.0 { (sum / half).clamp(0.0, 1.0) } else { 0.0 };
-        Self { contention: mean(contention), ready: mean(ready), demand }
+        let contention = if half > 0.0 { (sum / half).clamp(0.0, 1.0) } else { 0.0 };
+        Self { contention, demand }
+    }
+
+    /// Steal delays the part of the demand that does not wait for this node.
+    fn with_steal(self, steal: f64) -> Self {
+        let demanded = (self.demand * HALF / LEAST_CPUS).min(1.0);
+        let contention = 1.0 - (1.0 - self.contention) * (1.0 - steal * demanded);
+        Self { contention, ..self }
     }
 
     /// Whether the waiting of so much demand is unknown that the mean of the others says too little.
@@ -75,7 +85,7 @@ mod tests {
     }
 
     fn contention(weighted: impl IntoIterator<Item = (f64, f64)>) -> f64 {
-        (WorstHalf::of(waits(weighted)).contention * 1e6).round() / 1e6
+        (WorstHalf::of(&waits(weighted)).contention * 1e6).round() / 1e6
     }
 
     #[test]
@@ -102,15 +112,31 @@ mod tests {
 
     #[test]
     fn little_demand_for_cpus_counts_in_part() {
-        let cpu = |demand| WorstHalf::of_cpu(waits([(0.5, demand)]), 0.0).contention;
+        let cpu = |demand| WorstHalf::of_cpu(&waits([(0.5, demand)]), 0.0).contention;
         assert_eq!([0.0, 0.25, 0.5, 1.0, 4.0].map(cpu), [0.0, 0.25, 0.5, 0.5, 0.5]);
     }
 
     #[test]
+    fn a_vm_of_little_demand_counts_for_a_level_in_part_and_hides_no_other() {
+        let for_level = |level, weighted: &[(f64, f64)]| {
+            let worst = WorstHalf::of_cpu_for(level, &waits(weighted.iter().copied()), 0.0);
+            (worst.contention * 1e6).round() / 1e6
+        };
+        let both = |weighted: &[(f64, f64)]| Level::RAISED.map(|level| for_level(level, weighted));
+        let small = |count| vec![(0.5, 0.08); count];
+        assert_eq!(both(&[(0.3, 3.2)]), [0.3, 0.3]);
+        assert_eq!(both(&small(40)), [0.08, 0.12]);
+        // Small ones whose contention is higher do not stand for a large one that waits.
+        let beside = [small(40), vec![(0.3, 3.2)]].concat();
+        assert!((WorstHalf::of_cpu(&waits(beside.clone()), 0.0).contention - 0.5).abs() < 1e-6);
+        assert_eq!(both(&beside), [0.3, 0.3]);
+    }
+
+    #[test]
     fn steal_comes_on_top_of_what_workloads_wait_for() {
-        let with_steal = |demand| WorstHalf::of_cpu(waits([(0.5, demand)]), 0.2);
-        let WorstHalf { contention, ready, .. } = with_steal(1.0);
-        assert_eq!((contention, ready), (0.6, 0.6));
-        assert_eq!(with_steal(0.0).contention, 0.0);
+        let with_steal = |demand| WorstHalf::of_cpu(&waits([(0.5, demand)]), 0.2).contention;
+        assert_eq!([0.0, 1.0].map(with_steal), [0.0, 0.6]);
+        let for_level = WorstHalf::of_cpu_for(Level::Medium, &waits([(0.5, 1.0)]), 0.2);
+        assert_eq!(for_level.contention, 0.6);
     }
 }

@@ -104,7 +104,7 @@ impl Simulation {
                 let ratio = Ratio::of(agent.contention, 1.0);
                 self.score.score = ratio;
                 self.score.contention.cpu = ratio;
-                self.score.cpu_ready = ratio;
+                self.score.cpu_for_levels = ratio.map(|ratio| [ratio; 2]);
                 self.score.moment.at = now;
                 if let Some((published, reason)) = agent.plan.next_write(now, &self.score, None) {
                     second.tries += 1;
