@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{HOUR, is_within};
+use crate::cluster::{DAY, HOUR, is_within};
 
 /// Seconds from the arrival of a VM to the verdict: the time constant of the averages that Nodes publish.
 const JUDGED_AFTER: i64 = 1_800;
@@ -16,9 +16,6 @@ const JUDGED_BEFORE: i64 = 3_000;
 
 /// Seconds in which a migration has to end for a verdict.
 const LONGEST: i64 = 2 * HOUR;
-
-/// Seconds in which a verdict counts.
-const DAY: i64 = 24 * HOUR;
 
 /// The latest moves and verdicts that are remembered, since an annotation has to hold them.
 const MOST: usize = 250;

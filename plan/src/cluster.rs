@@ -92,14 +92,20 @@ pub struct Vm {
     pub node: String,
     /// Number of virtual CPUs.
     pub vcpus: f64,
+    /// CPUs that only it may use.
+    pub exclusive_cpus: f64,
     /// Why it is not live-migratable, by the condition LiveMigratable.
     pub live_migratable: Result<(), String>,
     /// `spec.evictionStrategy`.
     pub eviction_strategy: Option<String>,
     /// `spec.nodeSelector`.
     pub node_selector: Labels,
+    /// Required node affinity, as in [`Pod`]. It can change while the VM runs, and that of its pod cannot.
+    pub node_affinity: Option<Vec<NodeSelectorTerm>>,
     /// Whether its CPU model is the one of its Node.
     pub has_host_model: bool,
+    /// Whether its CPU is that of its Node, with all features (`host-passthrough`).
+    pub has_host_cpu: bool,
     /// What ties it to the hardware of its Node, such as "huge pages".
     pub tied_by: Option<&'static str>,
     /// `status.migrationState`: the latest migration.
@@ -109,7 +115,7 @@ pub struct Vm {
 /// The latest migration of a VM.
 #[derive(Debug, Clone, Default)]
 pub struct LatestMigration {
-    /// Its end; `None` while it is active.
+    /// Its end; `None` while it is active, and for good if its migration was deleted.
     pub ended: Option<Timestamp>,
     /// The Node that the VM ran on.
     pub source: String,
@@ -159,6 +165,11 @@ impl Pod {
         ["Succeeded", "Failed"].contains(&self.phase.as_str())
     }
 
+    /// A tenant can give the label to any pod, but only in the tenant's namespace.
+    pub(crate) fn is_target_of(&self, migration: &Migration) -> bool {
+        self.migration.as_ref() == Some(&migration.uid) && self.namespace == migration.namespace
+    }
+
     pub(crate) fn is_on(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node) && !self.has_ended()
     }
@@ -204,12 +215,15 @@ impl Migration {
 
     /// Whether it does not run yet.
     pub(crate) fn is_queued(&self) -> bool {
-        ["", "Pending", "Scheduling"].contains(&self.phase.as_str())
+        let queued = ["", "Pending", "Scheduling", "WaitingForSync", "Synchronizing"];
+        queued.contains(&self.phase.as_str())
     }
 
-    /// Whether it has waited for so long that it waits for something else than other migrations, such as a quota.
+    /// Whether it has waited for so long that it waits for something else than other migrations, such as a quota, or
+    /// hangs. KubeVirt has no time limit for that.
     pub(crate) fn is_stuck(&self, now: Timestamp) -> bool {
-        self.is_queued() && self.created.is_some() && !is_within(HOUR, self.created, now)
+        let most = if self.is_queued() { HOUR } else { DAY };
+        self.is_active() && self.created.is_some() && !is_within(most, self.created, now)
     }
 
     pub(crate) fn is_of(&self, vm: &Vm) -> bool {
@@ -219,6 +233,7 @@ impl Migration {
 
 /// Seconds.
 pub(crate) const HOUR: i64 = 3_600;
+pub(crate) const DAY: i64 = 24 * HOUR;
 
 /// Whether a moment is at most so many seconds ago, or in the future.
 pub(crate) fn is_within(seconds: i64, moment: Option<Timestamp>, now: Timestamp) -> bool {

@@ -52,6 +52,7 @@ impl<'a> Free<'a> {
 
 /// Where one VM may run.
 pub(crate) struct Constraints<'a> {
+    vm: &'a Vm,
     pod: &'a Pod,
     selector: Labels,
     /// Labels of Nodes, with the values that other pods exclude.
@@ -59,7 +60,7 @@ pub(crate) struct Constraints<'a> {
 }
 
 impl<'a> Constraints<'a> {
-    pub(crate) fn of(cluster: &'a Cluster, vm: &Vm, pod: &'a Pod, source: &ClusterNode) -> Self {
+    pub(crate) fn of(cluster: &'a Cluster, vm: &'a Vm, pod: &'a Pod, source: &ClusterNode) -> Self {
         let nodes: BTreeMap<&str, &ClusterNode> =
             cluster.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
         let mut excluded = BTreeSet::new();
@@ -84,17 +85,18 @@ impl<'a> Constraints<'a> {
                 excluded.extend(node.labels.get(key).map(|value| (key, value.as_str())));
             }
         }
-        Self { pod, selector: selector(vm, pod, source), excluded }
+        Self { vm, pod, selector: selector(vm, pod, source), excluded }
     }
 
     /// Whether its node selector and node affinity allow a Node.
     pub(crate) fn select(&self, node: &ClusterNode) -> bool {
         let is_selected =
             self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-        let by_affinity = self.pod.node_affinity.as_ref().is_none_or(|terms| {
-            terms.iter().any(|term| selects_node(term, &node.name, &node.labels))
-        });
-        is_selected && by_affinity
+        let affinities = [&self.pod.node_affinity, &self.vm.node_affinity].into_iter().flatten();
+        is_selected
+            && affinities
+                .into_iter()
+                .all(|terms| terms.iter().any(|term| selects_node(term, &node.name, &node.labels)))
     }
 
     /// Why a Node does not fit, in a few words.
@@ -117,18 +119,19 @@ impl<'a> Constraints<'a> {
     }
 }
 
-/// The node selector of the next pod of a VM. Of the present pod it has only KubeVirt's keys and the
-/// architecture: the present pod can have the `addedNodeSelector` of an earlier migration.
+/// The node selector of the next pod of a VM. That of the present pod has what admission added, and also the
+/// `addedNodeSelector` of an earlier migration by a plan.
 fn selector(vm: &Vm, pod: &Pod, source: &ClusterNode) -> Labels {
-    let of_pod = pod
-        .node_selector
-        .iter()
-        .filter(|(key, _)| key.contains("kubevirt.io/") || key.as_str() == "kubernetes.io/arch");
+    let of_pod = pod.node_selector.iter().filter(|(key, _)| key.as_str() != HOSTNAME);
     let mut selector: Labels =
         of_pod.chain(&vm.node_selector).map(|(key, value)| (key.clone(), value.clone())).collect();
     if !selector.keys().any(|key| key.starts_with(VENDOR)) {
         let vendor = source.labels.iter().find(|(key, _)| key.starts_with(VENDOR));
         selector.extend(vendor.map(|(key, _)| (key.clone(), "true".into())));
+    }
+    if vm.has_host_cpu {
+        let model = source.labels.iter().filter(|(key, _)| key.starts_with(HOST_MODEL));
+        selector.extend(model.map(|(key, value)| (key.clone(), value.clone())));
     }
     let is_pinned =
         selector.keys().any(|key| key.starts_with(MIGRATABLE_MODEL) || key.starts_with(FEATURE));

@@ -138,9 +138,7 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             nodes.extend(
                 cluster.vms.iter().find(|vm| migration.is_of(vm)).map(|vm| vm.node.as_str()),
             );
-            let of_target = |uid: &String| *uid == migration.uid;
-            let pods =
-                cluster.pods.iter().filter(|pod| pod.migration.as_ref().is_some_and(of_target));
+            let pods = cluster.pods.iter().filter(|pod| pod.is_target_of(migration));
             nodes.extend(pods.filter_map(|pod| pod.node.as_deref()));
             // Before there is a pod, it selects its target already.
             let is_selected = |node: &&ClusterNode| {
@@ -156,11 +154,9 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             );
         }
     }
-    for vm in &cluster.vms {
-        let Some(latest) = &vm.migration else { continue };
-        if latest.ended.is_none() || is_within(REST, latest.ended, now) {
-            nodes.extend([latest.source.as_str(), latest.target.as_str()]);
-        }
+    let latest = cluster.vms.iter().filter_map(|vm| vm.migration.as_ref());
+    for latest in latest.filter(|latest| is_within(REST, latest.ended, now)) {
+        nodes.extend([latest.source.as_str(), latest.target.as_str()]);
     }
     nodes
 }

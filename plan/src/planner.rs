@@ -44,7 +44,7 @@ pub struct Stop {
 
 impl State {
     /// Judges its moves, and counts the own migrations that have ended. Returns those to cancel: their
-    /// target has no pod, or its pod no Node, which counts as a failure.
+    /// target has no pod, or its pod no Node, or they hang, which counts as a failure.
     pub fn review(&mut self, cluster: &Cluster, now: Timestamp) -> Vec<Migration> {
         self.left_alone.retain(|one| one.until > now);
         let arrival = |uid: &str| {
@@ -70,13 +70,14 @@ impl State {
                 self.count_failure(&format!("{} failed", described(migration)), now);
             }
         }
-        let pending = own().filter(|one| one.is_active() && is_pending(cluster, one, now)).cloned();
-        let pending: Vec<Migration> = pending.collect();
+        let pending = own().filter(|one| is_pending(cluster, one, now) || one.is_stuck(now));
+        let pending: Vec<Migration> = pending.cloned().collect();
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
             self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
             let why = match target_pod(cluster, migration) {
-                Some(_) => "its pod had no Node",
+                Some(pod) if pod.node.is_none() => "its pod had no Node",
+                Some(_) => "it did not end",
                 None if migration.is_over_quota => "a quota forbids its pod",
                 // It may have waited for other migrations.
                 None => continue,
@@ -99,7 +100,8 @@ impl State {
         self.count_failure(what, now);
     }
 
-    fn leave_alone(&mut self, vm: &str, now: Timestamp) {
+    /// Leaves a VM alone for an hour.
+    pub fn leave_alone(&mut self, vm: &str, now: Timestamp) {
         self.left_alone.retain(|one| one.vm != vm);
         let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
         self.left_alone.push(LeftAlone { vm: vm.into(), until });
@@ -127,18 +129,23 @@ impl State {
 /// Whether there is no pod of the target, or kube-scheduler has found no Node for it for a minute. KubeVirt waits
 /// without end for a pod that a quota or a policy forbids, and shows the former.
 fn is_pending(cluster: &Cluster, migration: &Migration, now: Timestamp) -> bool {
+    if !migration.is_queued() {
+        return false;
+    }
     let (since, most) = match target_pod(cluster, migration) {
         Some(pod) => (pod.unscheduled_since.filter(|_| pod.node.is_none()), PENDING),
         None => {
             let most = if migration.is_over_quota { PENDING } else { WITHOUT_POD };
-            (migration.created.filter(|_| migration.is_queued()), most)
+            (migration.created, most)
         }
     };
     since.is_some() && !is_within(most - 1, since, now)
 }
 
+/// Other pods of the namespace can have the label, too, so one with a Node comes first.
 fn target_pod<'a>(cluster: &'a Cluster, migration: &Migration) -> Option<&'a Pod> {
-    cluster.pods.iter().find(|pod| pod.migration.as_deref() == Some(&migration.uid))
+    let pods = cluster.pods.iter().filter(|pod| pod.is_target_of(migration));
+    pods.max_by_key(|pod| pod.node.is_some())
 }
 
 fn described(migration: &Migration) -> String {

@@ -128,7 +128,7 @@ fn moves(
             }
         }
     }
-    let of_nodes: Vec<Node> = nodes.iter().map(node).collect();
+    let of_nodes: Vec<Node> = nodes.iter().map(|one| node(cluster, one)).collect();
     let movables: Vec<Movable> = found.iter().map(|one| one.movable.clone()).collect();
     let planned = plan(&of_nodes, &movables, rules, most);
     for (at, one) in found.iter().enumerate() {
@@ -169,7 +169,8 @@ fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, St
     if queued > 0 {
         return Err(format!("{queued} other migrations wait to start"));
     }
-    let active = cluster.own_migrations().filter(|one| one.is_active()).count();
+    let active = |one: &&Migration| one.is_active() && !one.is_stuck(now);
+    let active = cluster.own_migrations().filter(active).count();
     let begun = cluster.own_migrations().filter(|one| is_within(HOUR, one.created, now)).count();
     // Deleted migrations count as well: each leaves its VM alone for an hour.
     let begun = begun.max(cluster.left_alone.len());
@@ -201,7 +202,11 @@ fn find<'a>(
     let is_it =
         |pod: &&Pod| pod.uid == candidate.uid && pod.is_on(&source.name) && pod.phase == "Running";
     let pod = cluster.pods.iter().find(is_it).ok_or_else(unknown)?;
-    let is_vm = |vm: &&Vm| pod.vm.as_deref() == Some(&vm.uid) && vm.node == source.name;
+    // A tenant can name any VM as the owner of a pod, but only in the tenant's namespace.
+    let is_vm = |vm: &&Vm| {
+        let is_owner = pod.vm.as_deref() == Some(&vm.uid) && pod.namespace == vm.namespace;
+        is_owner && vm.node == source.name
+    };
     let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
     let refused = |reason| LeftOut { name: name_of(vm), reason };
     if let Some(reason) = vms::obstacle(cluster, vm, pod, rules.rest, now) {
@@ -232,10 +237,13 @@ fn find<'a>(
     Ok(Found { vm, movable, obstacles })
 }
 
-fn node(one: &Assessed<'_>) -> Node {
+/// Demand counts that of VMs with CPUs of their own, too: so a Node with such VMs takes rather too few.
+fn node(cluster: &Cluster, one: &Assessed<'_>) -> Node {
     let value = one.value.as_ref();
+    let of_node = cluster.vms.iter().filter(|vm| vm.node == one.node.name);
+    let exclusive: f64 = of_node.map(|vm| vm.exclusive_cpus).sum();
     Node {
-        cpus: one.node.cpus,
+        cpus: (one.node.cpus - exclusive).max(1.0),
         demand: value.map_or(0.0, |value| value.demand.vms + value.demand.others),
         contention: value.map_or(0, |value| value.contention),
     }
@@ -265,7 +273,7 @@ fn proposed(
     let Found { vm, movable, .. } = found.get(one.vm)?;
     let name = |at: usize| Some(assessed.get(at)?.node.name.clone());
     let load = |at: usize, added: f64| {
-        let Node { demand: before, cpus, .. } = *nodes.get(at)?;
+        let (before, cpus) = (nodes.get(at)?.demand, assessed.get(at)?.node.cpus);
         Some(Load { before, after: (before + added).max(0.0), cpus })
     };
     Some(ProposedMove {

@@ -15,9 +15,7 @@ pub(crate) fn obstacle(
     now: Timestamp,
 ) -> Option<String> {
     let latest = vm.migration.as_ref();
-    let is_active = latest.is_some_and(|latest| latest.ended.is_none())
-        || cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm));
-    if is_active {
+    if cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm)) {
         return Some("a migration is active".into());
     }
     if cluster.left_alone.iter().any(|one| one.vm == vm.uid) {

@@ -51,7 +51,9 @@ impl Lease {
         if spec.holder_identity.as_deref() != Some(holder) {
             let seconds = i64::from(spec.lease_duration_seconds.unwrap_or_default());
             let renewed = spec.renew_time.as_ref().map(|MicroTime(time)| time.as_second());
-            let is_held = renewed.is_some_and(|renewed| now.as_second() < renewed + seconds);
+            // A date further ahead is of a wrong clock, and would hold it for as long.
+            let age = |renewed: i64| now.as_second().saturating_sub(renewed);
+            let is_held = renewed.is_some_and(|renewed| age(renewed).abs() < seconds);
             if let Some(other) = spec.holder_identity.as_ref().filter(|_| is_held) {
                 return Err(other.clone());
             }
@@ -84,10 +86,13 @@ mod tests {
         assert_eq!(take("b", 109), Err("a".into()), "renewed at 50");
         assert_eq!(take("b", 110), Ok(()));
         assert_eq!(take("a", 110), Err("b".into()));
+        assert_eq!(take("b", 100_000), Ok(()));
+        assert_eq!(take("a", 99_941), Err("b".into()), "its clock is ahead");
+        assert_eq!(take("a", 200), Ok(()), "its clock was wrong");
         let spec = lease.object.spec.unwrap();
         assert_eq!(
             (spec.lease_transitions, spec.acquire_time),
-            (Some(2), Some(MicroTime(at(110))))
+            (Some(3), Some(MicroTime(at(200))))
         );
     }
 }

@@ -87,6 +87,7 @@ objects! {
     VmSpec {
         eviction_strategy: Option<String>,
         node_selector: Labels,
+        affinity: Affinity,
         domain: Domain,
         volumes: Vec<Volume>,
     }
@@ -248,8 +249,9 @@ fn vm(object: VmObject) -> Vm {
         None => Err("condition LiveMigratable is missing".into()),
     };
     let Domain { cpu, memory, devices, resources } = spec.domain;
+    let is_dedicated = cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement);
     let ties = [
-        (cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement), "dedicated CPUs"),
+        (is_dedicated, "dedicated CPUs"),
         (memory.hugepages.is_some(), "huge pages"),
         (devices.interfaces.iter().any(|one| one.sriov.is_some()), "SR-IOV interfaces"),
         (!devices.host_devices.is_empty(), "host devices"),
@@ -257,20 +259,26 @@ fn vm(object: VmObject) -> Vm {
         // What a guest wrote over a containerDisk, or to cloud-init's volumes, is copied as its memory is.
         (spec.volumes.iter().any(|one| one.empty_disk.is_some()), "local volumes"),
         (holds(&status.conditions, "VolumesChange"), "volumes that change"),
+        (!spec.affinity.pod_affinity.required.is_empty(), "required pod affinity"),
     ];
     let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);
     let topology = status.topology.as_ref().or(cpu.as_ref());
+    let vcpus = topology.and_then(Cpu::count).unwrap_or(requested);
+    let has = |model: &str| cpu.as_ref().is_some_and(|cpu| cpu.model == model);
     Vm {
         namespace: metadata.namespace,
         name: metadata.name,
         uid: metadata.uid,
         node: status.node_name,
-        vcpus: topology.and_then(Cpu::count).unwrap_or(requested),
+        vcpus,
+        exclusive_cpus: if is_dedicated { vcpus } else { 0.0 },
         live_migratable,
         eviction_strategy: spec.eviction_strategy,
         node_selector: spec.node_selector,
-        has_host_model: cpu.is_some_and(|cpu| cpu.model == "host-model"),
+        node_affinity: spec.affinity.node_affinity.required.map(|one| one.node_selector_terms),
+        has_host_model: has("host-model"),
+        has_host_cpu: has("host-passthrough"),
         tied_by: ties.into_iter().find(|(applies, _)| *applies).map(|(_, tie)| tie),
         migration: status.migration_state.map(|state| LatestMigration {
             ended: state.ended(),

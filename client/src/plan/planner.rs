@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use psi_agent_plan::cluster::Migration;
+use psi_agent_plan::cluster::{Cluster, Migration};
 use psi_agent_plan::planner::State;
 use psi_agent_plan::{ProposedMove, propose};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub enum Done {
     Created,
     /// The API server refused the Event or the migration.
     Refused,
-    /// The migration was deleted: its target had no pod, or the pod had no Node.
+    /// The migration was deleted: its target had no pod, or the pod had no Node, or it hung.
     Cancelled,
 }
 
@@ -74,16 +74,7 @@ impl Planner {
         let mut cluster = objects::read(api, prefix).await?;
         let now = now();
         if flags.apply {
-            let names = objects::opted_in(api, prefix).await?;
-            cluster.namespaces = Some(names.into_iter().collect());
-            let before = state.clone();
-            let pending = state.review(&cluster, now);
-            cluster.left_alone.clone_from(&state.left_alone);
-            // First, so that each cancelled migration counts.
-            if state != before {
-                save(api, &mut lease, prefix, &state).await?;
-            }
-            for one in pending {
+            for one in self.review(&mut lease, &mut state, &mut cluster, now).await? {
                 on_done(Done::Cancelled, cancel(api, &one).await?);
             }
         }
@@ -91,6 +82,7 @@ impl Planner {
             return Ok(Round::Stopped(stop.reason));
         }
         let proposal = propose(&cluster, &flags.rules.rules(), now);
+        let mut failed = None;
         for one in &proposal.moves {
             let what = described(one);
             let asked = if flags.apply {
@@ -118,10 +110,37 @@ impl Planner {
                         return Ok(Round::Stopped(stop.reason));
                     }
                 }
-                failed => failed.with_context(|| format!("cannot create what moves {what}"))?,
+                // Such as a webhook of its namespace that does not respond: other moves go on, in later rounds as well.
+                Err(error) => {
+                    if flags.apply {
+                        state.leave_alone(&one.uid, now);
+                        save(api, &mut lease, prefix, &state).await?;
+                    }
+                    let error = anyhow::Error::new(error);
+                    failed.get_or_insert(error.context(format!("cannot create what moves {what}")));
+                }
             }
         }
-        Ok(Round::Planned(proposal.none_because))
+        failed.map_or(Ok(Round::Planned(proposal.none_because)), Err)
+    }
+
+    /// Reviews its migrations, and returns those to cancel. The state is saved first, so that each of them counts.
+    async fn review(
+        &self,
+        lease: &mut Lease,
+        state: &mut State,
+        cluster: &mut Cluster,
+        now: Timestamp,
+    ) -> anyhow::Result<Vec<Migration>> {
+        let names = objects::opted_in(&self.api, &self.prefix).await?;
+        cluster.namespaces = Some(names.into_iter().collect());
+        let before = state.clone();
+        let pending = state.review(cluster, now);
+        cluster.left_alone.clone_from(&state.left_alone);
+        if *state != before {
+            save(&self.api, lease, &self.prefix, state).await?;
+        }
+        Ok(pending)
     }
 }
 

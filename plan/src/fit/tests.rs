@@ -50,6 +50,8 @@ fn the_selector_of_an_earlier_migration_does_not_count() {
     assert_eq!(selected("kubevirt.io/schedulable", "true"), None);
     let why = Some("node selector or affinity");
     assert_eq!(selected("kubernetes.io/arch", "arm64").as_deref(), why);
+    // Such as what OpenShift adds for a project.
+    assert_eq!(selected("env", "prod").as_deref(), why);
     assert_eq!(obstacle(|it| it.vms[0].node_selector = labels(&[("a", "b")])).as_deref(), why);
 }
 
@@ -84,6 +86,15 @@ fn a_vm_with_the_hosts_cpu_model_needs_a_node_that_can_run_it() {
     ];
     assert!(with(&[]).is_some() && with(&both[..1]).is_some() && with(&both[1..]).is_some());
     assert_eq!(with(both), None);
+    let passed_through = |model: &'static str| {
+        obstacle(move |it| {
+            it.vms[0].has_host_cpu = true;
+            let of = |model: &str| labels(&[(&*format!("{HOST_MODEL}{model}"), "true")]);
+            it.nodes[0].labels.extend(of("Skylake"));
+            it.nodes[1].labels.extend(of(model));
+        })
+    };
+    assert!(passed_through("Broadwell").is_some() && passed_through("Skylake").is_none());
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn own(name: &str, phase: &str, ended: Option<Timestamp>) -> Migration {
 /// A migration whose target's pod finds no Node since the start.
 fn pending() -> (Migration, Pod) {
     let pod = Pod {
+        namespace: "vms".into(),
         migration: Some("uid-p".into()),
         phase: "Pending".into(),
         unscheduled_since: Some(start()),
@@ -82,10 +83,12 @@ fn a_vm_stays_for_an_hour_even_if_its_migration_is_deleted() {
 
 #[test]
 fn only_own_migrations_that_wait_for_a_node_are_cancelled() {
-    let changes: [fn(&mut Migration, &mut Pod); 6] = [
+    let changes: [fn(&mut Migration, &mut Pod); 8] = [
         |it, _| it.is_own = false,
         |it, _| it.is_being_deleted = true,
         |it, _| it.phase = "Failed".into(),
+        |it, _| it.phase = "Running".into(),
+        |_, pod| pod.namespace = "of-a-tenant".into(),
         |_, pod| pod.unscheduled_since = None,
         |_, pod| pod.node = Some("cool".into()),
         |_, pod| pod.migration = Some("uid-of-another".into()),
@@ -93,10 +96,31 @@ fn only_own_migrations_that_wait_for_a_node_are_cancelled() {
     for change in changes {
         assert!(State::default().review(&with_pending(change), after(600)).is_empty());
     }
+    // A tenant gives the label to another pod.
+    let mut with_another = with_pending(|_, pod| pod.node = Some("cool".into()));
+    with_another.pods.extend([pending().1]);
+    assert!(State::default().review(&with_another, after(600)).is_empty());
     // Anyone who may create migrations can give one the label of a plan's.
     let mut elsewhere = with_pending(|_, _| {});
     elsewhere.namespaces = Some(["others".to_owned()].into());
     assert!(State::default().review(&elsewhere, after(600)).is_empty());
+}
+
+#[test]
+fn a_migration_that_hangs_is_cancelled() {
+    let with = |phase: &str, hours: i64| {
+        with_pending(|migration, pod| {
+            migration.phase = phase.into();
+            migration.created = Some(after(-3_600 * hours));
+            (pod.node, pod.unscheduled_since) = (Some("cool".into()), None);
+        })
+    };
+    let mut state = State::default();
+    for (phase, hours) in [("Scheduling", 1), ("Running", 24)] {
+        assert!(state.review(&with(phase, hours), start()).is_empty(), "{phase}");
+        assert_eq!(state.review(&with(phase, hours), after(1)).len(), 1, "{phase}");
+    }
+    assert_eq!(state.failures, 2);
 }
 
 #[test]

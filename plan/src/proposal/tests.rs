@@ -63,10 +63,13 @@ pub(crate) fn vm(name: &str, node: &str) -> (Vm, Pod) {
         uid: format!("uid-{name}"),
         node: node.into(),
         vcpus: 4.0,
+        exclusive_cpus: 0.0,
         live_migratable: Ok(()),
         eviction_strategy: Some("LiveMigrate".into()),
         node_selector: Labels::new(),
+        node_affinity: None,
         has_host_model: false,
+        has_host_cpu: false,
         tied_by: None,
         migration: None,
     };
@@ -148,6 +151,26 @@ fn what_an_agent_publishes_is_bounded() {
 }
 
 #[test]
+fn cpus_of_one_vm_are_no_room_for_others() {
+    let with = |exclusive_cpus| {
+        proposed(|it| {
+            let (dedicated, _) = vm("dedicated", "cool");
+            it.vms.push(Vm { exclusive_cpus, ..dedicated });
+        })
+    };
+    // Of 32 CPUs, 8 are left, and 4 of them are in use.
+    assert_eq!(moves(&with(24.0)), [("big", "mild")]);
+    assert_eq!(moves(&with(4.0)), [("big", "cool")]);
+}
+
+#[test]
+fn a_pod_of_another_namespace_names_no_vm() {
+    let forged = proposed(|it| it.pods[0].namespace = "of-a-tenant".into());
+    assert_eq!(moves(&forged), [("small", "cool")]);
+    assert_eq!(reason(&forged.vms, "pod pod-big"), "no running VM of the node has this pod");
+}
+
+#[test]
 fn a_node_without_a_usable_value_or_at_rest_takes_no_vm() {
     let changes: [(&str, Change); 12] = [
         ("score is stale: 11 min old", |it| {
@@ -204,7 +227,12 @@ fn a_node_rests_after_a_migration() {
     assert_eq!(target(migration("Succeeded", ago(11))), "cool");
     let queued = |minutes| Migration { created: ago(minutes), ..migration("Pending", None) };
     assert_eq!((target(queued(59)), target(queued(61))), ("mild".into(), "cool".into()));
+    let running = |hours: i64| Migration { created: ago(60 * hours), ..migration("Running", None) };
+    // It is no longer part of one that hangs.
+    let hangs = |hours| target(Migration { target: Some("cool".into()), ..running(hours) });
+    assert_eq!((hangs(23), hangs(25)), ("mild".into(), "cool".into()));
     let bound = Pod {
+        namespace: "vms".into(),
         node: Some("cool".into()),
         migration: Some("m".into()),
         phase: "Pending".into(),
@@ -241,13 +269,12 @@ fn without_values_of_two_thirds_of_the_nodes_there_is_no_plan() {
 
 #[test]
 fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
-    let changes: [(&str, ChangeOfVm); 11] = [
+    let changes: [(&str, ChangeOfVm); 10] = [
         ("started within 6 h", |_, pod| pod.created = ago(359)),
         ("started within 6 h", |_, pod| pod.created = None),
         ("migrated, or tried to, within 6 h", |vm, _| {
             vm.migration = Some(LatestMigration { ended: ago(359), ..LatestMigration::default() });
         }),
-        ("a migration is active", |vm, _| vm.migration = Some(LatestMigration::default())),
         ("not live-migratable: DisksNotLiveMigratable", |vm, _| {
             vm.live_migratable = Err("DisksNotLiveMigratable".into());
         }),
@@ -275,6 +302,9 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
     let failed = proposed(|it| it.migrations = vec![migration("Failed", ago(359))]);
     assert_eq!(reason(&failed.vms, "vms/big"), "it migrated, or tried to, within 6 h");
     assert_eq!(moves(&failed), [("small", "cool")]);
+    // A state without an end is that of a migration that was deleted.
+    let deleted = proposed(|it| it.vms[0].migration = Some(LatestMigration::default()));
+    assert_eq!(moves(&deleted), [("big", "cool")]);
     let long_ago = proposed(|it| it.migrations = vec![migration("Failed", ago(361))]);
     assert_eq!(moves(&long_ago), [("big", "cool")]);
     // The end of a migration counts, not the start of its pod.
@@ -284,12 +314,12 @@ fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
             Some(LatestMigration { ended: ago(361), ..LatestMigration::default() });
     });
     assert_eq!(moves(&migrated), [("big", "cool")]);
-    let own = |it: &mut Cluster| {
-        it.migrations = vec![migration("Running", None)];
-        // Elsewhere, so that the node itself does not rest.
-        it.vms.push(Vm { node: "other".into(), ..it.vms[0].clone() });
-    };
-    assert!(moves(&proposed(own)).iter().all(|(name, _)| *name != "big"));
+    // Its node does not rest while it waits for so long.
+    let active = proposed(|it| {
+        it.migrations = vec![Migration { created: ago(61), ..migration("Pending", None) }];
+    });
+    assert_eq!(reason(&active.vms, "vms/big"), "a migration is active");
+    assert_eq!(moves(&active), [("small", "cool")]);
 }
 
 #[test]
@@ -299,13 +329,18 @@ fn a_vm_pinned_by_affinity_stays() {
         operator: "In".into(),
         values: Some(values.iter().map(|value| (*value).into()).collect()),
     };
-    let with = |values: &[&str]| {
-        let term =
-            NodeSelectorTerm { match_expressions: Some(vec![is_in(values)]), ..<_>::default() };
-        proposed(|it| it.pods[0].node_affinity = Some(vec![term]))
-    };
-    assert!(reason(&with(&["host-hot"]).vms, "vms/big").starts_with("pinned"));
-    assert_eq!(moves(&with(&["host-hot", "host-mild"])), [("big", "mild")]);
+    let of_pod = |it: &mut Cluster, terms| it.pods[0].node_affinity = Some(terms);
+    // It was changed while the VM ran.
+    let of_vm = |it: &mut Cluster, terms| it.vms[0].node_affinity = Some(terms);
+    for set in [of_pod, of_vm] {
+        let with = |values: &[&str]| {
+            let match_expressions = Some(vec![is_in(values)]);
+            let term = NodeSelectorTerm { match_expressions, ..<_>::default() };
+            proposed(|it| set(it, vec![term]))
+        };
+        assert!(reason(&with(&["host-hot"]).vms, "vms/big").starts_with("pinned"));
+        assert_eq!(moves(&with(&["host-hot", "host-mild"])), [("big", "mild")]);
+    }
     let proposal = proposed(|it| {
         it.nodes[1].taints =
             vec![Taint { key: "gpu".into(), effect: "NoSchedule".into(), ..Taint::default() }];
@@ -338,64 +373,4 @@ fn an_empty_plan_says_why() {
     assert!(reason(&as_contended.vms, "vms/big").contains("20 points less"), "{as_contended:?}");
 }
 
-#[test]
-fn moves_are_limited_by_what_runs_already() {
-    let migration = |phase: &str, is_own, created| Migration {
-        phase: phase.into(),
-        is_own,
-        created,
-        ended: ago(30),
-        ..Migration::default()
-    };
-    let because = |all: Vec<Migration>| proposed(|it| it.migrations = all).none_because;
-    let waits = because(vec![migration("Pending", false, ago(1))]);
-    assert_eq!(waits.as_deref(), Some("1 other migrations wait to start"));
-    assert_eq!(because(vec![migration("Running", false, ago(1))]), None);
-    // What has waited for over an hour waits for something else.
-    assert_eq!(because(vec![migration("Pending", false, ago(61))]), None);
-    let unlabelled = proposed(|it| {
-        it.namespaces = Some(["vms".to_owned()].into());
-        it.migrations = vec![migration("Pending", true, ago(1))];
-    });
-    assert_eq!(unlabelled.none_because, waits, "of a plan in a namespace without the label");
-    let two = because(vec![migration("Running", true, ago(1)), migration("", true, ago(1))]);
-    assert_eq!(two.as_deref(), Some("2 own migrations are active, the limit"));
-    let ten = |minutes| vec![migration("Succeeded", true, ago(minutes)); 10];
-    assert!(because(ten(59)).is_some_and(|why| why.starts_with("10 own migrations began")));
-    // Those that were deleted.
-    let tried = |count: usize| {
-        let left_alone = |vm: usize| LeftAlone { vm: vm.to_string(), until: now() };
-        proposed(|it| it.left_alone = (0..count).map(left_alone).collect()).none_because
-    };
-    assert!(tried(10).is_some_and(|why| why.starts_with("10 own migrations began")));
-    assert_eq!(tried(9), None);
-    assert_eq!(because(ten(61)), None);
-}
-
-#[test]
-fn a_descheduler_at_work_stops_the_plan_and_a_drain_does_not() {
-    let because = |is_cordoned: Option<bool>, minutes: i64| {
-        let proposal = proposed(|it| {
-            it.nodes.extend(
-                is_cordoned
-                    .map(|is_cordoned| ClusterNode { is_cordoned, ..node("drained", "0", "0.00") }),
-            );
-            it.migrations = vec![Migration {
-                namespace: "vms".into(),
-                vm: "third".into(),
-                phase: "Succeeded".into(),
-                is_evacuation: true,
-                created: ago(minutes),
-                ended: ago(minutes),
-                source: Some("drained".into()),
-                ..Migration::default()
-            }];
-        });
-        proposal.none_because
-    };
-    let expected = "vms/third was evicted within an hour from a Node that is not cordoned: a descheduler may be at work";
-    assert_eq!(because(Some(false), 59).as_deref(), Some(expected));
-    assert_eq!((because(Some(true), 59), because(Some(false), 61)), (None, None));
-    // An autoscaler drains a Node, and deletes it.
-    assert_eq!(because(None, 59), None);
-}
+mod limits;

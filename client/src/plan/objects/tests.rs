@@ -89,10 +89,13 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
 fn a_vm_is_tied_by_hardware_and_local_volumes() {
     let with = |domain: Value, status: Value| {
         let volumes = domain.get("volumes").cloned().unwrap_or(json!([]));
-        let object = json!({"spec": {"domain": domain, "volumes": volumes}, "status": status});
+        let affinity = domain.get("affinity").cloned().unwrap_or(json!({}));
+        let spec = json!({"domain": domain, "volumes": volumes, "affinity": affinity});
+        let object = json!({ "spec": spec, "status": status });
         vm(parse(object))
     };
     let none = || json!({});
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let changes = json!({"type": "VolumesChange", "status": "True"});
     for (domain, status, tie) in [
         (json!({"cpu": {"dedicatedCpuPlacement": true}}), none(), "dedicated CPUs"),
@@ -102,13 +105,20 @@ fn a_vm_is_tied_by_hardware_and_local_volumes() {
         (json!({"devices": {"gpus": [{"name": "x"}]}}), none(), "GPUs"),
         (json!({"volumes": [{"name": "v", "emptyDisk": {}}]}), none(), "local volumes"),
         (none(), json!({"conditions": [changes]}), "volumes that change"),
+        (json!({"affinity": {"podAffinity": {required: [{}]}}}), none(), "required pod affinity"),
     ] {
         assert_eq!(with(domain, status).tied_by, Some(tie));
     }
     let volumes = json!([{"containerDisk": {"image": "i"}}, {"cloudInitNoCloud": {}}]);
     let interfaces = json!([{"masquerade": {}}]);
     let plain = with(json!({"devices": {"interfaces": interfaces}, "volumes": volumes}), none());
-    assert_eq!((plain.tied_by, plain.vcpus), (None, 1.0));
+    assert_eq!((plain.tied_by, plain.vcpus, plain.exclusive_cpus), (None, 1.0, 0.0));
+    let cpu = json!({"dedicatedCpuPlacement": true, "cores": 4, "model": "host-passthrough"});
+    let dedicated = with(json!({ "cpu": cpu }), none());
+    assert_eq!((dedicated.exclusive_cpus, dedicated.has_host_cpu), (4.0, true));
+    let terms = json!({required: {"nodeSelectorTerms": [{}, {}]}});
+    let bound = with(json!({"affinity": {"nodeAffinity": terms}}), none());
+    assert_eq!(bound.node_affinity.map(|terms| terms.len()), Some(2));
     let vcpus = |domain: Value, status: Value| with(domain, status).vcpus;
     assert_eq!(vcpus(json!({"cpu": {"cores": 2, "sockets": 3}}), none()), 6.0);
     assert_eq!(vcpus(json!({"resources": {"requests": {"cpu": "1500m"}}}), none()), 2.0);
