@@ -65,8 +65,8 @@ def row(own: str) -> dashboard.Row:
         "Time since reap succeeded",
         "Time since the CronJob psi-agent-reap last succeeded. Needs kube-state-metrics.",
         [Query(
-            "time() - max(kube_cronjob_status_last_successful_time"
-            f'{{{BRIDGE}, cronjob=~"(.+-)?psi-agent-reap(-.+)?"}})',
+            "max(time() - max by (cluster) (kube_cronjob_status_last_successful_time"
+            f'{{{BRIDGE}, cronjob=~"(.+-)?psi-agent-reap(-.+)?"}}))',
         )],
         unit="s", width=12, height=8,
     ))
@@ -74,7 +74,10 @@ def row(own: str) -> dashboard.Row:
         "Bridge: Nodes by state of their value",
         "known: the value is used. A Node in any other state gets the average. No data without a "
         "bridge.",
-        [Query(f"max by (standing) (psi_agent_bridge_nodes{{{BRIDGE}}})", "{{standing}}")],
+        [Query(
+            f"sum by (standing) (max by (cluster, standing) (psi_agent_bridge_nodes{{{BRIDGE}}}))",
+            "{{standing}}",
+        )],
         unit="suffix:nodes",
     ))
     return made.with_panel(graph(

@@ -292,7 +292,7 @@ def _raw_psi(made: dashboard.Row) -> dashboard.Row:
         "time is in use. Score: CPU contention is at or above the threshold of medium. Rule only: "
         "tasks wait, but not because of the node. Score only: VMs wait and the rule misses it." + FROM_EITHER,
         [
-            Query(f"count(({rule} == {one}) and ({score} == {two})) or vector(0)", name)
+            Query(f"count(({rule} == {one}) and ({score} == {two})) or 0 * count({rule})", name)
             for name, one, two in cases
         ],
         unit="suffix:nodes", width=24, steps=180,

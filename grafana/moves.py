@@ -26,7 +26,8 @@ def row() -> dashboard.Row:
     ))
 
     def last(series: str) -> str:
-        return f"last_over_time({series}{{{WHERE}}}[1d])"
+        # Without the name: a table has one row for the equal labels of its queries.
+        return f"max by (cluster, namespace, name, from, to) (last_over_time({series}{{{WHERE}}}[1d]))"
 
     newest = f"topk(15, {last('vmi_move:arrival_timestamp_seconds')})"
     same = "and on (cluster, namespace, name, from, to)"
