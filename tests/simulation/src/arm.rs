@@ -81,6 +81,9 @@ pub struct Overrides {
     /// VMs prefer Nodes by the label of their headroom, with psi-agent's rebalancers and with none
     #[arg(long)]
     pub prefer_headroom: bool,
+    /// psi-agent's bridge extends the scheduler, with psi-agent's rebalancers and with none
+    #[arg(long)]
+    pub extender: bool,
     /// Agents set a taint at level medium, too
     #[arg(long)]
     pub taint_medium: bool,

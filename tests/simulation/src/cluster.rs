@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::agent::Pod;
 use crate::consumers::kubevirt;
-use crate::consumers::scheduler::{Allocation, Candidate, select};
+use crate::consumers::scheduler::{Allocation, Bridged, Candidate, select};
 use crate::judge::Move;
 use crate::node::{Claimant, Share, share};
 use crate::random::Random;
@@ -58,6 +58,8 @@ pub struct Node {
     pub soft_taints: u8,
     /// The weights of preferences of all VMs that this Node meets.
     pub preferred: u8,
+    /// What psi-agent's bridge knows of it; `None` without the bridge.
+    pub bridged: Option<Bridged>,
     /// Whether demand or VMs changed since its CPUs were shared.
     pub is_changed: bool,
     /// CPUs in use by VMs and migrations, and what all of them wait for.
@@ -120,6 +122,7 @@ impl Node {
             requested: self.requested,
             soft_taints: i64::from(self.soft_taints),
             preferred: i64::from(self.preferred),
+            bridged: self.bridged,
         }
     }
 }

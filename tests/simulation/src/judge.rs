@@ -133,7 +133,7 @@ impl Waits {
 }
 
 /// The result of one run.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     pub vms: f64,
     pub days: f64,
@@ -146,6 +146,7 @@ pub struct Outcome {
     pub contended_hours: f64,
     pub p99_wait: f64,
     pub moves: f64,
+    pub each_move: Vec<Move>,
     pub judged: f64,
     pub helped: f64,
     pub hurt: f64,

@@ -10,8 +10,8 @@ use psi_agent_simulation::arm::{Arm, Overrides};
 use psi_agent_simulation::consumers::planner::Limits;
 use psi_agent_simulation::load::{self, Load};
 use psi_agent_simulation::population::Population;
-use psi_agent_simulation::report::{Row, csv, csv_of_seeds, goals_text, table};
-use psi_agent_simulation::suite::{Nodes, SCENARIOS, run_all};
+use psi_agent_simulation::report::{Row, csv, csv_of_moves, csv_of_seeds, goals_text, table};
+use psi_agent_simulation::suite::{Nodes, SCENARIOS, Scenario, run_all};
 use psi_agent_simulation::trace::Trace;
 use psi_agent_simulation::{extract, lab, planetlab, plot};
 
@@ -20,6 +20,9 @@ use psi_agent_simulation::{extract, lab, planetlab, plot};
 enum Command {
     /// Runs the scenarios of docs/benefit.md, prints their tables and draws their pictures
     Suite {
+        /// A scenario; can be repeated. Default: all
+        #[arg(long, value_parser = SCENARIOS.map(|one| one.name))]
+        scenario: Vec<String>,
         /// VMs of each cluster; can be repeated
         #[arg(long, default_values_t = [300, 3000])]
         vms: Vec<usize>,
@@ -68,6 +71,9 @@ enum Command {
         /// CSV file for the outcome of each seed
         #[arg(long)]
         each_seed: Option<PathBuf>,
+        /// CSV file for each move, and what it changed
+        #[arg(long)]
+        each_move: Option<PathBuf>,
     },
     /// Writes generated demand as CSV to stdout
     Generate {
@@ -119,9 +125,13 @@ enum Source {
 fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match Command::parse() {
-        Command::Suite { vms, seeds, pictures, tables, planner } => {
+        Command::Suite { scenario, vms, seeds, pictures, tables, planner } => {
             let overrides = Overrides { planner, ..Overrides::default() };
-            suite(&vms, seeds, overrides, pictures, tables, &mut out)
+            let is_asked = |one: &&Scenario| {
+                scenario.is_empty() || scenario.iter().any(|name| *name == one.name)
+            };
+            let scenarios = SCENARIOS.iter().filter(is_asked);
+            suite(scenarios, &vms, seeds, overrides, pictures, tables, &mut out)
         }
         Command::Run {
             trace,
@@ -135,6 +145,7 @@ fn main() -> anyhow::Result<()> {
             arms,
             picture,
             each_seed,
+            each_move,
         } => {
             let read = trace.as_deref().map(read).transpose()?;
             let trace_of = |seed| match &read {
@@ -147,9 +158,11 @@ fn main() -> anyhow::Result<()> {
             if let Some(path) = picture {
                 draw(&path, "Simulated rebalancers", &rows)?;
             }
-            if let Some(path) = each_seed {
-                fs::write(&path, csv_of_seeds(&rows))
-                    .with_context(|| path.display().to_string())?;
+            let files = [(each_seed, csv_of_seeds(&rows)), (each_move, csv_of_moves(&rows))];
+            for (path, text) in files {
+                if let Some(path) = path {
+                    fs::write(&path, text).with_context(|| path.display().to_string())?;
+                }
             }
             Ok(())
         }
@@ -189,7 +202,8 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
     Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())
 }
 
-fn suite(
+fn suite<'a>(
+    scenarios: impl Iterator<Item = &'a Scenario>,
     vms: &[usize],
     seeds: u64,
     overrides: Overrides,
@@ -197,7 +211,7 @@ fn suite(
     tables: Option<PathBuf>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    for scenario in &SCENARIOS {
+    for scenario in scenarios {
         for &vms in vms {
             let (overcommit, throttled) = (scenario.overcommit, scenario.throttled);
             let nodes = Nodes { node_cpus: vec![32], node_memory_gib: 768, overcommit, throttled };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::arm::Arm;
-use crate::judge::Outcome;
+use crate::judge::{Move, Outcome};
 
 /// The outcomes of a rebalancer, one for each seed.
 #[derive(Debug, Clone)]
@@ -114,9 +114,38 @@ pub fn csv_of_seeds(rows: &[Row]) -> String {
     let seeds = rows.iter().map(|row| row.outcomes.len()).max().unwrap_or(0);
     for (seed, row) in (0..seeds).flat_map(|seed| rows.iter().map(move |row| (seed, row))) {
         if let Some(outcome) = row.outcomes.get(seed) {
-            let one = Row { arm: row.arm, outcomes: vec![*outcome] };
+            let one = Row { arm: row.arm, outcomes: vec![outcome.clone()] };
             let (lost, moves) = (one.lost_percent(), one.moves_a_day());
             let _ = writeln!(out, "{},\"{}\",{lost:.2} %,{moves:.3}", seed + 1, row.arm.title());
+        }
+    }
+    out
+}
+
+/// A row of CSV for each move, with what all VMs of both nodes waited for: means of the compared minutes, if there were
+/// any.
+pub fn csv_of_moves(rows: &[Row]) -> String {
+    let mut out =
+        "seed,rebalancer,vm,from,to,started s,ended s,minutes compared,CPUs waited for,CPUs \
+                   waited for if it had stayed\n"
+            .to_owned();
+    for row in rows {
+        for (seed, outcome) in row.outcomes.iter().enumerate() {
+            for one in &outcome.each_move {
+                let Move { vm, source, target, started_s, ended_s, effect } = one;
+                let mean = |sum: f64| match effect.minutes {
+                    0 => String::new(),
+                    minutes => format!("{:.3}", sum / minutes as f64),
+                };
+                let (moved, stayed) = (mean(effect.moved), mean(effect.stayed));
+                let _ = writeln!(
+                    out,
+                    "{},\"{}\",{vm},{source},{target},{started_s},{ended_s},{},{moved},{stayed}",
+                    seed + 1,
+                    row.arm.title(),
+                    effect.minutes,
+                );
+            }
         }
     }
     out
@@ -184,6 +213,7 @@ pub fn goals_text(goal: Goal, rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::Effect;
 
     fn row(arm: Arm, lost_hours: f64, moves: f64) -> Row {
         let one = Outcome {
@@ -235,6 +265,19 @@ mod tests {
         assert_eq!(missed(Goal::Calm, Arm::Planner, 6.0, 0.3).len(), 1);
         assert_eq!(missed(Goal::ThrottledAlone, Arm::Headroom, 6.0, 0.1).len(), 1);
         assert_eq!(missed(Goal::ThrottledAlone, Arm::Headroom, 6.0, 0.0).len(), 0);
+    }
+
+    #[test]
+    fn each_move_has_a_row_with_what_it_changed() {
+        let effect = Effect { minutes: 10, moved: 5.0, stayed: 20.0 };
+        let one = Move { vm: 7, source: 0, target: 2, started_s: 120, ended_s: 150, effect };
+        let each_move = vec![one, Move { effect: Effect::default(), ..one }];
+        let outcomes = vec![Outcome::default(), Outcome { each_move, ..Outcome::default() }];
+        let text = csv_of_moves(&[Row { arm: Arm::Planner, outcomes }]);
+        let rows: Vec<&str> = text.lines().skip(1).collect();
+        let expected = ["10,0.500,2.000", "0,,"]
+            .map(|effect| format!("2,\"psi-agent, planner\",7,0,2,120,150,{effect}"));
+        assert_eq!(rows, expected);
     }
 
     #[test]

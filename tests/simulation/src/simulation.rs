@@ -1,7 +1,7 @@
 //! One run: a trace, a cluster and a rebalancer, in virtual time.
 
 use psi_agent::clock;
-use psi_agent::contract::Level;
+use psi_agent::contract::{Level, NodeDemand};
 
 use crate::agent::{Agent, Seen, TICK_S};
 use crate::arm::{Arm, Overrides, Signal};
@@ -9,6 +9,7 @@ use crate::backlog::{Backlog, share_idle};
 use crate::cluster::{Cluster, Shape};
 use crate::consumers::descheduler::Policy;
 use crate::consumers::planner::Planner;
+use crate::consumers::scheduler::Bridged;
 use crate::judge::{self, Outcome, Waits};
 use crate::node::some;
 use crate::random::Random;
@@ -29,6 +30,7 @@ pub struct Simulation<'a> {
     arm: Arm,
     policy: Policy,
     prefers_headroom: bool,
+    has_extender: bool,
     taint_medium: bool,
     taint_full: bool,
     cluster: Cluster,
@@ -68,12 +70,14 @@ pub fn run(
 impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, cluster: Cluster, arm: Arm, overrides: Overrides, seed: u64) -> Self {
         let policy = overrides.apply(arm);
-        let prefers_headroom = arm == Arm::Headroom
-            || overrides.prefer_headroom && (arm.has_agents() || arm == Arm::Nothing);
+        let may_have_agents = arm.has_agents() || arm == Arm::Nothing;
+        let prefers_headroom = arm == Arm::Headroom || overrides.prefer_headroom && may_have_agents;
+        let has_extender = overrides.extender && may_have_agents;
         let nodes = cluster.nodes.len();
         let mut random = Random::new(seed, 0x5e);
         let start = clock::now().at;
-        let with_agents = if arm.has_agents() || prefers_headroom { nodes } else { 0 };
+        let has_agents = arm.has_agents() || prefers_headroom || has_extender;
+        let with_agents = if has_agents { nodes } else { 0 };
         let agents = cluster.nodes[..with_agents].iter().map(|node| {
             let phase_s = random.below(STEP_S as usize) as u32;
             Agent::new(node.cpus(), phase_s, policy.least_age_s, start)
@@ -83,6 +87,7 @@ impl<'a> Simulation<'a> {
             arm,
             policy,
             prefers_headroom,
+            has_extender,
             taint_medium: overrides.taint_medium,
             taint_full: overrides.taint_full,
             agents: agents.collect(),
@@ -190,6 +195,11 @@ impl<'a> Simulation<'a> {
             if self.prefers_headroom {
                 node.preferred = agent.preferred();
             }
+            if self.has_extender {
+                let headroom = agent.demand.as_ref().map(NodeDemand::headroom_class);
+                let slow_score = self.rules[number].average();
+                node.bridged = Some(Bridged { slow_score, headroom });
+            }
         }
     }
 
@@ -244,6 +254,7 @@ impl<'a> Simulation<'a> {
             days: self.trace.minutes as f64 / 1440.0,
             p99_wait: self.all_waits.p99(),
             moves: moves.len() as f64,
+            each_move: moves.clone(),
             judged: verdicts.len() as f64,
             helped: count(judge::Verdict::Helped),
             hurt: count(judge::Verdict::Hurt),

@@ -46,6 +46,7 @@ impl Nodes {
 }
 
 /// A scenario of docs/benefit.md.
+#[derive(Clone, Copy)]
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,

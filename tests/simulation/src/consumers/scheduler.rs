@@ -1,7 +1,8 @@
 //! kube-scheduler 1.36 with its default profile, as far as it decides here: resource fit with
 //! LeastAllocated (weight 1), TaintToleration for soft taints (weight 3), and NodeAffinity for preferences
-//! (weight 2). Arithmetic is in whole numbers, as in `noderesources/least_allocated.go`,
-//! `tainttoleration/taint_toleration.go` and `nodeaffinity/node_affinity.go`.
+//! (weight 2), and psi-agent's bridge as an extender (weight 3). Arithmetic is in whole numbers, as in
+//! `noderesources/least_allocated.go`, `tainttoleration/taint_toleration.go`, `nodeaffinity/node_affinity.go` and
+//! `schedule_one.go`.
 
 use crate::random::Random;
 
@@ -22,11 +23,25 @@ pub struct Candidate {
     pub soft_taints: i64,
     /// The weights of the pod's preferences that the Node meets.
     pub preferred: i64,
+    /// `None` without the bridge.
+    pub bridged: Option<Bridged>,
+}
+
+/// What the bridge knows of a Node.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Bridged {
+    /// From 0 to 1.
+    pub slow_score: Option<f64>,
+    /// The class of its headroom.
+    pub headroom: Option<u32>,
 }
 
 const HIGHEST: i64 = 100;
 const TAINT_WEIGHT: i64 = 3;
 const AFFINITY_WEIGHT: i64 = 2;
+const EXTENDER_WEIGHT: i64 = 3;
+/// The highest score of an extender.
+const EXTENDER_HIGHEST: i64 = 10;
 
 impl Candidate {
     pub fn fits(&self, pod: Allocation) -> bool {
@@ -49,6 +64,29 @@ impl Candidate {
     }
 }
 
+/// The extender's score of each Node, as in `src/bridge/prioritize.rs`.
+fn extender(pod: Allocation, nodes: &[Candidate]) -> Vec<i64> {
+    let bridged = || nodes.iter().filter_map(|node| node.bridged);
+    let known: Vec<f64> = bridged().filter_map(|one| one.slow_score).collect();
+    if known.is_empty() {
+        return vec![0; nodes.len()];
+    }
+    let neutral = known.iter().sum::<f64>() / known.len() as f64;
+    let has_headroom = bridged().any(|one| one.headroom.is_some());
+    let vcpus = (pod.cpu_milli as u64).div_ceil(1000).max(1);
+    let score = |node: &Candidate| {
+        let Bridged { slow_score, headroom } = node.bridged.unwrap_or_default();
+        let (least, most) = match headroom {
+            _ if !has_headroom => (0.0, 10.0),
+            None => (0.0, 5.0),
+            Some(headroom) if u64::from(headroom) >= vcpus => (6.0, 10.0),
+            Some(_) => (0.0, 4.0),
+        };
+        (most - slow_score.unwrap_or(neutral) * (most - least)).round() as i64
+    };
+    nodes.iter().map(score).collect()
+}
+
 /// The Node for a pod; `None` where it fits nowhere. Of equally good ones a random one, as in the
 /// scheduler.
 pub fn select(
@@ -59,7 +97,8 @@ pub fn select(
     let fitting: Vec<Candidate> = candidates.filter(|candidate| candidate.fits(pod)).collect();
     let most_taints = fitting.iter().map(|candidate| candidate.soft_taints).max()?;
     let most_preferred = fitting.iter().map(|candidate| candidate.preferred).max()?;
-    let score = |candidate: &Candidate| {
+    let extended = extender(pod, &fitting);
+    let score = |(candidate, extended): (&Candidate, i64)| {
         let taints = match most_taints {
             0 => HIGHEST,
             most => HIGHEST - HIGHEST * candidate.soft_taints / most,
@@ -68,10 +107,15 @@ pub fn select(
             0 => 0,
             most => HIGHEST * candidate.preferred / most,
         };
-        candidate.least_allocated(pod) + TAINT_WEIGHT * taints + AFFINITY_WEIGHT * affinity
+        candidate.least_allocated(pod)
+            + TAINT_WEIGHT * taints
+            + AFFINITY_WEIGHT * affinity
+            + EXTENDER_WEIGHT * extended * HIGHEST / EXTENDER_HIGHEST
     };
-    let best = fitting.iter().map(score).max()?;
-    let best: Vec<&Candidate> = fitting.iter().filter(|one| score(one) == best).collect();
+    let scores: Vec<i64> = fitting.iter().zip(extended).map(score).collect();
+    let best = scores.iter().max()?;
+    let best: Vec<&Candidate> =
+        fitting.iter().zip(&scores).filter(|(_, score)| *score == best).map(|one| one.0).collect();
     Some(best[random.below(best.len())].node)
 }
 
@@ -83,7 +127,8 @@ mod tests {
 
     fn candidate(node: usize, cpu_milli: i64, memory_mib: i64, soft_taints: i64) -> Candidate {
         let requested = Allocation { cpu_milli, memory_mib };
-        Candidate { node, capacity: CAPACITY, requested, soft_taints, preferred: 0 }
+        let capacity = CAPACITY;
+        Candidate { node, capacity, requested, soft_taints, preferred: 0, bridged: None }
     }
 
     fn selected(candidates: &[Candidate], pod: Allocation) -> Option<usize> {
@@ -123,6 +168,31 @@ mod tests {
         assert_eq!(selected(&[full, prefers(50, candidate(1, 0, 0, 0))], pod), Some(0));
         let tainted = prefers(100, candidate(2, 0, 0, 1));
         assert_eq!(selected(&[tainted, candidate(1, 0, 0, 0)], pod), Some(1));
+    }
+
+    #[test]
+    fn the_bridge_prefers_nodes_with_enough_headroom_and_among_them_the_calm() {
+        let pod = Allocation { cpu_milli: 1600, memory_mib: 100 };
+        let node = |node, slow_score, headroom| {
+            let bridged = Some(Bridged { slow_score, headroom });
+            Candidate { bridged, ..candidate(node, 0, 0, 0) }
+        };
+        let scores = |nodes: &[Candidate]| extender(pod, nodes);
+        let nodes = [
+            node(0, Some(0.5), Some(2)),
+            node(1, Some(0.0), Some(64)),
+            node(2, Some(0.0), Some(1)),
+            node(3, Some(0.5), None),
+            node(4, None, Some(2)),
+        ];
+        assert_eq!(scores(&nodes), [8, 10, 4, 3, 9]);
+        assert_eq!(selected(&nodes, pod), Some(1));
+        // Without headroom anywhere, contention alone counts; without scores, nothing does.
+        assert_eq!(scores(&[node(0, Some(0.5), None), node(1, Some(0.0), None)]), [5, 10]);
+        assert_eq!(scores(&[node(0, None, Some(2)), candidate(1, 0, 0, 0)]), [0, 0]);
+        // A Node that is full by requests has at most 100 points less.
+        let full = Candidate { bridged: nodes[1].bridged, ..candidate(5, 2300, 9800, 0) };
+        assert_eq!(selected(&[nodes[2], full], pod), Some(5));
     }
 
     #[test]
