@@ -30,7 +30,7 @@ const PAIRS: usize = 5;
 const FROM_MINUTE: &str = "720";
 /// Averages fill meanwhile, and the VMs get old enough to move.
 const WARM_UP: Duration = Duration::from_secs(150);
-const MEASURED: Duration = Duration::from_secs(600);
+const MEASURED: Duration = Duration::from_secs(1200);
 /// Seconds between two runs of the descheduler, and between two plans.
 const INTERVAL: u32 = 120;
 /// Age at which a VM may move. Age, interval and averages are shorter than in docs/consumers.
@@ -177,7 +177,7 @@ fn seeds() -> Vec<u64> {
 }
 
 #[test]
-#[ignore = "needs root, a cgroup2 mount, two CPUs and what tests/run --cluster builds; takes 27 min for each seed"]
+#[ignore = "needs root, a cgroup2 mount, two CPUs and what tests/run --cluster builds; takes 50 min for each seed"]
 fn vms_get_more_done_with_moves() {
     let _last_cpu = BusyCpu::take();
     let seeds = seeds();
