@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::document::{Document, document};
 use super::table::Views;
-use super::window::SlowNode;
 use crate::client::json::decode;
 use crate::client::pod::millicpus;
 
@@ -143,19 +142,22 @@ pub fn answer(views: Arc<Views>, Asked { vcpus, nodes }: Asked) -> Option<Docume
         nodes.iter().any(|name| views.of(name).is_some_and(|node| node.headroom.is_some()));
     let host = move |name: String| {
         let node = views.of(&name)?;
-        let range = if has_headroom { range(&node, vcpus) } else { BY_CONTENTION };
-        let score = score(node.score.mean, range);
+        let score = score(node.score.mean, node.headroom, has_headroom, vcpus);
         Some(json!({"Host": name, "Score": score}).to_string())
     };
     Some(document("[".to_owned(), nodes.into_iter().filter_map(host), "]"))
 }
 
-fn range(node: &SlowNode, vcpus: u32) -> [f64; 2] {
-    node.headroom.map_or(UNKNOWN, |headroom| if headroom >= vcpus { FITS } else { TOO_SMALL })
-}
-
+/// The score, 0 to 10, of a Node with this average of contention, 0 to 100, and this headroom. `has_headroom`: whether
+/// any Node has.
 #[allow(clippy::cast_possible_truncation, reason = "this is between 0 and 10")]
-fn score(points: f64, [least, most]: [f64; 2]) -> u8 {
+pub fn score(points: f64, headroom: Option<u32>, has_headroom: bool, vcpus: u32) -> u8 {
+    let [least, most] = match headroom {
+        _ if !has_headroom => BY_CONTENTION,
+        None => UNKNOWN,
+        Some(headroom) if headroom >= vcpus => FITS,
+        Some(_) => TOO_SMALL,
+    };
     (most - points / 100.0 * (most - least)).round() as u8
 }
 
@@ -265,9 +267,10 @@ mod tests {
 
         #[test]
         fn scores_are_0_to_10_and_less_pressure_never_scores_lower(a in 0.0_f64..=100.0, b in 0.0_f64..=100.0) {
-            for range in [FITS, UNKNOWN, TOO_SMALL, BY_CONTENTION] {
-                prop_assert!(score(a, range) <= 10 && score(b, range) <= 10);
-                prop_assert!(a > b || score(a, range) >= score(b, range));
+            for (headroom, is_known) in [(Some(2), true), (None, true), (Some(1), true), (None, false)] {
+                let score = |points| score(points, headroom, is_known, 2);
+                prop_assert!(score(a) <= 10 && score(b) <= 10);
+                prop_assert!(a > b || score(a) >= score(b));
             }
         }
     }

@@ -4,6 +4,8 @@
 //! `noderesources/least_allocated.go`, `tainttoleration/taint_toleration.go`, `nodeaffinity/node_affinity.go` and
 //! `schedule_one.go`.
 
+use psi_agent::bridge::prioritize;
+
 use crate::random::Random;
 
 /// What a Node offers, and what pods on it request.
@@ -64,7 +66,7 @@ impl Candidate {
     }
 }
 
-/// The extender's score of each Node, as in `src/bridge/prioritize.rs`.
+/// The extender's score of each Node.
 fn extender(pod: Allocation, nodes: &[Candidate]) -> Vec<i64> {
     let bridged = || nodes.iter().filter_map(|node| node.bridged);
     let known: Vec<f64> = bridged().filter_map(|one| one.slow_score).collect();
@@ -73,16 +75,11 @@ fn extender(pod: Allocation, nodes: &[Candidate]) -> Vec<i64> {
     }
     let neutral = known.iter().sum::<f64>() / known.len() as f64;
     let has_headroom = bridged().any(|one| one.headroom.is_some());
-    let vcpus = (pod.cpu_milli as u64).div_ceil(1000).max(1);
+    let vcpus = (pod.cpu_milli as u32).div_ceil(1000).max(1);
     let score = |node: &Candidate| {
         let Bridged { slow_score, headroom } = node.bridged.unwrap_or_default();
-        let (least, most) = match headroom {
-            _ if !has_headroom => (0.0, 10.0),
-            None => (0.0, 5.0),
-            Some(headroom) if u64::from(headroom) >= vcpus => (6.0, 10.0),
-            Some(_) => (0.0, 4.0),
-        };
-        (most - slow_score.unwrap_or(neutral) * (most - least)).round() as i64
+        let points = 100.0 * slow_score.unwrap_or(neutral);
+        prioritize::score(points, headroom, has_headroom, vcpus).into()
     };
     nodes.iter().map(score).collect()
 }
