@@ -130,7 +130,7 @@ pub struct Scorer {
     /// Resources that make up the score.
     pub(crate) counted: Vec<Resource>,
     population: Option<Population>,
-    node: History,
+    node: PerResource<MovingAverage>,
     cpu_for_levels: [MovingAverage; 2],
     steal: MovingAverage,
     utilization: MovingAverage,
@@ -139,24 +139,20 @@ pub struct Scorer {
     containers: HashMap<CgroupId, (History, PerResource<WaitSeconds>, f64)>,
 }
 
-/// Contention of the node or of a container over the windows.
+/// Contention and CPU ready of a container over the windows.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
     contention: PerResource<MovingAverage>,
     cpu_ready: MovingAverage,
 }
 
-impl History {
-    fn advance(
-        &mut self,
-        shares: &PerResource<Option<f64>>,
-        cpu_ready: Option<f64>,
-        window: Duration,
-    ) {
-        for resource in Resource::ALL {
-            self.contention.of_mut(resource).advance(*shares.of(resource), window);
-        }
-        self.cpu_ready.advance(cpu_ready, window);
+fn advance(
+    contention: &mut PerResource<MovingAverage>,
+    shares: &PerResource<Option<f64>>,
+    window: Duration,
+) {
+    for resource in Resource::ALL {
+        contention.of_mut(resource).advance(*shares.of(resource), window);
     }
 }
 
@@ -172,7 +168,7 @@ impl Scorer {
         let NodePressure { cpu, memory, io, .. } = *published;
         for (resource, value) in Resource::ALL.into_iter().zip([cpu, memory, io]) {
             if let Some(value) = value {
-                self.node.contention.of_mut(resource).adopt(f64::from(value) / 100.0);
+                self.node.of_mut(resource).adopt(f64::from(value) / 100.0);
             }
         }
     }
@@ -196,14 +192,15 @@ impl Scorer {
         self.smt_overlap.advance(tick.node.smt_overlap, window);
         let steal = steal_share(&tick.node).or(self.steal.now().map(Ratio::get)).unwrap_or(0.0);
         let latest = PerResource::by(|resource| worst_half(resource, tick, steal));
-        self.node.advance(&latest.map(|one| Some(one.ok()?.contention)), None, window);
+        advance(&mut self.node, &latest.map(|one| Some(one.ok()?.contention)), window);
+        let waits = known(Resource::Cpu, tick);
         for (smoothed, level) in self.cpu_for_levels.iter_mut().zip(Level::RAISED) {
-            let worst = || WorstHalf::of_cpu_for(level, &known(Resource::Cpu, tick), steal);
-            smoothed.advance(latest.cpu.ok().map(|_| worst().contention), window);
+            let worst = WorstHalf::of_cpu_for(level, &waits, steal);
+            smoothed.advance(latest.cpu.ok().map(|_| worst.contention), window);
         }
         let measurements = tick.scored.iter().flat_map(|scored| &scored.measurements);
         let containers = self.advance_containers(measurements, window);
-        let contention = self.node.contention.map(|smoothed| smoothed.settled());
+        let contention = self.node.map(|smoothed| smoothed.settled());
         let absence = PerResource::by(|resource| match contention.of(resource) {
             Some(_) => latest.of(resource).err().filter(|why| *why == Absence::OwnLimits),
             None => Some(latest.of(resource).err().unwrap_or(Absence::WarmingUp)),
@@ -278,7 +275,8 @@ impl Scorer {
             let (mut history, mut waited, mut iothreads_s) = before.remove(&id).unwrap_or_default();
             let waiting = measured.waits.map(WaitResult::ok);
             let shares = waiting.map(|wait| wait.map(|wait| wait.contention.get()));
-            history.advance(&shares, waiting.cpu.map(|wait| wait.node.get()), window);
+            advance(&mut history.contention, &shares, window);
+            history.cpu_ready.advance(waiting.cpu.map(|wait| wait.node.get()), window);
             for resource in Resource::ALL {
                 let Some(wait) = waiting.of(resource) else { continue };
                 let waited = waited.of_mut(resource);

@@ -108,8 +108,8 @@ pub(super) fn are_of_window(readings: &Readings, seconds: f64) -> bool {
 
 /// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and
 /// a CPU for each of its tasks or vCPUs. 0 if by its pressure it hardly waited.
-pub(super) fn most_demand(readings: &Readings) -> f64 {
-    if readings.pressure.cpu.some().is_some_and(|some| some < NEGLIGIBLE) {
+pub(super) fn most_demand(readings: &Readings, cpus: f64) -> f64 {
+    if readings.has_cpu_pressure(cpus) == Some(false) {
         return 0.0;
     }
     let quota = readings.limits().and_then(CpuLimits::quota);
