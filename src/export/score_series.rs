@@ -109,8 +109,8 @@ static VM: &[VmFamily] = families! {
                 lines.write(&labels, Float(seconds));
             }
         },
-        "Seconds that the VM waited (for CPU, that its vCPUs waited, added up), by resource and by cause: \
-         contention on the node, or a limit of the VM or its pod.";
+        "Seconds that the VM waited (CPU: its vCPUs together), by resource and by cause: contention on \
+         the node, or a limit of the VM or its pod.";
     "psi_agent_vmi_iothread_wait_seconds_total" =
         |vm, lines| if vm.member.iothreads_waiting.is_some() {
             lines.write(&[vm.namespace, vm.name], Float(vm.member.iothreads_waited_s));
