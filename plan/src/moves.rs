@@ -64,6 +64,8 @@ pub struct Move {
     pub target: usize,
     /// CPUs' worth of waiting that end on both nodes together.
     pub gain: f64,
+    /// Number of possible moves when it was chosen: it has the largest gain.
+    pub of: usize,
 }
 
 /// The moves with the largest net gains: at most `most` of them, one from each node, and one to each.
@@ -80,14 +82,10 @@ pub fn plan(nodes: &[Node], vms: &[Movable], rules: &Rules, most: usize) -> Vec<
         b.gain.total_cmp(&a.gain).then(memory(a).cmp(&memory(b))).then(a.target.cmp(&b.target))
     });
     let mut chosen: Vec<Move> = Vec::new();
-    for candidate in all {
-        let is_taken = chosen.iter().any(|one| {
-            let of_both = [one.source, one.target];
-            of_both.contains(&candidate.source) || of_both.contains(&candidate.target)
-        });
-        if !is_taken && chosen.len() < most {
-            chosen.push(candidate);
-        }
+    while let (true, Some(&best)) = (chosen.len() < most, all.first()) {
+        chosen.push(Move { of: all.len(), ..best });
+        let of_both = [best.source, best.target];
+        all.retain(|one| !of_both.contains(&one.source) && !of_both.contains(&one.target));
     }
     chosen
 }
@@ -106,7 +104,13 @@ fn possible<'a>(
         let gain = net_gain(from, to, movable);
         let is_contended_less =
             from.contention.saturating_sub(to.contention) >= rules.least_difference;
-        (is_contended_less && gain >= rules.least_gain).then_some(Move { vm, source, target, gain })
+        (is_contended_less && gain >= rules.least_gain).then_some(Move {
+            vm,
+            source,
+            target,
+            gain,
+            of: 0,
+        })
     })
 }
 
@@ -180,6 +184,9 @@ mod tests {
         let nodes = [node(32.0, 40.0), node(32.0, 40.0), node(32.0, 4.0), node(32.0, 8.0)];
         let vms = [vm(0, 4.0, 4.0), vm(0, 3.0, 3.0), vm(1, 4.0, 3.5)];
         assert_eq!(planned(&nodes, &vms), [(0, 2), (2, 3)]);
+        let of =
+            plan(&nodes, &vms, &Rules::default(), 9).iter().map(|one| one.of).collect::<Vec<_>>();
+        assert_eq!(of, [6, 1], "all, and what is left without two nodes");
         assert_eq!(plan(&nodes, &vms, &Rules::default(), 1).len(), 1);
     }
 

@@ -46,6 +46,8 @@ pub struct ProposedMove {
     pub demand: f64,
     /// CPUs' worth of waiting that end, on both nodes together.
     pub gain: f64,
+    /// Why this VM and this target.
+    pub reason: String,
     /// Demand of the source.
     pub source_demand: Load,
     /// Demand of the target.
@@ -285,6 +287,7 @@ fn proposed(
         hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),
         demand: movable.demand,
         gain: one.gain,
+        reason: format!("most gain of {} possible moves", one.of),
         source_demand: load(one.source, -movable.demand)?,
         target_demand: load(one.target, movable.demand)?,
     })

@@ -11,8 +11,8 @@ use crate::output::aligned;
 /// Characters of a VM's name in the name of its migration.
 const NAME: usize = 30;
 
-const HEADER: [&str; 7] =
-    ["VM", "FROM", "TO", "GAIN", "VM DEMAND", "FROM DEMAND/CPUS", "TO DEMAND/CPUS"];
+const HEADER: [&str; 8] =
+    ["VM", "FROM", "TO", "GAIN", "VM DEMAND", "FROM DEMAND/CPUS", "TO DEMAND/CPUS", "WHY"];
 
 pub(super) fn table(proposal: &Proposal) -> String {
     let load = |load: &Load| format!("{:.1} -> {:.1} / {}", load.before, load.after, load.cpus);
@@ -26,6 +26,7 @@ pub(super) fn table(proposal: &Proposal) -> String {
             format!("{:.1}", one.demand),
             load(&one.source_demand),
             load(&one.target_demand),
+            one.reason.clone(),
         ]
     }));
     let mut text = match &proposal.none_because {

@@ -126,6 +126,7 @@ fn the_vm_with_the_most_relief_goes_to_the_emptiest_node() {
     assert_eq!(one.source_demand, Load { before: 40.0, after: 36.0, cpus: 32.0 });
     assert_eq!(one.target_demand, Load { before: 4.0, after: 8.0, cpus: 32.0 });
     assert!(one.gain > 3.5 && one.gain < 3.7, "{one:?}");
+    assert_eq!(one.reason, "most gain of 4 possible moves");
     assert_eq!(reason(&proposal.vms, "vms/small"), "a move with a larger gain comes first");
     assert_eq!(proposal.nodes, []);
     assert_eq!(proposal.none_because, None);

@@ -11,6 +11,7 @@ fn proposal() -> Proposal {
         hostname: "host-b".into(),
         demand: 4.0,
         gain: 3.25,
+        reason: "most gain of 2 possible moves".into(),
         source_demand: load(40.0, 36.0),
         target_demand: load(4.0, 8.0),
     };
@@ -25,8 +26,8 @@ fn now() -> Timestamp {
 #[test]
 fn a_table_shows_moves_and_reasons() {
     let expected = "\
-VM        FROM     TO       GAIN   VM DEMAND   FROM DEMAND/CPUS    TO DEMAND/CPUS
-vms/web   node-a   node-b   3.2    4.0         40.0 -> 36.0 / 32   4.0 -> 8.0 / 32
+VM        FROM     TO       GAIN   VM DEMAND   FROM DEMAND/CPUS    TO DEMAND/CPUS    WHY
+vms/web   node-a   node-b   3.2    4.0         40.0 -> 36.0 / 32   4.0 -> 8.0 / 32   most gain of 2 possible moves
 
 VMs that stay:
   vms/db: it has huge pages
