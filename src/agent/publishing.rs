@@ -139,7 +139,7 @@ fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Optio
     let [cpu, memory, io] =
         [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
     match reason {
-        WriteReason::Change | WriteReason::Level | WriteReason::Demand => {
+        WriteReason::Change | WriteReason::Demand => {
             tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
         }
         WriteReason::Heartbeat => {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
+use crate::contract::{Level, NodeDemand, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
-/// Shortest time from one change of values to the next, and from any write to a heartbeat. A
+/// Shortest time from one change to the next of values alone, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of changes in an hour. Beyond that, only heartbeats write new values.
@@ -32,13 +32,11 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
+    /// The level or a value that counts for the score differs.
     Change,
-    /// The level differs from the published one; the values stay as they are.
-    Level,
-    /// The class of the headroom or the candidates differ; the values stay as they are.
+    /// The class of the headroom or the candidates differ.
     Demand,
-    /// The date is renewed. The values stay as they are, unless the hourly limit of changes is
-    /// reached.
+    /// The date is renewed.
     Heartbeat,
 }
 
@@ -119,16 +117,8 @@ impl Plan {
         // In the first 30 s after a start, only the score is known.
         let of_cpu = of_cpu.map_or([points(of_node); 2], |all| all.map(points));
         let level = self.levels.advance(now, of_cpu.map(|cpu| cpu.max(other_than_cpu)));
-        let mut published = PublishedScore::of(score, level, demand)?;
+        let published = PublishedScore::of(score, level, demand)?;
         let reason = self.reason_to_write(now, score, &published)?;
-        // Values stay as they are until they differ by a step, or while only the level changes. A
-        // heartbeat writes the current ones if the limit of changes has kept them back.
-        if let Some((last, _)) = &self.last
-            && (reason == WriteReason::Level || !values_differ(&last.pressure, score))
-        {
-            let observed_at = published.pressure.observed_at;
-            published.pressure = NodePressure { observed_at, ..last.pressure };
-        }
         self.may_try(now).then_some((published, reason))
     }
 
@@ -146,11 +136,9 @@ impl Plan {
         if recent.clone().count() < MOST_CHANGES {
             let mut values = self.changes.iter().rev().filter(|(_, reason)| !is_demand(reason));
             let may_change = values.next().is_none_or(|(at, _)| since(at) >= SILENCE);
-            if may_change && values_differ(&last.pressure, score) {
+            let level_differs = self.level_shows && last.level != published.level;
+            if level_differs || (may_change && self.values_differ(last, score)) {
                 return Some(WriteReason::Change);
-            }
-            if self.level_shows && last.level != published.level {
-                return Some(WriteReason::Level);
             }
             let of_demand = recent.filter(|(_, reason)| is_demand(reason)).count();
             let may_change = is_silent && of_demand < MOST_DEMAND_CHANGES;
@@ -160,6 +148,31 @@ impl Plan {
         }
         let is_due = self.heartbeat_due.is_some_and(|due| now >= due);
         (is_due && is_silent).then_some(WriteReason::Heartbeat)
+    }
+
+    /// Whether the score or a resource that counts for it differs from the published value by a step.
+    fn values_differ(
+        &self,
+        PublishedScore { pressure, .. }: &PublishedScore,
+        now: &NodeScore,
+    ) -> bool {
+        let PerResource { cpu, memory, io } = now.contention;
+        let pairs = [
+            (None, Some(pressure.score), now.score),
+            (Some(Resource::Cpu), pressure.cpu, cpu),
+            (Some(Resource::Memory), pressure.memory, memory),
+            (Some(Resource::Io), pressure.io, io),
+        ];
+        let counts =
+            |resource: &Option<Resource>| resource.is_none_or(|one| self.counted.contains(&one));
+        let mut counted = pairs.into_iter().filter(|(resource, ..)| counts(resource));
+        counted.any(|(_, published, now)| match (published, now.map(points)) {
+            (Some(published), Some(now)) => {
+                (now - f64::from(published)).abs() >= STEP - 1e-9
+                    || (now < ZERO_BELOW && published != 0)
+            }
+            (published, now) => published.is_some() != now.is_some(),
+        })
     }
 
     pub fn may_try(&self, now: Instant) -> bool {
@@ -199,22 +212,6 @@ impl Plan {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
     }
-}
-
-fn values_differ(last: &NodePressure, score: &NodeScore) -> bool {
-    let pairs = [
-        (Some(last.score), score.score),
-        (last.cpu, score.contention.cpu),
-        (last.memory, score.contention.memory),
-        (last.io, score.contention.io),
-    ];
-    pairs.into_iter().any(|(published, now)| match (published, now.map(points)) {
-        (Some(published), Some(now)) => {
-            (now - f64::from(published)).abs() >= STEP - 1e-9
-                || (now < ZERO_BELOW && published != 0)
-        }
-        (published, now) => published.is_some() != now.is_some(),
-    })
 }
 
 /// Whether the class of the headroom or the candidates differ, in whatever order these are.

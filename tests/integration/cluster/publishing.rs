@@ -15,6 +15,7 @@ use psi_agent::client::cluster::call::CallError;
 use psi_agent::client::cluster::{ApiClient, OwnNode};
 use psi_agent::contract::{Key, Prefix};
 use psi_agent::publish::publisher::{Publisher, Report};
+use psi_agent::relief::Assessment;
 use serde_json::{Value, json};
 
 use crate::support::agent::BINARY;
@@ -83,31 +84,36 @@ impl Scene {
         let before = self.writes().len();
         for _ in 0..seconds / 5 {
             let score = self.node.tick(contention);
-            let (mut adopted, reports) = (None, &mut self.reports);
-            let on_report = |report: &Report<'_>| {
-                reports.push(match report {
-                    Report::Adopted(found) => {
-                        adopted = Some(**found);
-                        "adopted"
-                    }
-                    Report::Written(..) => "written",
-                    Report::WouldWrite(_, _, patch) => {
-                        assert!(patch.is_some());
-                        "would write"
-                    }
-                    Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
-                    Report::DemandDenied(_) => "demand denied",
-                    Report::Marked(Ok(_)) => "marked",
-                    // At each tick.
-                    Report::Level(_) | Report::Candidate(_) => return,
-                });
-            };
-            self.publisher.take(&score.into(), on_report).await;
-            if let Some(found) = adopted {
-                self.node.adopt(&found);
-            }
+            self.take(&score.into()).await;
         }
         self.writes().split_off(before)
+    }
+
+    /// The publisher takes what a tick gave.
+    pub(super) async fn take(&mut self, assessment: &Assessment) {
+        let (mut adopted, reports) = (None, &mut self.reports);
+        let on_report = |report: &Report<'_>| {
+            reports.push(match report {
+                Report::Adopted(found) => {
+                    adopted = Some(**found);
+                    "adopted"
+                }
+                Report::Written(..) => "written",
+                Report::WouldWrite(_, _, patch) => {
+                    assert!(patch.is_some());
+                    "would write"
+                }
+                Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
+                Report::DemandDenied(_) => "demand denied",
+                Report::Marked(Ok(_)) => "marked",
+                // At each tick.
+                Report::Level(_) | Report::Candidate(_) => return,
+            });
+        };
+        self.publisher.take(assessment, on_report).await;
+        if let Some(found) = adopted {
+            self.node.adopt(&found);
+        }
     }
 
     pub(super) fn writes(&self) -> Vec<Audited> {
@@ -183,23 +189,25 @@ async fn annotations_label_and_taints_follow_the_score() {
     let calm = scene.pass(60 * MINUTE, 0.0).await;
     assert_eq!(calm.len(), 12);
 
-    // A step up and down: each level once each way, values 30 s apart.
+    // A step up and down: each level once each way, values alone 30 s apart.
     let mut step = scene.pass(10 * MINUTE, 0.5).await;
     assert_eq!(scene.own_taints(), [MEDIUM, HIGH]);
     step.extend(scene.pass(10 * MINUTE, 0.0).await);
     assert_eq!(labels(&step), ["low", "medium", "high", "medium", "low"]);
     assert_eq!(taint_counts(&step), [1, 2, 1, 0]);
-    let mut values: Vec<(i64, u32)> = step
+    let mut values: Vec<(i64, u32, Vec<&str>)> = step
         .iter()
         .map(|write| {
             let at: jiff::Timestamp = annotation(write, Key::ObservedAt).parse().unwrap();
-            (at.as_second(), annotation(write, Key::Score).parse().unwrap())
+            let score = annotation(write, Key::Score).parse().unwrap();
+            (at.as_second(), score, labels(std::slice::from_ref(write)))
         })
         .collect();
-    values.dedup_by_key(|(_, score)| *score);
-    assert!(values.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 30), "{values:?}");
-    assert!(values.iter().all(|(_, score)| score % 5 == 0));
-    assert_eq!(values.iter().map(|(_, score)| *score).max(), Some(50));
+    values.dedup_by_key(|(_, score, level)| (*score, level.clone()));
+    let mut pairs = values.windows(2);
+    assert!(pairs.all(|pair| pair[1].0 - pair[0].0 >= 30 || pair[1].2 != pair[0].2), "{values:?}");
+    assert!(values.iter().all(|(_, score, _)| score % 5 == 0));
+    assert_eq!(values.iter().map(|(_, score, _)| *score).max(), Some(50));
     assert_eq!(values.last().unwrap().1, 0);
     // What scheduler-plugins' NodeMetadata reads: a float that it cuts off to an integer.
     for write in &step {
