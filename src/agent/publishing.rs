@@ -23,6 +23,8 @@ use crate::relief::Assessment;
 
 /// Time between two checks of the agent's restrictions, until they hold.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// The same afterwards, at most.
+const LATER_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
 /// only logged.
@@ -62,13 +64,17 @@ pub(super) fn start(
     });
 }
 
-/// Checks that admission policies restrict the agent's writes, until they do. Policies that were applied together
-/// with the agent take effect seconds later, so only the second finding is reported.
+/// Checks that admission policies restrict the agent's writes. Policies that were applied together with the agent take
+/// effect seconds later, so only the second finding in a row is reported.
 async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
     let mut findings = 0_u32;
     loop {
+        let mut wait = CHECK_INTERVAL;
         match node.foreign_write().await {
-            Ok(None) => return metrics.restricted(),
+            Ok(None) => {
+                metrics.restricted();
+                (findings, wait) = (0, LATER_INTERVAL.mul_f64(random()));
+            }
             Ok(Some(allowed)) => {
                 findings = findings.saturating_add(1);
                 if findings == 2 {
@@ -77,11 +83,12 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
             }
             // Some admission webhooks refuse dry runs.
             Err(error @ CallError::Refused { .. }) => {
-                return tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
+                tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
+                wait = LATER_INTERVAL;
             }
             Err(_) => {}
         }
-        tokio::time::sleep(CHECK_INTERVAL).await;
+        tokio::time::sleep(wait).await;
     }
 }
 
