@@ -11,22 +11,9 @@ use super::document::{self, Document};
 use super::table::Views;
 use super::window::{Slow, SlowNode};
 
-/// The Node that the query of a request selects; `None` for all Nodes.
-pub fn host_of(query: &str) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(query.as_bytes());
-    let (_, host) = pairs.find(|(key, value)| key == "host" && !value.is_empty())?;
-    Some(host.into_owned())
-}
-
-/// The document of one Node, or of all; `None` if there is no such Node. If no Node has a known score, the document has no
-/// Nodes, so that Trimaran scores all Nodes the same. After an error, Trimaran would use its last
-/// document.
-pub fn document(
-    views: Arc<Views>,
-    host: Option<&str>,
-    now: Timestamp,
-    window: Duration,
-) -> Option<Document> {
+/// The document of all Nodes. If none has a known score, it has no Nodes, so that Trimaran scores all Nodes the
+/// same. After an error, Trimaran would use its last document.
+pub fn document(views: Arc<Views>, now: Timestamp, window: Duration) -> Document {
     let end = now.as_second();
     let rollup = format!("{:#}", SignedDuration::try_from(window).unwrap_or_default());
     let start = end.saturating_sub_unsigned(window.as_secs());
@@ -34,13 +21,7 @@ pub fn document(
     let head = format!(
         r#"{{"timestamp":{end},"window":{times},"source":"psi-agent","data":{{"NodeMetricsMap":{{"#
     );
-    let selected = match host {
-        None => 0..views.nodes.len(),
-        Some(host) => {
-            let at = views.position(host)?;
-            at..at + 1
-        }
-    };
+    let all = 0..views.nodes.len();
     let entry = move |at: usize| {
         let (name, view) = views.nodes.get(at)?;
         let neutral = views.neutral?;
@@ -48,7 +29,7 @@ pub fn document(
         let node = json!({"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}});
         Some(format!("{}:{node}", json!(name)))
     };
-    Some(document::document(head, selected.filter_map(entry), "}}}"))
+    document::document(head, all.filter_map(entry), "}}}")
 }
 
 /// A resource without a value gets the average of other Nodes, if there is one.
@@ -72,9 +53,8 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(900);
 
-    fn of(views: &Views, host: Option<&str>) -> Option<Value> {
-        let views = Arc::new(views.clone());
-        document(views, host, NOW.parse().unwrap(), WINDOW).map(parsed)
+    fn of(views: &Views) -> Value {
+        parsed(document(Arc::new(views.clone()), NOW.parse().unwrap(), WINDOW))
     }
 
     /// The score of LoadVariationRiskBalancing for a Node: the lower of both resources' scores, with
@@ -94,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_document_has_the_form_of_load_watchers() {
-        let mut views = views(&[("hot", Some(50.0)), ("silent", None)]);
+        let mut views = views(&[("hot", Some(50.0))]);
         if let Some(slow) = views.nodes.first_mut().and_then(|(_, view)| view.as_mut().ok()) {
             slow.cpu = Some(Slow { mean: 50.0, deviation: 10.0 });
             slow.memory = Some(Slow { mean: 0.4, deviation: 0.1 });
@@ -112,34 +92,24 @@ mod tests {
                 "tags": {}, "metadata": {"dataCenter": ""},
             }}},
         });
-        let hot = of(&views, Some("hot")).unwrap();
+        let hot = of(&views);
         assert_eq!(hot, expected);
         // The pod requests one of 32 CPUs.
         let score = risk_balanced(&hot, "hot", 1.0 / 32.0);
         assert_eq!((score * 10.0).round(), 684.0);
-        assert_eq!(of(&views, Some("elsewhere")), None);
-        let unknown = of(&self::views(&[("silent", None)]), Some("silent")).unwrap();
-        assert_eq!(unknown["data"]["NodeMetricsMap"], json!({}));
     }
 
     #[test]
     fn a_node_without_a_value_scores_between_the_others() {
         let views = views(&[("calm", Some(0.0)), ("hot", Some(60.0)), ("silent", None)]);
-        let document = of(&views, None).unwrap();
+        let document = of(&views);
         let score = |node| risk_balanced(&document, node, 0.0);
         assert!(score("calm") > score("silent") && score("silent") > score("hot"), "{document}");
     }
 
     #[test]
     fn without_a_known_node_the_document_has_none() {
-        let document = of(&views(&[("silent", None)]), None).unwrap();
+        let document = of(&views(&[("silent", None)]));
         assert_eq!(document["data"]["NodeMetricsMap"], json!({}));
-    }
-
-    #[test]
-    fn one_host_is_selected_by_name() {
-        assert_eq!(host_of(""), None);
-        assert_eq!(host_of("host="), None);
-        assert_eq!(host_of("a=b&host=node%2Da"), Some("node-a".into()));
     }
 }

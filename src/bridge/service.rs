@@ -69,12 +69,9 @@ impl BridgeService {
         query::answer(self.views()?, now).ok_or_else(no_node_known)
     }
 
-    fn watcher(&self, request: &Request<Incoming>) -> ServiceResult {
-        let host = load_watcher::host_of(request.uri().query().unwrap_or_default());
+    fn watcher(&self) -> ServiceResult {
         let (window, now) = (self.table.borrow().reach.window, clock::now().timestamp());
-        let document = load_watcher::document(self.views()?, host.as_deref(), now, window);
-        let reason = "no Node of this name is selected by --node-selector";
-        document.ok_or_else(|| (StatusCode::NOT_FOUND, reason.to_owned()))
+        Ok(load_watcher::document(self.views()?, now, window))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
@@ -200,7 +197,7 @@ impl Service for BridgeService {
         }
         match path {
             QUERY => self.response(Form::Query, self.query(request, peer).await),
-            WATCHER => self.response(Form::Watcher, self.watcher(&request)),
+            WATCHER => self.response(Form::Watcher, self.watcher()),
             PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
             METRICS => self.metrics(),
             READYZ => self.readyz(),

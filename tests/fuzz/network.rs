@@ -15,7 +15,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use jiff::Timestamp;
 use kube::Client;
-use psi_agent::bridge::load_watcher::host_of;
 use psi_agent::bridge::prioritize;
 use psi_agent::bridge::query;
 use psi_agent::bridge::service::BridgeService;
@@ -182,12 +181,6 @@ pub(super) fn query_form(bytes: &[u8]) {
         }
         Err(error) => check_message(&error.to_string()),
     }
-}
-
-/// The query of a request to load-watcher's path.
-pub(super) fn watcher_query(bytes: &[u8]) {
-    let query = String::from_utf8_lossy(bytes);
-    assert_ne!(host_of(&query).as_deref(), Some(""));
 }
 
 /// An error becomes part of a response and of log messages: one line, without control characters.

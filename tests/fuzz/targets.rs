@@ -76,7 +76,6 @@ static TARGETS: [(&str, Parse); 39] = targets! {
     task_stat: parse_is_runnable,
     thread_name: thread_kind,
     vmstat: parse_vmstat,
-    watcher_query: network::watcher_query,
 };
 
 static CHOSEN: LazyLock<Parse> = LazyLock::new(|| {
