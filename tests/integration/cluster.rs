@@ -14,6 +14,7 @@ mod dashboards_at_scale;
 mod default_scheduler;
 pub(crate) mod descheduler;
 mod documentation;
+mod earlier_policies;
 mod evicted_candidate;
 mod hostile_pods;
 mod idling;
