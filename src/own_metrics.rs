@@ -232,7 +232,7 @@ impl OwnMetrics {
                 if state.reviews.failed(Decision::Unanswered.into_str()) {
                     tracing::warn!(
                         %error,
-                        "Cannot review tokens, so no new client gets access; the agent's account \
+                        "Cannot review tokens, so no client gets access; the agent's account \
                          needs the ClusterRole system:auth-delegator"
                     );
                 }

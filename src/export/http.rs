@@ -74,7 +74,7 @@ impl AgentService {
                  among its nonResourceURLs.\n",
             ),
             Decision::Unanswered => unavailable(
-                "The API server does not review tokens at the moment, so no new client gets \
+                "The API server does not review tokens at the moment, so no client gets \
                  access.\n",
             ),
             Decision::NotAsked => unavailable(
