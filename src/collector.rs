@@ -164,7 +164,7 @@ impl Collector {
             let state = states.entry(member.dir.cgroup.id).or_default();
             let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
             readings
-                .map(|readings| readings.read_scored(files, dirs, &self.node.readings, now))
+                .map(|readings| readings.read_scored(files, &dirs, &self.node.readings, now))
                 // A missing file means that its controller is off, or that the cgroup was removed.
                 .is_some_and(|has_read| !has_read || files.is_alive(member.dir))
         });
@@ -178,7 +178,7 @@ impl Collector {
                 let state = states.entry(dir.cgroup.id).or_default();
                 let readings = state.begin_tick(files, dir, false, pressure, tick_before);
                 readings
-                    .map(|readings| readings.read_other(files, dirs, &self.node.readings, now))
+                    .map(|readings| readings.read_other(files, &dirs, &self.node.readings, now))
                     .is_some()
             });
         }

@@ -38,6 +38,8 @@ enum Kind {
 pub(super) struct Workloads<'a> {
     /// The cgroups of pods by uid.
     pods: HashMap<&'a str, &'a CgroupDir>,
+    /// Those outside pods, by path.
+    hosts: HashMap<&'a Path, &'a CgroupDir>,
     all: Vec<Member<'a>>,
 }
 
@@ -50,9 +52,12 @@ impl<'a> Workloads<'a> {
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
-        let mut root = None;
+        let (mut hosts, mut root) = (HashMap::new(), None);
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
+            if dir.cgroup.place == Place::Host {
+                hosts.insert(Path::new(path), dir);
+            }
             let kind = match &dir.cgroup.place {
                 Place::Root => {
                     root = Some(Member { kind: Kind::Unit, dir, workload: None });
@@ -84,21 +89,20 @@ impl<'a> Workloads<'a> {
         if all.is_empty() && pods.is_empty() {
             all.extend(root.filter(|root| has_tasks(root.dir)));
         }
-        Self { pods, all }
+        Self { pods, hosts, all }
     }
 
     fn has(&self, kind: Kind) -> bool {
         self.all.iter().any(|member| member.kind == kind)
     }
 
-    /// What is to be scored. On a node of a cluster, units never are.
+    /// What is to be scored. On a node of a cluster, units never are. Pods beside VMs of a host are those of a
+    /// cluster in a container.
     pub(super) fn population(&self, in_cluster: bool) -> Population {
-        if self.has(Kind::Vm) {
+        if self.has(Kind::Vm) || !in_cluster && self.has(Kind::UnitVm) {
             Population::Vms
         } else if in_cluster || !self.pods.is_empty() {
             Population::Containers
-        } else if self.has(Kind::UnitVm) {
-            Population::Vms
         } else {
             Population::Units
         }
@@ -121,17 +125,24 @@ impl<'a> Workloads<'a> {
         dirs: impl Iterator<Item = &'a CgroupDir> + Clone,
         taken: &[Member<'_>],
     ) -> Vec<&'a CgroupDir> {
-        if self.pods.is_empty() {
+        if self.pods.is_empty() || taken.iter().any(|member| member.kind == Kind::UnitVm) {
             return self.all.iter().map(|member| member.dir).collect();
         }
         let taken: HashSet<CgroupId> = taken.iter().map(|member| member.dir.cgroup.id).collect();
         workloads(dirs).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
     }
 
-    /// The directories of a container and of its pod.
+    /// The directories whose limits hold for a container or unit.
     pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
-        let uid = if let Place::Pod(pod) = &container.cgroup.place { &*pod.uid } else { "" };
-        Dirs { container, pod: self.pods.get(uid).copied() }
+        if let Place::Pod(pod) = &container.cgroup.place {
+            let pod = self.pods.get(&*pod.uid).copied();
+            return Dirs { container, pod, is_unit: false, outside: Vec::new() };
+        }
+        let path = Path::new(&*container.cgroup.path);
+        let nested = path.join("libvirt");
+        let outside = path.ancestors().skip(1).chain([&*nested]);
+        let outside = outside.filter_map(|path| self.hosts.get(path).copied()).collect();
+        Dirs { container, pod: None, is_unit: true, outside }
     }
 }
 

@@ -3,8 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 use crate::client::pod::{ContainerStatus, LAUNCHER, Metadata, Pod, key};
@@ -173,16 +171,10 @@ fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
         name: name.into(),
         uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
-        arrived_at: arrived_at(pod),
+        arrived_at: pod.metadata.creation_timestamp.parse().ok(),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
         cpu_wait_budget: budget.and_then(|text| ratio(text)),
     }
-}
-
-fn arrived_at(pod: &Pod) -> Option<Timestamp> {
-    let Metadata { annotations, creation_timestamp, .. } = &pod.metadata;
-    let by_migration = annotations.get(key::TARGET_READY).and_then(|text| text.parse().ok());
-    by_migration.or_else(|| creation_timestamp.parse().ok())
 }
 
 /// A percentage from 0 to 100, such as `5` or `2.5`, as a ratio.

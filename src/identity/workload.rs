@@ -13,8 +13,8 @@ pub struct Vm {
     /// Whether the pod is the target of a live migration and the VM still runs on another node: it
     /// uses memory here, but no vCPU runs yet.
     pub awaits_handover: bool,
-    /// When the VM arrived here or, without a migration, its pod was created; `None` where that is
-    /// unknown.
+    /// When its pod was created; `None` where that is unknown. The target of a migration waits and copies for minutes
+    /// before the VM arrives.
     pub arrived_at: Option<Timestamp>,
     /// Whether its owner has excluded it from eviction.
     pub prefers_no_eviction: bool,

@@ -58,7 +58,7 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
     let own = readings.cpu.increase(|counters| Some(throttled(&counters.container)))?;
     // A quota is new: earlier throttling is outside this window and counts as 0.
     let local = readings.cpu.increase(|counters| counters.local.as_ref().map(throttled));
-    let pod = readings.cpu.increase(|counters| counters.pod.as_ref().map(throttled));
+    let pod = readings.cpu.increase(|counters| counters.pod_throttled_us);
     let micros = own.max(local.unwrap_or(0.0)).max(pod.unwrap_or(0.0));
     // Counters of a container that has just begun to wait are of a longer window, at whose begin it was not
     // throttled, either.
@@ -77,8 +77,8 @@ pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
 
 /// CPUs that all others took, of the container's own CPUs: it can't wait for more because of the node. The
 /// rest of its waiting is for its own threads, as for the emulator on dedicated CPUs. The CPUs of a cpuset are
-/// its own if there is one for each vCPU, or as many as it `requested`, in thousandths: so many the kubelet
-/// gives it exclusively. `None` without such a cpuset, where it has changed since it was read, and in the first
+/// its own outside pods, and if there is one for each vCPU, or as many as it `requested`, in thousandths: so
+/// many the kubelet gives it exclusively. `None` without such a cpuset, where it has changed since it was read, and in the first
 /// window in which the container waits.
 pub(super) fn taken_by_others(
     readings: &Readings,
@@ -88,7 +88,8 @@ pub(super) fn taken_by_others(
 ) -> Option<f64> {
     let cpuset = readings.limits()?.cpus.as_ref()?;
     let count = cpuset.count();
-    let is_own = vcpus.is_some_and(|vcpus| count as usize >= vcpus)
+    let is_own = readings.limits()?.is_unit
+        || vcpus.is_some_and(|vcpus| count as usize >= vcpus)
         || requested == Some(1000 * u64::from(count));
     if !is_own
         || f64::from(count) >= node.cpus()

@@ -15,16 +15,24 @@ use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
 
-/// The directories of a container and of its pod.
-#[derive(Debug, Clone, Copy)]
+/// The directories of a container or unit, and of others whose limits hold for it.
+#[derive(Debug)]
 pub(crate) struct Dirs<'a> {
     pub(crate) container: &'a CgroupDir,
     pub(crate) pod: Option<&'a CgroupDir>,
+    /// Whether it is outside pods.
+    pub(crate) is_unit: bool,
+    /// Of a unit: the cgroups above, the nearest first, and the one in which libvirt sets a machine's limits.
+    pub(crate) outside: Vec<&'a CgroupDir>,
 }
 
 impl<'a> Dirs<'a> {
-    fn each(self) -> impl Iterator<Item = &'a CgroupDir> {
-        std::iter::once(self.container).chain(self.pod)
+    fn others(&self) -> impl Iterator<Item = &'a CgroupDir> {
+        self.pod.into_iter().chain(self.outside.iter().copied())
+    }
+
+    fn each(&self) -> impl Iterator<Item = &'a CgroupDir> {
+        std::iter::once(self.container).chain(self.others())
     }
 }
 
@@ -34,7 +42,7 @@ impl Readings {
     pub(crate) fn read_scored(
         &mut self,
         files: &mut Files,
-        dirs: Dirs<'_>,
+        dirs: &Dirs<'_>,
         node: &NodeReadings,
         now: Instant,
     ) -> bool {
@@ -64,7 +72,7 @@ impl Readings {
     pub(crate) fn read_other(
         &mut self,
         files: &mut Files,
-        dirs: Dirs<'_>,
+        dirs: &Dirs<'_>,
         node: &NodeReadings,
         now: Instant,
     ) {
@@ -99,7 +107,7 @@ impl Readings {
         }
     }
 
-    fn read_files(&mut self, files: &mut Files, dirs: Dirs<'_>, needs: Needs) {
+    fn read_files(&mut self, files: &mut Files, dirs: &Dirs<'_>, needs: Needs) {
         if needs.contains(Needs::CPU_LIMITS) {
             self.cpu_limits = files.timed(|files| read_limits(files, dirs));
         }
@@ -153,23 +161,27 @@ impl Readings {
 }
 
 /// `None` where a file could not be read.
-fn read_limits(files: &mut Files, dirs: Dirs<'_>) -> Option<CpuLimits> {
+fn read_limits(files: &mut Files, dirs: &Dirs<'_>) -> Option<CpuLimits> {
     let max = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_max(buffer));
-    let pod_max = dirs.pod.map_or(Some(None), |pod| max(files, pod))?;
+    let maxima: Option<Vec<_>> = dirs.others().map(|dir| max(files, dir)).collect();
+    let pod_max = maxima?.into_iter().flatten().min_by(CpuMax::compare);
     let weighed = dirs.pod.unwrap_or(dirs.container);
     let weight = files.read(|buffer| weighed.cpu_weight(buffer))?;
-    let mut cpus = files.read(|buffer| dirs.container.cpuset(buffer))?;
-    if let (None, Some(pod)) = (&cpus, dirs.pod) {
-        cpus = files.read(|buffer| pod.cpuset(buffer))?;
+    let mut cpus = None;
+    for dir in dirs.each() {
+        if cpus.is_none() {
+            cpus = files.read(|buffer| dir.cpuset(buffer))?;
+        }
     }
     let container_max = max(files, dirs.container)?;
-    Some(CpuLimits { container_max, pod_max, cpus: cpus.map(Arc::new), weight })
+    let (cpus, is_unit) = (cpus.map(Arc::new), dirs.is_unit);
+    Some(CpuLimits { container_max, pod_max, cpus, weight, is_unit })
 }
 
 /// `None` where a file could not be read. Files of a controller that is off count as empty.
 fn read_counters(
     files: &mut Files,
-    dirs: Dirs<'_>,
+    dirs: &Dirs<'_>,
     limits: &CpuLimits,
     threads: &Threads,
 ) -> Option<CpuCounters> {
@@ -184,8 +196,10 @@ fn read_counters(
         let local = files.read(|buffer| dirs.container.cpu_stat_local(buffer))?;
         counters.local = Some(local.unwrap_or_default());
     }
-    if let Some(pod) = dirs.pod.filter(|_| limits.pod_max.and_then(CpuMax::cpus).is_some()) {
-        counters.pod = Some(stat(files, pod)?.unwrap_or_default());
+    if limits.pod_max.and_then(CpuMax::cpus).is_some() {
+        let throttled =
+            dirs.others().map(|dir| Some(stat(files, dir)?.unwrap_or_default().throttled_us));
+        counters.pod_throttled_us = throttled.sum::<Option<Option<u64>>>()?;
     }
     Some(counters)
 }

@@ -59,12 +59,14 @@ pub struct Readings {
 pub struct CpuLimits {
     /// Its own `cpu.max`; `None` where the cpu controller is off.
     pub container_max: Option<CpuMax>,
-    /// Its pod's `cpu.max`.
+    /// The least `cpu.max` of its pod or, outside pods, of the other cgroups whose limits hold for it.
     pub pod_max: Option<CpuMax>,
     /// Its cpuset; `None` where the cpuset controller is off.
     pub cpus: Option<Arc<CpuSet>>,
     /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
     pub weight: Option<u64>,
+    /// Whether it is outside pods, where no kubelet shares CPUs among them: a cpuset is a limit of its own.
+    pub is_unit: bool,
 }
 
 impl CpuLimits {
@@ -86,8 +88,8 @@ impl CpuLimits {
 pub struct CpuCounters {
     /// Its `cpu.stat`.
     pub container: CpuStat,
-    /// Its pod's `cpu.stat`; `None` where the pod has no quota.
-    pub pod: Option<CpuStat>,
+    /// Throttled time of those that `pod_max` is of; `None` where they have no quota.
+    pub pod_throttled_us: Option<u64>,
     /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
     pub local: Option<CpuStat>,
     /// Tasks in it (`pids.current`); `None` where the pids controller is off.

@@ -269,11 +269,8 @@ fn what_decides_about_a_move_is_on_the_pod() {
     assert_eq!((plain.cpu_wait_budget, memory), (None, Some(2294 * 1024 * 1024)));
     assert_eq!(vm_of(json!({}), json!("1.5G")).1, Some(1_500_000_000));
     assert_eq!(vm_of(json!({}), json!("much")).1, None);
-    let arrived = json!({"kubevirt.io/migration-target-ready-timestamp": "2026-11-24T02:00:00Z",
-        "descheduler.alpha.kubernetes.io/prefer-no-eviction": "false"});
-    let (arrived, _) = vm_of(arrived, json!(1));
-    assert_eq!(arrived.arrived_at, "2026-11-24T02:00:00Z".parse().ok());
-    assert!(arrived.prefers_no_eviction, "its presence counts, not its value");
+    let stays = json!({"descheduler.alpha.kubernetes.io/prefer-no-eviction": "false"});
+    assert!(vm_of(stays, json!(1)).0.prefers_no_eviction, "its presence counts, not its value");
     let budget = |text: &str| vm_of(json!({"psi-agent.io/cpu-wait-budget": text}), json!(1)).0;
     let ratio = |text: &str| budget(text).cpu_wait_budget;
     assert_eq!([ratio("5"), ratio("2.5"), ratio("0")], [Some(0.05), Some(0.025), Some(0.0)]);
