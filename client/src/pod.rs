@@ -59,6 +59,8 @@ pub mod key {
     /// Annotation, after the prefix: CPU ready that the VM's owner accepts, percent. KubeVirt copies
     /// it from the VM.
     pub const CPU_WAIT_BUDGET: &str = "/cpu-wait-budget";
+    /// Label, after the prefix: the VM is the one to move first.
+    pub const MIGRATE_FIRST: &str = "/migrate-first";
 
     pub(super) const ALL: [&str; 9] = [
         KIND,
@@ -73,21 +75,21 @@ pub mod key {
     ];
 }
 
-/// Characters of a value that are read, and keys of budgets: only one has the agent's prefix. All annotations of a pod can
-/// have 256 KiB.
+/// Characters of a value that are read, and keys that are some agent's: only one has this agent's prefix. All annotations
+/// of a pod can have 256 KiB.
 const LONGEST_VALUE: usize = 1024;
-const MOST_BUDGETS: usize = 8;
+const MOST_OF_AGENTS: usize = 8;
 
 fn known_keys<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
 {
     let mut keys = BTreeMap::<String, String>::deserialize(deserializer)?;
-    let mut budgets = 0;
+    let mut of_agents = 0;
     keys.retain(|key, value| {
-        let is_budget = key.ends_with(key::CPU_WAIT_BUDGET);
-        budgets += usize::from(is_budget);
-        let is_known = key::ALL.contains(&key.as_str()) || is_budget && budgets <= MOST_BUDGETS;
+        let is_agents = key.ends_with(key::CPU_WAIT_BUDGET) || key.ends_with(key::MIGRATE_FIRST);
+        of_agents += usize::from(is_agents);
+        let is_known = key::ALL.contains(&key.as_str()) || is_agents && of_agents <= MOST_OF_AGENTS;
         if value.len() > LONGEST_VALUE {
             *value = value.chars().take(LONGEST_VALUE).collect();
         }

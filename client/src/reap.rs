@@ -112,7 +112,7 @@ async fn unmark(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let label = Key::MigrateFirst.of(prefix);
-    let pods = api.labelled_pods(&label, None).await;
+    let pods = api.labelled_pods(&label).await;
     let pods = pods.with_context(|| format!("cannot list the pods with the label {label}"))?;
     let mut last = Ok(());
     for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.node)) {

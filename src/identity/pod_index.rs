@@ -173,6 +173,7 @@ fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
         arrived_at: pod.metadata.creation_timestamp.parse().ok(),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
+        has_candidate_label: labels.contains_key(&format!("{prefix}{}", key::MIGRATE_FIRST)),
         cpu_wait_budget: budget.and_then(|text| ratio(text)),
     }
 }

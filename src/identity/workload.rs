@@ -16,6 +16,8 @@ pub struct Vm {
     /// When its pod was created; `None` where that is unknown. The target of a migration waits and copies for minutes
     /// before the VM arrives.
     pub arrived_at: Option<Timestamp>,
+    /// Whether its pod has the label of the VM to move first.
+    pub has_candidate_label: bool,
     /// Whether its owner has excluded it from eviction.
     pub prefers_no_eviction: bool,
     /// CPU ready that its owner accepts, 0 to 1.

@@ -116,12 +116,7 @@ impl Publisher {
         let node = self.node.clone();
         if let (Some(node), false) = (&node, self.has_read_node) {
             if self.plan.may_try(now) {
-                let keys = node.get().await?;
-                let has_candidate = match &mut self.marker {
-                    Some(marker) => marker.labelled(node).await.is_ok_and(|pods| !pods.is_empty()),
-                    None => false,
-                };
-                self.adopt(&keys, has_candidate, assessment, report);
+                self.adopt(&node.get().await?, assessment, report);
             }
             return Ok(());
         }
@@ -129,11 +124,6 @@ impl Publisher {
         let mut patch = None;
         if let Some(node) = &node {
             let keys = node.get().await?;
-            // Who removed the keys, such as reap, has removed the label as well.
-            if let Some(marker) = self.marker.as_mut().filter(|_| !keys.has_own_keys(&self.prefix))
-            {
-                marker.forget();
-            }
             let patch =
                 patch.insert(node_patch(&self.prefix, &keys, &published, &self.flags.outputs));
             if !self.dry_run {
@@ -196,7 +186,8 @@ impl Publisher {
     ) {
         let min_age = self.flags.candidate_min_age;
         let now = assessment.score.moment.at;
-        let last = self.candidate.or_else(|| self.labelled_container(assessment));
+        let labelled: Vec<&ContainerScore> = labelled(assessment).collect();
+        let last = self.candidate.or(labelled.first().map(|container| container.cgroup.id));
         let candidate = candidates(assessment, self.plan.level(), min_age)
             .and_then(|found| first(&found, last).ok_or(NoCandidate::NoMoveHelps));
         self.candidate = candidate.ok().map(|vm| vm.cgroup.id);
@@ -214,18 +205,10 @@ impl Publisher {
         if pod.is_none() && is_settling {
             return;
         }
-        marker.follow(node, pod.as_ref(), now, |step| report(&Report::Marked(step))).await;
-    }
-
-    /// The container of the VM whose pod has the label.
-    fn labelled_container(&self, assessment: &Assessment) -> Option<CgroupId> {
-        let (marker, node) = self.marker.as_ref().zip(self.node.as_ref())?;
-        let is_labelled = |container: &&ContainerScore| {
-            let workload = container.workload.as_deref();
-            workload.is_some_and(|workload| marker.has_label(&pod_name(workload, node)))
-        };
-        let labelled = assessment.score.containers.iter().find(is_labelled)?;
-        Some(labelled.cgroup.id)
+        let workloads = labelled.iter().filter_map(|container| container.workload.as_deref());
+        let labelled: Vec<PodName> = workloads.map(|workload| pod_name(workload, node)).collect();
+        let report = |step: Result<&Mark, &CallError>| report(&Report::Marked(step));
+        marker.follow(node, &labelled, pod.as_ref(), now, report).await;
     }
 
     /// Continues from the Node's values if they are fresh. Values with another basis are not
@@ -236,10 +219,10 @@ impl Publisher {
     fn adopt(
         &mut self,
         keys: &NodeKeys,
-        has_candidate: bool,
-        Assessment { score, .. }: &Assessment,
+        assessment: &Assessment,
         report: &mut impl FnMut(&Report<'_>),
     ) {
+        let score = &assessment.score;
         self.has_read_node = true;
         self.plan.recovered();
         let prefix = &self.prefix;
@@ -252,8 +235,8 @@ impl Publisher {
         let demand = demand.ok().flatten();
         self.earlier_demand = demand.clone().map(|demand| (demand, score.moment.at));
         let level = Level::from_labels(prefix, &keys.metadata.labels);
-        let has_candidate =
-            has_candidate || demand.as_ref().is_some_and(|demand| !demand.candidates.is_empty());
+        let has_candidate = labelled(assessment).next().is_some()
+            || demand.as_ref().is_some_and(|demand| !demand.candidates.is_empty());
         let by_mark = if has_candidate { Level::Medium } else { Level::Low };
         let level =
             level.unwrap_or_else(|| Level::from_taints(prefix, keys.taint_keys()).max(by_mark));
@@ -264,6 +247,14 @@ impl Publisher {
         self.plan.adopt(published, score.moment.at, age);
         report(&Report::Adopted(&found));
     }
+}
+
+/// The containers of VMs whose pods have the label of the VM to move first.
+fn labelled(assessment: &Assessment) -> impl Iterator<Item = &ContainerScore> {
+    assessment.score.containers.iter().filter(|container| {
+        let vm = container.workload.as_ref().and_then(|workload| workload.vm.as_ref());
+        vm.is_some_and(|vm| vm.has_candidate_label)
+    })
 }
 
 fn pod_name(workload: &Workload, node: &OwnNode) -> PodName {

@@ -20,17 +20,10 @@ pub struct PodName {
 }
 
 impl ApiClient {
-    /// Lists the pods of VMs with a label on one Node, or on all Nodes. Another pod has it from its owner.
-    pub async fn labelled_pods(
-        &self,
-        label: &str,
-        node: Option<&str>,
-    ) -> Result<Vec<PodName>, CallError> {
+    /// Lists the pods of VMs with a label. Another pod has it from its owner.
+    pub async fn labelled_pods(&self, label: &str) -> Result<Vec<PodName>, CallError> {
         let labels = format!("{label},{}={LAUNCHER}", key::KIND);
-        let mut params = ListParams::default().labels(&labels).limit(PAGE);
-        if let Some(node) = node {
-            params = params.fields(&format!("spec.nodeName={node}"));
-        }
+        let params = ListParams::default().labels(&labels).limit(PAGE);
         let name = |Pod { metadata, spec, .. }| PodName {
             namespace: metadata.namespace,
             name: metadata.name,

@@ -263,9 +263,13 @@ fn what_decides_about_a_move_is_on_the_pod() {
         let compute = in_pod(&index_of(&launcher), "/cri-containerd-<compute>.scope").unwrap();
         (Vm::clone(compute.vm.as_deref().unwrap()), compute.memory_request)
     };
+    let mut labelled = launcher("containerd");
+    labelled["metadata"]["labels"]["psi-agent.io/migrate-first"] = json!("true");
+    let compute = in_pod(&index_of(&labelled), "/cri-containerd-<compute>.scope").unwrap();
+    assert!(compute.vm.as_deref().unwrap().has_candidate_label);
     let (plain, memory) = vm_of(json!({}), json!("2294Mi"));
     assert_eq!(plain.arrived_at, "2026-11-24T01:00:00Z".parse().ok());
-    assert!(!plain.prefers_no_eviction);
+    assert!(!plain.prefers_no_eviction && !plain.has_candidate_label);
     assert_eq!((plain.cpu_wait_budget, memory), (None, Some(2294 * 1024 * 1024)));
     assert_eq!(vm_of(json!({}), json!("1.5G")).1, Some(1_500_000_000));
     assert_eq!(vm_of(json!({}), json!("much")).1, None);

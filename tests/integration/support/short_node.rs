@@ -119,6 +119,16 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
     Assessment { score, headroom_cpus: Some(0.0), relief, slow: Some(slow) }
 }
 
+/// Shows which pods have the label of the VM to move first, as the watch of pods does.
+pub(crate) fn show_labels(assessment: &mut Assessment, labelled: &[&str]) {
+    let workloads = assessment.score.containers.iter_mut().map(|container| &mut container.workload);
+    for workload in workloads.flatten() {
+        let has_candidate_label = labelled.contains(&&*workload.pod);
+        let vm = Vm { has_candidate_label, ..Vm::default() };
+        *workload = Arc::new(Workload { vm: Some(Arc::new(vm)), ..Workload::clone(workload) });
+    }
+}
+
 fn new_scorer() -> Scorer {
     Scorer::new(vec![Resource::Cpu, Resource::Memory])
 }
