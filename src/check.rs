@@ -181,8 +181,8 @@ fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
         Ok("cpu, memory, io and pids are on v2".to_owned())
     } else {
         warn(
-            format!("not on v2: {}; their usage and limits are not exported", off.join(", ")),
-            "boot with systemd.unified_cgroup_hierarchy=1; pressure does not need them",
+            format!("not on v2: {}; what their limits delay counts as contention", off.join(", ")),
+            "boot with systemd.unified_cgroup_hierarchy=1",
         )
     }
 }
