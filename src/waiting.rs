@@ -44,7 +44,7 @@ pub enum CpuSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Population {
-    /// VMs of KubeVirt or, on a host without pods, of libvirt or Proxmox.
+    /// VMs of KubeVirt or, outside a cluster, of libvirt or Proxmox.
     Vms,
     /// Containers of pods.
     Containers,

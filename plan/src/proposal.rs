@@ -287,7 +287,10 @@ fn proposed(
         hostname: assessed.get(one.target)?.node.labels.get(HOSTNAME)?.clone(),
         demand: movable.demand,
         gain: one.gain,
-        reason: format!("most gain of {} possible moves", one.of),
+        reason: match one.of {
+            1 => "the only possible move".into(),
+            of => format!("most gain of {of} possible moves"),
+        },
         source_demand: load(one.source, -movable.demand)?,
         target_demand: load(one.target, movable.demand)?,
     })

@@ -23,8 +23,8 @@ use crate::relief::Assessment;
 
 /// Time between two checks of the agent's restrictions, until they hold.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// The same afterwards, at most.
-const LATER_INTERVAL: Duration = Duration::from_secs(3600);
+/// The same afterwards, on average: each check is several requests.
+const LATER_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Starts to publish the scores on `node`, unless publishing is off. Without a Node, values are
 /// only logged.
@@ -73,7 +73,7 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
         match node.foreign_write().await {
             Ok(None) => {
                 metrics.restricted();
-                (findings, wait) = (0, LATER_INTERVAL.mul_f64(random()));
+                (findings, wait) = (0, LATER_INTERVAL.mul_f64(0.5 + random()));
             }
             Ok(Some(allowed)) => {
                 findings = findings.saturating_add(1);

@@ -1,5 +1,5 @@
-//! Selects what is scored: the first kind that the node has of VMs of KubeVirt, containers of pods,
-//! VMs of other stacks, and other units. Pure.
+//! Selects what is scored: the first kind that the node has of VMs of KubeVirt, VMs of other stacks outside a cluster,
+//! containers of pods, and other units. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -126,7 +126,13 @@ impl<'a> Workloads<'a> {
         taken: &[Member<'_>],
     ) -> Vec<&'a CgroupDir> {
         if self.pods.is_empty() || taken.iter().any(|member| member.kind == Kind::UnitVm) {
-            return self.all.iter().map(|member| member.dir).collect();
+            // A unit may hold pods.
+            let paths = self.all.iter().map(|member| Path::new(&*member.dir.cgroup.path));
+            let all: HashSet<&Path> = paths.collect();
+            let is_below = |dir: &CgroupDir| {
+                Path::new(&*dir.cgroup.path).ancestors().skip(1).any(|above| all.contains(above))
+            };
+            return self.all.iter().map(|member| member.dir).filter(|dir| !is_below(dir)).collect();
         }
         let taken: HashSet<CgroupId> = taken.iter().map(|member| member.dir.cgroup.id).collect();
         workloads(dirs).filter(|dir| !taken.contains(&dir.cgroup.id)).collect()
@@ -140,8 +146,11 @@ impl<'a> Workloads<'a> {
         }
         let path = Path::new(&*container.cgroup.path);
         let nested = path.join("libvirt");
-        let outside = path.ancestors().skip(1).chain([&*nested]);
-        let outside = outside.filter_map(|path| self.hosts.get(path).copied()).collect();
+        // What limits a slice limits a part of the host, as kubepods' limits do: it is not the unit's own.
+        let is_slice = |path: &Path| path.extension().is_some_and(|name| name == "slice");
+        let above = path.ancestors().skip(1).filter(|path| !is_slice(path));
+        let outside = above.chain([&*nested]).filter_map(|path| self.hosts.get(path).copied());
+        let outside = outside.collect();
         Dirs { container, pod: None, is_unit: true, outside }
     }
 }

@@ -171,7 +171,7 @@ fn vm_of(pod: &Pod, name: &str, prefix: &Prefix) -> Vm {
         name: name.into(),
         uid: labels.get(key::CREATED_BY).map(String::as_str).unwrap_or_default().into(),
         awaits_handover: labels.contains_key(key::MIGRATION) && !has_arrived(pod),
-        arrived_at: pod.metadata.creation_timestamp.parse().ok(),
+        created_at: pod.metadata.creation_timestamp.parse().ok(),
         prefers_no_eviction: annotations.contains_key(key::PREFER_NO_EVICTION),
         has_candidate_label: labels.contains_key(&format!("{prefix}{}", key::MIGRATE_FIRST)),
         cpu_wait_budget: budget.and_then(|text| ratio(text)),

@@ -15,7 +15,7 @@ pub struct Vm {
     pub awaits_handover: bool,
     /// When its pod was created; `None` where that is unknown. The target of a migration waits and copies for minutes
     /// before the VM arrives.
-    pub arrived_at: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
     /// Whether its pod has the label of the VM to move first.
     pub has_candidate_label: bool,
     /// Whether its owner has excluded it from eviction.

@@ -1,12 +1,12 @@
 //! The label on the pod of the VM to move first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
 
-/// Maximum number of labels that are set in an hour. Each is removed at most once.
+/// Maximum number of pods that are labelled in an hour.
 const MOST_MARKS: usize = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -20,6 +20,9 @@ const SHOWN_AFTER: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Marker {
     label: String,
+    /// The pod that it labelled last, until that label is removed. The watch no longer shows a pod that has ended.
+    last: Option<PodName>,
+    /// When it labelled another pod than before.
     marks: VecDeque<Instant>,
     not_before: Option<Instant>,
 }
@@ -34,7 +37,7 @@ pub struct Mark {
 
 impl Marker {
     pub(super) fn new(label: String) -> Self {
-        Self { label, marks: VecDeque::new(), not_before: None }
+        Self { label, last: None, marks: VecDeque::new(), not_before: None }
     }
 
     /// Makes the requests after which only the wanted one of the Node's pods has the label, within the hourly limit.
@@ -52,31 +55,44 @@ impl Marker {
         for mark in self.next(labelled, wanted, now) {
             let value = mark.is_set.then_some("true");
             self.not_before = Some(now + SHOWN_AFTER);
-            match node.api.label_pod(&mark.pod, &self.label, value).await {
-                Ok(()) => report(Ok(&mark)),
-                // A pod that no longer exists has no label.
-                Err(CallError::NotFound) => {}
-                Err(error) => {
-                    self.not_before = Some(now + RETRY);
-                    return report(Err(&error));
-                }
+            let written = node.api.label_pod(&mark.pod, &self.label, value).await;
+            // A pod that no longer exists has no label.
+            let is_gone = written == Err(CallError::NotFound);
+            if let Err(error) = written
+                && !is_gone
+            {
+                self.not_before = Some(now + RETRY);
+                return report(Err(&error));
+            }
+            self.done(&mark, now);
+            if !is_gone {
+                report(Ok(&mark));
             }
         }
     }
 
     /// The requests. Labels of other pods are removed first.
     fn next(&mut self, labelled: &[PodName], wanted: Option<&PodName>, now: Instant) -> Vec<Mark> {
-        let others = labelled.iter().filter(|pod| Some(*pod) != wanted);
+        let others = labelled.iter().chain(&self.last).filter(|pod| Some(*pod) != wanted);
+        let others: BTreeSet<&PodName> = others.collect();
         let mut all: Vec<Mark> =
-            others.map(|pod| Mark { pod: pod.clone(), is_set: false }).collect();
+            others.into_iter().map(|pod| Mark { pod: pod.clone(), is_set: false }).collect();
         self.marks.retain(|at| now.saturating_duration_since(*at) < HOUR);
-        if let Some(pod) = wanted.filter(|pod| !labelled.contains(pod))
-            && self.marks.len() < MOST_MARKS
-        {
-            self.marks.push_back(now);
-            all.push(Mark { pod: pod.clone(), is_set: true });
-        }
+        let may_mark =
+            |pod: &PodName| self.last.as_ref() == Some(pod) || self.marks.len() < MOST_MARKS;
+        let wanted = wanted.filter(|pod| !labelled.contains(pod) && may_mark(pod));
+        all.extend(wanted.map(|pod| Mark { pod: pod.clone(), is_set: true }));
         all
+    }
+
+    fn done(&mut self, mark: &Mark, now: Instant) {
+        let is_last = self.last.as_ref() == Some(&mark.pod);
+        if mark.is_set && !is_last {
+            self.marks.push_back(now);
+            self.last = Some(mark.pod.clone());
+        } else if !mark.is_set && is_last {
+            self.last = None;
+        }
     }
 }
 
@@ -92,28 +108,49 @@ mod tests {
         Mark { pod: pod(name), is_set }
     }
 
+    /// The requests of one round, which succeed.
+    fn round(
+        marker: &mut Marker,
+        labelled: &[&str],
+        wanted: Option<&str>,
+        now: Instant,
+    ) -> Vec<Mark> {
+        let labelled: Vec<PodName> = labelled.iter().map(|name| pod(name)).collect();
+        let all = marker.next(&labelled, wanted.map(pod).as_ref(), now);
+        all.iter().for_each(|mark| marker.done(mark, now));
+        all
+    }
+
     #[test]
     fn one_pod_at_most_has_the_label_and_nothing_is_written_twice() {
         let now = crate::clock::now().at;
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
-        let mut next = |labelled: &[&str], wanted: Option<&str>| {
-            let labelled: Vec<PodName> = labelled.iter().map(|name| pod(name)).collect();
-            marker.next(&labelled, wanted.map(pod).as_ref(), now)
-        };
+        let mut round = |labelled: &[&str], wanted| round(&mut marker, labelled, wanted, now);
         let expected = [mark("left", false), mark("web", false), mark("db", true)];
-        assert_eq!(next(&["left", "web"], Some("db")), expected);
-        assert_eq!(next(&["db"], Some("db")), []);
-        assert_eq!(next(&["db"], None), [mark("db", false)]);
-        assert_eq!(next(&[], None), []);
+        assert_eq!(round(&["left", "web"], Some("db")), expected);
+        assert_eq!(round(&["db"], Some("db")), []);
+        // Its VM has moved: the watch does not show the pod that has ended.
+        assert_eq!(round(&[], Some("web")), [mark("db", false), mark("web", true)]);
+        assert_eq!(round(&["web"], None), [mark("web", false)]);
+        assert_eq!(round(&[], None), []);
     }
 
     #[test]
-    fn labels_that_are_set_in_an_hour_are_bounded() {
+    fn labels_that_are_set_in_an_hour_are_bounded_and_tries_and_a_late_watch_do_not_count() {
         let start = crate::clock::now().at;
         let mut marker = Marker::new("psi-agent.io/migrate-first".into());
-        let set = (0..7200).filter(|second| {
-            !marker.next(&[], Some(&pod("db")), start + Duration::from_secs(*second)).is_empty()
+        for _ in 0..20 {
+            assert_eq!(marker.next(&[], Some(&pod("db")), start), [mark("db", true)], "it failed");
+        }
+        for _ in 0..20 {
+            assert_eq!(round(&mut marker, &[], Some("db"), start), [mark("db", true)]);
+        }
+        let set = (0..7200).map(|second| {
+            let name = if second % 2 == 0 { "web" } else { "db" };
+            let now = start + Duration::from_secs(second);
+            let all = round(&mut marker, &[], Some(name), now);
+            all.iter().filter(|mark| mark.is_set).count()
         });
-        assert_eq!(set.count(), 2 * MOST_MARKS);
+        assert_eq!(1 + set.sum::<usize>(), 2 * MOST_MARKS);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
-use crate::contract::{Level, NodeDemand, Thresholds};
+use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
 use crate::score::{NodeScore, PerResource, Resource};
 
 /// Shortest time from one change to the next of values alone, and from any write to a heartbeat. A
@@ -117,8 +117,14 @@ impl Plan {
         // In the first 30 s after a start, only the score is known.
         let of_cpu = of_cpu.map_or([points(of_node); 2], |all| all.map(points));
         let level = self.levels.advance(now, of_cpu.map(|cpu| cpu.max(other_than_cpu)));
-        let published = PublishedScore::of(score, level, demand)?;
+        let mut published = PublishedScore::of(score, level, demand)?;
         let reason = self.reason_to_write(now, score, &published)?;
+        if let Some((last, _)) = &self.last
+            && reason != WriteReason::Change
+            && !self.values_differ(last, score)
+        {
+            published.pressure = self.with_counted(&last.pressure, published.pressure);
+        }
         self.may_try(now).then_some((published, reason))
     }
 
@@ -148,6 +154,20 @@ impl Plan {
         }
         let is_due = self.heartbeat_due.is_some_and(|due| now >= due);
         (is_due && is_silent).then_some(WriteReason::Heartbeat)
+    }
+
+    /// The values that count for the score as they were published, so that none is rounded to and fro, with the current
+    /// ones of other resources.
+    fn with_counted(&self, last: &NodePressure, now: NodePressure) -> NodePressure {
+        let either =
+            |resource, last, now| if self.counted.contains(&resource) { last } else { now };
+        NodePressure {
+            score: last.score,
+            cpu: either(Resource::Cpu, last.cpu, now.cpu),
+            memory: either(Resource::Memory, last.memory, now.memory),
+            io: either(Resource::Io, last.io, now.io),
+            ..now
+        }
     }
 
     /// Whether the score or a resource that counts for it differs from the published value by a step.

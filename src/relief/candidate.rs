@@ -99,10 +99,10 @@ pub fn first<'a>(
 }
 
 fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
-    let Some(Vm { arrived_at, prefers_no_eviction, .. }) = workload.vm.as_deref() else {
+    let Some(Vm { created_at, prefers_no_eviction, .. }) = workload.vm.as_deref() else {
         return false;
     };
-    let has_settled = arrived_at.is_none_or(|at| {
+    let has_settled = created_at.is_none_or(|at| {
         let since = now.duration_since(at);
         since.is_negative() || since.unsigned_abs() >= min_age
     });
@@ -206,7 +206,7 @@ mod tests {
         let arrived = |minutes: i64| {
             let at = Timestamp::from_second(1_800_000_000 - minutes * 60).unwrap();
             let change = move |number, vm: &mut Vm| {
-                vm.arrived_at = (number == 1).then_some(at);
+                vm.created_at = (number == 1).then_some(at);
             };
             choose(&assessment(&rows, change), Level::High, None).unwrap()
         };

@@ -93,7 +93,8 @@ impl Bounds {
         let runs = 1.0 - (shares.full?.get() - own).max(0.0);
         let least = some * (used / runs.max(f64::EPSILON)).clamp(1.0, cpus);
         let idle_tasks = cpu_limits::tasks(readings).map(|tasks| (tasks - used).max(0.0));
-        let most = cpu_limits::quota_left(readings)?.min(idle_tasks.unwrap_or(f64::INFINITY));
+        let all_idle = idle_tasks.unwrap_or(f64::INFINITY);
+        let most = cpu_limits::quota_left(readings)?.min(all_idle);
         let by_node = if least > most { most / least } else { 1.0 };
         let own_limit = raw.get() - some * by_node;
         // The more of its CPUs are throttled, the more of its tasks queue on them.
@@ -102,7 +103,8 @@ impl Bounds {
         Some(Self {
             least: least.min(most),
             most,
-            throttled: throttled.max(queued),
+            // Others may share the quota.
+            throttled: throttled.max(queued).min(all_idle),
             raw,
             own_limit: Ratio::of(own_limit, 1.0)?,
         })

@@ -198,8 +198,9 @@ fn read_counters(
     }
     if limits.pod_max.and_then(CpuMax::cpus).is_some() {
         let throttled =
-            dirs.others().map(|dir| Some(stat(files, dir)?.unwrap_or_default().throttled_us));
-        counters.pod_throttled_us = throttled.sum::<Option<Option<u64>>>()?;
+            |dir| Some(stat(files, dir)?.and_then(|stat| stat.throttled_us).unwrap_or(0));
+        let of_each: Option<Vec<u64>> = dirs.others().map(throttled).collect();
+        counters.pod_throttled_us = of_each?.into_iter().max();
     }
     Some(counters)
 }

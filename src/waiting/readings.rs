@@ -88,7 +88,7 @@ impl CpuLimits {
 pub struct CpuCounters {
     /// Its `cpu.stat`.
     pub container: CpuStat,
-    /// Throttled time of those that `pod_max` is of; `None` where they have no quota.
+    /// The largest throttled time of its pod or, outside pods, of those; `None` where they have no quota.
     pub pod_throttled_us: Option<u64>,
     /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
     pub local: Option<CpuStat>,

@@ -37,7 +37,7 @@ macro_rules! targets {
     };
 }
 
-static TARGETS: [(&str, Parse); 39] = targets! {
+static TARGETS: [(&str, Parse); 38] = targets! {
     accepts_gzip: |bytes| accepts_gzip(&String::from_utf8_lossy(bytes)),
     authorization: network::authorization,
     cgroup_path: |bytes| Place::of_path(&String::from_utf8_lossy(bytes)),

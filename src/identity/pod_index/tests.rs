@@ -268,7 +268,7 @@ fn what_decides_about_a_move_is_on_the_pod() {
     let compute = in_pod(&index_of(&labelled), "/cri-containerd-<compute>.scope").unwrap();
     assert!(compute.vm.as_deref().unwrap().has_candidate_label);
     let (plain, memory) = vm_of(json!({}), json!("2294Mi"));
-    assert_eq!(plain.arrived_at, "2026-11-24T01:00:00Z".parse().ok());
+    assert_eq!(plain.created_at, "2026-11-24T01:00:00Z".parse().ok());
     assert!(!plain.prefers_no_eviction && !plain.has_candidate_label);
     assert_eq!((plain.cpu_wait_budget, memory), (None, Some(2294 * 1024 * 1024)));
     assert_eq!(vm_of(json!({}), json!("1.5G")).1, Some(1_500_000_000));

@@ -182,7 +182,7 @@ fn revoked_rights_and_an_unreachable_api_server_end_access() {
     // What was allowed is so for its minute and no longer, API server or none.
     scene.cluster.kill_api_server();
     let (status, text) = scene.ask("/metrics", Some("a-stranger"));
-    assert_eq!((status, text.contains("no new client")), (503, true), "{text}");
+    assert_eq!((status, text.contains("no client gets access")), (503, true), "{text}");
     assert_eq!(scene.metrics(&reader), 200);
     scene.wait_for_metrics("the verdict is too old", &reader, 503);
     println!("closed {:?} after the right was taken away", since.elapsed());

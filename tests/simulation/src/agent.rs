@@ -44,7 +44,7 @@ impl Pod {
         let uid = format!("00000000-0000-4000-8000-{number:012}");
         let path = format!("/kubepods/pod{uid}/{number:064x}");
         let arrived_at = arrived_s.map(|at| moment(clock::now().at, at).timestamp());
-        let vm = Arc::new(Vm { arrived_at, ..Vm::default() });
+        let vm = Arc::new(Vm { created_at: arrived_at, ..Vm::default() });
         let workload = Workload {
             container: "compute".into(),
             memory_request: Some(memory_mib * 1024 * 1024),
