@@ -22,6 +22,33 @@ pub(crate) fn expected_waiting(demand: f64, cpus: f64) -> f64 {
 mod tests {
     use super::*;
 
+    /// VMs that arrived in the lab: see docs/lab.md.
+    const ARRIVALS: &str = include_str!("../../docs/lab/arrivals-6.12.csv");
+
+    #[test]
+    fn nodes_of_the_lab_waited_rather_more_than_expected_after_a_vm_had_arrived() {
+        let errors = |demand_before: fn(f64, f64, f64) -> f64| {
+            let error = |row: &str| {
+                let columns: Vec<f64> =
+                    row.split(',').skip(2).map(|column| column.parse().unwrap()).collect();
+                let [cpus, demand, waiting, of_vm, waited] = columns[..] else { panic!("{row}") };
+                let expected = demand_before(demand, waiting, cpus) + of_vm;
+                expected_waiting(expected, cpus) / (demand + of_vm) - waited
+            };
+            ARRIVALS.lines().skip(1).map(error).collect::<Vec<_>>()
+        };
+        let mean = |errors: Vec<f64>| errors.iter().sum::<f64>() / errors.len() as f64;
+        let expected = |demand, _, _| demand;
+        assert!(mean(errors(expected).iter().map(|error| error.abs()).collect()) < 0.08);
+        assert!(mean(errors(expected)) < -0.06);
+        // Demand in bursts waits more than demand by its mean: as if there were more of it.
+        let like_before = |demand: f64, waiting: f64, cpus: f64| {
+            let scale = SPREAD * cpus;
+            demand.max(cpus + scale * (waiting / scale).exp_m1().ln())
+        };
+        assert!(mean(errors(like_before).iter().map(|error| error.abs()).collect()) < 0.05);
+    }
+
     #[test]
     fn a_full_node_waits_and_an_overloaded_one_lacks_what_is_too_much() {
         let near = |value: f64, expected: f64| (value - expected).abs() < 0.01;

@@ -5,6 +5,7 @@
 mod agent;
 mod aio;
 mod alone;
+mod arrivals;
 mod awake;
 mod clock;
 mod compare;
@@ -103,6 +104,11 @@ enum Command {
     /// Compare the relief that agents predicted with what leaving a VM out changed; exit 1 where a bound is
     /// missed.
     Relief {
+        /// What `without` kept.
+        records: PathBuf,
+    },
+    /// Print what VMs waited for after one more had arrived, beside the demand that agents saw.
+    Arrivals {
         /// What `without` kept.
         records: PathBuf,
     },
@@ -225,6 +231,11 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Relief { records } => {
             let Verdict { rows, summary, failures } = relief::table(&read_records(&records)?);
+            println!("{rows}\n{summary}");
+            complain(&failures)
+        }
+        Command::Arrivals { records } => {
+            let Verdict { rows, summary, failures } = arrivals::table(&read_records(&records)?);
             println!("{rows}\n{summary}");
             complain(&failures)
         }
