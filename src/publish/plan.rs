@@ -121,9 +121,8 @@ impl Plan {
         let reason = self.reason_to_write(now, score, &published)?;
         if let Some((last, _)) = &self.last
             && reason != WriteReason::Change
-            && !self.values_differ(last, score)
         {
-            published.pressure = self.with_counted(&last.pressure, published.pressure);
+            published.pressure = with_zeros_of(&last.pressure, published.pressure);
         }
         self.may_try(now).then_some((published, reason))
     }
@@ -154,20 +153,6 @@ impl Plan {
         }
         let is_due = self.heartbeat_due.is_some_and(|due| now >= due);
         (is_due && is_silent).then_some(WriteReason::Heartbeat)
-    }
-
-    /// The values that count for the score as they were published, so that none is rounded to and fro, with the current
-    /// ones of other resources.
-    fn with_counted(&self, last: &NodePressure, now: NodePressure) -> NodePressure {
-        let either =
-            |resource, last, now| if self.counted.contains(&resource) { last } else { now };
-        NodePressure {
-            score: last.score,
-            cpu: either(Resource::Cpu, last.cpu, now.cpu),
-            memory: either(Resource::Memory, last.memory, now.memory),
-            io: either(Resource::Io, last.io, now.io),
-            ..now
-        }
     }
 
     /// Whether the score or a resource that counts for it differs from the published value by a step.
@@ -231,6 +216,20 @@ impl Plan {
         let requested = error.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
+    }
+}
+
+/// What was published as 0 stays so until it differs by a step. Otherwise a heartbeat would change a value near
+/// [`ZERO_BELOW`], and the next tick change it back.
+fn with_zeros_of(last: &NodePressure, now: NodePressure) -> NodePressure {
+    let is_kept = |last: Option<u8>, now: Option<f64>| last == Some(0) && now == Some(STEP);
+    let either = |last, now: Option<u8>| if is_kept(last, now.map(f64::from)) { last } else { now };
+    NodePressure {
+        score: either(Some(last.score), Some(now.score)).unwrap_or(now.score),
+        cpu: either(last.cpu, now.cpu),
+        memory: either(last.memory, now.memory),
+        io: either(last.io, now.io),
+        ..now
     }
 }
 
