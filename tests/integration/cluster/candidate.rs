@@ -16,9 +16,11 @@ use psi_agent::relief::NoCandidate;
 use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
+use crate::support::cpu::BusyCpu;
 use crate::support::kubevirt::{KubeVirt, label, name, virtual_machine};
 use crate::support::publisher::publisher;
 use crate::support::short_node::{ShortNode, assessment, show_labels};
+use crate::support::staged_node::{StagedNode, agent_pod};
 use crate::support::wait_for;
 
 const NODE: &str = "node-a";
@@ -276,6 +278,45 @@ async fn reap_removes_labels_from_pods_whose_node_has_no_fresh_score() {
     assert!(out.contains("vms/db: label removed\n") && out.contains("node-a: cleared\n"), "{out}");
     reap(&api, &prefix, &all, || now, &mut Vec::new()).await.unwrap();
     assert_eq!(scene.labelled(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs root, a cgroup2 mount, etcd and a kube-apiserver (tests/kubernetes/build)"]
+fn a_running_agent_keeps_the_label_on_one_vm_of_its_node_whatever_others_do_with_it() {
+    let cluster = Cluster::start("candidate-agent");
+    cluster.kubectl(&["apply", "-f", "-"], &cluster.render_with(&["candidate"]));
+    cluster.kubectl(&["create", "namespace", "vms"], "");
+    cluster.add_node(NODE);
+    cluster.apply(&[agent_pod("agent", NODE)]);
+    let mut node = StagedNode::new("candidate-agent", NODE);
+    let cpu = BusyCpu::share();
+    for number in 1..=3 {
+        let cgroup = node.start_vm(&cluster, &format!("vm-{number}"), number);
+        node.own.spawn(&cgroup, &cpu.spin());
+    }
+    let flags = ["--mark-candidate", "--candidate-min-age", "1s", "--settle", "10s"];
+    let _agent = node.start_agent(&cluster, "agent", &flags);
+    let labelled = || {
+        let list = cluster.get(&["pods", "-n", "vms", "-l", LABEL]);
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let one = |what: &str| {
+        wait_for(what, Duration::from_secs(180), || {
+            let all = labelled();
+            (all.len() == 1).then(|| all[0].clone())
+        })
+    };
+    let named = one("the agent labels a VM");
+    let remove = format!("{LABEL}-");
+    cluster.kubectl(&["label", "pod", &named, "-n", "vms", &remove], "");
+    let named = one("the label is there again");
+    let number = if named.ends_with('1') { 2 } else { 1 };
+    let set = format!("{LABEL}=true");
+    let other = format!("virt-launcher-vm-{number}");
+    cluster.kubectl(&["label", "pod", &other, "-n", "vms", &set], "");
+    assert_eq!(labelled().len(), 2);
+    one("that of the owner of another VM is removed");
 }
 
 #[test]
