@@ -160,7 +160,7 @@ impl Collector {
             processes.follow(&self.node, population, &members, states, files);
         }
         members.retain(|member| {
-            let dirs = workloads.dirs(member.dir);
+            let dirs = workloads.dirs(member.dir, &self.tree);
             let state = states.entry(member.dir.cgroup.id).or_default();
             let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
             readings
@@ -174,7 +174,7 @@ impl Collector {
         if reads_others {
             others = workloads.others(self.tree.dirs(), &members);
             others.retain(|dir| {
-                let dirs = workloads.dirs(dir);
+                let dirs = workloads.dirs(dir, &self.tree);
                 let state = states.entry(dir.cgroup.id).or_default();
                 let readings = state.begin_tick(files, dir, false, pressure, tick_before);
                 readings

@@ -10,6 +10,7 @@ use crate::cgroup_path::{Place, PodLevel, Unit};
 use crate::identity::Workload;
 use crate::identity::matching::PodMatch;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupId};
+use crate::kernel::cgroup_tree::CgroupTree;
 use crate::waiting::Population;
 use crate::waiting::reader::Dirs;
 
@@ -38,8 +39,6 @@ enum Kind {
 pub(super) struct Workloads<'a> {
     /// The cgroups of pods by uid.
     pods: HashMap<&'a str, &'a CgroupDir>,
-    /// Those outside pods, by path.
-    hosts: HashMap<&'a Path, &'a CgroupDir>,
     all: Vec<Member<'a>>,
 }
 
@@ -52,12 +51,9 @@ impl<'a> Workloads<'a> {
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
-        let (mut hosts, mut root) = (HashMap::new(), None);
+        let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
-            if dir.cgroup.place == Place::Host {
-                hosts.insert(Path::new(path), dir);
-            }
             let kind = match &dir.cgroup.place {
                 Place::Root => {
                     root = Some(Member { kind: Kind::Unit, dir, workload: None });
@@ -89,7 +85,7 @@ impl<'a> Workloads<'a> {
         if all.is_empty() && pods.is_empty() {
             all.extend(root.filter(|root| has_tasks(root.dir)));
         }
-        Self { pods, hosts, all }
+        Self { pods, all }
     }
 
     fn has(&self, kind: Kind) -> bool {
@@ -139,7 +135,7 @@ impl<'a> Workloads<'a> {
     }
 
     /// The directories whose limits hold for a container or unit.
-    pub(super) fn dirs(&self, container: &'a CgroupDir) -> Dirs<'a> {
+    pub(super) fn dirs(&self, container: &'a CgroupDir, tree: &'a CgroupTree) -> Dirs<'a> {
         if let Place::Pod(pod) = &container.cgroup.place {
             let pod = self.pods.get(&*pod.uid).copied();
             return Dirs { container, pod, is_unit: false, outside: Vec::new() };
@@ -149,8 +145,8 @@ impl<'a> Workloads<'a> {
         // What limits a slice limits a part of the host, as kubepods' limits do: it is not the unit's own.
         let is_slice = |path: &Path| path.extension().is_some_and(|name| name == "slice");
         let above = path.ancestors().skip(1).filter(|path| !is_slice(path));
-        let outside = above.chain([&*nested]).filter_map(|path| self.hosts.get(path).copied());
-        let outside = outside.collect();
+        let outside = above.chain([&*nested]).filter_map(|path| tree.dir(path.to_str()?));
+        let outside = outside.filter(|dir| dir.cgroup.place == Place::Host).collect();
         Dirs { container, pod: None, is_unit: true, outside }
     }
 }

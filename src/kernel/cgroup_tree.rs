@@ -226,7 +226,11 @@ impl CgroupTree {
 
     /// The root cgroup; `None` before the tree is followed.
     pub fn root_dir(&self) -> Option<&CgroupDir> {
-        self.nodes.get("/").map(|node| &node.dir)
+        self.dir("/")
+    }
+
+    pub fn dir(&self, path: &str) -> Option<&CgroupDir> {
+        self.nodes.get(path).map(|node| &node.dir)
     }
 
     pub fn count(&self) -> usize {

@@ -28,12 +28,6 @@ pub struct CpuMax {
 }
 
 impl CpuMax {
-    /// By the CPUs that they allow: no limit is the largest.
-    pub fn compare(one: &Self, other: &Self) -> std::cmp::Ordering {
-        let cpus = |max: &Self| max.cpus().unwrap_or(f64::INFINITY);
-        cpus(one).total_cmp(&cpus(other))
-    }
-
     pub fn cpus(self) -> Option<f64> {
         self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
     }

@@ -78,8 +78,8 @@ pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
 /// CPUs that all others took, of the container's own CPUs: it can't wait for more because of the node. The
 /// rest of its waiting is for its own threads, as for the emulator on dedicated CPUs. The CPUs of a cpuset are
 /// its own outside pods, and if there is one for each vCPU, or as many as it `requested`, in thousandths: so
-/// many the kubelet gives it exclusively. `None` without such a cpuset, where it has changed since it was read, and in the first
-/// window in which the container waits.
+/// many the kubelet gives it exclusively. `None` without such a cpuset, where it has changed since it was read,
+/// and in the first window in which the container waits.
 pub(super) fn taken_by_others(
     readings: &Readings,
     requested: Option<u64>,

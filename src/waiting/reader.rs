@@ -164,7 +164,8 @@ impl Readings {
 fn read_limits(files: &mut Files, dirs: &Dirs<'_>) -> Option<CpuLimits> {
     let max = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_max(buffer));
     let maxima: Option<Vec<_>> = dirs.others().map(|dir| max(files, dir)).collect();
-    let pod_max = maxima?.into_iter().flatten().min_by(CpuMax::compare);
+    let cpus = |max: &CpuMax| max.cpus().unwrap_or(f64::INFINITY);
+    let pod_max = maxima?.into_iter().flatten().min_by(|a, b| cpus(a).total_cmp(&cpus(b)));
     let weighed = dirs.pod.unwrap_or(dirs.container);
     let weight = files.read(|buffer| weighed.cpu_weight(buffer))?;
     let mut cpus = None;
