@@ -1,6 +1,6 @@
 //! Chooses moves, greedily by net gain.
 
-use crate::waiting::expected_waiting;
+use crate::waiting::waiting_through;
 
 /// When a move is worth it, and how many there are at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,9 +117,8 @@ fn possible<'a>(
 /// CPUs' worth of waiting that ends on the source, less what begins on the target. The same model is used
 /// for both, so that a VM goes only to a node with more room. It ends no more than the agent measured.
 fn net_gain(source: &Node, target: &Node, vm: &Movable) -> f64 {
-    let waiting = |node: &Node, demand: f64| expected_waiting(demand, node.cpus);
-    let ends = waiting(source, source.demand) - waiting(source, source.demand - vm.demand);
-    let begins = waiting(target, target.demand + vm.demand) - waiting(target, target.demand);
+    let ends = waiting_through(vm.demand, source.demand - vm.demand, source.cpus);
+    let begins = waiting_through(vm.demand, target.demand, target.cpus);
     ends.min(vm.relief) - begins
 }
 
