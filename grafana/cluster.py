@@ -98,28 +98,29 @@ def build() -> dashboard.Dashboard:
 
 def _now(made: dashboard.Dashboard) -> None:
     up = by_node(f"up{{{OWN}}}")
-    published = by_node(f"psi_agent_last_publish_timestamp_seconds{{{OWN}}} > 0")
-    heartbeat = by_node(f"psi_agent_heartbeat_interval_seconds{{{OWN}}}")
+    published = by_node(f"last_over_time(psi_agent_last_publish_timestamp_seconds{{{OWN}}}[1d]) > 0")
+    heartbeat = by_node(f"last_over_time(psi_agent_heartbeat_interval_seconds{{{OWN}}}[1d])")
     numbers = [
         ("Nodes", "Number of nodes with an agent, also one that does not respond.",
          f"count({up})", [(None, BLUE)]),
         ("High", "Number of nodes whose score is at or above the agent's threshold of the level "
          "high. The level on the Node has a dwell time and changes less often.",
-         f"count({NODE_LEVEL} == 2) or vector(0)", [(None, GREEN), (1, RED)]),
+         f"count({NODE_LEVEL} == 2) or 0 * count({NODE_LEVEL})", [(None, GREEN), (1, RED)]),
         ("Medium", "Number of nodes whose score is between the agent's thresholds of the levels "
          "medium and high.",
-         f"count({NODE_LEVEL} == 1) or vector(0)", WARN),
+         f"count({NODE_LEVEL} == 1) or 0 * count({NODE_LEVEL})", WARN),
         ("Contended", "Number of scored VMs, containers or units whose CPU ready or memory contention "
          "is 5 % or more.",
          f"sum({by_node(f'psi_agent_node_contended{{{OWN}}}')})", WARN),
         ("Agents down", "Number of agents that Prometheus could not scrape.",
-         f"count({up} == 0) or vector(0)", [(None, GREEN), (1, RED)]),
+         f"count({up} == 0) or 0 * count({up})", [(None, GREEN), (1, RED)]),
         ("Without a score", "Number of agents that respond but have no score. This is normal in "
          "the first 30 s. Later, psi_agent_node_unscored_info has the reason.",
-         f"count(({up} == 1) unless on (cluster, node) {NODE_SCORE}) or vector(0)", WARN),
+         f"count(({up} == 1) unless on (cluster, node) {NODE_SCORE}) or 0 * count({up})", WARN),
         ("Stale values", "Number of Nodes whose published score is older than two heartbeat "
-         "intervals. 0 where agents do not publish.",
-         f"count(time() - {published} > 2 * {heartbeat}) or vector(0)", WARN),
+         "intervals, also of an agent that does not respond. Empty where agents do not publish.",
+         f"count(time() - {published} > 2 * {heartbeat} and on (cluster, node) {up}) or 0 * count({heartbeat})",
+         WARN),
     ]
     for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 3, 4, 4, 4]):
         made.with_panel(stat(title, description, [Query(query)], width=width, steps=steps))
@@ -172,7 +173,7 @@ def _nodes(made: dashboard.Dashboard) -> None:
         "Number of nodes whose score is below, between and above the agents' thresholds. The level "
         "on the Node has a dwell time and changes less often.",
         [
-            Query(f"count({NODE_LEVEL} == {number}) or vector(0)", word)
+            Query(f"count({NODE_LEVEL} == {number}) or 0 * count({NODE_LEVEL})", word)
             for number, word in [(2, "high"), (1, "medium"), (0, "low")]
         ],
         unit="suffix:nodes", stacked=True, steps=180, height=legend_height(12),
@@ -180,14 +181,20 @@ def _nodes(made: dashboard.Dashboard) -> None:
 
 
 def _capacity(made: dashboard.Dashboard) -> None:
-    headroom = by_node(f"psi_agent_node_headroom_cpus{{{OWN}}}")
-    what = "Headroom: busy vCPUs that can be added to a node before its level is medium."
+    all_nodes = by_node(f"psi_agent_node_headroom_cpus{{{OWN}}}")
+    # Nodes that can get VMs: those that run VMs, or all if no metric shows which these are.
+    for_vms = "on (cluster, node) node:kube_node_labels:group"
+    headroom = (
+        f"(({all_nodes} and {for_vms} or {all_nodes} unless on (cluster) node:kube_node_labels:group)"
+        " unless on (cluster, node) kube_node_spec_unschedulable == 1)"
+    )
+    what = "Headroom: busy vCPUs that can be added to a schedulable node before its level is medium."
     for title, description, query, unit, steps in [
-        ("Headroom", f"{what} The sum of all nodes.", f"sum({headroom})", CPUS, [(None, BLUE)]),
+        ("Headroom", f"{what} The sum of all of them.", f"sum({headroom})", CPUS, [(None, BLUE)]),
         ("Largest headroom of a node", f"{what} A VM with more busy vCPUs fits on no node.",
          f"max({headroom})", CPUS, [(None, BLUE)]),
         ("Nodes without headroom", "Number of nodes to which not even one busy vCPU can be added.",
-         f"count({headroom} < 1) or vector(0)", "none", WARN),
+         f"count({headroom} < 1) or 0 * count({headroom})", "none", WARN),
     ]:
         made.with_panel(stat(title, description, [Query(query)], unit=unit, width=8, steps=steps))
     made.with_panel(table(

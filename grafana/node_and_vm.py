@@ -65,8 +65,8 @@ def _node(made: dashboard.Dashboard) -> None:
         "Share of the node's CPU time in use, share of its memory that is unavailable, and steal: "
         "share of the CPU time wanted by the node that its hypervisor gave to others.",
         [
-            Query(f"psi_agent_node_utilization_ratio{{{NODE}}}", "{{resource}}"),
-            Query(f"psi_agent_node_steal_ratio{{{NODE}}}", "steal"),
+            Query(f"max by (resource) (psi_agent_node_utilization_ratio{{{NODE}}})", "{{resource}}"),
+            Query(f"max(psi_agent_node_steal_ratio{{{NODE}}})", "steal"),
         ],
         width=8,
     ))

@@ -78,10 +78,10 @@ def summary(made: dashboard.Dashboard) -> None:
     made.with_panel(text(
         "Cause",
         "The larger cause of the VM's waiting time, all resources together. node: contention, which "
-        "a migration can reduce. own_limit: only a larger limit helps. none: it hardly waits.",
+        "a migration can reduce. own_limit: only a larger limit helps. none: it hardly waits. Empty if unknown.",
         [Query(
             f"topk(1, {waited} > 0.01) "
-            'or on () label_replace(vector(0), "cause", "none", "", "")',
+            f'or on () label_replace(0 * sum({waited}), "cause", "none", "", "")',
             "{{cause}}",
         )],
     ))
