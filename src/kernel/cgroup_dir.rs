@@ -64,6 +64,7 @@ impl CgroupRoot {
     fn may_have(&self, file: &CStr) -> bool {
         let Some(controllers) = &self.controllers else { return true };
         let file = file.to_string_lossy();
+        let file = file.rsplit('/').next().unwrap_or_default();
         let controller = file.split('.').next().unwrap_or_default();
         controller == "cgroup"
             || file.starts_with("cpu.stat")
@@ -265,6 +266,8 @@ files! { CgroupDir:
     cpu_max: CpuMax = c"cpu.max", parse_cpu_max;
     cpu_stat: CpuStat = c"cpu.stat", parse_cpu_stat;
     cpu_stat_local: CpuStat = c"cpu.stat.local", parse_cpu_stat;
+    /// Of the cgroup that crun makes in a container's, with the same limits.
+    nested_cpu_stat: CpuStat = c"container/cpu.stat", parse_cpu_stat;
     cpu_weight: u64 = c"cpu.weight", parse_number;
     cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
     io_limited: bool = c"io.max", parse_io_limited;

@@ -37,6 +37,8 @@ keyed_file! {
     /// Of these, pages that were active when evicted. The kernel counts only the reading of these as
     /// a memory stall.
     workingset_restore_anon = "workingset_restore_anon",
+    /// Pages read back from a swap device (since Linux 6.13).
+    pswpin = "pswpin",
     /// Pages read back from zswap, compressed memory in front of a swap device (since Linux 5.19).
     zswpin = "zswpin",
     /// Page faults that waited for a disk, for pages of files or from swap.

@@ -37,14 +37,15 @@ pub struct Ticks {
 pub type Cores = Vec<Vec<u32>>;
 
 keyed_file! {
-    /// `/proc/vmstat`: pages since boot. Those that reclaim scanned for a cgroup's own limit are not
-    /// counted.
+    /// `/proc/vmstat`, since boot.
     Reclaim, parse_vmstat:
-    /// By kswapd, in the background.
+    /// Pages that kswapd scanned, in the background.
     pgscan_kswapd = "pgscan_kswapd",
-    /// By tasks that were allocating memory.
-    pgscan_direct = "pgscan_direct",
-    /// Read back from swap.
+    /// Times that a task had to reclaim the node's memory itself: for the kernel, and for processes. Scanned
+    /// pages do not tell: newer kernels count those of reclaim by limits, too.
+    stalls_normal = "allocstall_normal",
+    stalls_movable = "allocstall_movable",
+    /// Pages read back from swap.
     pswpin = "pswpin",
 }
 
@@ -221,8 +222,9 @@ mod tests {
 
     #[test]
     fn vmstat_counts_the_nodes_own_reclaim() {
-        let reclaim = parse_vmstat(b"nr_free_pages 1\npgscan_kswapd 7\npgscan_direct 0\n").unwrap();
-        assert_eq!((reclaim.pgscan_kswapd, reclaim.pgscan_direct), (Some(7), Some(0)));
+        let text = b"nr_free_pages 1\nallocstall_dma 9\nallocstall_movable 0\npgscan_kswapd 7\n";
+        let reclaim = parse_vmstat(text).unwrap();
+        assert_eq!((reclaim.pgscan_kswapd, reclaim.stalls_movable), (Some(7), Some(0)));
     }
 
     #[test]

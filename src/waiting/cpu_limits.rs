@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::node::NodeReadings;
 use super::readings::{CpuLimits, Needs, Readings, Threads};
+use super::series::increase;
 use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::CpuStat;
 
@@ -58,8 +59,10 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
     let own = readings.cpu.increase(|counters| Some(throttled(&counters.container)))?;
     // A quota is new: earlier throttling is outside this window and counts as 0.
     let local = readings.cpu.increase(|counters| counters.local.as_ref().map(throttled));
-    let pod = readings.cpu.increase(|counters| counters.pod_throttled_us);
-    let micros = own.max(local.unwrap_or(0.0)).max(pod.unwrap_or(0.0));
+    let (before, last) = readings.cpu.both()?;
+    let others = before.others_throttled_us.iter().zip(&last.others_throttled_us);
+    let others = others.filter_map(|(before, last)| increase(*before, *last));
+    let micros = others.fold(own.max(local.unwrap_or(0.0)), f64::max);
     // Counters of a container that has just begun to wait are of a longer window, at whose begin it was not
     // throttled, either.
     let waited = readings.pressure.cpu.seconds().filter(|waited| !are_of_window(readings, *waited));
@@ -123,8 +126,28 @@ pub(super) fn most_demand(readings: &Readings, cpus: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::container;
+    use super::super::readings::CpuCounters;
+    use super::super::tests::{container, micros, window};
     use super::*;
+
+    #[test]
+    fn throttled_time_is_that_of_the_level_with_the_largest_increase() {
+        let mut limited = container(0.5, 0.5, 0.1, Some(0.5));
+        let (before, last) = limited.cpu.both().unwrap();
+        let with = |counters: &CpuCounters, others_throttled_us| CpuCounters {
+            others_throttled_us,
+            ..counters.clone()
+        };
+        // One had another quota for a year.
+        let much = 1 << 50;
+        let before = with(before, vec![7, much]);
+        limited.cpu = window(before, with(last, vec![7 + micros(0.4), much]));
+        assert!((throttled(&limited).unwrap() - 0.4).abs() < 1e-6);
+        let (before, last) = limited.cpu.both().map(|(a, b)| (a.clone(), b.clone())).unwrap();
+        // The quota of a pod is new.
+        limited.cpu = window(with(&before, vec![]), last);
+        assert!((throttled(&limited).unwrap() - 0.1).abs() < 1e-6);
+    }
 
     #[test]
     fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {

@@ -95,7 +95,8 @@ mod tests {
     fn node_that_swaps(reclaims: bool, pages: u64) -> NodeReadings {
         let counted = |scanned, pages| Reclaim {
             pgscan_kswapd: Some(scanned),
-            pgscan_direct: Some(0),
+            stalls_normal: Some(0),
+            stalls_movable: Some(0),
             pswpin: Some(pages),
         };
         let reclaim = window(counted(0, 7), counted(u64::from(reclaims), 7 + pages));
@@ -153,7 +154,8 @@ mod tests {
         vm.memory.limit_hits = window(0, 0);
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
         let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
-        let none = SwappedIn { pages: 7, zswapped: 7, stalled: 7, major_faults: 7 };
+        let none =
+            SwappedIn { pages: 7, from_disk: None, zswapped: 7, stalled: 7, major_faults: 7 };
         vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults, ..none });
         vm
     }
@@ -180,6 +182,12 @@ mod tests {
         last.zswapped += (last.pages - before.pages) * 7 / 8;
         zswapped.memory.swapped_in = window(before, last);
         assert_eq!(waited(&zswapped), [0.2, 0.4]);
+        // The kernel counts what it reads, also where it finds only some of these pages to be in memory again.
+        let mut counted = vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]);
+        let [before, mut last] = counted.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
+        last.from_disk = Some(7 + (100.0 * SECONDS) as u64);
+        counted.memory.swapped_in = window(SwappedIn { from_disk: Some(7), ..before }, last);
+        assert_eq!(waited(&counted), [0.2, 0.4]);
     }
 
     #[test]
@@ -190,6 +198,15 @@ mod tests {
             wait(&vm_in_swap(0.1, 0.0, [pages; 3]), &node).map(|wait| wait.cpus).map_err(drop)
         };
         assert_eq!((uncounted(200.0), uncounted(0.0)), (Err(()), Ok(0.0)));
+        // A partition of a disk with several paths counts no reads, and the disk does, one in 0.1 s.
+        let mut node = node_that_swaps(false, 100);
+        node.swap_devices = vec![Device { major: 8, minor: 2 }];
+        let rates = DiskRates::default();
+        let disks = node.disk_rates.as_mut().unwrap();
+        disks.insert(Device { major: 8, minor: 2 }, rates);
+        disks.remove(&Device { major: 8, minor: 0 });
+        let wait = wait(&vm_in_swap(0.1, 0.0, [4.0, 0.0, 4.0]), &node).unwrap();
+        assert!((wait.cpus - 0.4).abs() < 1e-6, "{wait:?}");
     }
 
     #[test]

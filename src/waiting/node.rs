@@ -103,15 +103,17 @@ impl NodeReadings {
         self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
     }
 
-    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if nothing
-    /// was read, or they do not count.
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown, or count no
+    /// reads, as a partition of an NVMe disk with several paths. `None` if nothing was read.
     pub(super) fn swap_read_s(&self) -> Option<f64> {
         let rates = self.disk_rates.as_ref()?;
-        let is_swap = |device| self.swap_devices.is_empty() || self.swap_devices.contains(device);
-        let swap = || rates.iter().filter(|(device, _)| is_swap(device)).map(|(_, rates)| rates);
-        let reads: f64 = swap().map(|rates| rates.reads.completed).sum();
-        let reading: f64 = swap().map(|rates| rates.reading).sum();
-        (reads > 0.0).then(|| reading / reads)
+        let mean = |disks: Vec<&DiskRates>| {
+            let reads: f64 = disks.iter().map(|disk| disk.reads.completed).sum();
+            let reading: f64 = disks.iter().map(|disk| disk.reading).sum();
+            (reads > 0.0).then(|| reading / reads)
+        };
+        let swap = self.swap_devices.iter().filter_map(|device| rates.get(device));
+        mean(swap.collect()).or_else(|| mean(rates.values().collect()))
     }
 
     /// Whether reclaim ran because of the node, or of the limit of all its pods.
@@ -120,7 +122,8 @@ impl NodeReadings {
         let moved = |pages: fn(&Reclaim) -> Option<u64>| Some(pages(before)? != pages(last)?);
         Some(
             moved(|reclaim| reclaim.pgscan_kswapd)?
-                || moved(|reclaim| reclaim.pgscan_direct)?
+                || moved(|reclaim| reclaim.stalls_normal)?
+                || moved(|reclaim| reclaim.stalls_movable)?
                 || self.limit_hits.increase(|hits| Some(*hits))? > 0.0,
         )
     }

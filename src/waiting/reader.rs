@@ -12,7 +12,7 @@ use super::readings::{
 use super::series::Reading;
 use super::{cpu_limits, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::counters::{MemoryEvents, MemoryStat};
+use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::limits::CpuMax;
 
 /// The directories of a container or unit, and of others whose limits hold for it.
@@ -116,7 +116,12 @@ impl Readings {
             self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, &self.threads)));
         }
         if needs.contains(Needs::LIMIT_HITS) {
-            self.memory.limit_hits.push(files.timed(|files| read_limit_hits(files, dirs.each())));
+            self.memory.limit_hits.push(files.timed(|files| {
+                // A runtime or an emulator can set the limit of a cgroup below, too.
+                let own = files.read(|buffer| dirs.container.memory_events(buffer))?;
+                let others = read_limit_hits(files, dirs.others())?;
+                Some(own.map_or(0, limit_hits).saturating_add(others))
+            }));
         }
         if needs.contains(Needs::MEMORY_IN_USE) {
             let read = files.read(|buffer| dirs.container.memory_current(buffer));
@@ -196,12 +201,13 @@ fn read_counters(
     if limits.quota().is_some() {
         let local = files.read(|buffer| dirs.container.cpu_stat_local(buffer))?;
         counters.local = Some(local.unwrap_or_default());
-    }
-    if limits.pod_max.and_then(CpuMax::cpus).is_some() {
+        let mut others = vec![files.read(|buffer| dirs.container.nested_cpu_stat(buffer))?];
+        for dir in dirs.others() {
+            others.push(stat(files, dir)?);
+        }
         let throttled =
-            |dir| Some(stat(files, dir)?.and_then(|stat| stat.throttled_us).unwrap_or(0));
-        let of_each: Option<Vec<u64>> = dirs.others().map(throttled).collect();
-        counters.pod_throttled_us = of_each?.into_iter().max();
+            |stat: Option<CpuStat>| stat.and_then(|stat| stat.throttled_us).unwrap_or(0);
+        counters.others_throttled_us = others.into_iter().map(throttled).collect();
     }
     Some(counters)
 }
@@ -211,13 +217,14 @@ pub(crate) fn read_limit_hits<'a>(
     files: &mut Files,
     mut dirs: impl Iterator<Item = &'a CgroupDir>,
 ) -> Option<u64> {
-    let hits = |events: MemoryEvents| {
-        events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
-    };
     dirs.try_fold(0_u64, |sum, dir| {
         let events = files.read(|buffer| dir.memory_events_local(buffer))?;
-        Some(sum.saturating_add(events.map_or(0, hits)))
+        Some(sum.saturating_add(events.map_or(0, limit_hits)))
     })
+}
+
+fn limit_hits(events: MemoryEvents) -> u64 {
+    events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
 }
 
 fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
@@ -232,6 +239,7 @@ fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
 fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
     Some(SwappedIn {
         pages: stat.workingset_refault_anon?,
+        from_disk: stat.pswpin,
         zswapped: stat.zswpin.unwrap_or_default(),
         stalled: stat.workingset_restore_anon?,
         major_faults: stat.pgmajfault?,

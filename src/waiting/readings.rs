@@ -28,7 +28,7 @@ bitflags! {
         const CPU_COUNTERS = 1 << 1;
         /// `memory.current` and `memory.swap.current`.
         const MEMORY_IN_USE = 1 << 2;
-        /// `memory.events.local`, of the pod too, and after a hit the pages scanned by reclaim, in `memory.stat`.
+        /// `memory.events`, the pod's own too, and after a hit the pages scanned by reclaim, in `memory.stat`.
         const LIMIT_HITS = 1 << 3;
         /// Refaults of files, in `memory.stat`, and the pod's `memory.current`.
         const REFAULTS = 1 << 4;
@@ -84,12 +84,13 @@ impl CpuLimits {
 }
 
 /// CPU counters of a container, read together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuCounters {
     /// Its `cpu.stat`.
     pub container: CpuStat,
-    /// The largest throttled time of its pod or, outside pods, of those; `None` where they have no quota.
-    pub pod_throttled_us: Option<u64>,
+    /// Throttled time of each other cgroup whose quota holds for it: of its pod or, outside pods, of those
+    /// above, and of one below in which crun sets the same quota. Empty without quotas.
+    pub others_throttled_us: Vec<u64>,
     /// `cpu.stat.local`, throttled by any level (since Linux 6.6); `None` without a quota.
     pub local: Option<CpuStat>,
     /// Tasks in it (`pids.current`); `None` where the pids controller is off.
@@ -166,7 +167,10 @@ pub struct ScannedPages {
 /// Pages of a container that were read back from swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwappedIn {
+    /// Those that the kernel finds to be in memory again, which on NUMA nodes are not all.
     pub pages: u64,
+    /// Those that were read from a disk; `None` before Linux 6.13.
+    pub from_disk: Option<u64>,
     /// Those that were read from zswap, without a disk.
     pub zswapped: u64,
     /// Those of which the kernel counts the reading as a memory stall.
@@ -192,6 +196,9 @@ pub struct IoReadings {
 impl MemoryReadings {
     /// Pages that came back from a swap device, per second.
     pub fn pages_from_disk(&self) -> Option<f64> {
+        if let Some(from_disk) = self.swapped_in.rate(|swap| swap.from_disk) {
+            return Some(from_disk);
+        }
         let pages = self.swapped_in.rate(|swap| Some(swap.pages))?;
         Some((pages - self.swapped_in.rate(|swap| Some(swap.zswapped))?).max(0.0))
     }

@@ -108,8 +108,10 @@ fn a_vm_uses_what_all_its_threads_use_and_waits_for_what_its_vcpus_wait_for() {
             ..container(0.2, container_used, 0.0, None)
         };
         if let (Some(ran), Some((before, last))) = (vcpus_ran, readings.cpu.both()) {
-            let with =
-                |counters: &CpuCounters, vcpus_ran_ns| CpuCounters { vcpus_ran_ns, ..*counters };
+            let with = |counters: &CpuCounters, vcpus_ran_ns| CpuCounters {
+                vcpus_ran_ns,
+                ..counters.clone()
+            };
             let ran = Some(micros(ran) * 1000);
             readings.cpu = window(with(before, Some(0)), with(last, ran));
         }

@@ -131,7 +131,8 @@ fn what_came_back_from_swap_is_a_share_of_what_was_read() {
         readings.memory.swapped_in = window;
         rounded(DiskUse::of(&readings, &node()).swapped_in)
     };
-    let pages = |pages| SwappedIn { pages, zswapped: 0, stalled: 0, major_faults: 0 };
+    let pages =
+        |pages| SwappedIn { pages, from_disk: None, zswapped: 0, stalled: 0, major_faults: 0 };
     assert_eq!(share(window(pages(7), pages(32))), Some(0.5));
     assert_eq!(share(window(pages(7), pages(97))), Some(1.0));
     assert_eq!(share(window(pages(7), pages(6))), None);

@@ -26,7 +26,7 @@ impl SampledNode {
             node.set(&format!("proc/pressure/{resource}"), 0);
             node.set_vm(resource, 0);
         }
-        node.write("proc/vmstat", "pgscan_kswapd 0\npgscan_direct 0\n");
+        node.write("proc/vmstat", "pgscan_kswapd 0\nallocstall_normal 0\nallocstall_movable 0\n");
         node.write("proc/stat", "cpu  1 0 0 1 0 0 0 0 0 0\ncpu0 1 0 0 1 0 0 0 0 0 0\nbtime 1\n");
         node
     }

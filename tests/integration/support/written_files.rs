@@ -52,7 +52,11 @@ pub(crate) fn write_memory(folder: &Path, proc: &Path) {
     let memory =
         "MemTotal:       16777216 kB\nMemFree:        15938355 kB\nMemAvailable:   15938355 kB\n";
     replace(folder, &proc.join("meminfo"), memory);
-    replace(folder, &proc.join("vmstat"), "pgscan_kswapd 0\npgscan_direct 0\n");
+    replace(
+        folder,
+        &proc.join("vmstat"),
+        "pgscan_kswapd 0\nallocstall_normal 0\nallocstall_movable 0\n",
+    );
 }
 
 /// The same, and `stat`, of a node of four CPUs that has been `busy` for a share of these seconds.
