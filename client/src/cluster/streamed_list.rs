@@ -6,9 +6,19 @@ use std::pin::pin;
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
 use kube::api::{ListParams, Request};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::call::LONGEST_OBJECT;
 use super::list_items::ListItems;
+use crate::json::decode;
+
+/// What each list has, also an empty one: an answer without it is not the API server's, or not all of it.
+#[derive(Deserialize)]
+struct List {
+    #[serde(rename = "items")]
+    _items: IgnoredAny,
+}
 
 /// Passes each item of a list to `on_item`. Returns the list without its items.
 pub(super) async fn streamed_list(
@@ -23,7 +33,9 @@ pub(super) async fn streamed_list(
     loop {
         let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
         if bytes.is_empty() {
-            return Ok(items.rest().to_vec());
+            let rest = items.rest().to_vec();
+            let list: Result<List, _> = decode(&rest);
+            return list.map(|_| rest).map_err(kube::Error::SerdeError);
         }
         items.push(bytes, &mut *on_item);
         let length = bytes.len();
