@@ -43,6 +43,15 @@ impl Cluster {
         self.namespaces.as_ref().is_none_or(|labelled| labelled.contains(namespace))
     }
 
+    /// Forgets VMs without a running pod on their Node: a tenant can create one with any status.
+    pub fn forget_vms_without_pods(&mut self) {
+        let running = self.pods.iter().filter(|pod| !pod.has_ended());
+        let places =
+            running.filter_map(|pod| Some((&pod.namespace, pod.vm.as_ref()?, pod.node.as_ref()?)));
+        let places: BTreeSet<_> = places.collect();
+        self.vms.retain(|vm| places.contains(&(&vm.namespace, &vm.uid, &vm.node)));
+    }
+
     /// Migrations that a plan created. Those with a plan's label in a namespace without one are not its own.
     pub(crate) fn own_migrations(&self) -> impl Iterator<Item = &Migration> {
         self.migrations.iter().filter(|one| one.is_own && self.may_move_vms_of(&one.namespace))
@@ -235,7 +244,9 @@ impl Migration {
 pub(crate) const HOUR: i64 = 3_600;
 pub(crate) const DAY: i64 = 24 * HOUR;
 
-/// Whether a moment is at most so many seconds ago, or in the future.
+/// Whether a moment is at most so many seconds ago, or in the next hour, since clocks differ. A tenant can write a
+/// date of any year.
 pub(crate) fn is_within(seconds: i64, moment: Option<Timestamp>, now: Timestamp) -> bool {
-    moment.is_some_and(|moment| now.as_second() - moment.as_second() <= seconds)
+    let age = |moment: Timestamp| now.as_second() - moment.as_second();
+    moment.is_some_and(|moment| (-HOUR..=seconds).contains(&age(moment)))
 }

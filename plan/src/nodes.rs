@@ -154,9 +154,10 @@ fn migrating(cluster: &Cluster, now: Timestamp) -> BTreeSet<&str> {
             );
         }
     }
-    let latest = cluster.vms.iter().filter_map(|vm| vm.migration.as_ref());
-    for latest in latest.filter(|latest| is_within(REST, latest.ended, now)) {
-        nodes.extend([latest.source.as_str(), latest.target.as_str()]);
+    for vm in &cluster.vms {
+        let latest = vm.migration.as_ref().filter(|latest| is_within(REST, latest.ended, now));
+        let both = latest.map(|latest| [latest.source.as_str(), &latest.target]);
+        nodes.extend(both.filter(|both| both.contains(&vm.node.as_str())).into_iter().flatten());
     }
     nodes
 }

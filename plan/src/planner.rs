@@ -14,8 +14,8 @@ const PENDING: i64 = 60;
 /// Seconds without a pod after which a migration is cancelled: the plan describes what was.
 const WITHOUT_POD: i64 = 600;
 
-/// Failures in a row that stop the planner.
-const MOST_FAILURES: u32 = 3;
+/// So many VMs whose migrations fail in a row stop the planner.
+const MOST_FAILED: usize = 3;
 
 /// What has to survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -23,8 +23,9 @@ const MOST_FAILURES: u32 = 3;
 pub struct State {
     /// VMs that stay for now.
     pub left_alone: Vec<LeftAlone>,
-    /// Failed or cancelled migrations since the last that succeeded.
-    pub failures: u32,
+    /// UIDs of the VMs whose migrations failed or were cancelled since one succeeded. A VM that cannot move
+    /// is tried again and again, and must not stop all others.
+    pub failed: Vec<String>,
     /// End of the latest migration that is counted; at first, the time of the first plan.
     pub counted_until: Option<Timestamp>,
     /// Why no migrations are created.
@@ -64,17 +65,22 @@ impl State {
         ended.sort_by_key(|(ended, _)| *ended);
         for (ended, migration) in ended {
             self.counted_until = Some(ended);
-            if migration.phase == "Succeeded" {
-                self.failures = 0;
-            } else {
-                self.count_failure(&format!("{} failed", described(migration)), now);
+            let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
+            match vm {
+                _ if migration.phase == "Succeeded" => self.failed.clear(),
+                Some(vm) => {
+                    self.count_failure(&vm.uid, &format!("{} failed", described(migration)), now);
+                }
+                // It was shut down.
+                None => {}
             }
         }
         let pending = own().filter(|one| is_pending(cluster, one, now) || one.is_stuck(now));
         let pending: Vec<Migration> = pending.cloned().collect();
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
+            let vm = vm.map_or("", |vm| &vm.uid);
+            self.leave_alone(vm, now);
             let why = match target_pod(cluster, migration) {
                 Some(pod) if pod.node.is_none() => "its pod had no Node",
                 Some(_) => "it did not end",
@@ -82,7 +88,8 @@ impl State {
                 // It may have waited for other migrations.
                 None => continue,
             };
-            self.count_failure(&format!("{} was cancelled: {why}", described(migration)), now);
+            let what = format!("{} was cancelled: {why}", described(migration));
+            self.count_failure(vm, &what, now);
         }
         pending
     }
@@ -97,7 +104,7 @@ impl State {
     /// Counts a failure, and leaves the VM alone, since the reason may be its own.
     pub fn fail(&mut self, vm: &str, what: &str, now: Timestamp) {
         self.leave_alone(vm, now);
-        self.count_failure(what, now);
+        self.count_failure(vm, what, now);
     }
 
     /// Leaves a VM alone for an hour.
@@ -107,10 +114,13 @@ impl State {
         self.left_alone.push(LeftAlone { vm: vm.into(), until });
     }
 
-    fn count_failure(&mut self, what: &str, now: Timestamp) {
-        self.failures += 1;
-        if self.failures >= MOST_FAILURES {
-            self.stop(format!("{} failures in a row; the last: {what}", self.failures), now);
+    fn count_failure(&mut self, vm: &str, what: &str, now: Timestamp) {
+        if self.failed.iter().all(|failed| failed != vm) {
+            self.failed.push(vm.to_owned());
+        }
+        let count = self.failed.len();
+        if count >= MOST_FAILED {
+            self.stop(format!("migrations of {count} VMs in a row failed; the last: {what}"), now);
         }
     }
 
@@ -121,7 +131,7 @@ impl State {
 
     /// Lets migrations be created again. VMs are left alone as before.
     pub fn resume(&mut self) -> Option<Stop> {
-        (self.failures, self.brake) = (0, Brake::default());
+        (self.failed, self.brake) = (Vec::new(), Brake::default());
         self.stopped.take()
     }
 }

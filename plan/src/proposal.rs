@@ -75,6 +75,9 @@ pub struct Proposal {
     /// Why there are no moves.
     #[serde(rename = "noMovesBecause")]
     pub none_because: Option<String>,
+    /// Whether there can be none, whatever the candidates.
+    #[serde(skip)]
+    pub is_held: bool,
 }
 
 /// A candidate that may move.
@@ -96,7 +99,10 @@ pub fn propose(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Proposal {
         let name = one.node.name.clone();
         proposal.nodes.extend(reason.map(|reason| LeftOut { name, reason }));
     }
-    match moves(cluster, &nodes, rules, now, &mut proposal.vms) {
+    let most = allowed(cluster, &nodes, rules, now);
+    proposal.is_held = most.is_err();
+    let moves = most.and_then(|most| moves(cluster, &nodes, rules, now, most, &mut proposal.vms));
+    match moves {
         Ok(moves) => proposal.moves = moves,
         Err(reason) => proposal.none_because = Some(reason),
     }
@@ -108,17 +114,9 @@ fn moves(
     nodes: &[Assessed<'_>],
     rules: &Rules,
     now: Timestamp,
+    most: usize,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<ProposedMove>, String> {
-    let without = nodes.iter().filter(|one| one.value.is_none()).count();
-    if nodes.is_empty() {
-        return Err("no Node can run VMs of KubeVirt".into());
-    }
-    if without * 3 > nodes.len() {
-        let all = nodes.len();
-        return Err(format!("{without} of {all} nodes have no usable value, more than a third"));
-    }
-    let most = allowed(cluster, rules, now)?;
     let free = Free::of(cluster);
     let mut found: Vec<Found<'_>> = Vec::new();
     for (at, source) in nodes.iter().enumerate().filter(|(_, one)| one.left_out.is_none()) {
@@ -150,7 +148,20 @@ fn moves(
 }
 
 /// The number of moves that may begin now, at least one; otherwise the reason.
-fn allowed(cluster: &Cluster, rules: &Rules, now: Timestamp) -> Result<usize, String> {
+fn allowed(
+    cluster: &Cluster,
+    nodes: &[Assessed<'_>],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<usize, String> {
+    let without = nodes.iter().filter(|one| one.value.is_none()).count();
+    if nodes.is_empty() {
+        return Err("no Node can run VMs of KubeVirt".into());
+    }
+    if without * 3 > nodes.len() {
+        let all = nodes.len();
+        return Err(format!("{without} of {all} nodes have no usable value, more than a third"));
+    }
     let migrations = &cluster.migrations;
     let is_open =
         |name: &String| cluster.nodes.iter().any(|node| node.name == *name && !node.is_cordoned);

@@ -12,6 +12,7 @@ use crate::text_format::Number::Whole;
 use crate::text_format::{FamiliesOf, families, write_families};
 
 const PLANNED: &str = "planned";
+const HELD: &str = "held";
 const STANDBY: &str = "standby";
 const FAILED: &str = "failed";
 
@@ -41,7 +42,7 @@ static PLANNER: &FamiliesOf<State> = families! {
 
 impl Default for PlannerMetrics {
     fn default() -> Self {
-        let rounds = Results::from_start(&[PLANNED, STANDBY, FAILED]);
+        let rounds = Results::from_start(&[PLANNED, HELD, STANDBY, FAILED]);
         let moves = Results::from_start(Done::VARIANTS);
         Self(Mutex::new(State { rounds, moves, latest: None }))
     }
@@ -73,14 +74,20 @@ impl PlannerMetrics {
         if state.rounds.succeeded() {
             tracing::info!("Planning again");
         }
-        state.rounds.count(if matches!(round, Round::Standby(_)) { STANDBY } else { PLANNED });
+        state.rounds.count(match round {
+            Round::Standby(_) => STANDBY,
+            Round::Held(_) => HELD,
+            Round::Planned(_) | Round::Stopped(_) => PLANNED,
+        });
         if state.latest.as_ref() != Some(&round) {
             match &round {
                 Round::Standby(holder) => {
                     tracing::info!(%holder, "Another process holds the Lease")
                 }
                 Round::Planned(None) => {}
-                Round::Planned(Some(reason)) => tracing::info!("No moves: {reason}"),
+                Round::Planned(Some(reason)) | Round::Held(reason) => {
+                    tracing::info!("No moves: {reason}")
+                }
                 Round::Stopped(reason) => tracing::error!(
                     "The planner creates no more migrations: {reason}; find the cause, then run \
                      `psi-agent plan --resume`"

@@ -183,10 +183,13 @@ mod tests {
         zswapped.memory.swapped_in = window(before, last);
         assert_eq!(waited(&zswapped), [0.2, 0.4]);
         // The kernel counts what it reads, also where it finds only some of these pages to be in memory again.
-        let mut counted = vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]);
-        let [before, mut last] = counted.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
-        last.from_disk = Some(7 + (100.0 * SECONDS) as u64);
-        counted.memory.swapped_in = window(SwappedIn { from_disk: Some(7), ..before }, last);
+        let both = |vm: Readings| vm.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
+        let [before, found] = both(vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]));
+        let [_, read] = both(vm_in_swap(0.3, 0.0, [100.0, 0.0, 800.0]));
+        let mut counted = vm_in_swap(0.3, 0.0, [0.0; 3]);
+        let [before, last] = [(before, 7), (found, read.pages)]
+            .map(|(swap, pages)| SwappedIn { from_disk: Some(pages), ..swap });
+        counted.memory.swapped_in = window(before, last);
         assert_eq!(waited(&counted), [0.2, 0.4]);
     }
 

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toler
 use psi_agent_plan::cluster::{
     Amounts, Cluster, ClusterNode, HOSTNAME, Labels, LatestMigration, Migration, Pod, Vm,
 };
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::{ApiClient, ListParams};
@@ -20,6 +20,9 @@ const MIGRATIONS: &str = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 
 /// Annotation of a migration that KubeVirt created for an eviction: the Node.
 const EVACUATION: &str = "kubevirt.io/evacuationMigration";
+
+/// Length of an object's requirements as JSON. Those of KubeVirt's pods have some 2 KiB.
+const LONGEST_REQUIREMENTS: usize = 16 << 10;
 
 /// The key of the label of migrations that a plan created.
 pub(super) fn own_label(prefix: &Prefix) -> String {
@@ -133,7 +136,7 @@ objects! {
 pub(super) async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Cluster> {
     // The API server's cache can be a few seconds old. A migration that has just begun must count.
     let (newest, cached) = (ListParams::default(), ListParams::default().match_any());
-    Ok(Cluster {
+    let mut cluster = Cluster {
         prefix: prefix.clone(),
         // First: a migration that ends during the reads still counts as active.
         migrations: api.list_all(MIGRATIONS, &newest, |one| migration(one, prefix)).await?,
@@ -141,7 +144,9 @@ pub(super) async fn read(api: &ApiClient, prefix: &Prefix) -> anyhow::Result<Clu
         nodes: api.list_all("/api/v1/nodes", &cached, |one| node(one, prefix)).await?,
         pods: api.list_all("/api/v1/pods", &cached, pod).await?,
         ..Cluster::default()
-    })
+    };
+    cluster.forget_vms_without_pods();
+    Ok(cluster)
 }
 
 /// The namespaces whose VMs a planner may move.
@@ -170,7 +175,15 @@ fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
 }
 
 fn pod(object: PodObject) -> Pod {
-    let PodObject { metadata, spec, status } = object;
+    let PodObject { mut metadata, mut spec, status } = object;
+    let Affinity { node_affinity, pod_anti_affinity, .. } = &spec.affinity;
+    let terms = node_affinity.required.as_ref().map(|one| &one.node_selector_terms);
+    let all = (terms, &pod_anti_affinity.required, &spec.tolerations, &metadata.labels);
+    let is_excessive = is_too_long(&all);
+    if is_excessive {
+        metadata.labels.retain(|label, _| label == key::MIGRATION);
+        (spec.affinity, spec.tolerations) = Default::default();
+    }
     let owner = metadata.owner_references.into_iter();
     let vm =
         owner.filter(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid).next();
@@ -194,11 +207,18 @@ fn pod(object: PodObject) -> Pod {
         node_affinity: node_affinity.required.map(|selector| selector.node_selector_terms),
         tolerations: spec.tolerations,
         anti_affinity: pod_anti_affinity.required,
-        requires_other_pods: !pod_affinity.required.is_empty()
+        requires_other_pods: is_excessive
+            || !pod_affinity.required.is_empty()
             || spreads.iter().any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
         prefers_no_eviction: metadata.annotations.contains_key(key::PREFER_NO_EVICTION),
         labels: metadata.labels,
     }
+}
+
+/// Whether requirements are so long that many such objects, which any tenant can make, would use up the memory. Those of a
+/// pod are then left out, and a VM stays.
+fn is_too_long(requirements: &impl Serialize) -> bool {
+    serde_json::to_vec(requirements).map_or(true, |json| json.len() > LONGEST_REQUIREMENTS)
 }
 
 /// Containers and side-cars together, or one init container beside the side-cars if that is more.
@@ -241,7 +261,10 @@ fn holds(conditions: &[Condition], kind: &str) -> bool {
 }
 
 fn vm(object: VmObject) -> Vm {
-    let VmObject { metadata, spec, status } = object;
+    let VmObject { metadata, mut spec, status } = object;
+    let required = spec.affinity.node_affinity.required.take();
+    let node_affinity = required.map(|one| one.node_selector_terms);
+    let is_excessive = is_too_long(&(&node_affinity, &spec.node_selector));
     let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
     let live_migratable = match migratable {
         Some(one) if one.status == "True" => Ok(()),
@@ -260,6 +283,7 @@ fn vm(object: VmObject) -> Vm {
         (spec.volumes.iter().any(|one| one.empty_disk.is_some()), "local volumes"),
         (holds(&status.conditions, "VolumesChange"), "volumes that change"),
         (!spec.affinity.pod_affinity.required.is_empty(), "required pod affinity"),
+        (is_excessive, "more than 16 KiB of node affinity"),
     ];
     let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);
@@ -275,8 +299,8 @@ fn vm(object: VmObject) -> Vm {
         exclusive_cpus: if is_dedicated { vcpus } else { 0.0 },
         live_migratable,
         eviction_strategy: spec.eviction_strategy,
-        node_selector: spec.node_selector,
-        node_affinity: spec.affinity.node_affinity.required.map(|one| one.node_selector_terms),
+        node_selector: if is_excessive { Labels::new() } else { spec.node_selector },
+        node_affinity: node_affinity.filter(|_| !is_excessive),
         has_host_model: has("host-model"),
         has_host_cpu: has("host-passthrough"),
         tied_by: ties.into_iter().find(|(applies, _)| *applies).map(|(_, tie)| tie),

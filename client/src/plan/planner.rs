@@ -7,7 +7,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use psi_agent_plan::cluster::{Cluster, Migration};
 use psi_agent_plan::planner::State;
-use psi_agent_plan::{ProposedMove, propose};
+use psi_agent_plan::{Proposal, ProposedMove, propose};
 use serde_json::{Value, json};
 use strum::{IntoStaticStr, VariantNames};
 
@@ -45,6 +45,8 @@ pub enum Round {
     Standby(String),
     /// Why there were no moves.
     Planned(Option<String>),
+    /// Why there could be none, whatever the candidates.
+    Held(String),
     /// Why no migrations are created.
     Stopped(String),
 }
@@ -121,7 +123,7 @@ impl Planner {
                 }
             }
         }
-        failed.map_or(Ok(Round::Planned(proposal.none_because)), Err)
+        failed.map_or(Ok(outcome(proposal)), Err)
     }
 
     /// Reviews its migrations, and returns those to cancel. The state is saved first, so that each of them counts.
@@ -141,6 +143,13 @@ impl Planner {
             save(&self.api, lease, &self.prefix, state).await?;
         }
         Ok(pending)
+    }
+}
+
+fn outcome(proposal: Proposal) -> Round {
+    match proposal.none_because {
+        Some(reason) if proposal.is_held => Round::Held(reason),
+        reason => Round::Planned(reason),
     }
 }
 

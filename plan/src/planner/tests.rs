@@ -11,6 +11,11 @@ fn after(seconds: i64) -> Timestamp {
     Timestamp::from_second(start().as_second() + seconds).unwrap()
 }
 
+/// UID of the VM with this name.
+fn uid(name: &str) -> String {
+    vm(name, "hot").0.uid
+}
+
 fn own(name: &str, phase: &str, ended: Option<Timestamp>) -> Migration {
     Migration {
         namespace: "vms".into(),
@@ -53,7 +58,7 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_stays_for_an_
     assert!(state.review(&with_it, after(59)).is_empty());
     let cancelled = state.review(&with_it, after(60));
     assert_eq!(cancelled.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["p"]);
-    assert_eq!(state.failures, 1);
+    assert_eq!(state.failed, [uid("big")]);
     assert_eq!(state.left_alone[0].until, after(3_660));
 
     let without = |state: &State| Cluster { left_alone: state.left_alone.clone(), ..cluster() };
@@ -120,7 +125,7 @@ fn a_migration_that_hangs_is_cancelled() {
         assert!(state.review(&with(phase, hours), start()).is_empty(), "{phase}");
         assert_eq!(state.review(&with(phase, hours), after(1)).len(), 1, "{phase}");
     }
-    assert_eq!(state.failures, 2);
+    assert_eq!(state.failed, [uid("big")], "the same VM twice");
 }
 
 #[test]
@@ -135,7 +140,7 @@ fn a_migration_without_a_pod_for_ten_minutes_is_cancelled() {
         let mut state = State::default();
         assert!(state.review(&with(phase), after(599)).is_empty());
         assert_eq!(state.review(&with(phase), after(600)).len(), 1);
-        assert_eq!((state.failures, state.left_alone.len()), (0, 1));
+        assert_eq!((state.failed.len(), state.left_alone.len()), (0, 1));
     }
     assert!(State::default().review(&with("Running"), after(600)).is_empty());
     // A pod that a quota forbids will not come.
@@ -143,35 +148,46 @@ fn a_migration_without_a_pod_for_ten_minutes_is_cancelled() {
     over_quota.migrations[0].is_over_quota = true;
     let mut state = State::default();
     assert!(state.review(&over_quota, after(59)).is_empty());
-    assert_eq!((state.review(&over_quota, after(60)).len(), state.failures), (1, 1));
+    assert_eq!((state.review(&over_quota, after(60)).len(), state.failed.len()), (1, 1));
 }
 
 #[test]
-fn three_failures_in_a_row_stop_the_planner_until_it_is_resumed() {
+fn failures_of_three_vms_in_a_row_stop_the_planner_until_it_is_resumed() {
     let mut state = State::default();
     let mut cluster = cluster();
-    let mut end = |state: &mut State, phase: &str, second| {
-        cluster.migrations.push(own(&format!("m{second}"), phase, Some(after(second))));
+    for name in ["third", "fourth"] {
+        cluster.vms.push(vm(name, "hot").0);
+    }
+    let mut end = |state: &mut State, vm: &str, phase: &str, second| {
+        let migration = own(&format!("m{second}"), phase, Some(after(second)));
+        cluster.migrations.push(Migration { vm: vm.into(), ..migration });
         state.review(&cluster, after(second));
-        state.review(&cluster, after(second));
-        state.failures
+        state.failed.len()
     };
     // What ended before the first plan does not count.
-    assert_eq!(end(&mut state, "Failed", 0), 0);
-    assert_eq!(end(&mut state, "Failed", 10), 1, "each counts once");
-    assert_eq!(end(&mut state, "Failed", 20), 2);
-    assert_eq!(end(&mut state, "Succeeded", 30), 0);
-    assert_eq!(end(&mut state, "Failed", 40), 1);
-    state.fail("uid-big", "migration of VM big was refused", after(45));
-    assert_eq!(state.stopped, None);
-    assert_eq!(end(&mut state, "Failed", 50), 3);
+    assert_eq!(end(&mut state, "big", "Failed", 0), 0);
+    assert_eq!(end(&mut state, "big", "Failed", 10), 1);
+    assert_eq!(end(&mut state, "small", "Failed", 20), 2);
+    assert_eq!(end(&mut state, "big", "Succeeded", 30), 0);
+    for second in [40, 41, 42] {
+        assert_eq!(
+            end(&mut state, "big", "Failed", second),
+            1,
+            "a VM that cannot move stops no other"
+        );
+    }
+    assert_eq!(end(&mut state, "shut-down", "Failed", 43), 1);
+    state.fail(&uid("third"), "migration of VM third was refused", after(45));
+    assert_eq!((state.failed.len(), &state.stopped), (2, &None));
+    assert_eq!(end(&mut state, "small", "Failed", 50), 3);
     let stopped = state.stopped.clone().unwrap();
-    let last = "the last: migration vms/m50 of VM big to host-cool failed";
-    assert_eq!((stopped.at, stopped.reason), (after(50), format!("3 failures in a row; {last}")));
-    assert_eq!(end(&mut state, "Failed", 60), 4);
+    let last = "the last: migration vms/m50 of VM small to host-cool failed";
+    let reason = format!("migrations of 3 VMs in a row failed; {last}");
+    assert_eq!((stopped.at, stopped.reason), (after(50), reason));
+    assert_eq!(end(&mut state, "fourth", "Failed", 60), 4);
     assert_eq!(state.stopped.as_ref().unwrap().at, after(50), "the first stop stands");
     assert!(state.resume().is_some() && state.resume().is_none());
-    assert_eq!(end(&mut state, "Failed", 70), 1);
+    assert_eq!(end(&mut state, "big", "Failed", 70), 1);
 }
 
 #[test]

@@ -253,6 +253,20 @@ fn a_node_rests_after_a_migration() {
     assert_eq!(moves(&by_vm), []);
     let rest = "part of a migration now or in the last 10 min";
     assert_eq!([reason(&by_vm.nodes, "hot"), reason(&by_vm.nodes, "mild")], [rest, rest]);
+    // Its status is what a tenant wrote: about other Nodes, of a year to come, or without a pod.
+    let forged = |node: &str, ended| {
+        let mut cluster = cluster();
+        let (mut forged, pod) = vm("forged", node);
+        let (source, target) = ("hot".into(), "cool".into());
+        forged.migration = Some(LatestMigration { ended, source, target });
+        cluster.vms.push(forged);
+        cluster.pods.extend((node == "mild").then_some(pod));
+        cluster.forget_vms_without_pods();
+        moves(&propose(&cluster, &Rules::default(), now())).len()
+    };
+    assert_eq!(forged("mild", ago(5)), 1);
+    assert_eq!(forged("cool", "2099-01-01T00:00:00Z".parse().ok()), 1);
+    assert_eq!(forged("cool", ago(5)), 1);
 }
 
 #[test]

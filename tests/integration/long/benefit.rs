@@ -150,7 +150,10 @@ fn run(arm: Arm, demand: &Demand, cpu: usize) -> Outcome {
 fn rounds(planner: &Agent) -> f64 {
     let series = parse(&planner.get("/metrics"));
     let rounds = series.iter().filter(|one| one.name == "psi_agent_planner_rounds_total");
-    rounds.filter(|one| one.labels["result"] == "planned").map(|one| one.value).sum()
+    rounds
+        .filter(|one| ["planned", "held"].contains(&&*one.labels["result"]))
+        .map(|one| one.value)
+        .sum()
 }
 
 /// Gives this thread, and the servers that it starts, only the CPU time that VMs leave: VMs interrupt them

@@ -83,6 +83,14 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
         changed["spec"][path] = value;
         assert!(pod(parse(changed)).requires_other_pods, "{path}");
     }
+    let mut long = object;
+    long["spec"]["tolerations"] = json!(vec![json!({"operator": "Exists"}); 1_000]);
+    let found = pod(parse(long));
+    assert!(found.requires_other_pods && found.tolerations.is_empty());
+    assert_eq!(
+        (found.node_affinity, found.labels.len(), found.migration.as_deref()),
+        (None, 1, Some("m"))
+    );
 }
 
 #[test]
