@@ -92,7 +92,7 @@ impl ProcessFinder {
             return;
         }
         self.scanned_at = Some(now);
-        let all_read = self.scan(&node.proc, &containers, states, files, now);
+        let all_read = self.scan(&node.proc, &containers, states, files);
         let mut handles = self.handles;
         for Member { dir, .. } in &containers {
             let Some(state) = states.get_mut(&dir.cgroup.id) else { continue };
@@ -119,7 +119,6 @@ impl ProcessFinder {
         containers: &[&Member<'_>],
         states: &mut States,
         files: &mut Files,
-        now: Instant,
     ) -> bool {
         let Some(ids) = files.note(proc.processes()) else { return false };
         let listed: HashSet<TaskId> = ids.iter().copied().collect();
@@ -147,7 +146,7 @@ impl ProcessFinder {
             });
             match found {
                 Ok((dir, Some(owner))) => {
-                    states.entry(owner).or_default().threads.add(id, dir, now);
+                    states.entry(owner).or_default().threads.add(id, dir);
                 }
                 Ok((_, None)) => {
                     self.others.entry(id).and_modify(|settled| *settled = true).or_insert(false);

@@ -29,7 +29,6 @@ pub(super) struct ContainerThreads {
 pub(super) struct Process {
     dir: TaskDir,
     threads: HashMap<TaskId, Thread>,
-    since: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +38,8 @@ struct Thread {
     dir: Option<TaskDir>,
     times: Window<TaskTimes>,
     was_runnable: bool,
+    /// When it was listed first.
+    since: Option<Instant>,
 }
 
 pub(super) fn is_young(since: Instant, now: Instant) -> bool {
@@ -47,8 +48,8 @@ pub(super) fn is_young(since: Instant, now: Instant) -> bool {
 
 impl ContainerThreads {
     /// Adds a process, whose threads are not listed yet.
-    pub(super) fn add(&mut self, id: TaskId, dir: TaskDir, now: Instant) {
-        self.processes.insert(id, Process { dir, threads: HashMap::new(), since: now });
+    pub(super) fn add(&mut self, id: TaskId, dir: TaskDir) {
+        self.processes.insert(id, Process { dir, threads: HashMap::new() });
     }
 
     /// Whether a vCPU thread is known.
@@ -133,10 +134,10 @@ impl ContainerThreads {
 
 impl Process {
     fn list(&mut self, files: &mut Files, now: Instant) -> Result<(), ReadError> {
-        // A new thread has the name of its process until it is renamed.
-        let names_change = is_young(self.since, now);
+        // A new thread has the name of its process until it runs and renames itself.
+        let is_named = |since| !is_young(since, now);
         let is_current = |thread: &Thread| match thread.kind {
-            ThreadKind::Other => !names_change,
+            ThreadKind::Other => thread.since.is_some_and(is_named),
             ThreadKind::Vcpu | ThreadKind::Iothread => thread.dir.is_some(),
         };
         let mut before = std::mem::take(&mut self.threads);
@@ -145,7 +146,9 @@ impl Process {
                 Some(thread) if is_current(&thread) => Ok(thread),
                 known => self.dir.thread(id.number).and_then(|dir| {
                     let kind = dir.kind(&mut files.buffer)?;
-                    Ok(Thread { kind, dir: Some(dir), ..known.unwrap_or_default() })
+                    let known = known.unwrap_or_default();
+                    let since = known.since.or(Some(now));
+                    Ok(Thread { kind, dir: Some(dir), since, ..known })
                 }),
             };
             match thread {
