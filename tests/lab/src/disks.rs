@@ -35,7 +35,9 @@ pub fn numbers(serial: &str) -> anyhow::Result<(u64, u64)> {
 fn block(serial: &str) -> anyhow::Result<std::ffi::OsString> {
     for entry in fs::read_dir("/sys/block").context("/sys/block")? {
         let entry = entry?;
-        if text(&entry.path().join("device/serial")).trim() == serial {
+        let read = |file| text(&entry.path().join(file));
+        // Newer versions of QEMU give an NVMe disk several paths, of which each is a hidden device.
+        if read("device/serial").trim() == serial && read("hidden").trim() != "1" {
             return Ok(entry.file_name());
         }
     }
