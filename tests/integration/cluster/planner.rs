@@ -278,11 +278,7 @@ fn the_planner_cancels_what_stays_pending_stops_after_three_failures_and_is_resu
         }
     }
     wait_for("the planner stops", LIMIT, || stopped(&planner).filter(|stopped| *stopped == 1.0));
-    assert!(
-        planner.log().contains(
-            "The planner creates no more migrations: migrations of 3 VMs in a row failed"
-        )
-    );
+    assert!(planner.log().contains("no more migrations: migrations of 3 VMs in a row failed"));
     scene.publish(&pods[3]);
     let delete = ["delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "pending"];
     kubevirt.cluster.kubectl(&delete, "");
