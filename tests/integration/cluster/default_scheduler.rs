@@ -206,3 +206,28 @@ fn vms_prefer_nodes_with_headroom_by_an_admission_policy_and_spread_over_them() 
     let vm = among(["full", "little", UNMARKED], unplaced_vm("crowded"));
     assert_eq!(cluster.place(&vm, 6, ["little"]), [6]);
 }
+
+#[test]
+#[ignore = "needs etcd and a control plane (tests/kubernetes/build)"]
+fn an_agent_without_room_waits_and_preempts_no_vm() {
+    let cluster = Cluster::start_whole("preemption");
+    cluster.install_for_vms();
+    let mut vm = unplaced_vm("large");
+    vm["spec"]["nodeName"] = "full".into();
+    vm["spec"]["containers"][0]["resources"] = json!({"requests": {"memory": "64Gi"}});
+    cluster.apply(&[vm]);
+    cluster.add_node("full");
+    let waits = wait_for("the agent finds no room", MINUTE, || {
+        let pods =
+            cluster.get(&["pods", "-n", "psi-agent", "-l", "app.kubernetes.io/name=psi-agent"]);
+        let condition = &pods["items"][0]["status"]["conditions"][0];
+        (condition["reason"] == "Unschedulable").then(|| condition["message"].clone())
+    });
+    let waits = waits.as_str().unwrap();
+    assert!(
+        waits.contains("Insufficient memory") && waits.contains("preemptionPolicy=Never"),
+        "{waits}"
+    );
+    let vm = cluster.get(&["pod", "large", "-n", "vms"]);
+    assert_eq!(vm["metadata"]["deletionTimestamp"], Value::Null);
+}
