@@ -111,9 +111,11 @@ impl Collector {
 
     /// The scoring pass. With `pods`, cgroups of pods are included once their pods are listed.
     pub fn tick(&mut self, pods: Option<&PodIndex>) -> Tick {
-        let moment = (self.files.clock)();
-        let before = self.ticked_at.replace(moment);
+        let mut moment = (self.files.clock)();
         self.follow_tree(moment.at);
+        // A cgroup that nothing had looked up for long is dated by that, and must not be new at the next tick.
+        moment.unix_ms = (self.files.clock)().unix_ms;
+        let before = self.ticked_at.replace(moment);
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
         // Where no cgroup is one of a pod, the containers are elsewhere, and not calm.
