@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::iter::once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use strum::VariantNames;
@@ -18,14 +18,12 @@ use crate::sample::{PassReport, ScrapeSample, Tick};
 use crate::serve::authentication::Outcome;
 use crate::text_format::write_families;
 use certificates::CERTIFICATES;
-use error_log::key_of;
 use process::write_process;
 use results::Results;
 use state::{AGENT, State};
 
 pub mod bridge;
 mod certificates;
-mod error_log;
 pub mod planner;
 pub(crate) mod process;
 mod results;
@@ -109,22 +107,21 @@ impl OwnMetrics {
             state.agent.last_read_error = Some(DatedError::new(error, moment.unix_ms));
         }
         for error in &report.errors {
-            *state.agent.read_errors.entry(error.kind.into_str().into()).or_default() += 1;
-            let logged = state.error_log.suppressed_before(key_of(error.kind), moment.at);
-            if let Some(suppressed) = logged {
-                tracing::warn!(%error, suppressed, "Cannot read");
+            let count = state.agent.read_errors.entry(error.kind.into_str().into()).or_default();
+            *count += 1;
+            if *count == 1 {
+                tracing::warn!(%error, "Cannot read; further errors of this kind are only counted");
             }
         }
         *state.agent.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
     }
 
     /// Records a pod that could not be decoded, and is skipped.
-    pub fn pod_skipped(&self, error: &dyn Display, now: Instant) {
+    pub fn pod_skipped(&self, error: &dyn Display) {
         let mut state = self.0.lock();
         state.undecodable_pods += 1;
-        let logged = state.error_log.suppressed_before(("undecodable pod", None), now);
-        if let Some(suppressed) = logged {
-            tracing::warn!(%error, suppressed, "Cannot decode a pod, which is skipped");
+        if state.undecodable_pods == 1 {
+            tracing::warn!(%error, "Cannot decode a pod, which is skipped; others are only counted");
         }
     }
 

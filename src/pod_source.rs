@@ -43,7 +43,7 @@ pub fn follow(
         sender.send_replace(Some(Arc::default()));
         tracing::info!(node = %node.name, "Waiting for the API server to list the pods");
         let of_skipped = Arc::clone(&metrics);
-        let on_skipped = move |pod: String| of_skipped.pod_skipped(&pod, clock::now().at);
+        let on_skipped = move |pod: String| of_skipped.pod_skipped(&pod);
         tokio::spawn(apply(node.watch_pods(on_skipped), index, sender, metrics));
     } else if let PodSource::File(path) = source.pods() {
         let modified = file::modified(&path);

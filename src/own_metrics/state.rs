@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::error_log::ErrorLog;
 use super::results::Results;
 use crate::client::snapshot::Agent;
 use crate::contract::Thresholds;
@@ -30,7 +29,6 @@ pub(super) struct State {
     pub(super) matching: Option<Matching>,
     pub(super) pod_watch: Results,
     pub(super) undecodable_pods: u64,
-    pub(super) error_log: ErrorLog,
     pub(super) publishes: Results,
     pub(super) is_unrestricted: bool,
     /// `--heartbeat-interval`; `None` unless the agent publishes on a Node.
