@@ -118,8 +118,6 @@ pub enum FamilyGroup {
     Io,
     /// container_pressure_irq_*
     Irq,
-    /// container_processes, container_threads, container_threads_max
-    Processes,
     /// container_spec_*, container_start_time_seconds
     Spec,
     /// node_pressure_*
@@ -175,21 +173,14 @@ pub struct CgroupSample {
 pub struct CgroupStats {
     pub cpu_stat: Option<CpuStat>,
     pub cpu_max: Option<CpuMax>,
-    pub cpu_weight: Option<u64>,
     pub memory_current: Option<u64>,
     pub memory_stat: Option<MemoryStat>,
     /// This cgroup and all below.
     pub memory_events: Option<MemoryEvents>,
     pub memory_max: Option<Limit>,
     pub memory_swap_current: Option<u64>,
-    pub memory_peak: Option<u64>,
     /// Empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
-    /// Tasks here and below.
-    pub pids_current: Option<u64>,
-    pub pids_max: Option<Limit>,
-    /// Processes of this cgroup itself.
-    pub processes: Option<u64>,
     /// Interrupt pressure, where the kernel accounts for it.
     pub irq_pressure: Option<Pressure>,
 }

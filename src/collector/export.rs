@@ -11,28 +11,23 @@ pub(super) fn read_stats(
     groups: &[FamilyGroup],
     detail: Detail,
 ) -> Option<Box<CgroupStats>> {
-    use FamilyGroup::{Cpu, Io, Irq, Memory, Processes, Spec};
+    use FamilyGroup::{Cpu, Io, Irq, Memory, Spec};
     let everything = detail == Detail::Everything;
-    let selected = [Cpu, Memory, Io, Processes, Spec, Irq].map(|group| groups.contains(&group));
+    let selected = [Cpu, Memory, Io, Spec, Irq].map(|group| groups.contains(&group));
     if !selected.contains(&true) && !everything {
         return None;
     }
-    let [cpu, memory, io, processes, spec, irq] = selected;
+    let [cpu, memory, io, spec, irq] = selected;
     Some(Box::new(CgroupStats {
         cpu_stat: files.read_if(cpu || everything, |buffer| dir.cpu_stat(buffer)),
         // Throttling is exported only where a quota is set.
         cpu_max: files.read_if(spec || cpu || everything, |buffer| dir.cpu_max(buffer)),
-        cpu_weight: files.read_if(spec, |buffer| dir.cpu_weight(buffer)),
         memory_current: files.read_if(memory || everything, |buffer| dir.memory_current(buffer)),
         memory_stat: files.read_if(memory, |buffer| dir.memory_stat(buffer)),
         memory_events: files.read_if(memory, |buffer| dir.memory_events(buffer)),
         memory_max: files.read_if(spec || everything, |buffer| dir.memory_max(buffer)),
         memory_swap_current: files.read_if(memory, |buffer| dir.memory_swap_current(buffer)),
-        memory_peak: files.read_if(memory, |buffer| dir.memory_peak(buffer)),
         io: if io { files.io_stat(dir).flatten() } else { None },
-        pids_current: files.read_if(processes, |buffer| dir.pids_current(buffer)),
-        pids_max: files.read_if(processes, |buffer| dir.pids_max(buffer)),
-        processes: files.read_if(processes, |buffer| dir.process_count(buffer)),
         irq_pressure: files.read_if(irq, |buffer| dir.irq_pressure(buffer)),
     }))
 }
@@ -50,17 +45,17 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-families-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("cpu.max"), "50000 100000\n").unwrap();
-        fs::write(path.join("pids.current"), "1\n").unwrap();
+        fs::write(path.join("memory.current"), "1\n").unwrap();
         let dir = CgroupDir::open(&CgroupRoot::open(&path).unwrap(), "/", true).unwrap();
         let read = |group, detail| {
             let groups = [FamilyGroup::Pressure, group];
             let stats = read_stats(&mut Files::new(Arc::new(now)), &dir, &groups, detail)?;
-            Some((stats.cpu_max.is_some(), stats.pids_current.is_some()))
+            Some((stats.cpu_max.is_some(), stats.memory_current.is_some()))
         };
         assert_eq!(read(FamilyGroup::Node, Detail::Exported), None);
-        assert_eq!(read(FamilyGroup::Node, Detail::Everything), Some((true, false)));
+        assert_eq!(read(FamilyGroup::Node, Detail::Everything), Some((true, true)));
         assert_eq!(read(FamilyGroup::Cpu, Detail::Exported), Some((true, false)));
-        assert_eq!(read(FamilyGroup::Processes, Detail::Exported), Some((false, true)));
+        assert_eq!(read(FamilyGroup::Memory, Detail::Exported), Some((false, true)));
         fs::remove_dir_all(&path).unwrap();
     }
 }

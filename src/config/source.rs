@@ -135,7 +135,7 @@ pub struct ExportFlags {
         env = "PSI_AGENT_FAMILIES",
         value_enum,
         value_delimiter = ',',
-        default_value = "pressure,cpu,memory,io,irq,processes,spec,node"
+        default_value = "pressure,cpu,memory,io,irq,spec,node"
     )]
     families: Vec<FamilyGroup>,
 }

@@ -88,11 +88,6 @@ fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-/// The cgroup v1 shares (2 to 262144) that the kubelet converted to this `cpu.weight` (1 to 10000).
-fn shares(weight: u64) -> Option<u64> {
-    weight.checked_sub(1)?.checked_mul(262_142).map(|scaled| 2 + scaled / 9_999)
-}
-
 /// The creation time of the cgroup, not before the minute in which the node booted: an earlier time
 /// is from a clock that was not yet set.
 fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
@@ -102,7 +97,7 @@ fn start_time(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
 
 /// All families by their group, in the order of the exposition.
 pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
-    use FamilyGroup::{Cpu, Io, Irq, Memory, Node, Pressure, Processes, Spec};
+    use FamilyGroup::{Cpu, Io, Irq, Memory, Node, Pressure, Spec};
     families! {
         "container_pressure_cpu_stalled_seconds_total" =
             (Pressure, cgroup(|it, _| stalled(it.pressure.cpu))),
@@ -156,15 +151,6 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             "Number of bytes of page cache memory.";
         "container_memory_swap" = (Memory, cgroup(|it, node| swap(it, node).map(Whole))),
             "Container swap usage in bytes.";
-        "container_memory_max_usage_bytes" =
-            (Memory, cgroup(|it, _| stats(it)?.memory_peak.map(Whole))),
-            "Maximum memory usage recorded in bytes";
-        "container_memory_events_high_total" =
-            (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.high.map(Whole))),
-            "Cumulative count of memory.high throttle events for the container";
-        "container_memory_events_max_total" =
-            (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.max.map(Whole))),
-            "Cumulative count of memory.max limit hit events for the container";
         "container_oom_events_total" =
             (Memory, cgroup(|it, _| stats(it)?.memory_events.as_ref()?.oom_kill.map(Whole))),
             "Count of out of memory events observed for the container";
@@ -176,21 +162,11 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
             "Cumulative count of bytes written";
         "container_fs_writes_total" = (Io, Source::Device(|io| io.writes)),
             "Cumulative count of writes completed";
-        "container_processes" = (Processes, cgroup(|it, _| stats(it)?.processes.map(Whole))),
-            "Number of processes running inside the container.";
-        "container_threads" = (Processes, cgroup(|it, _| stats(it)?.pids_current.map(Whole))),
-            "Number of threads running inside the container";
-        "container_threads_max" =
-            (Processes, cgroup(|it, _| stats(it)?.pids_max.map(limit_or_zero))),
-            "Maximum number of threads allowed inside the container, infinity if value is zero";
         "container_spec_cpu_period" =
             (Spec, cgroup(|it, _| Some(Whole(stats(it)?.cpu_max?.period_us)))),
             "CPU period of the container.";
         "container_spec_cpu_quota" = (Spec, cgroup(|it, _| quota_us(it).map(Whole))),
             "CPU quota of the container.";
-        "container_spec_cpu_shares" =
-            (Spec, cgroup(|it, _| shares(stats(it)?.cpu_weight?).map(Whole))),
-            "CPU share of the container.";
         "container_spec_memory_limit_bytes" = (Spec, cgroup(memory_limit)),
             "Memory limit for the container.";
         "container_start_time_seconds" = (Spec, cgroup(start_time)),
@@ -220,12 +196,6 @@ pub static FAMILIES: &[Family<(FamilyGroup, Source)>] = {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-
-    #[test]
-    fn weights_are_converted_back_to_shares() {
-        assert_eq!((shares(1), shares(100), shares(10_000)), (Some(2), Some(2597), Some(262_144)));
-        assert_eq!(shares(0), None);
-    }
 
     #[test]
     fn family_names_are_unique() {

@@ -278,11 +278,9 @@ files! { CgroupDir:
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
     memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
     memory_max: Limit = c"memory.max", parse_limit;
-    memory_peak: u64 = c"memory.peak", parse_number;
     memory_stat: MemoryStat = c"memory.stat", parse_memory_stat;
     memory_swap_current: u64 = c"memory.swap.current", parse_number;
     pids_current: u64 = c"pids.current", parse_number;
-    pids_max: Limit = c"pids.max", parse_limit;
 }
 
 #[cfg(test)]
@@ -303,24 +301,27 @@ mod tests {
             ("cgroup.procs", "7\n8\n"),
             ("cpu.stat.local", ""),
             ("memory.max", "4096\n"),
-            ("pids.max", "max\n"),
-            ("memory.peak", "-1\n"),
+            ("pids.current", "1\n"),
+            ("memory.current", "-1\n"),
         ] {
             fs::write(path.join(name), text).unwrap();
         }
         assert_eq!(dir.populated(buffer), Ok(Some(true)));
         assert_eq!(dir.process_count(buffer), Ok(Some(2)));
         assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
-        assert_eq!(dir.pids_max(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.pids_current(buffer), Ok(Some(1)));
         assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
-        let error = dir.memory_peak(buffer).unwrap_err().to_string();
-        assert!(error.ends_with("memory.peak: malformed in line 1: expected a number"), "{error}");
+        let error = dir.memory_current(buffer).unwrap_err().to_string();
+        assert!(
+            error.ends_with("memory.current: malformed in line 1: expected a number"),
+            "{error}"
+        );
         // Files of a controller that the hierarchy does not have are not looked for.
         fs::write(path.join("cgroup.controllers"), "cpuset pids\n").unwrap();
         let root = CgroupRoot::open(&path).unwrap();
         let dir = CgroupDir::open(&root, "/", true).unwrap();
         assert_eq!((dir.memory_max(buffer), dir.cpuset(buffer)), (Ok(None), Ok(None)));
-        assert_eq!(dir.pids_max(buffer), Ok(Some(Limit::Max)));
+        assert_eq!(dir.pids_current(buffer), Ok(Some(1)));
         assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
         assert_eq!(dir.populated(buffer), Ok(Some(true)));
         fs::remove_dir_all(&path).unwrap();

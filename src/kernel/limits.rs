@@ -1,5 +1,5 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
-//! similar files, `pids.max`. `max` is a variant of its own, not a number.
+//! similar files. `max` is a variant of its own, not a number.
 
 use super::text::{ParseError, parse_u32, parse_u64, single_line, split_once};
 
@@ -81,7 +81,7 @@ pub fn parse_number(text: &[u8]) -> Result<u64, ParseError> {
     parse_u64(single_line(text)?).ok_or(ParseError { line: 1, expected: "a number" })
 }
 
-/// Parses a file with one limit (`memory.max`, `memory.high`, `pids.max`).
+/// Parses a file with one limit (`memory.max`, `memory.high`).
 pub fn parse_limit(text: &[u8]) -> Result<Limit, ParseError> {
     limit(single_line(text)?).ok_or(ParseError { line: 1, expected: "`max` or a number" })
 }

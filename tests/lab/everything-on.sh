@@ -17,9 +17,6 @@ swapon /disk/swap
 echo never >/sys/kernel/mm/transparent_hugepage/enabled
 
 echo "5000 100000" >"$throttled/cpu.max"
-# What the kubelet makes of a request of one CPU.
-echo 39 >"$throttled/cpu.weight"
-echo 100 >"$throttled/pids.max"
 for loop in 1 2 3; do
     within "$throttled" 'while :; do :; done' &
 done
@@ -57,8 +54,8 @@ sleep 5
 section check psi-agent check
 section once psi-agent once --scope all
 cd "$cgroup"
-section files find kubepods.slice -type f \( -name 'cpu.*' -o -name 'memory.*' -o -name 'io.*' \
-    -o -name 'pids.*' -o -name cgroup.procs \) ! -name memory.reclaim ! -name memory.numa_stat \
+section files find kubepods.slice -type f \( -name 'cpu.*' -o -name 'memory.*' -o -name 'io.*' \) \
+    ! -name memory.reclaim ! -name memory.numa_stat \
     -exec grep -H '' {} +
 
 mkdir -p /etc

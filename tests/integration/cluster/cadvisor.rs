@@ -19,8 +19,8 @@ const CPU: [&str; 3] = [
     "container_cpu_user_seconds_total",
     "container_cpu_system_seconds_total",
 ];
-/// They stand still where nobody starts anything, so that both say the same at any time.
-const STEADY: [&str; 2] = ["container_processes", "container_start_time_seconds"];
+/// It never changes, so that both export the same at any time.
+const STEADY: [&str; 1] = ["container_start_time_seconds"];
 
 /// cAdvisor waits for 10 s at least and less than 30 s (it doubles what is 15 s at most, by
 /// chance); the rest is for a busy machine.

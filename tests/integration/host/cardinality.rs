@@ -40,7 +40,6 @@ fn write_cgroup(folder: &Path, quota: &str) {
         ("cpu.max", quota),
         ("cpu.weight", "100\n"),
         ("memory.current", "9000\n"),
-        ("memory.peak", "9000\n"),
         ("memory.swap.current", "0\n"),
         ("memory.max", "max\n"),
         ("memory.stat", "anon 10\nfile 20\ninactive_file 5\n"),
@@ -48,7 +47,6 @@ fn write_cgroup(folder: &Path, quota: &str) {
         ("io.stat", "259:0 rbytes=1 wbytes=1 rios=1 wios=1 dbytes=0 dios=0\n"),
         ("cgroup.procs", "7\n"),
         ("pids.current", "1\n"),
-        ("pids.max", "max\n"),
     ] {
         fs::write(folder.join(file), text).unwrap();
     }
@@ -69,10 +67,11 @@ impl Replay {
         let root = node.0.join("cgroup");
         write_cgroup(&root, "max 100000\n");
         // The real root cgroup has none of these.
-        for file in ["cpu.max", "cpu.weight", "memory.current", "memory.peak", "memory.max"]
-            .into_iter()
-            .chain(["memory.swap.current", "memory.events", "pids.current", "pids.max"])
-        {
+        for file in ["cpu.max", "cpu.weight", "memory.current", "memory.max"].into_iter().chain([
+            "memory.swap.current",
+            "memory.events",
+            "pids.current",
+        ]) {
             fs::remove_file(root.join(file)).unwrap();
         }
         let pods: Vec<Value> = (0..vms).map(|vm| Self::add_vm(&root, vm)).collect();

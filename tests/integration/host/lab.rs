@@ -73,8 +73,6 @@ impl Files {
         let mut all = self.pressure_and_cpu(cgroup);
         let number = |file| self.number(cgroup, file);
         let memory = |key| self.keyed(cgroup, "memory.stat", key);
-        let event = |key| self.keyed(cgroup, "memory.events", key);
-        let processes = self.text(cgroup, "cgroup.procs").lines().count();
         let usage = number("memory.current");
         let working_set = (usage - memory("inactive_file")).max(0.0);
         all.extend(
@@ -84,14 +82,8 @@ impl Files {
                 ("container_memory_rss", memory("anon")),
                 ("container_memory_cache", memory("file")),
                 ("container_memory_swap", number("memory.swap.current")),
-                ("container_memory_max_usage_bytes", number("memory.peak")),
-                ("container_memory_events_high_total", event("high")),
-                ("container_memory_events_max_total", event("max")),
-                ("container_oom_events_total", event("oom_kill")),
+                ("container_oom_events_total", self.keyed(cgroup, "memory.events", "oom_kill")),
                 ("container_spec_memory_limit_bytes", number("memory.max")),
-                ("container_processes", f64::from(u32::try_from(processes).unwrap())),
-                ("container_threads", number("pids.current")),
-                ("container_threads_max", number("pids.max")),
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         );
@@ -122,12 +114,6 @@ impl Files {
             add("container_cpu_cfs_throttled_periods_total", cpu("nr_throttled"));
             add("container_cpu_cfs_throttled_seconds_total", cpu("throttled_usec") / 1e6);
         }
-        let shares = match self.text(cgroup, "cpu.weight").trim() {
-            "100" => 2597.0,
-            "39" => 998.0,
-            other => panic!("the guest sets no cpu.weight of {other}"),
-        };
-        add("container_spec_cpu_shares", shares);
         all
     }
 
@@ -222,8 +208,6 @@ fn check_the_limits_were_felt(series: &[Series]) {
             "container_memory_working_set_bytes",
             "container_memory_cache",
             "container_memory_swap",
-            "container_memory_events_high_total",
-            "container_memory_events_max_total",
             "container_fs_reads_bytes_total",
             "container_fs_reads_total",
             "container_fs_writes_bytes_total",
@@ -232,8 +216,6 @@ fn check_the_limits_were_felt(series: &[Series]) {
             "container_pressure_io_waiting_seconds_total",
         ],
     );
-    assert_eq!(throttled["container_processes"], 3.0);
-    assert_eq!(throttled["container_threads_max"], 100.0);
     assert_eq!(throttled["container_spec_cpu_quota"], 5000.0);
     assert_eq!(limited_all["container_spec_memory_limit_bytes"], 24.0 * 1024.0 * 1024.0);
     assert_eq!(limited_all["container_oom_events_total"], 1.0);
