@@ -1,14 +1,14 @@
 //! A client of a running agent's `/snapshot.json`.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::Context;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::client::snapshot::Snapshot;
-use crate::client::top::connection::{Connection, SnapshotError};
+use crate::client::top::connection::Connection;
 
 /// An agent responds within this time even if kernel files are slow to read.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,64 +21,28 @@ pub(super) fn reachable(listens_at: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listens_at.port())
 }
 
-/// The snapshot of the agent at this address, or why no agent serves one to this host: the kernel can be
-/// read instead.
-pub(super) async fn fetch(address: SocketAddr) -> anyhow::Result<Result<Snapshot, String>> {
-    let Ok(fetched) = tokio::time::timeout(TIMEOUT, request(address)).await else {
-        bail!(
-            "{address} did not respond within {} s: check that an agent runs there, or set \
-             --listen-address",
-            TIMEOUT.as_secs()
-        );
-    };
+pub(super) async fn fetch(address: SocketAddr) -> anyhow::Result<Snapshot> {
+    let request = async { Connection::new(connect(address).await?).await?.snapshot().await };
+    let fetched = tokio::time::timeout(TIMEOUT, request).await;
     fetched
-}
-
-async fn request(address: SocketAddr) -> anyhow::Result<Result<Snapshot, String>> {
-    let is_own = is_own(address);
-    let stream = match connect(address, is_own).await {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            return Ok(Err(format!("no agent at {address}")));
-        }
-        Err(error) => bail!(
-            "cannot connect to {address}: {error}: set --listen-address to that of a running agent"
-        ),
-    };
-    let snapshot = async { Connection::new(stream).await?.snapshot().await };
-    match snapshot.await {
-        Ok(snapshot) => Ok(Ok(snapshot)),
-        // Its page is switched off.
-        Err(SnapshotError::Denied) if is_own => {
-            Ok(Err(format!("the agent at {address} denies access")))
-        }
-        Err(SnapshotError::Denied) => bail!(
-            "the agent at {address} denies other hosts access to its snapshot: run top on that host, \
-             or `kubectl psi top` with the node's name"
-        ),
-        Err(SnapshotError::Failed(status)) => {
-            bail!("{address} returned {status}: retry, or see the agent's log")
-        }
-        Err(SnapshotError::Foreign(why)) => bail!(
-            "the server at {address} is not a psi-agent ({why}): set --listen-address to that of the \
-             agent, or to an unused address"
-        ),
-    }
+        .with_context(|| format!("it did not respond within {} s", TIMEOUT.as_secs()))
+        .flatten()
+        .with_context(|| format!("no snapshot from {address}"))
 }
 
 /// Whether it is an address of this host.
-fn is_own(address: SocketAddr) -> bool {
+pub(super) fn is_own(address: SocketAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
 }
 
 /// Connects to an agent of this host from a loopback address, whatever address it listens on: agents
 /// serve their snapshot to loopback without TLS and authentication.
-async fn connect(address: SocketAddr, is_own: bool) -> io::Result<TcpStream> {
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let (socket, loopback): (_, IpAddr) = match address {
         SocketAddr::V4(_) => (TcpSocket::new_v4()?, Ipv4Addr::LOCALHOST.into()),
         SocketAddr::V6(_) => (TcpSocket::new_v6()?, Ipv6Addr::LOCALHOST.into()),
     };
-    if is_own {
+    if is_own(address) {
         socket.bind(SocketAddr::new(loopback, 0))?;
     }
     socket.connect(address).await
@@ -86,7 +50,11 @@ async fn connect(address: SocketAddr, is_own: bool) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::client::cluster::block_on;
 
     #[test]
     fn an_agent_on_a_wildcard_address_is_reached_on_loopback() {
@@ -105,5 +73,35 @@ mod tests {
     fn an_address_of_another_host_is_not_own() {
         assert!(is_own("127.0.0.1:9942".parse().unwrap()));
         assert!(!is_own("192.0.2.1:9942".parse().unwrap()));
+    }
+    /// The address of a server that sends this response to the first request.
+    fn responding(response: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(response);
+        });
+        address
+    }
+
+    #[test]
+    fn the_response_of_another_server_is_an_error_with_a_reason() {
+        for (response, expected) in [
+            (&b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi!"[..], "expected value"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "missing field"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "error reading a body"),
+            (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "it returned 404 Not Found"),
+            (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "it returned 503 Service"),
+            (b"SSH-2.0-OpenSSH\r\n", "invalid HTTP"),
+            (b"", "connection closed"),
+        ] {
+            let address = responding(response);
+            let error = block_on(fetch(address)).unwrap_err();
+            let error = format!("{error:#}");
+            let start = format!("no snapshot from {address}: {expected}");
+            assert!(error.starts_with(&start), "{error}, {start}");
+        }
     }
 }
