@@ -1,12 +1,9 @@
 //! kube-scheduler's HTTP extender, verb `prioritize`: a score for each Node that a pod fits on. Nodes with
 //! enough headroom for its vCPUs come before all others. Pure.
 
-use std::fmt::{self, Formatter};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::document::{Document, document};
@@ -23,16 +20,16 @@ const TOO_SMALL: [f64; 2] = [0.0, 4.0];
 /// The same where no agent publishes headroom. 10 is the highest score of an extender.
 const BY_CONTENTION: [f64; 2] = [0.0, 10.0];
 
-/// Maximum number of Nodes in a request, which is more than Kubernetes supports in a cluster.
-const MAX_CANDIDATES: usize = 20_000;
+/// Maximum number of commas in a body, which bounds its lists: 4 MiB can name a million Nodes or containers.
+/// Kubernetes supports 5,000 Nodes in a cluster.
+const MAX_COMMAS: usize = 50_000;
 
 /// The parts of `ExtenderArgs` that are used. Its keys are the names of Go's fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Arguments {
     pod: Option<Pod>,
-    node_names: Option<BoundedList<String>>,
-    nodes: Option<Nodes>,
+    node_names: Option<Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -44,7 +41,7 @@ struct Pod {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Spec {
-    containers: BoundedList<Container>,
+    containers: Vec<Container>,
 }
 
 #[derive(Default, Deserialize)]
@@ -74,60 +71,18 @@ pub struct Asked {
     pub nodes: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Nodes {
-    items: BoundedList<Node>,
-}
-
-#[derive(Deserialize)]
-struct Node {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-}
-
-/// A list of at most [`MAX_CANDIDATES`]. A body of 4 MiB can name a million Nodes or containers.
-#[derive(Default)]
-struct BoundedList<T>(Vec<T>);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
-            type Value = BoundedList<T>;
-
-            fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-                write!(formatter, "a list of at most {MAX_CANDIDATES}")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut list = Vec::new();
-                while let Some(item) = items.next_element()? {
-                    if list.len() == MAX_CANDIDATES {
-                        return Err(A::Error::invalid_length(list.len() + 1, &self));
-                    }
-                    list.push(item);
-                }
-                Ok(BoundedList(list))
-            }
-        }
-        deserializer.deserialize_seq(Items(PhantomData))
-    }
-}
-
-/// Parses a request. It has Nodes by name with `nodeCacheCapable: true`, else whole. The error is the
-/// reason why the body is refused.
+/// Parses a request, which names the Nodes. The error is the reason why the body is refused.
 pub fn parse(body: &[u8]) -> Result<Asked, String> {
-    let Arguments { pod, node_names, nodes } = decode(body)
+    if body.split(|&byte| byte == b',').nth(MAX_COMMAS + 1).is_some() {
+        return Err(format!(
+            "the body has more than {MAX_COMMAS} commas: set nodeCacheCapable: true"
+        ));
+    }
+    let Arguments { pod, node_names } = decode(body)
         .map_err(|error| format!("the body is not an ExtenderArgs of kube-scheduler: {error}"))?;
-    let whole = |nodes: Nodes| nodes.items.0.into_iter().map(|node| node.metadata.name).collect();
-    let names = node_names.map(|names| names.0).or_else(|| nodes.map(whole));
-    let nodes = names
-        .ok_or("the body has neither NodeNames (nodeCacheCapable: true) nor Nodes".to_owned())?;
-    let containers = pod.unwrap_or_default().spec.containers.0;
+    let nodes = node_names
+        .ok_or("the body has no NodeNames: set nodeCacheCapable: true for this extender")?;
+    let containers = pod.unwrap_or_default().spec.containers;
     let requests = containers.iter().filter_map(|one| millicpus(&one.resources.requests.cpu));
     let thousandths = requests.fold(0, u64::saturating_add);
     let vcpus = u32::try_from(thousandths.div_ceil(1000).max(1)).unwrap_or(u32::MAX);
@@ -169,17 +124,16 @@ mod tests {
     use proptest::prelude::*;
 
     const BY_NAME: &str = r#"{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["hot","silent","calm","new"]}"#;
-    const WHOLE: &str = r#"{"Pod":{"spec":{}},"Nodes":{"metadata":{},"items":[
-        {"metadata":{"name":"calm","labels":{}},"status":{}},{"metadata":{"name":"hot"}}]},"NodeNames":null}"#;
+    const WHOLE: &str =
+        r#"{"Pod":{"spec":{}},"Nodes":{"items":[{"metadata":{"name":"hot"}}]},"NodeNames":null}"#;
 
     fn names(body: &str) -> Vec<String> {
         parse(body.as_bytes()).unwrap().nodes
     }
 
     #[test]
-    fn both_modes_of_an_extender_are_read() {
+    fn the_nodes_of_a_request_are_read_by_name() {
         assert_eq!(names(BY_NAME), ["hot", "silent", "calm", "new"]);
-        assert_eq!(names(WHOLE), ["calm", "hot"]);
         assert!(names(r#"{"NodeNames":[]}"#).is_empty());
     }
 
@@ -199,23 +153,18 @@ mod tests {
     #[test]
     fn malformed_bodies_are_errors() {
         let error = |body: &str| parse(body.as_bytes()).unwrap_err();
-        assert!(error(r#"{"Pod":{},"Nodes":null,"NodeNames":null}"#).contains("neither NodeNames"));
+        assert!(error(WHOLE).contains("nodeCacheCapable: true"));
         assert!(error("[").contains("not an ExtenderArgs"));
         assert!(error(r#"{"NodeNames":[1]}"#).contains("expected a string"));
-        assert!(error(r#"{"Nodes":{"items":[{}]}}"#).contains("missing field `metadata`"));
     }
 
     #[test]
-    fn more_candidates_than_any_cluster_has_are_refused() {
+    fn bodies_with_longer_lists_than_any_cluster_has_are_refused() {
         let body =
             |count: usize| format!("{{\"NodeNames\":[{}\"a\"]}}", "\"a\",".repeat(count - 1));
-        assert_eq!(names(&body(MAX_CANDIDATES)).len(), MAX_CANDIDATES);
-        let error = parse(body(MAX_CANDIDATES + 1).as_bytes()).unwrap_err();
-        assert!(error.contains("expected a list of at most 20000"), "{error}");
-        let containers = vec![json!({}); MAX_CANDIDATES + 1];
-        let body = json!({"Pod": {"spec": {"containers": containers}}, "NodeNames": []});
-        let error = parse(body.to_string().as_bytes()).unwrap_err();
-        assert!(error.contains("expected a list of at most 20000"), "{error}");
+        assert_eq!(names(&body(MAX_COMMAS + 1)).len(), MAX_COMMAS + 1);
+        let error = parse(body(MAX_COMMAS + 2).as_bytes()).unwrap_err();
+        assert!(error.contains("more than 50000 commas"), "{error}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ const PRIORITIZE: &str = "/prioritize";
 const WATCHER: &str = "/watcher";
 
 const MAX_FORM: usize = 64 * 1024;
-/// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes or some 200 whole Nodes.
+/// Bytes of an extender's arguments: a pod, and the names of 10,000 Nodes.
 const MAX_ARGUMENTS: usize = 4 * 1024 * 1024;
 /// Bytes of a body that are read at once. The rest of a larger body is read when the peer gets a
 /// [`Turn`].

@@ -163,7 +163,7 @@ pub(super) fn host(bytes: &[u8]) {
 /// The body that a scheduler sends to its extender.
 pub(super) fn extender_arguments(bytes: &[u8]) {
     match prioritize::parse(bytes) {
-        Ok(asked) => assert!(asked.nodes.len() <= 20_000, "{}", asked.nodes.len()),
+        Ok(asked) => assert!(asked.nodes.len() <= 50_001, "{}", asked.nodes.len()),
         Err(error) => check_message(&error.to_string()),
     }
 }
