@@ -253,12 +253,7 @@ impl Collector {
         for id in self.tree.take_removed() {
             self.states.remove(&id);
         }
-        PassReport {
-            in_scope,
-            errors: std::mem::take(&mut self.files.errors),
-            dropped_io_rows: std::mem::take(&mut self.files.dropped_io_rows),
-            matching,
-        }
+        PassReport { in_scope, errors: std::mem::take(&mut self.files.errors), matching }
     }
 }
 

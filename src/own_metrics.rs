@@ -113,7 +113,6 @@ impl OwnMetrics {
                 tracing::warn!(%error, "Cannot read; further errors of this kind are only counted");
             }
         }
-        *state.agent.read_errors.entry("malformed".into()).or_default() += report.dropped_io_rows;
     }
 
     /// Records a pod that could not be decoded, and is skipped.

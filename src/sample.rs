@@ -89,8 +89,6 @@ pub struct PassReport {
     /// Cgroups in scope, read or not.
     pub in_scope: usize,
     pub errors: Vec<ReadError>,
-    /// Rows of `io.stat` that were malformed.
-    pub dropped_io_rows: u64,
     /// How pods and cgroups match; `None` without a source of pods.
     pub matching: Option<Matching>,
 }

@@ -27,7 +27,7 @@ pub(super) fn read_stats(
         memory_events: files.read_if(memory, |buffer| dir.memory_events(buffer)),
         memory_max: files.read_if(spec || everything, |buffer| dir.memory_max(buffer)),
         memory_swap_current: files.read_if(memory, |buffer| dir.memory_swap_current(buffer)),
-        io: if io { files.io_stat(dir).flatten() } else { None },
+        io: files.read_if(io, |buffer| dir.io_stat(buffer)),
         irq_pressure: files.read_if(irq, |buffer| dir.irq_pressure(buffer)),
     }))
 }

@@ -17,7 +17,7 @@ use super::counters::{
     CpuStat, MemoryEvents, MemoryStat, count_processes, parse_cpu_stat, parse_memory_events,
     parse_memory_stat, parse_populated,
 };
-use super::io_stat::{IoStat, parse_io_limited, parse_io_stat};
+use super::io_stat::{IoCounters, parse_io_limited, parse_io_stat};
 use super::limits::{
     CpuMax, CpuSet, Limit, parse_cpu_max, parse_cpu_set, parse_limit, parse_number,
 };
@@ -271,7 +271,7 @@ files! { CgroupDir:
     cpu_weight: u64 = c"cpu.weight", parse_number;
     cpuset: CpuSet = c"cpuset.cpus.effective", parse_cpu_set;
     io_limited: bool = c"io.max", parse_io_limited;
-    io_stat: IoStat = c"io.stat", |text| Ok(parse_io_stat(text));
+    io_stat: Vec<IoCounters> = c"io.stat", parse_io_stat;
     /// Interrupt pressure; it needs CONFIG_IRQ_TIME_ACCOUNTING and Linux 6.1.
     irq_pressure: Pressure = c"irq.pressure", parse_pressure;
     memory_current: u64 = c"memory.current", parse_number;

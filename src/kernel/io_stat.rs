@@ -20,12 +20,6 @@ pub struct IoCounters {
     pub writes: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct IoStat {
-    pub devices: Vec<IoCounters>,
-    pub dropped_rows: u64,
-}
-
 fn parse_device(word: &[u8]) -> Option<Device> {
     let (major, minor) = split_once(word, b':')?;
     Some(Device { major: parse_u32(major)?, minor: parse_u32(minor)? })
@@ -39,26 +33,21 @@ pub fn parse_io_limited(text: &[u8]) -> Result<bool, ParseError> {
     })
 }
 
-/// Parses `io.stat`. A malformed row is counted and does not affect the others.
-pub fn parse_io_stat(text: &[u8]) -> IoStat {
-    let mut stat = IoStat::default();
-    for line in text.split_inclusive(|&byte| byte == b'\n') {
-        // A last line without a newline is truncated, perhaps within a number. Linux 5.15 to 5.19 end the file so
-        // after devices without numbers.
-        let Some(line) = line.strip_suffix(b"\n") else {
-            let is_complete = words(line).all(|word| parse_device(word).is_some());
-            stat.dropped_rows += u64::from(!is_complete);
-            break;
-        };
-        let words: Vec<&[u8]> = words(line).collect();
+/// Parses `io.stat`.
+pub fn parse_io_stat(text: &[u8]) -> Result<Vec<IoCounters>, ParseError> {
+    // Linux 5.15 to 5.19 end the file by devices without numbers, and no newline.
+    let last = text.rsplit(|&byte| byte == b'\n').next();
+    let last = last.filter(|last| words(last).all(|word| parse_device(word).is_some()));
+    let text = last.and_then(|last| text.strip_suffix(last)).unwrap_or(text);
+    let mut devices = Vec::new();
+    for (line, content) in lines(text)? {
+        let words: Vec<&[u8]> = words(content).collect();
         for row in words.chunk_by(|_, word| parse_device(word).is_none()) {
-            match parse_row(row) {
-                Some(counters) => stat.devices.extend(counters),
-                None => stat.dropped_rows += 1,
-            }
+            let expected = ParseError { line, expected: "devices and their counters" };
+            devices.extend(parse_row(row).ok_or(expected)?);
         }
     }
-    stat
+    Ok(devices)
 }
 
 /// Counters of a row; the inner `None` is a device that the cgroup never used, of which some kernels write the
@@ -96,47 +85,52 @@ mod tests {
         );
     }
 
+    fn parsed(text: &str) -> Vec<IoCounters> {
+        parse_io_stat(text.as_bytes()).unwrap()
+    }
+
     #[test]
     fn rows_become_counters() {
-        let stat = parse_io_stat(
-            b"8:0 rbytes=90112 wbytes=4096 rios=22 wios=1 dbytes=0 dios=0\n259:3 rbytes=1 wbytes=2 rios=3 wios=4 cost.usage=9\n",
+        let devices = parsed(
+            "8:0 rbytes=90112 wbytes=4096 rios=22 wios=1 dbytes=0 dios=0\n259:3 rbytes=1 wbytes=2 rios=3 wios=4 cost.usage=9\n",
         );
-        assert_eq!(stat.dropped_rows, 0);
         let row = |major, minor, [read_bytes, written_bytes, reads, writes]: [u64; 4]| {
             let device = Device { major, minor };
             IoCounters { device, read_bytes, written_bytes, reads, writes }
         };
-        assert_eq!(stat.devices, [row(8, 0, [90_112, 4096, 22, 1]), row(259, 3, [1, 2, 3, 4])]);
+        assert_eq!(devices, [row(8, 0, [90_112, 4096, 22, 1]), row(259, 3, [1, 2, 3, 4])]);
     }
 
     #[test]
     fn a_device_begins_a_row_within_a_line() {
         let numbers = "rbytes=1 wbytes=2 rios=3 wios=4";
         let text = format!("7:1 7:0 8:0 {numbers} dios=0 8:16 {numbers}\n254:0 254:16 {numbers}\n");
-        let stat = parse_io_stat(text.as_bytes());
-        let devices = stat.devices.iter().map(|row| (row.device.major, row.device.minor));
+        let devices = parsed(&text).into_iter().map(|row| (row.device.major, row.device.minor));
         assert_eq!(devices.collect::<Vec<_>>(), [(8, 0), (8, 16), (254, 16)]);
-        assert_eq!(stat.dropped_rows, 0);
+        assert_eq!(parsed(&format!("8:16 {numbers}\n253:0 252:0 ")).len(), 1);
     }
 
     #[test]
     fn a_row_without_numbers_of_reads_and_writes_is_no_error() {
         for text in [
-            &b"(unknown) rbytes=0 wbytes=0 rios=6 wios=0 dbytes=0 dios=0\n"[..],
-            b"8:0  cost.usage=0\n",
-            b"253:0 252:0 ",
+            "",
+            "(unknown) rbytes=0 wbytes=0 rios=6 wios=0 dbytes=0 dios=0\n",
+            "8:0  cost.usage=0\n",
+            "253:0 252:0 ",
         ] {
-            assert_eq!(parse_io_stat(text), IoStat::default(), "{text:?}");
+            assert_eq!(parsed(text), [], "{text:?}");
         }
     }
 
     #[test]
-    fn a_malformed_row_costs_that_row_only() {
-        let stat = parse_io_stat(
-            b"7:0 \n8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n8:1 rbytes=1\n8:2 x 8:3 rbytes=1 wbytes=2 rios=3 wios=4\n",
-        );
-        assert_eq!((stat.devices.len(), stat.dropped_rows), (2, 3));
-        let truncated = parse_io_stat(b"8:0 rbytes=1 wbytes=2 rios=3 wios=4");
-        assert_eq!((truncated.devices.len(), truncated.dropped_rows), (0, 1));
+    fn a_malformed_row_or_a_truncated_file_is_an_error() {
+        for text in [
+            "8:0 rbytes=1 wbytes=2 rios=3 wios=4\nrubbish\n",
+            "8:1 rbytes=1\n",
+            "8:2 x 8:3 rbytes=1 wbytes=2 rios=3 wios=4\n",
+            "8:0 rbytes=1 wbytes=2 rios=3 wios=4",
+        ] {
+            assert!(parse_io_stat(text.as_bytes()).is_err(), "{text:?}");
+        }
     }
 }

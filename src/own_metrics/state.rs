@@ -57,7 +57,7 @@ pub(super) static AGENT: &FamiliesOf<State> = families! {
                 lines.write(&[("kind", kind)], Whole(*count));
             }
         },
-        "Failures to read kernel files, and dropped rows, by kind.";
+        "Failures to read kernel files, by kind.";
     "psi_agent_pressure_supported" = |it, lines| if let Some(reports) = it.reports {
             for resource in Resource::ALL {
                 let is_supported = u64::from(*reports.of(resource));

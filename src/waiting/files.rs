@@ -7,7 +7,6 @@ use super::series::Reading;
 use crate::clock::Clock;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::Cgroup;
-use crate::kernel::io_stat::IoCounters;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 
@@ -16,20 +15,13 @@ pub(crate) struct Files {
     pub(crate) clock: Clock,
     pub(crate) buffer: ReadBuffer,
     pub(crate) errors: Vec<ReadError>,
-    pub(crate) dropped_io_rows: u64,
     /// Cgroups that no longer exist.
     pub(crate) gone: Vec<Arc<Cgroup>>,
 }
 
 impl Files {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            clock,
-            buffer: ReadBuffer::default(),
-            errors: Vec::new(),
-            dropped_io_rows: 0,
-            gone: Vec::new(),
-        }
+        Self { clock, buffer: ReadBuffer::default(), errors: Vec::new(), gone: Vec::new() }
     }
 
     /// Returns the value, or keeps the error for the report.
@@ -64,13 +56,6 @@ impl Files {
     ) -> Option<Reading<T>> {
         let value = read(self)?;
         Some(Reading { at: (self.clock)().at, value })
-    }
-
-    /// Reads `io.stat`, by device. The two `None`s are those of [`Files::read`].
-    pub(crate) fn io_stat(&mut self, dir: &CgroupDir) -> Option<Option<Vec<IoCounters>>> {
-        let stat = self.read(|buffer| dir.io_stat(buffer))?;
-        self.dropped_io_rows += stat.as_ref().map_or(0, |stat| stat.dropped_rows);
-        Some(stat.map(|stat| stat.devices))
     }
 
     /// Reads a pressure file. The outer `None` is a removed cgroup. The inner `None` is an error,
@@ -117,10 +102,10 @@ mod tests {
         tree.follow(now().at);
         let dir = tree.dirs().last().unwrap();
         let mut files = Files::new(Arc::new(now));
-        assert_eq!(files.io_stat(dir), Some(None));
+        assert_eq!(files.read(|buffer| dir.io_stat(buffer)), Some(None));
         assert!(files.is_alive(dir) && files.gone.is_empty());
         fs::remove_dir_all(&path).unwrap();
-        assert_eq!(files.io_stat(dir), Some(None));
+        assert_eq!(files.read(|buffer| dir.io_stat(buffer)), Some(None));
         assert!(!files.is_alive(dir) && files.gone.len() == 1);
         assert!(files.errors.is_empty());
     }

@@ -160,7 +160,8 @@ impl Readings {
             });
         }
         if needs.contains(Needs::IO_COUNTERS) {
-            self.io.counters.push(files.timed(|files| files.io_stat(dirs.container)));
+            let read = |files: &mut Files| files.read(|buffer| dirs.container.io_stat(buffer));
+            self.io.counters.push(files.timed(read));
         }
     }
 }
