@@ -17,33 +17,16 @@ const ABOVE_AVERAGE: f64 = 1.5;
 /// The slow score by its own name, and by that of the recording rule with the same meaning.
 const EXPRESSIONS: [&str; 2] = ["slow-score", "node:psi_agent_node_score_ratio:avg10m_neutral"];
 
-/// How far from now the time of a query may be, in seconds: the bridge keeps no history.
-const NEARLY_NOW_S: f64 = 300.0;
-
-/// Checks a URL-encoded form (`query=…&time=…`). The error is the reason why it is refused.
-pub fn check(form: &[u8], now: Timestamp) -> Result<(), String> {
-    let value = |key: &str| {
-        form_urlencoded::parse(form).find_map(|(name, value)| (name == key).then_some(value))
-    };
-    if !EXPRESSIONS.contains(&value("query").unwrap_or_default().trim()) {
+/// Checks a URL-encoded form (`query=…`). The error is the reason why it is refused. Other parameters are ignored:
+/// the response has the values of now.
+pub fn check(form: &[u8]) -> Result<(), String> {
+    let query =
+        form_urlencoded::parse(form).find_map(|(name, value)| (name == "query").then_some(value));
+    if !EXPRESSIONS.contains(&query.unwrap_or_default().trim()) {
         return Err(format!(
             "the parameter query is missing, empty or unsupported: the bridge supports only {}; \
              query Prometheus for others",
             EXPRESSIONS.join(" and ")
-        ));
-    }
-    let Some(time) = value("time").filter(|time| !time.is_empty()) else {
-        return Ok(());
-    };
-    let seconds = time.parse::<f64>().ok().filter(|seconds| seconds.is_finite());
-    let dated = || Some(seconds_of(time.parse::<Timestamp>().ok()?));
-    let seconds = seconds.or_else(dated).ok_or_else(|| {
-        format!("the parameter time is {time:?}, expected seconds since 1970 or a time in RFC 3339")
-    })?;
-    let away_s = (seconds - seconds_of(now)).round();
-    if away_s.abs() > NEARLY_NOW_S {
-        return Err(format!(
-            "the parameter time is {away_s} s from now: the bridge keeps no history, query Prometheus"
         ));
     }
     Ok(())
@@ -52,7 +35,7 @@ pub fn check(form: &[u8], now: Timestamp) -> Result<(), String> {
 /// The instant vector; `None` if no Node has a known score.
 pub fn answer(views: Arc<Views>, now: Timestamp) -> Option<Document> {
     let neutral = (views.neutral?.score.mean + ABOVE_AVERAGE).min(100.0);
-    let time = seconds_of(now);
+    let time = now.as_millisecond() as f64 / 1000.0;
     let all = 0..views.nodes.len();
     let sample = move |at: usize| {
         let (name, view) = views.nodes.get(at)?;
@@ -75,10 +58,6 @@ fn share(points: f64) -> String {
         Ok(_) | Err(_) => format!("{:.6}", share + 1e-6),
     };
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn seconds_of(time: Timestamp) -> f64 {
-    time.as_millisecond() as f64 / 1000.0
 }
 
 #[cfg(test)]
@@ -153,18 +132,17 @@ mod tests {
     }
 
     #[test]
-    fn a_form_needs_a_documented_expression_and_a_time_near_now() {
-        let now = NOW.parse().unwrap();
+    fn a_form_needs_a_documented_expression() {
         for right in [
             "query=slow-score&time=1767225600.25",
             "query=node%3Apsi_agent_node_score_ratio%3Aavg10m_neutral",
-            "time=2026-01-01T00%3A04%3A59Z&query=+slow-score+",
+            "time=yesterday&query=+slow-score+",
             "query=slow-score&time=&timeout=30s",
         ] {
-            assert_eq!(check(right.as_bytes(), now), Ok(()), "{right}");
+            assert_eq!(check(right.as_bytes()), Ok(()), "{right}");
         }
         for missing in ["", "query=", "query=%20", "time=1767225600", "{\"query\":\"x\"}"] {
-            let error = check(missing.as_bytes(), now).unwrap_err();
+            let error = check(missing.as_bytes()).unwrap_err();
             assert!(error.contains("query is missing, empty or unsupported"), "{missing}: {error}");
         }
         for other in [
@@ -178,23 +156,15 @@ mod tests {
             let form = form_urlencoded::Serializer::new(String::new())
                 .append_pair("query", other)
                 .finish();
-            let error = check(form.as_bytes(), now).unwrap_err();
+            let error = check(form.as_bytes()).unwrap_err();
             assert!(error.contains("supports only slow-score and node:psi"), "{other}: {error}");
-        }
-        for (time, expected) in [
-            ("NaN", "time is \"NaN\", expected seconds"),
-            ("yesterday", "time is \"yesterday\", expected seconds"),
-            ("1767222000", "time is -3600 s from now"),
-        ] {
-            let error = check(format!("query=slow-score&time={time}").as_bytes(), now).unwrap_err();
-            assert!(error.contains(expected), "{error}");
         }
     }
 
     proptest! {
         #[test]
         fn any_form_is_accepted_or_refused(form: Vec<u8>) {
-            let _ = check(&form, NOW.parse().unwrap());
+            let _ = check(&form);
         }
 
         #[test]

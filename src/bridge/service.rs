@@ -64,9 +64,8 @@ impl BridgeService {
             Method::POST => self.body(request.into_body(), MAX_FORM, peer).await?.0,
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
-        let now = clock::now().timestamp();
-        query::check(&form, now).map_err(bad_request)?;
-        query::answer(self.views()?, now).ok_or_else(no_node_known)
+        query::check(&form).map_err(bad_request)?;
+        query::answer(self.views()?, clock::now().timestamp()).ok_or_else(no_node_known)
     }
 
     fn watcher(&self) -> ServiceResult {

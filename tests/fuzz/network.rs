@@ -170,7 +170,7 @@ pub(super) fn extender_arguments(bytes: &[u8]) {
 
 /// A form that a descheduler sends as body or as query.
 pub(super) fn query_form(bytes: &[u8]) {
-    match query::check(bytes, *START) {
+    match query::check(bytes) {
         Ok(()) => {
             let is_query = |(key, value): &(_, std::borrow::Cow<'_, str>)| {
                 key == "query"
