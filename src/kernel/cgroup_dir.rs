@@ -312,10 +312,7 @@ mod tests {
         assert_eq!(dir.pids_current(buffer), Ok(Some(1)));
         assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
         let error = dir.memory_current(buffer).unwrap_err().to_string();
-        assert!(
-            error.ends_with("memory.current: malformed in line 1: expected a number"),
-            "{error}"
-        );
+        assert!(error.ends_with("memory.current: malformed: expected a number"), "{error}");
         // Files of a controller that the hierarchy does not have are not looked for.
         fs::write(path.join("cgroup.controllers"), "cpuset pids\n").unwrap();
         let root = CgroupRoot::open(&path).unwrap();

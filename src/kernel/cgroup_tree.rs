@@ -150,8 +150,7 @@ impl CgroupTree {
                 // It cannot be the value of a label.
                 Err(_) => {
                     let shown = self.root.full_path(&join(path, &name.to_string_lossy()));
-                    self.errors
-                        .push(ReadError::new(&shown, ParseError::of_file("a name in UTF-8")));
+                    self.errors.push(ReadError::new(&shown, ParseError("a name in UTF-8")));
                 }
             }
         }

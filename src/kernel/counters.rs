@@ -59,12 +59,12 @@ keyed_file! {
 pub fn parse_populated(text: &[u8]) -> Result<bool, ParseError> {
     let mut populated = None;
     parse_keyed(text, &mut [("populated", &mut populated)])?;
-    Ok(populated.ok_or(ParseError::of_file("a line `populated`"))? != 0)
+    Ok(populated.ok_or(ParseError("a line `populated`"))? != 0)
 }
 
 pub fn count_processes(text: &[u8]) -> Result<u64, ParseError> {
-    lines(text)?.try_fold(0, |count, (line, pid)| {
-        parse_u64(pid).map(|_| count + 1).ok_or(ParseError { line, expected: "a process id" })
+    lines(text)?.try_fold(0, |count, pid| {
+        parse_u64(pid).map(|_| count + 1).ok_or(ParseError("a process id"))
     })
 }
 

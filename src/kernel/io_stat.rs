@@ -27,9 +27,9 @@ fn parse_device(word: &[u8]) -> Option<Device> {
 
 /// Parses `io.max`: whether any device is limited.
 pub fn parse_io_limited(text: &[u8]) -> Result<bool, ParseError> {
-    lines(text)?.try_fold(false, |_, (line, row)| {
+    lines(text)?.try_fold(false, |_, row| {
         let device = words(row).next().and_then(parse_device);
-        device.map(|_| true).ok_or(ParseError { line, expected: "a device and its limits" })
+        device.map(|_| true).ok_or(ParseError("a device and its limits"))
     })
 }
 
@@ -40,10 +40,10 @@ pub fn parse_io_stat(text: &[u8]) -> Result<Vec<IoCounters>, ParseError> {
     let last = last.filter(|last| words(last).all(|word| parse_device(word).is_some()));
     let text = last.and_then(|last| text.strip_suffix(last)).unwrap_or(text);
     let mut devices = Vec::new();
-    for (line, content) in lines(text)? {
-        let words: Vec<&[u8]> = words(content).collect();
+    for line in lines(text)? {
+        let words: Vec<&[u8]> = words(line).collect();
         for row in words.chunk_by(|_, word| parse_device(word).is_none()) {
-            let expected = ParseError { line, expected: "devices and their counters" };
+            let expected = ParseError("devices and their counters");
             devices.extend(parse_row(row).ok_or(expected)?);
         }
     }

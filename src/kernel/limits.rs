@@ -78,17 +78,17 @@ fn limit(word: &[u8]) -> Option<Limit> {
 
 /// Parses a file with one number (`cpu.weight`, `memory.current`, `pids.current`).
 pub fn parse_number(text: &[u8]) -> Result<u64, ParseError> {
-    parse_u64(single_line(text)?).ok_or(ParseError { line: 1, expected: "a number" })
+    parse_u64(single_line(text)?).ok_or(ParseError("a number"))
 }
 
 /// Parses a file with one limit (`memory.max`, `memory.high`).
 pub fn parse_limit(text: &[u8]) -> Result<Limit, ParseError> {
-    limit(single_line(text)?).ok_or(ParseError { line: 1, expected: "`max` or a number" })
+    limit(single_line(text)?).ok_or(ParseError("`max` or a number"))
 }
 
 /// Parses `cpu.max`: `max 100000` or `150000 100000`.
 pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
-    let expected = ParseError { line: 1, expected: "a quota and a period" };
+    let expected = ParseError("a quota and a period");
     let (quota, period) = split_once(single_line(text)?, b' ').ok_or(expected)?;
     let quota_us = limit(quota).ok_or(expected)?;
     let period_us = parse_u64(period).filter(|&period| period > 0).ok_or(expected)?;
@@ -98,7 +98,7 @@ pub fn parse_cpu_max(text: &[u8]) -> Result<CpuMax, ParseError> {
 /// Parses `cpuset.cpus.effective`, such as `0-3,8`. An empty list is valid, and means that no CPU
 /// is left for the cgroup.
 pub fn parse_cpu_set(text: &[u8]) -> Result<CpuSet, ParseError> {
-    let expected = ParseError { line: 1, expected: "a list of CPUs" };
+    let expected = ParseError("a list of CPUs");
     let ranges = single_line(text)?.split(|&byte| byte == b',').filter(|range| !range.is_empty());
     let range = |range| {
         let (first, last) = split_once(range, b'-').unwrap_or((range, range));

@@ -61,13 +61,13 @@ keyed_file! {
 
 pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
     let (mut all, mut each, mut boot_time_s) = (None, BTreeMap::new(), None);
-    for (line, content) in lines(text)? {
-        let Some((keyword, rest)) = split_once(content, b' ') else { continue };
-        let ticks = || parse_ticks(rest).ok_or(ParseError { line, expected: "a CPU's ticks" });
+    for line in lines(text)? {
+        let Some((keyword, rest)) = split_once(line, b' ') else { continue };
+        let ticks = || parse_ticks(rest).ok_or(ParseError("a CPU's ticks"));
         match keyword {
             b"cpu" => all = Some(ticks()?),
             b"btime" => {
-                let expected = ParseError { line, expected: "the boot time" };
+                let expected = ParseError("the boot time");
                 boot_time_s = Some(parse_u64(rest).ok_or(expected)?);
             }
             _ => {
@@ -77,8 +77,8 @@ pub fn parse_proc_stat(text: &[u8]) -> Result<CpuTimes, ParseError> {
             }
         }
     }
-    let all = all.ok_or(ParseError::of_file("a line `cpu`"))?;
-    let boot_time_s = boot_time_s.ok_or(ParseError::of_file("a line `btime`"))?;
+    let all = all.ok_or(ParseError("a line `cpu`"))?;
+    let boot_time_s = boot_time_s.ok_or(ParseError("a line `btime`"))?;
     Ok(CpuTimes { all, each, boot_time_s })
 }
 
@@ -127,10 +127,10 @@ pub struct RunDelay {
 /// Parses `/proc/schedstat`.
 pub fn parse_schedstat(text: &[u8]) -> Result<RunDelay, ParseError> {
     let (mut total_ns, mut online) = (0_u64, Vec::new());
-    for (line, content) in lines(text)? {
-        let Some((keyword, rest)) = split_once(content, b' ') else { continue };
+    for line in lines(text)? {
+        let Some((keyword, rest)) = split_once(line, b' ') else { continue };
         if let Some(cpu) = cpu(keyword) {
-            let expected = ParseError { line, expected: "nine numbers of a CPU" };
+            let expected = ParseError("nine numbers of a CPU");
             // In versions 15 to 17 of the file.
             let [.., delay, _]: [u64; 9] = numbers(&mut words(rest)).ok_or(expected)?;
             total_ns = total_ns.checked_add(delay).ok_or(expected)?;
@@ -138,7 +138,7 @@ pub fn parse_schedstat(text: &[u8]) -> Result<RunDelay, ParseError> {
         }
     }
     if online.is_empty() {
-        return Err(ParseError::of_file("a line `cpu0`"));
+        return Err(ParseError("a line `cpu0`"));
     }
     Ok(RunDelay { total_ns, online: online.into_iter().collect() })
 }

@@ -18,23 +18,22 @@ pub struct Pressure {
 /// later kernels may add some.
 pub fn parse_pressure(text: &[u8]) -> Result<Pressure, ParseError> {
     let mut pressure = Pressure::default();
-    for (line, content) in lines(text)? {
-        let malformed = |expected| ParseError { line, expected };
+    for line in lines(text)? {
         let (keyword, fields) =
-            split_once(content, b' ').ok_or(malformed("a keyword and its fields"))?;
+            split_once(line, b' ').ok_or(ParseError("a keyword and its fields"))?;
         let slot = match keyword {
             b"some" => &mut pressure.some_us,
             b"full" => &mut pressure.full_us,
             _ => continue,
         };
         let total = words(fields).find_map(|field| field.strip_prefix(b"total="));
-        let total_us = total.and_then(parse_u64).ok_or(malformed("total in microseconds"))?;
+        let total_us = total.and_then(parse_u64).ok_or(ParseError("total in microseconds"))?;
         if slot.replace(total_us).is_some() {
-            return Err(malformed("each keyword once"));
+            return Err(ParseError("each keyword once"));
         }
     }
     if pressure == Pressure::default() {
-        return Err(ParseError::of_file("a line `some` or `full`"));
+        return Err(ParseError("a line `some` or `full`"));
     }
     Ok(pressure)
 }
@@ -77,15 +76,15 @@ mod tests {
     #[test]
     fn an_error_names_the_malformed_line() {
         check_refused("", "malformed: expected a line `some` or `full`");
-        check_refused("some\n", "malformed in line 1: expected a keyword and its fields");
-        check_refused(&format!("{SOME}{SOME}"), "malformed in line 2: expected each keyword once");
+        check_refused("some\n", "malformed: expected a keyword and its fields");
+        check_refused(&format!("{SOME}{SOME}"), "malformed: expected each keyword once");
         check_refused(
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=-5\n",
-            "malformed in line 1: expected total in microseconds",
+            "malformed: expected total in microseconds",
         );
         check_refused(
             "some avg10=0.00 avg60=0.00 avg300=0.00\n",
-            "malformed in line 1: expected total in microseconds",
+            "malformed: expected total in microseconds",
         );
     }
 

@@ -122,7 +122,7 @@ impl ReadBuffer {
         loop {
             if length == self.0.len() {
                 if length >= MAX_FILE_BYTES {
-                    return Err(ParseError::of_file("at most 16 MiB").into());
+                    return Err(ParseError("at most 16 MiB").into());
                 }
                 self.0.resize(length * 2, 0);
             }
@@ -175,6 +175,6 @@ mod tests {
     fn an_endless_file_is_an_error() {
         let dev = nix::fcntl::open("/dev", OFlag::O_PATH, Mode::empty()).unwrap();
         let endless = ReadBuffer::default().read_all(&dev, c"zero").map(<[u8]>::len);
-        assert_eq!(endless, Err(ParseError::of_file("at most 16 MiB").into()));
+        assert_eq!(endless, Err(ParseError("at most 16 MiB").into()));
     }
 }

@@ -15,7 +15,7 @@ pub fn parse_task_schedstat(text: &[u8]) -> Result<TaskTimes, ParseError> {
     let mut words = words(single_line(text)?);
     match (numbers(&mut words), words.next()) {
         (Some([run_ns, delay_ns, _]), None) => Ok(TaskTimes { run_ns, delay_ns }),
-        _ => Err(ParseError { line: 1, expected: "three numbers" }),
+        _ => Err(ParseError("three numbers")),
     }
 }
 
@@ -49,7 +49,7 @@ pub fn thread_kind(comm: &[u8]) -> ThreadKind {
 pub fn parse_is_runnable(text: &[u8]) -> Result<bool, ParseError> {
     match text.rsplit(|&byte| byte == b')').next() {
         Some([b' ', state, b' ', ..]) => Ok(*state == b'R'),
-        _ => Err(ParseError { line: 1, expected: "a state after the name" }),
+        _ => Err(ParseError("a state after the name")),
     }
 }
 
@@ -73,7 +73,7 @@ pub fn selinux_type(text: &[u8]) -> Option<String> {
 /// Parses the cgroup v2 path in `/proc/PID/cgroup`; `None` where the file has none. In a cgroup
 /// namespace, a path outside of it begins with `/..`.
 pub fn parse_cgroup_path(text: &[u8]) -> Result<Option<&[u8]>, ParseError> {
-    Ok(lines(text)?.find_map(|(_, line)| line.strip_prefix(b"0::")))
+    Ok(lines(text)?.find_map(|line| line.strip_prefix(b"0::")))
 }
 
 #[cfg(test)]

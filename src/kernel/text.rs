@@ -1,42 +1,26 @@
 //! Lines, words and numbers of kernel text, parsed strictly as bytes. Nothing here slices or
 //! indexes, so no input can make it panic.
 
-/// A kernel file that does not follow its documented format.
+/// A kernel file that does not follow its documented format, with the content that the format requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("malformed{}: expected {expected}", place(*line))]
-pub struct ParseError {
-    /// Line number, from 1; 0 for the file as a whole (empty, or truncated).
-    pub line: usize,
-    /// The content that the format requires there.
-    pub expected: &'static str,
-}
+#[error("malformed: expected {0}")]
+pub struct ParseError(pub &'static str);
 
-impl ParseError {
-    /// An error of the file as a whole.
-    pub(crate) const fn of_file(expected: &'static str) -> Self {
-        Self { line: 0, expected }
-    }
-}
-
-fn place(line: usize) -> String {
-    if line == 0 { String::new() } else { format!(" in line {line}") }
-}
-
-/// The lines of a file with their numbers. A text that does not end in a newline is truncated.
-pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = (usize, &[u8])>, ParseError> {
+/// The lines of a file. A text that does not end in a newline is truncated.
+pub(crate) fn lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, ParseError> {
     if text.last().is_some_and(|&byte| byte != b'\n') {
-        return Err(ParseError::of_file("a newline at the end"));
+        return Err(ParseError("a newline at the end"));
     }
     let lines = text.split_inclusive(|&byte| byte == b'\n');
-    Ok((1..).zip(lines.filter_map(|line| line.strip_suffix(b"\n"))))
+    Ok(lines.filter_map(|line| line.strip_suffix(b"\n")))
 }
 
 /// The line of a file that has exactly one, without its newline.
 pub(crate) fn single_line(text: &[u8]) -> Result<&[u8], ParseError> {
     let mut all = lines(text)?;
     match (all.next(), all.next()) {
-        (Some((_, line)), None) => Ok(line),
-        _ => Err(ParseError::of_file("one line")),
+        (Some(line), None) => Ok(line),
+        _ => Err(ParseError("one line")),
     }
 }
 
@@ -89,9 +73,9 @@ pub(crate) fn parse_keyed(
     text: &[u8],
     fields: &mut [(&str, &mut Option<u64>)],
 ) -> Result<(), ParseError> {
-    for (line, content) in lines(text)? {
-        let expected = ParseError { line, expected: "a key and a number" };
-        let (key, value) = split_once(content, b' ').ok_or(expected)?;
+    for line in lines(text)? {
+        let expected = ParseError("a key and a number");
+        let (key, value) = split_once(line, b' ').ok_or(expected)?;
         let value = parse_u64(value).or_else(|| parse_padded(value));
         let value = value.filter(|_| !key.is_empty()).ok_or(expected)?;
         if let Some((_, field)) = fields.iter_mut().find(|(name, _)| name.as_bytes() == key) {
@@ -148,15 +132,15 @@ mod tests {
     #[test]
     fn a_truncated_file_is_an_error_and_an_empty_one_has_no_lines() {
         assert_eq!(lines(b"").unwrap().count(), 0);
-        assert_eq!(lines(b"a\nb\n").unwrap().collect::<Vec<_>>(), [(1, &b"a"[..]), (2, &b"b"[..])]);
-        assert_eq!(lines(b"a\nb").err(), Some(ParseError::of_file("a newline at the end")));
+        assert_eq!(lines(b"a\nb\n").unwrap().collect::<Vec<_>>(), [b"a", b"b"]);
+        assert_eq!(lines(b"a\nb").err(), Some(ParseError("a newline at the end")));
     }
 
     #[test]
-    fn a_keyed_file_names_its_wrong_line() {
+    fn a_malformed_line_of_a_keyed_file_is_an_error() {
         for text in [&b"usage_usec 1\nuser_usec\n"[..], b"usage_usec 1\n 5\n"] {
             let wrong = parse_keyed(text, &mut []).unwrap_err();
-            assert_eq!(wrong.to_string(), "malformed in line 2: expected a key and a number");
+            assert_eq!(wrong.to_string(), "malformed: expected a key and a number");
         }
     }
 
