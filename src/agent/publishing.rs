@@ -4,9 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::{oneshot, watch};
-use tracing::field::display;
 
 use crate::client::cluster::call::CallError;
 use crate::client::cluster::{OwnNode, PodName};
@@ -57,7 +55,7 @@ pub(super) fn start(
                     // This fails only while the agent stops, and has dropped the receiver.
                     let _ = adopt.send(**found);
                 }
-                record(&metrics, report);
+                record(&metrics, mode, report);
             };
             publisher.take(&assessment, on_report).await;
         }
@@ -92,7 +90,7 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
     }
 }
 
-fn record(metrics: &OwnMetrics, report: &Report<'_>) {
+fn record(metrics: &OwnMetrics, mode: Publish, report: &Report<'_>) {
     match report {
         Report::Adopted(found) => {
             let score = found.score;
@@ -101,11 +99,7 @@ fn record(metrics: &OwnMetrics, report: &Report<'_>) {
         }
         Report::Written(published, reason) => {
             metrics.published(value(published));
-            log("Published", published, *reason, None);
-        }
-        Report::WouldWrite(published, reason, patch) => {
-            metrics.published(value(published));
-            log("Would publish", published, *reason, *patch);
+            log(mode, published, *reason);
         }
         Report::Level(level) => metrics.set_level(level.word()),
         Report::DemandDenied(error) => tracing::warn!(
@@ -140,17 +134,18 @@ fn value(published: &PublishedScore) -> PublishedValue {
 }
 
 /// Logs a write; a heartbeat, which changes no value, at the level debug.
-fn log(what: &str, published: &PublishedScore, reason: WriteReason, patch: Option<&Value>) {
-    let (level, patch) = (published.level.word(), patch.map(display));
+fn log(mode: Publish, published: &PublishedScore, reason: WriteReason) {
+    let what = if mode == Publish::On { "Published" } else { "Would publish" };
+    let level = published.level.word();
     let NodePressure { score, cpu, memory, io, .. } = published.pressure;
     let [cpu, memory, io] =
         [cpu, memory, io].map(|points| points.map_or("-".to_owned(), |points| points.to_string()));
     match reason {
         WriteReason::Change | WriteReason::Demand => {
-            tracing::info!(score, %cpu, %memory, %io, level, patch, "{what}")
+            tracing::info!(score, %cpu, %memory, %io, level, "{what}")
         }
         WriteReason::Heartbeat => {
-            tracing::debug!(score, %cpu, %memory, %io, level, patch, "{what}")
+            tracing::debug!(score, %cpu, %memory, %io, level, "{what}")
         }
     }
 }
@@ -182,13 +177,13 @@ mod tests {
     }
 
     /// The line that is logged for a report.
-    fn logged(report: &Report<'_>) -> String {
+    fn logged(mode: Publish, report: &Report<'_>) -> String {
         let log = Log::default();
         let writer = log.clone();
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
         let metrics = OwnMetrics::default();
         tracing::subscriber::with_default(format.finish(), || {
-            record(&metrics, report);
+            record(&metrics, mode, report);
         });
         String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
     }
@@ -196,12 +191,12 @@ mod tests {
     #[test]
     fn the_level_is_shown_whatever_the_node_gets() {
         let metrics = OwnMetrics::default();
-        record(&metrics, &Report::Level(Level::High));
+        record(&metrics, Publish::On, &Report::Level(Level::High));
         assert_eq!(metrics.status().publish.level.as_deref(), Some("high"));
     }
 
     #[test]
-    fn a_log_line_has_a_patch_only_if_one_would_be_written() {
+    fn a_dry_run_logs_the_score_that_would_be_published() {
         let pressure = NodePressure {
             score: 25,
             cpu: Some(25),
@@ -211,17 +206,11 @@ mod tests {
             basis: Basis::Psi(1),
         };
         let score = PublishedScore { pressure, level: Level::Medium, demand: None };
-        let patch = serde_json::json!({"metadata": {}});
-        for (report, end) in [
-            (Report::Written(&score, WriteReason::Change), r#"level="medium""#),
-            (Report::WouldWrite(&score, WriteReason::Change, None), r#"level="medium""#),
-            (
-                Report::WouldWrite(&score, WriteReason::Change, Some(&patch)),
-                r#"level="medium" patch={"metadata":{}}"#,
-            ),
-        ] {
-            let line = logged(&report);
-            assert!(line.trim_end().ends_with(end), "{line}");
+        let report = Report::Written(&score, WriteReason::Change);
+        let values = r#"score=25 cpu=25 memory=- io=- level="medium""#;
+        for (mode, what) in [(Publish::On, "Published"), (Publish::DryRun, "Would publish")] {
+            let line = logged(mode, &report);
+            assert!(line.trim_end().ends_with(&format!("{what} {values}")), "{line}");
         }
     }
 }

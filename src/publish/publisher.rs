@@ -31,9 +31,8 @@ const DEMAND_KEPT_FOR: Duration = Duration::from_secs(600);
 pub enum Report<'a> {
     /// The publisher continues from this value of an earlier agent.
     Adopted(&'a NodePressure),
+    /// This was written or, in a dry run, would have been.
     Written(&'a PublishedScore, WriteReason),
-    /// A dry run would have written this; in a cluster, with this patch.
-    WouldWrite(&'a PublishedScore, WriteReason, Option<&'a Value>),
     Failed(&'a CallError),
     /// The API server denied the keys of the demand. The others were written.
     DemandDenied(&'a CallError),
@@ -121,20 +120,12 @@ impl Publisher {
             return Ok(());
         }
         let Some((published, reason)) = write else { return Ok(()) };
-        let mut patch = None;
-        if let Some(node) = &node {
+        if let Some(node) = node.filter(|_| !self.dry_run) {
             let keys = node.get().await?;
-            let patch =
-                patch.insert(node_patch(&self.prefix, &keys, &published, &self.flags.outputs));
-            if !self.dry_run {
-                self.send(node, patch, reason, report).await?;
-            }
+            let patch = node_patch(&self.prefix, &keys, &published, &self.flags.outputs);
+            self.send(&node, &patch, reason, report).await?;
         }
-        report(&if self.dry_run {
-            Report::WouldWrite(&published, reason, patch.as_ref())
-        } else {
-            Report::Written(&published, reason)
-        });
+        report(&Report::Written(&published, reason));
         self.plan.written(published, reason, now, (self.random)());
         Ok(())
     }

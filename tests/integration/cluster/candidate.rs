@@ -202,7 +202,6 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
                 | Report::Marked(Err(error)) => panic!("{error}"),
                 Report::Adopted(_)
                 | Report::Written(..)
-                | Report::WouldWrite(..)
                 | Report::Level(_)
                 | Report::Candidate(_) => {}
             };
@@ -235,7 +234,6 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
             Report::Written(..) => written += 1,
             Report::Candidate(chosen) => named = chosen.map(|workload| workload.pod.to_string()),
             Report::Adopted(_)
-            | Report::WouldWrite(..)
             | Report::Level(_)
             | Report::Failed(_)
             | Report::DemandDenied(_)
