@@ -23,25 +23,21 @@ pub enum ContractError {
     },
 }
 
-/// The values that a Node has of some keys.
+/// The annotations of a Node with an agent.
 pub(super) struct Annotations<'a> {
     prefix: &'a Prefix,
-    values: BTreeMap<Key, String>,
+    all: &'a BTreeMap<String, String>,
 }
 
 impl<'a> Annotations<'a> {
     /// `None` if the Node has none of these keys.
-    pub(super) fn of<K: AsRef<str>, V: AsRef<str>>(
+    pub(super) fn of(
         prefix: &'a Prefix,
         keys: &[Key],
-        annotations: impl IntoIterator<Item = (K, V)>,
+        all: &'a BTreeMap<String, String>,
     ) -> Option<Self> {
-        let keys: BTreeMap<String, Key> = keys.iter().map(|key| (key.of(prefix), *key)).collect();
-        let own = annotations.into_iter().filter_map(|(name, value)| {
-            Some((*keys.get(name.as_ref())?, value.as_ref().to_owned()))
-        });
-        let values: BTreeMap<Key, String> = own.collect();
-        (!values.is_empty()).then_some(Self { prefix, values })
+        let has_any = keys.iter().any(|key| all.contains_key(&key.of(prefix)));
+        has_any.then_some(Self { prefix, all })
     }
 
     pub(super) fn optional<T>(
@@ -50,11 +46,9 @@ impl<'a> Annotations<'a> {
         expected: &'static str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, ContractError> {
-        let Some(value) = self.values.get(&key) else { return Ok(None) };
-        let malformed = || {
-            let (key, value) = (key.of(self.prefix), value.clone());
-            ContractError::Malformed { key, value, expected }
-        };
+        let key = key.of(self.prefix);
+        let Some(value) = self.all.get(&key) else { return Ok(None) };
+        let malformed = || ContractError::Malformed { key, value: value.clone(), expected };
         parse(value).ok_or_else(malformed).map(Some)
     }
 

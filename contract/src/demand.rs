@@ -1,5 +1,6 @@
 //! What a Node's VMs want, for programs that place or move VMs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::annotations::{Annotations, ContractError, whole};
@@ -44,9 +45,9 @@ impl NodeDemand {
     /// # Errors
     /// [`ContractError`] if an annotation is malformed, or headroom, demand or waiting is missing beside
     /// the others.
-    pub fn from_annotations<K: AsRef<str>, V: AsRef<str>>(
+    pub fn from_annotations(
         prefix: &Prefix,
-        annotations: impl IntoIterator<Item = (K, V)>,
+        annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Self>, ContractError> {
         let Some(own) = Annotations::of(prefix, &Key::OF_DEMAND, annotations) else {
             return Ok(None);
@@ -157,8 +158,9 @@ mod tests {
 
     fn parsed(annotations: &[(Key, Option<String>)]) -> Result<Option<NodeDemand>, ContractError> {
         let prefix = Prefix::default();
-        let present = annotations.iter().filter_map(|(key, value)| Some((*key, value.as_ref()?)));
-        NodeDemand::from_annotations(&prefix, present.map(|(key, value)| (key.of(&prefix), value)))
+        let present = annotations.iter().filter_map(|(key, value)| Some((key, value.clone()?)));
+        let present = present.map(|(key, value)| (key.of(&prefix), value)).collect();
+        NodeDemand::from_annotations(&prefix, &present)
     }
 
     #[test]

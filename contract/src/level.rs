@@ -1,5 +1,6 @@
 //! Levels, as the label and the taints show them, and the thresholds at which they begin.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -43,13 +44,9 @@ impl Level {
     }
 
     /// The level that a Node's label shows; `None` without the label, or if it has another value.
-    pub fn from_labels<K: AsRef<str>, V: AsRef<str>>(
-        prefix: &Prefix,
-        labels: impl IntoIterator<Item = (K, V)>,
-    ) -> Option<Self> {
-        let key = Key::Pressure.of(prefix);
-        let mut labels = labels.into_iter();
-        labels.find(|(name, _)| name.as_ref() == key)?.1.as_ref().parse().ok()
+    #[must_use]
+    pub fn from_labels(prefix: &Prefix, labels: &BTreeMap<String, String>) -> Option<Self> {
+        labels.get(&Key::Pressure.of(prefix))?.parse().ok()
     }
 
     /// The level that the keys of a Node's taints show: `Low` without a taint of the prefix, and so
@@ -132,9 +129,12 @@ mod tests {
     #[test]
     fn a_level_is_read_from_the_label_and_from_taints() {
         let prefix = Prefix::default();
-        let label = |value| Level::from_labels(&prefix, [("psi-agent.io/pressure", value)]);
-        assert_eq!([label("medium"), label("x")], [Some(Level::Medium), None]);
-        assert_eq!(Level::from_labels(&prefix, [("other", "high")]), None);
+        let label = |key: &str, value: &str| {
+            Level::from_labels(&prefix, &[(key.to_owned(), value.to_owned())].into())
+        };
+        let own = "psi-agent.io/pressure";
+        assert_eq!([label(own, "medium"), label(own, "x")], [Some(Level::Medium), None]);
+        assert_eq!(label("other", "high"), None);
         let taints = |keys: &[&str]| Level::from_taints(&prefix, keys);
         let [medium, high] = ["psi-agent.io/pressure-medium", "psi-agent.io/pressure-high"];
         assert_eq!(taints(&["other"]), Level::Low);

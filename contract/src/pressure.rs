@@ -95,9 +95,9 @@ impl NodePressure {
     ///
     /// # Errors
     /// [`ContractError`] if a required annotation is missing or one is malformed.
-    pub fn from_annotations<K: AsRef<str>, V: AsRef<str>>(
+    pub fn from_annotations(
         prefix: &Prefix,
-        annotations: impl IntoIterator<Item = (K, V)>,
+        annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Self>, ContractError> {
         let Some(own) = Annotations::of(prefix, &Key::OF_SCORE, annotations) else {
             return Ok(None);

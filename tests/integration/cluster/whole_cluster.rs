@@ -195,7 +195,7 @@ fn check_demand(scene: &Scene) {
         let node = scene.cluster.get(&["node", node]);
         let annotations: BTreeMap<String, String> =
             serde_json::from_value(node["metadata"]["annotations"].clone()).unwrap();
-        NodeDemand::from_annotations(&prefix, annotations).unwrap()
+        NodeDemand::from_annotations(&prefix, &annotations).unwrap()
     };
     let contended = wait_for("node-a has a candidate", 2 * MINUTE, || {
         demand("node-a").filter(|demand| !demand.candidates.is_empty())
