@@ -41,6 +41,7 @@ struct State {
     nodes: BTreeMap<&'static str, usize>,
     requests: BTreeMap<(Form, Outcome), u64>,
     watch: Results,
+    lacks_scores: bool,
     certificates: Option<Results>,
 }
 
@@ -62,8 +63,27 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
+    /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
+    /// the descheduler logs only the status of the response.
     pub fn requested(&self, form: Form, outcome: Outcome) {
-        *self.0.lock().requests.entry((form, outcome)).or_default() += 1;
+        let mut state = self.0.lock();
+        *state.requests.entry((form, outcome)).or_default() += 1;
+        // load-watcher's document can have no Nodes, so its client gets no error.
+        if form == Form::Watcher || outcome == Outcome::Refused {
+            return;
+        }
+        let lacks_scores = outcome == Outcome::Unknown;
+        if std::mem::replace(&mut state.lacks_scores, lacks_scores) == lacks_scores {
+            return;
+        }
+        if lacks_scores {
+            tracing::warn!(
+                "No Node has a known score, so requests get no scores: agents have published no \
+                 fresh value, or for less than half of --window; see `psi-agent nodes`"
+            );
+        } else {
+            tracing::info!("Scores of Nodes are known again");
+        }
     }
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
