@@ -48,7 +48,7 @@ use crate::waiting::readings::Readings;
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
-use population::{Member, Selector, Workloads, workloads};
+use population::{Kind, Member, Selector, Workloads, workloads};
 use processes::ProcessFinder;
 pub use state::MIN_PRESSURE_INTERVAL;
 use state::States;
@@ -148,8 +148,8 @@ impl Collector {
         tick_before: Option<Moment>,
     ) -> Option<(Scored, Vec<Measurement>)> {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
-        let now = (files.clock)().at;
-        let mut workloads = Workloads::of(self.tree.dirs().zip(found), |dir| {
+        let Moment { at: now, unix_ms } = (files.clock)();
+        let mut workloads = Workloads::of(self.tree.dirs().zip(found), unix_ms / 1000, |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
         let found = workloads.population(in_cluster);
@@ -275,8 +275,9 @@ fn measure(
     let of_scored = scored.clone().map(|(_, readings)| readings);
     let of_others = others.clone().map(|(_, readings)| readings);
     let scale = pressure_scale(of_scored.chain(of_others), node);
-    let measurements = scored.map(|(Member { dir, workload, .. }, readings)| {
-        Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale)
+    let measurements = scored.map(|(Member { kind, dir, workload }, readings)| {
+        let measured = Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale);
+        if *kind == Kind::Unlisted { measured.hidden() } else { measured }
     });
     let scored = Scored { population, measurements: measurements.collect() };
     let others =

@@ -139,6 +139,19 @@ impl Measurement {
     }
 }
 
+impl Measurement {
+    /// Of a container of which nothing is known, so neither whether its waiting counts.
+    #[must_use]
+    pub fn hidden(self) -> Self {
+        let hidden = |resource| match self.waits.of(resource) {
+            Ok(wait) if wait.contention > Ratio::ZERO => Err(Unknown { most_demand: wait.demand }),
+            Ok(_) => Err(Unknown { most_demand: 0.0 }),
+            Err(unknown) => Err(*unknown),
+        };
+        Self { waits: PerResource::by(hidden), ..self }
+    }
+}
+
 /// CPUs that a container would use if it did not wait because of the node. What its own limit explains
 /// would stay.
 fn undelayed(used: f64, wait: &Wait, threads: Option<ThreadTimes>) -> f64 {

@@ -17,19 +17,24 @@ use crate::waiting::reader::Dirs;
 /// Time after which a node that has another kind of workloads is scored by it.
 const CHANGE_AFTER: Duration = Duration::from_secs(60);
 
+/// Age of a container by which its pod is listed, unless the list is not up to date.
+const LISTED_WITHIN: Duration = Duration::from_secs(60);
+
 /// A container or unit that can be scored.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    kind: Kind,
+    pub(super) kind: Kind,
     pub(super) dir: &'a CgroupDir,
     /// Its pod's labels; `None` for units, and without a source of pods.
     pub(super) workload: Option<Arc<Workload>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Vm,
     Container,
+    /// Of a pod that is not listed, for so long that the list is not up to date. It may be a VM.
+    Unlisted,
     UnitVm,
     Unit,
 }
@@ -48,9 +53,11 @@ impl<'a> Workloads<'a> {
     /// the node's, is then that of its own tasks.
     pub(super) fn of(
         dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
+        now_s: u64,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
+        let mut unlisted_pods = HashSet::new();
         let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
@@ -62,8 +69,14 @@ impl<'a> Workloads<'a> {
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
                         pods.insert(&*pod.uid, dir);
+                        if *found == PodMatch::NotListed {
+                            unlisted_pods.insert(&*pod.uid);
+                        }
                     }
-                    kind_in_pod(&pod.level, found)
+                    let age = now_s.saturating_sub(dir.cgroup.made_at_s.unwrap_or(now_s));
+                    let is_unlisted =
+                        unlisted_pods.contains(&*pod.uid) && age >= LISTED_WITHIN.as_secs();
+                    kind_in_pod(&pod.level, found, is_unlisted)
                 }
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
                     None
@@ -107,9 +120,9 @@ impl<'a> Workloads<'a> {
     /// Takes the members of this population.
     pub(super) fn take(&mut self, population: Population) -> Vec<Member<'a>> {
         let kinds: &[Kind] = match population {
-            Population::Vms if self.has(Kind::Vm) => &[Kind::Vm],
+            Population::Vms if self.has(Kind::Vm) => &[Kind::Vm, Kind::Unlisted],
             Population::Vms => &[Kind::UnitVm],
-            Population::Containers => &[Kind::Vm, Kind::Container],
+            Population::Containers => &[Kind::Vm, Kind::Container, Kind::Unlisted],
             Population::Units => &[Kind::UnitVm, Kind::Unit],
         };
         self.all.extract_if(.., |member| kinds.contains(&member.kind)).collect()
@@ -153,7 +166,10 @@ impl<'a> Workloads<'a> {
 
 /// `None` for what is no container, the target of a migration before its handover, and containers
 /// of pods that are not listed yet.
-fn kind_in_pod(level: &PodLevel, found: &PodMatch) -> Option<Kind> {
+fn kind_in_pod(level: &PodLevel, found: &PodMatch, is_unlisted: bool) -> Option<Kind> {
+    if is_unlisted && matches!(level, PodLevel::Container(_)) {
+        return Some(Kind::Unlisted);
+    }
     let workload = found.workload();
     let vm = workload.and_then(|workload| workload.vm.as_ref());
     let is_member = matches!(level, PodLevel::Container(_))

@@ -18,7 +18,9 @@ pub enum Absence {
     #[error("there are no pods and no systemd units")]
     NothingToScore,
     /// The waiting of workloads is unknown that may have a quarter of the demand.
-    #[error("files or processes of some workloads are not readable")]
+    #[error(
+        "some workloads are not in the list of pods, or their files or processes are not readable"
+    )]
     HiddenContainers,
     /// Limits of the workloads explain all of it.
     #[error("limits of the workloads explain all of it")]
@@ -49,10 +51,12 @@ impl MissingScore {
     pub fn remedy(&self) -> &'static str {
         match self.absence {
             Absence::PressureOff => "boot with psi=1",
-            Absence::WorkloadsUnknown => "run `psi-agent check`",
+            Absence::WorkloadsUnknown => {
+                "let the agent list the pods of its node, and set --cgroup-root to the host's cgroup2 mount"
+            }
             Absence::NothingToScore => "set --cgroup-root to the host's cgroup2 mount",
             Absence::HiddenContainers => {
-                "run as root, and set --proc-root to the host's /proc, mounted without hidepid"
+                "let the agent list its node's pods; run as root, with the host's /proc (--proc-root) without hidepid"
             }
             Absence::OwnLimits => "count another resource with --score-resources",
             Absence::WarmingUp => "wait",
