@@ -1,18 +1,21 @@
 //! The pods of one node. They are parsed into a small type: whole pods would double the agent's
 //! memory, and a metadata-only watch has no container IDs.
 
+use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
+use futures_util::{Stream, StreamExt, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::Error;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 
-use super::call::LONGEST_OBJECT;
+use super::call::{CallError, LONGEST_OBJECT};
 use super::client::OwnNode;
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
@@ -20,6 +23,14 @@ use crate::json::decode;
 use crate::pod::{Metadata, Pod};
 
 const PODS: &str = "/api/v1/pods";
+
+/// Seconds after which the API server ends a watch. A connection whose other end is gone is silent.
+const WATCH_S: u32 = 60;
+
+/// Time without a byte after which a watch is over.
+const SILENCE: Duration = Duration::from_secs(75);
+
+const TOO_LONG: &str = "a pod of more than 4 MiB";
 
 /// Status code if events since the version are no longer available.
 const GONE: u16 = 410;
@@ -45,12 +56,15 @@ impl OwnNode {
     }
 
     /// Lists the Node's pods. Of a pod that cannot be decoded, the reason is passed to `on_skipped`.
-    pub async fn list_pods(&self, on_skipped: impl FnMut(String) + Send) -> kube::Result<Vec<Pod>> {
-        PodWatch::new(self, on_skipped).list().await
+    pub async fn list_pods(
+        &self,
+        on_skipped: impl FnMut(String) + Send,
+    ) -> Result<Vec<Pod>, CallError> {
+        Ok(PodWatch::new(self, on_skipped).list().await?)
     }
 }
 
-type Events = BoxStream<'static, kube::Result<KubeEvent<Box<RawValue>>>>;
+type Events = Pin<Box<dyn AsyncBufRead + Send>>;
 
 /// A list that is kept up to date by a watch, one pod in memory at a time. The API server serves both
 /// from its cache, and finds the pods of the list by an index. A list without a version, or in pages,
@@ -99,7 +113,19 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                     self.events.insert(events.map_err(Error::WatchStartFailed)?)
                 }
             };
-            match events.try_next().await.map_err(Error::WatchFailed)? {
+            let line = timeout(SILENCE, next_line(events)).await.unwrap_or(Ok(None));
+            let line = line.map_err(|error| Error::WatchFailed(kube::Error::ReadEvents(error)))?;
+            let is_too_long = line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT);
+            if is_too_long {
+                (self.on_skipped)(TOO_LONG.to_owned());
+                continue;
+            }
+            let event: Option<KubeEvent<&RawValue>> = line
+                .as_deref()
+                .map(decode)
+                .transpose()
+                .map_err(|error| Error::WatchFailed(kube::Error::SerdeError(error)))?;
+            match event {
                 Some(KubeEvent::Added(json) | KubeEvent::Modified(json)) => {
                     if let Some(pod) = self.decode(json.get().as_bytes()) {
                         self.version.clone_from(&pod.metadata.resource_version);
@@ -145,7 +171,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             (self.on_skipped)(if json.len() < LONGEST_OBJECT {
                 format!("pod {namespace}/{name}: {error}")
             } else {
-                "a pod of more than 4 MiB".to_owned()
+                TOO_LONG.to_owned()
             });
         });
         decoded.ok()
@@ -153,7 +179,26 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
 }
 
 async fn watch(client: &Client, selector: &str, version: &str) -> kube::Result<Events> {
-    let params = WatchParams::default().fields(selector);
+    let params = WatchParams::default().fields(selector).timeout(WATCH_S);
     let request = Request::new(PODS).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-    Ok(client.request_events(request).await?.boxed())
+    Ok(Box::pin(client.request_stream(request).await?))
+}
+
+/// The next line, of which no more is kept than shows that it is too long; `None` at the end.
+async fn next_line(events: &mut Events) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    loop {
+        let bytes = events.fill_buf().await?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let length = end.unwrap_or(bytes.len());
+        let room = LONGEST_OBJECT + 1 - line.len();
+        line.extend(bytes.iter().take(length.min(room)));
+        events.as_mut().consume(length + usize::from(end.is_some()));
+        if end.is_some() {
+            return Ok(Some(line));
+        }
+    }
 }

@@ -2,16 +2,21 @@
 
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
 use kube::Client;
 use kube::api::{ListParams, Request};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use tokio::time::timeout;
 
 use super::call::LONGEST_OBJECT;
 use super::list_items::ListItems;
 use crate::json::decode;
+
+/// Time until a list begins. The API server may collect tens of thousands of objects first.
+const FIRST_BYTE: Duration = Duration::from_secs(30);
 
 /// What each list has, also an empty one: an answer without it is not the API server's, or not all of it.
 #[derive(Deserialize)]
@@ -28,7 +33,9 @@ pub(super) async fn streamed_list(
     on_item: &mut (dyn FnMut(&[u8]) + Send),
 ) -> kube::Result<Vec<u8>> {
     let request = Request::new(path).list(params).map_err(kube::Error::BuildRequest)?;
-    let mut body = pin!(client.request_stream(request).await?);
+    let silent = |_| Err(kube::Error::ReadEvents(ErrorKind::TimedOut.into()));
+    let body = timeout(FIRST_BYTE, client.request_stream(request)).await.unwrap_or_else(silent)?;
+    let mut body = pin!(body);
     let mut items = ListItems::default();
     loop {
         let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
