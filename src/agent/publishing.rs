@@ -102,10 +102,10 @@ fn record(metrics: &OwnMetrics, mode: Publish, report: &Report<'_>) {
             log(mode, published, *reason);
         }
         Report::Level(level) => metrics.set_level(level.word()),
-        Report::DemandDenied(error) => tracing::warn!(
+        Report::LabelDenied(error) => tracing::warn!(
             %error,
-            "Published the score without headroom, demand and candidates, which the API server \
-             denies; apply the admission policies of this release"
+            "Published without the label of the headroom, which the API server denies; apply the \
+             admission policies of this release"
         ),
         Report::Failed(error) => metrics.publish_failed(error, clock::now().unix_ms),
         Report::Candidate(Ok(workload)) => {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::demand::demand;
 use super::marker::{Mark, Marker};
-use super::node_patch::{node_patch, without_demand};
+use super::node_patch::{node_patch, without_headroom_label};
 use super::plan::{Plan, WriteReason};
 use super::score::PublishedScore;
 use crate::client::cluster::call::CallError;
@@ -34,8 +34,8 @@ pub enum Report<'a> {
     /// This was written or, in a dry run, would have been.
     Written(&'a PublishedScore, WriteReason),
     Failed(&'a CallError),
-    /// The API server denied the keys of the demand. The others were written.
-    DemandDenied(&'a CallError),
+    /// The API server denied the label of the headroom. All else was written.
+    LabelDenied(&'a CallError),
     /// The level after a score.
     Level(Level),
     /// The VM to move first.
@@ -62,8 +62,8 @@ pub struct Publisher {
     adopted_at: Option<Instant>,
     /// The demand that an earlier agent published, and when the agent began to continue from it.
     earlier_demand: Option<(NodeDemand, Instant)>,
-    /// Whether the API server denied the keys of the demand.
-    is_demand_denied: bool,
+    /// Whether the API server denied the label of the headroom.
+    is_label_denied: bool,
 }
 
 impl Publisher {
@@ -81,7 +81,7 @@ impl Publisher {
             marker: (flags.mark_candidate && !dry_run).then(|| Marker::new(label)),
             adopted_at: None,
             earlier_demand: None,
-            is_demand_denied: false,
+            is_label_denied: false,
             prefix,
             flags,
             dry_run,
@@ -130,8 +130,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Writes the patch or, if the API server denies it, without the keys of the demand. Admission
-    /// policies are updated apart from the agent, so heartbeats try these keys again.
+    /// Writes the patch or, if the API server denies it, without the label of the headroom. Admission
+    /// policies are updated apart from the agent, so heartbeats try it again.
     async fn send(
         &mut self,
         node: &OwnNode,
@@ -139,22 +139,22 @@ impl Publisher {
         reason: WriteReason,
         report: &mut impl FnMut(&Report<'_>),
     ) -> Result<(), CallError> {
-        let earlier_keys = without_demand(&self.prefix, patch);
-        if self.is_demand_denied && reason != WriteReason::Heartbeat {
-            return node.patch(&earlier_keys).await;
+        let without_label = without_headroom_label(&self.prefix, patch);
+        if self.is_label_denied && reason != WriteReason::Heartbeat {
+            return node.patch(&without_label).await;
         }
         match node.patch(patch).await {
             Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. }))
-                if earlier_keys != *patch =>
+                if without_label != *patch =>
             {
-                node.patch(&earlier_keys).await?;
-                if !std::mem::replace(&mut self.is_demand_denied, true) {
-                    report(&Report::DemandDenied(&error));
+                node.patch(&without_label).await?;
+                if !std::mem::replace(&mut self.is_label_denied, true) {
+                    report(&Report::LabelDenied(&error));
                 }
             }
             written => {
                 written?;
-                self.is_demand_denied = false;
+                self.is_label_denied = false;
             }
         }
         Ok(())

@@ -197,9 +197,9 @@ async fn the_label_is_on_the_named_pod_alone_and_goes_with_the_level() {
             show_labels(&mut assessment, &labelled.iter().map(String::as_str).collect::<Vec<_>>());
             let report = |report: &Report<'_>| match report {
                 Report::Marked(Ok(_)) => marks += 1,
-                Report::Failed(error)
-                | Report::DemandDenied(error)
-                | Report::Marked(Err(error)) => panic!("{error}"),
+                Report::Failed(error) | Report::LabelDenied(error) | Report::Marked(Err(error)) => {
+                    panic!("{error}")
+                }
                 Report::Adopted(_)
                 | Report::Written(..)
                 | Report::Level(_)
@@ -236,7 +236,7 @@ async fn without_the_component_the_agent_reports_it_once_a_minute_and_publishes_
             Report::Adopted(_)
             | Report::Level(_)
             | Report::Failed(_)
-            | Report::DemandDenied(_)
+            | Report::LabelDenied(_)
             | Report::Marked(Ok(_)) => {}
         };
         publisher.take(&assessment, report).await;

@@ -39,7 +39,7 @@ impl Scene {
 
 #[tokio::test]
 #[ignore = "needs etcd, a kube-apiserver (tests/kubernetes/build) and what tests/helm/build makes"]
-async fn earlier_policies_deny_the_demand_only_and_later_ones_allow_it() {
+async fn earlier_policies_deny_the_label_only_and_later_ones_allow_it() {
     let mut scene = Scene::start("earlier-policies").await;
     let values = ["image.repository=psi-agent", "agent.label=true"];
     let release = last_release("template", "psi-agent", &values, &[]);
@@ -54,10 +54,10 @@ async fn earlier_policies_deny_the_demand_only_and_later_ones_allow_it() {
     let metadata = scene.api_node()["metadata"].clone();
     assert_eq!(metadata["annotations"]["psi-agent.io/score"], "50");
     assert_eq!(metadata["labels"]["psi-agent.io/pressure"], "high");
-    assert_eq!(scene.headroom(), [None, None]);
-    let denials = scene.reports.iter().filter(|report| **report == "demand denied").count();
+    assert_eq!(scene.headroom(), [None, Some("0".to_owned())]);
+    let denials = scene.reports.iter().filter(|report| **report == "label denied").count();
     assert_eq!(denials, 1, "{:?}", scene.reports);
-    assert!(scene.reports.iter().all(|report| ["written", "demand denied"].contains(report)));
+    assert!(scene.reports.iter().all(|report| ["written", "label denied"].contains(report)));
 
     scene.cluster.apply_folder("daemonset/base");
     scene.wait_until_the_label_is(true);

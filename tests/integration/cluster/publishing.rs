@@ -100,7 +100,7 @@ impl Scene {
                 }
                 Report::Written(..) => "written",
                 Report::Failed(error) | Report::Marked(Err(error)) => error.into_str(),
-                Report::DemandDenied(_) => "demand denied",
+                Report::LabelDenied(_) => "label denied",
                 Report::Marked(Ok(_)) => "marked",
                 // At each tick.
                 Report::Level(_) | Report::Candidate(_) => return,
