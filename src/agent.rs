@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{Auth, RunConfig};
-use crate::export::http::AgentService;
+use crate::export::http::{AgentService, MOST_SNAPSHOTS};
 use crate::export::scrape::Scrapes;
 use crate::host::finding::Finding;
 use crate::host::{Host, node_identity};
@@ -68,6 +68,7 @@ async fn start(
         scrapes: Scrapes::new(export.families()),
         own_metrics: metrics,
         page: config.page,
+        snapshots: Arc::new(Semaphore::new(MOST_SNAPSHOTS)),
         authenticator,
     };
     Ok((server, Arc::new(service), ticks))

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::page::DOCUMENT;
 use super::score_series::is_stale;
@@ -31,6 +32,8 @@ use crate::snapshot::{NodeIdentity, snapshot};
 
 /// Prometheus' default scrape timeout.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Snapshots that may be in memory at once, of up to 5 MB each on the largest nodes.
+pub(crate) const MOST_SNAPSHOTS: usize = 4;
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
 
@@ -44,6 +47,8 @@ pub(crate) struct AgentService {
     pub(crate) scrapes: Scrapes,
     pub(crate) own_metrics: Arc<OwnMetrics>,
     pub(crate) page: Page,
+    /// Snapshots in memory, each until its client has read it.
+    pub(crate) snapshots: Arc<Semaphore>,
     /// Reviews tokens; `None` if clients are not authenticated.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
 }
@@ -112,6 +117,8 @@ impl AgentService {
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
+        let held = Arc::clone(&self.snapshots).try_acquire_owned();
+        let held = held.map_err(|_| unavailable("Too many snapshots are being read.\n"))?;
         let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
         let tick = self.sampler.latest_tick();
@@ -124,7 +131,11 @@ impl AgentService {
         };
         let snapshot =
             snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
-        Ok(json(&snapshot))
+        let until_read = move |frame| {
+            let _ = &held;
+            frame
+        };
+        Ok(json(&snapshot).map(|body| body.map_frame(until_read).boxed_unsync()))
     }
 
     /// The latest assessment, unless it is stale.
