@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
@@ -64,7 +65,7 @@ impl OwnNode {
     /// Creates the agent's client, by a kubeconfig, or else by the pod's service account. Sends no
     /// request.
     pub async fn connect(kubeconfig: Option<&PathBuf>, name: String) -> anyhow::Result<Self> {
-        let mut config = match kubeconfig {
+        let config = match kubeconfig {
             None => Config::incluster().map_err(|error| {
                 anyhow!(
                     "cannot use the service account: {error}: set --kubeconfig, or let the pod mount \
@@ -73,8 +74,6 @@ impl OwnNode {
             })?,
             Some(path) => from_kubeconfig(path, &KubeConfigOptions::default()).await?,
         };
-        // The agent has its own rules for retries: see publish/plan.rs.
-        config.default_retry = false;
         Ok(Self { api: ApiClient::new(client(config)?), name })
     }
 }
@@ -82,6 +81,16 @@ impl OwnNode {
 fn client(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
+    // It would wait for as long as a proxy asks, up to hours. All programs have their own rules for retries.
+    config.default_retry = false;
+    // kube compares NO_PROXY with the proxy, and not with the API server.
+    let variable = |name| std::env::var(name).ok()?.parse().ok();
+    let of_environment = variable("HTTPS_PROXY").or_else(|| variable("https_proxy"));
+    if config.proxy_url == of_environment
+        && Matcher::from_env().intercept(&config.cluster_url).is_none()
+    {
+        config.proxy_url = None;
+    }
     Client::try_from(config).context("cannot make a client for the API server")
 }
 
