@@ -21,7 +21,9 @@ pub fn start(config: LogConfig) -> WorkerGuard {
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE);
     let (writer, guard) = queue.thread_name("log").finish(stderr());
     DROPPED_LINES.get_or_init(|| writer.error_counter());
-    let log = fmt::layer().with_writer(writer).with_target(false).with_ansi(terminal);
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let coloured = terminal && variable("NO_COLOR").is_empty() && variable("TERM") != "dumb";
+    let log = fmt::layer().with_writer(writer).with_target(false).with_ansi(coloured);
     // Messages of libraries are omitted: they log each failed request, and the agent logs an error
     // once.
     let quiet =

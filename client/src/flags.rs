@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ColorChoice, ValueEnum};
 use psi_agent_plan::Rules;
 use strum::{IntoStaticStr, VariantArray};
@@ -196,7 +197,8 @@ pub struct PlannerFlags {
           default_value = "2m")]
     pub interval: Duration,
     /// Name of this process in the Lease, such as that of its pod
-    #[arg(long, env = "PSI_AGENT_LEASE_HOLDER", value_name = "NAME")]
+    #[arg(long, env = "PSI_AGENT_LEASE_HOLDER", value_name = "NAME",
+          value_parser = NonEmptyStringValueParser::new())]
     pub lease_holder: String,
     #[command(flatten)]
     pub rules: RuleFlags,

@@ -16,6 +16,8 @@ use crate::contract::Prefix;
 use crate::flags::{PlanFlags, PlanOutput};
 use crate::output::print;
 
+const CANNOT_WRITE: &str = "cannot write the outcome";
+
 /// Prints a plan, and creates its migrations if that is wanted; or resumes a planner.
 pub async fn plan(
     api: &ApiClient,
@@ -49,7 +51,7 @@ pub async fn plan(
         let mut answer = String::new();
         stdin().read_line(&mut answer).context("cannot read the answer")?;
         if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
-            return print("No migration created\n", out).context("cannot write the outcome");
+            return print("No migration created\n", &mut stderr()).context(CANNOT_WRITE);
         }
         // The answer may have taken its time.
         let current = proposal().await?.moves;
@@ -64,7 +66,12 @@ pub async fn plan(
             format!("cannot create a migration of VM {}/{}", one.namespace, one.name)
         })?;
         let line = format!("{}/{}: migration to {} created\n", one.namespace, one.name, one.target);
-        print(line, out).context("cannot write the outcome")?;
+        // After JSON or YAML, which other programs read, it would be a part of it.
+        match flags.output {
+            PlanOutput::Table => print(line, out),
+            PlanOutput::Json | PlanOutput::Yaml => print(line, &mut stderr()),
+        }
+        .context(CANNOT_WRITE)?;
     }
     Ok(())
 }

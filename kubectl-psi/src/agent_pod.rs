@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use psi_agent_client::cluster::ApiClient;
+use psi_agent_client::cluster::call::CallError;
 use psi_agent_client::snapshot::Snapshot;
 use psi_agent_client::top::Described;
 use psi_agent_client::top::connection::Connection;
@@ -60,7 +61,8 @@ impl AgentPod {
     async fn connect(&self) -> anyhow::Result<Connection> {
         let (pods, name, port) = self.find().await?;
         let forwarded = async {
-            let mut forwarder = pods.portforward(&name, &[port]).await?;
+            let forwarder = pods.portforward(&name, &[port]).await;
+            let mut forwarder = forwarder.map_err(CallError::from)?;
             let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
             anyhow::Ok(Connection::new(stream).await?)
         };
@@ -77,7 +79,7 @@ impl AgentPod {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
         };
-        let pods = pods.list(&selector).await;
+        let pods = pods.list(&selector).await.map_err(CallError::from);
         let pods = pods.with_context(|| format!("cannot list the pods of node {node}"))?;
         let lasting = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         let mut found = lasting.filter_map(|pod| {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use strum::IntoStaticStr;
 
@@ -15,7 +16,8 @@ pub struct SourceFlags {
     pub api: ApiFlags,
 
     /// Name of this node in the cluster
-    #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, env = "PSI_AGENT_NODE_NAME", value_name = "NAME", help_heading = "Cluster",
+          value_parser = NonEmptyStringValueParser::new())]
     node_name: Option<String>,
 
     /// File of pods in place of the API server

@@ -36,7 +36,7 @@ pub enum CallError {
     /// 401: the token is invalid or has expired.
     #[error("the API server rejects the token: {0}")]
     Unauthorized(String),
-    #[error("the API server has no such object; for a Node, see --node-name")]
+    #[error("the API server has no such object or kind")]
     NotFound,
     /// 409: the object changed between the read and the write.
     #[error("another client changed the object between the read and the write")]
@@ -51,6 +51,16 @@ pub enum CallError {
     /// No connection, no response in time, or one that does not parse.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        if let kube::Error::Api(status) = &error {
+            refusal(status.code, None, status.message.as_bytes())
+        } else {
+            Self::Unreachable(innermost(&error))
+        }
+    }
 }
 
 impl CallError {

@@ -29,7 +29,7 @@ impl ApiClient {
             Err(error) => first_error = first_error.take().or(Some(error)),
         };
         let list = streamed_list(&self.client, path, params, &mut on_item).await;
-        list.with_context(|| format!("cannot list {path}"))?;
+        list.map_err(CallError::from).with_context(|| format!("cannot list {path}"))?;
         let parsed = first_error.map_or(Ok(objects), Err);
         parsed.with_context(|| format!("cannot parse an object of {path}"))
     }

@@ -56,7 +56,10 @@ impl Screen {
 
     /// Overwrites the last frame: clearing the screen first would flicker.
     fn draw(&mut self, frame: &Frame) -> io::Result<()> {
-        let (columns, rows) = size()?;
+        // A terminal of unknown size reports 0.
+        let known = |length: u16, usual| if length == 0 { usual } else { length };
+        let (columns, rows) =
+            size().map(|(columns, rows)| (known(columns, 80), known(rows, 24)))?;
         let size = Size { columns: columns.into(), rows: rows.into() };
         let mut lines = lines(frame, &mut self.choice, size).into_iter();
         for row in 0..rows {
