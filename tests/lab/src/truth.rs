@@ -20,9 +20,9 @@ pub fn by_run_delay(record: &Record) -> f64 {
     average(record, |window| in_window(record, window))
 }
 
-/// CPU ready of the same part of the demand, the mean of the judged windows.
-pub fn ready_by_run_delay(record: &Record) -> f64 {
-    average(record, |window| ready_of_node(contentions(record, window)))
+/// The same as far as it counts for the level `medium`, the mean of the judged windows.
+pub fn counted_for_medium(record: &Record) -> f64 {
+    average(record, |window| of_node_for_medium(contentions(record, window)))
 }
 
 /// The same contention between two moments, of windows that lie wholly within them; `None` where there are none.
@@ -150,26 +150,23 @@ fn missed(pod: &Pod, CpuProgress { used, elapsed, late }: CpuProgress, throttled
 }
 
 /// The mean over the half of the demand that waits most, but over half a CPU at least.
-pub fn of_node(waits: Vec<Weighted>) -> f64 {
-    of_worst_half(waits, |(share, _)| share)
-}
-
-/// CPU ready of the same half: waiting as a share of the demand, and of one CPU at least.
-fn ready_of_node(waits: Vec<Weighted>) -> f64 {
-    of_worst_half(waits, |(share, wanted)| share * wanted.min(1.0))
-}
-
-fn of_worst_half(mut waits: Vec<Weighted>, of: impl Fn(Weighted) -> f64) -> f64 {
+pub fn of_node(mut waits: Vec<Weighted>) -> f64 {
     let wanted: f64 = waits.iter().map(|(_, wanted)| wanted).sum();
     let half = (wanted / 2.0).max(LEAST_CPUS);
     waits.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let mut left = half;
-    let values = waits.into_iter().map(|wait| {
-        let part = wait.1.min(left);
+    let values = waits.into_iter().map(|(share, wanted)| {
+        let part = wanted.min(left);
         left -= part;
-        of(wait) * part
+        share * part
     });
     values.sum::<f64>() / half
+}
+
+/// For the level `medium`, a VM counts in part if it wants less than half a CPU.
+fn of_node_for_medium(waits: Vec<Weighted>) -> f64 {
+    let counted = |(share, wanted): Weighted| (share * (wanted / 0.5).min(1.0), wanted);
+    of_node(waits.into_iter().map(counted).collect())
 }
 
 /// `None` without values.
@@ -190,9 +187,9 @@ mod tests {
         // Less than half a CPU counts in part.
         assert_eq!(rounded(vec![(0.8, 0.25)]), 0.4);
         assert_eq!(rounded(vec![]), 0.0);
-        // A VM that wants less than a CPU has less CPU ready.
-        let ready = ready_of_node(vec![(0.8, 0.5), (0.4, 2.0), (0.0, 1.0)]);
-        assert!((ready - 0.4).abs() < 1e-6, "{ready}");
+        // For a level, one that wants little counts in part, after those that wait more by that.
+        let counted = of_node_for_medium(vec![(0.8, 0.125), (0.4, 2.0), (0.0, 1.0)]);
+        assert!((counted - 0.4).abs() < 1e-6, "{counted}");
     }
 
     fn pod(json: &str) -> Pod {
