@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
@@ -83,15 +82,25 @@ fn client(mut config: Config) -> anyhow::Result<Client> {
     config.reset_reader_on_write = true;
     // It would wait for as long as a proxy asks, up to hours. All programs have their own rules for retries.
     config.default_retry = false;
-    // kube compares NO_PROXY with the proxy, and not with the API server.
     let variable = |name| std::env::var(name).ok()?.parse().ok();
     let of_environment = variable("HTTPS_PROXY").or_else(|| variable("https_proxy"));
-    if config.proxy_url == of_environment
-        && Matcher::from_env().intercept(&config.cluster_url).is_none()
-    {
+    if config.proxy_url == of_environment && is_excepted(&config.cluster_url) {
         config.proxy_url = None;
     }
     Client::try_from(config).context("cannot make a client for the API server")
+}
+
+/// Whether a server is reached directly, although the environment names a proxy: kube compares NO_PROXY with the
+/// proxy.
+#[cfg(feature = "proxy")]
+fn is_excepted(server: &http::Uri) -> bool {
+    hyper_util::client::proxy::matcher::Matcher::from_env().intercept(server).is_none()
+}
+
+/// Agents are in the cluster.
+#[cfg(not(feature = "proxy"))]
+fn is_excepted(_: &http::Uri) -> bool {
+    true
 }
 
 /// The files of KUBECONFIG, or else `~/.kube/config`. Of several, those that do not exist are skipped.
