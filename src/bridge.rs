@@ -67,6 +67,7 @@ fn apply(event: WatchEvent<NodeMetadata>, table: &watch::Sender<Table>, metrics:
             table.send_modify(|table| table.apply(node.name, &node.annotations, now));
         }
         WatchEvent::Deleted(node) => table.send_modify(|table| table.remove(&node.name)),
+        WatchEvent::Following => {}
         WatchEvent::Failed(error) => return metrics.nodes_failed(&error),
     }
     metrics.nodes_received();

@@ -124,8 +124,7 @@ impl Collector {
         };
         let is_known =
             self.selection.is_some() && pods.is_none_or(|pods| pods.is_listed() && is_found(pods));
-        let measured =
-            is_known.then(|| self.score_and_others(pods.is_some(), &found, before)).flatten();
+        let measured = is_known.then(|| self.score_and_others(pods, &found, before)).flatten();
         let (scored, others) = measured.unzip();
         Tick {
             moment,
@@ -143,13 +142,15 @@ impl Collector {
     /// VMs of a Node have left and others are there, which are scored later: nothing is not calm.
     fn score_and_others(
         &mut self,
-        in_cluster: bool,
+        pods: Option<&PodIndex>,
         found: &[PodMatch],
         tick_before: Option<Moment>,
     ) -> Option<(Scored, Vec<Measurement>)> {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
         let Moment { at: now, unix_ms } = (files.clock)();
-        let mut workloads = Workloads::of(self.tree.dirs().zip(found), unix_ms / 1000, |dir| {
+        let in_cluster = pods.is_some();
+        let stale_at_s = pods.filter(|pods| pods.is_stale).map(|_| unix_ms / 1000);
+        let mut workloads = Workloads::of(self.tree.dirs().zip(found), stale_at_s, |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
         let found = workloads.population(in_cluster);

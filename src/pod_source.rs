@@ -74,11 +74,15 @@ async fn apply(
             WatchEvent::Listed(pods) => index.replace(&pods),
             WatchEvent::Changed(pod) => index.apply(&pod),
             WatchEvent::Deleted(pod) => index.delete(&pod),
+            WatchEvent::Following => {}
             WatchEvent::Failed(error) => {
                 metrics.pods_failed(&error, clock::now().unix_ms);
+                index.is_stale = true;
+                sender.send_replace(Some(Arc::new(index.clone())));
                 continue;
             }
         }
+        index.is_stale = false;
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.count(), "The API server listed the pods");
         }

@@ -54,6 +54,7 @@ pub async fn nodes(
                 rows.retain(|row| row.name != node.name);
                 continue;
             }
+            WatchEvent::Following => continue,
             WatchEvent::Failed(error) => {
                 writeln!(stderr(), "cannot watch the nodes: {error}; retrying")?;
                 continue;

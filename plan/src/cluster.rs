@@ -235,6 +235,11 @@ impl Migration {
         self.is_active() && self.created.is_some() && !is_within(most, self.created, now)
     }
 
+    /// Namespace and name, also of a VM that has ended.
+    pub(crate) fn name_of_vm(&self) -> String {
+        format!("{}/{}", self.namespace, self.vm)
+    }
+
     pub(crate) fn is_of(&self, vm: &Vm) -> bool {
         self.namespace == vm.namespace && self.vm == vm.name
     }

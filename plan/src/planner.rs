@@ -23,8 +23,8 @@ const MOST_FAILED: usize = 3;
 pub struct State {
     /// VMs that stay for now.
     pub left_alone: Vec<LeftAlone>,
-    /// UIDs of the VMs whose migrations failed or were cancelled since one succeeded. A VM that cannot move
-    /// is tried again and again, and must not stop all others.
+    /// The VMs whose migrations failed or were cancelled since one succeeded. A VM that cannot move is tried
+    /// again and again, and must not stop all others.
     pub failed: Vec<String>,
     /// End of the latest migration that is counted; at first, the time of the first plan.
     pub counted_until: Option<Timestamp>,
@@ -65,22 +65,18 @@ impl State {
         ended.sort_by_key(|(ended, _)| *ended);
         for (ended, migration) in ended {
             self.counted_until = Some(ended);
-            let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            match vm {
-                _ if migration.phase == "Succeeded" => self.failed.clear(),
-                Some(vm) => {
-                    self.count_failure(&vm.uid, &format!("{} failed", described(migration)), now);
-                }
-                // It was shut down.
-                None => {}
+            if migration.phase == "Succeeded" {
+                self.failed.clear();
+            } else {
+                let what = format!("{} failed", described(migration));
+                self.count_failure(migration.name_of_vm(), &what, now);
             }
         }
         let pending = own().filter(|one| is_pending(cluster, one, now) || one.is_stuck(now));
         let pending: Vec<Migration> = pending.cloned().collect();
         for migration in &pending {
             let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            let vm = vm.map_or("", |vm| &vm.uid);
-            self.leave_alone(vm, now);
+            self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
             let why = match target_pod(cluster, migration) {
                 Some(pod) if pod.node.is_none() => "its pod had no Node",
                 Some(_) => "it did not end",
@@ -89,7 +85,7 @@ impl State {
                 None => continue,
             };
             let what = format!("{} was cancelled: {why}", described(migration));
-            self.count_failure(vm, &what, now);
+            self.count_failure(migration.name_of_vm(), &what, now);
         }
         pending
     }
@@ -102,8 +98,8 @@ impl State {
     }
 
     /// Counts a failure, and leaves the VM alone, since the reason may be its own.
-    pub fn fail(&mut self, vm: &str, what: &str, now: Timestamp) {
-        self.leave_alone(vm, now);
+    pub fn fail(&mut self, uid: &str, vm: String, what: &str, now: Timestamp) {
+        self.leave_alone(uid, now);
         self.count_failure(vm, what, now);
     }
 
@@ -114,9 +110,9 @@ impl State {
         self.left_alone.push(LeftAlone { vm: vm.into(), until });
     }
 
-    fn count_failure(&mut self, vm: &str, what: &str, now: Timestamp) {
-        if self.failed.iter().all(|failed| failed != vm) {
-            self.failed.push(vm.to_owned());
+    fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {
+        if !self.failed.contains(&vm) {
+            self.failed.push(vm);
         }
         let count = self.failed.len();
         if count >= MOST_FAILED {

@@ -17,7 +17,7 @@ use crate::waiting::reader::Dirs;
 /// Time after which a node that has another kind of workloads is scored by it.
 const CHANGE_AFTER: Duration = Duration::from_secs(60);
 
-/// Age of a container by which its pod is listed, unless the list is not up to date.
+/// Age of a container by which its pod is listed.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A container or unit that can be scored.
@@ -33,7 +33,7 @@ pub(super) struct Member<'a> {
 pub(super) enum Kind {
     Vm,
     Container,
-    /// Of a pod that is not listed, for so long that the list is not up to date. It may be a VM.
+    /// Of a pod that is not listed, while the list is not up to date. It may be a VM.
     Unlisted,
     UnitVm,
     Unit,
@@ -48,12 +48,14 @@ pub(super) struct Workloads<'a> {
 }
 
 impl<'a> Workloads<'a> {
+    /// `stale_at_s` is the Unix time now if the list of pods is not up to date.
+    ///
     /// `has_tasks` says whether a cgroup outside units has processes of its own. Where no other cgroup
     /// has any, as on a hybrid host without systemd, the root is the one unit: its pressure, which is
     /// the node's, is then that of its own tasks.
     pub(super) fn of(
         dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
-        now_s: u64,
+        stale_at_s: Option<u64>,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
@@ -73,9 +75,10 @@ impl<'a> Workloads<'a> {
                             unlisted_pods.insert(&*pod.uid);
                         }
                     }
-                    let age = now_s.saturating_sub(dir.cgroup.made_at_s.unwrap_or(now_s));
-                    let is_unlisted =
-                        unlisted_pods.contains(&*pod.uid) && age >= LISTED_WITHIN.as_secs();
+                    let age_s = stale_at_s.zip(dir.cgroup.made_at_s);
+                    let age_s = age_s.map(|(now_s, made_at_s)| now_s.saturating_sub(made_at_s));
+                    let is_unlisted = unlisted_pods.contains(&*pod.uid)
+                        && age_s.is_some_and(|age_s| age_s >= LISTED_WITHIN.as_secs());
                     kind_in_pod(&pod.level, found, is_unlisted)
                 }
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {

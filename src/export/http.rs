@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_SECURITY_POLICY, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 use super::page::DOCUMENT;
 use super::score_series::is_stale;
@@ -24,7 +24,7 @@ use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{LIVEZ, METRICS, PAGE, Page, READYZ, SNAPSHOT, bearer_token};
 use crate::serve::body::{
-    Body, EXPOSITION, chunked, method_not_allowed, text, unauthorized, whole,
+    Body, EXPOSITION, chunked, holding, method_not_allowed, text, unauthorized, whole,
 };
 use crate::serve::compression::accepts_gzip;
 use crate::serve::connections::Service;
@@ -117,12 +117,12 @@ impl AgentService {
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
-        let held = Arc::clone(&self.snapshots).try_acquire_owned();
-        let held = held.map_err(|_| unavailable("Too many snapshots are being read.\n"))?;
         let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
+        let held = timeout(SAMPLE_TIMEOUT, Arc::clone(&self.snapshots).acquire_owned()).await;
+        let held = held.map_err(|_| unavailable("Slow clients read all snapshots.\n"))?;
         let agent = Agent {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
@@ -131,11 +131,7 @@ impl AgentService {
         };
         let snapshot =
             snapshot(&self.identity, &sample, rates.as_deref(), assessment.as_deref(), Some(agent));
-        let until_read = move |frame| {
-            let _ = &held;
-            frame
-        };
-        Ok(json(&snapshot).map(|body| body.map_frame(until_read).boxed_unsync()))
+        Ok(holding(json(&snapshot), held))
     }
 
     /// The latest assessment, unless it is stale.
@@ -150,7 +146,7 @@ impl AgentService {
         if self.sampler.latest_tick().is_none() {
             return Err(unavailable(NO_SAMPLE));
         }
-        let refreshed = tokio::time::timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
+        let refreshed = timeout(SAMPLE_TIMEOUT, self.sampler.scrape(depth)).await;
         let Ok(Ok(refreshed)) = refreshed else {
             return Err(unavailable("The kernel's files were not read in time.\n"));
         };

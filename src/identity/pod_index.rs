@@ -17,6 +17,8 @@ const LONGEST_HASH: usize = 63;
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
     listed: bool,
+    /// Whether the API server could not be asked since, so that new pods may be missing.
+    pub is_stale: bool,
     /// Prefix of the agent's own keys.
     prefix: Prefix,
 }

@@ -28,7 +28,10 @@ pub(crate) fn whole(
 ) -> Response<Body> {
     let length = rest.len();
     let pieces = std::iter::from_fn(move || {
-        (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))))
+        // A copy: a part of the whole would keep all of it until it is written.
+        let piece =
+            |rest: &mut Bytes| Bytes::copy_from_slice(&rest.split_to(rest.len().min(PIECE)));
+        (!rest.is_empty()).then(|| Ok(piece(&mut rest)))
     });
     let mut response = Response::new(body(pieces));
     *response.status_mut() = status;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::call::{CallError, LONGEST_OBJECT};
 use super::client::OwnNode;
-use super::streamed_list::streamed_list;
+use super::streamed_list::{FIRST_BYTE, streamed_list};
 use super::watch::WatchEvent;
 use crate::json::decode;
 use crate::pod::{Metadata, Pod};
@@ -109,8 +109,11 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             let events = match &mut self.events {
                 Some(events) => events,
                 None => {
-                    let events = watch(&self.client, &self.selector, version).await;
-                    self.events.insert(events.map_err(Error::WatchStartFailed)?)
+                    let silent = |_| Err(kube::Error::ReadEvents(io::ErrorKind::TimedOut.into()));
+                    let events = watch(&self.client, &self.selector, version);
+                    let events = timeout(FIRST_BYTE, events).await.unwrap_or_else(silent);
+                    self.events = Some(events.map_err(Error::WatchStartFailed)?);
+                    return Ok(WatchEvent::Following);
                 }
             };
             let line = timeout(SILENCE, next_line(events)).await.unwrap_or(Ok(None));

@@ -16,7 +16,7 @@ use super::list_items::ListItems;
 use crate::json::decode;
 
 /// Time until a list begins. The API server may collect tens of thousands of objects first.
-const FIRST_BYTE: Duration = Duration::from_secs(30);
+pub(super) const FIRST_BYTE: Duration = Duration::from_secs(30);
 
 /// What each list has, also an empty one: an answer without it is not the API server's, or not all of it.
 #[derive(Deserialize)]

@@ -7,6 +7,8 @@ pub enum WatchEvent<T> {
     Changed(T),
     /// An object was deleted, or is no longer selected.
     Deleted(T),
+    /// A watch has begun: what was applied so far is up to date.
+    Following,
     /// Why a request failed. It is repeated with backoff.
     Failed(String),
 }

@@ -104,7 +104,7 @@ impl Planner {
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
                     let what = format!("{what}: {error}");
                     if flags.apply {
-                        state.fail(&one.uid, &what, now);
+                        state.fail(&one.uid, format!("{}/{}", one.namespace, one.name), &what, now);
                         save(api, &mut lease, prefix, &state).await?;
                     }
                     on_done(Done::Refused, what);
@@ -240,7 +240,9 @@ mod tests {
     fn the_state_survives_in_an_annotation() {
         let mut state = State::default();
         let now = Timestamp::from_second(1_767_355_200).unwrap();
-        ["a", "b", "c"].iter().for_each(|vm| state.fail(vm, "it was refused", now));
+        for vm in ["a", "b", "c"] {
+            state.fail(vm, format!("vms/{vm}"), "it was refused", now);
+        }
         // As long as UIDs and names of cloud nodes are.
         let [source, target] = ["source", "target"].map(|name| format!("{name:-<63}"));
         let waiting = [(source.as_str(), 0.1), (&target, 0.2), ("other", 1.0 / 3.0)].into();

@@ -11,11 +11,6 @@ fn after(seconds: i64) -> Timestamp {
     Timestamp::from_second(start().as_second() + seconds).unwrap()
 }
 
-/// UID of the VM with this name.
-fn uid(name: &str) -> String {
-    vm(name, "hot").0.uid
-}
-
 fn own(name: &str, phase: &str, ended: Option<Timestamp>) -> Migration {
     Migration {
         namespace: "vms".into(),
@@ -58,7 +53,7 @@ fn a_migration_without_a_node_for_a_minute_is_cancelled_and_its_vm_stays_for_an_
     assert!(state.review(&with_it, after(59)).is_empty());
     let cancelled = state.review(&with_it, after(60));
     assert_eq!(cancelled.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["p"]);
-    assert_eq!(state.failed, [uid("big")]);
+    assert_eq!(state.failed, ["vms/big"]);
     assert_eq!(state.left_alone[0].until, after(3_660));
 
     let without = |state: &State| Cluster { left_alone: state.left_alone.clone(), ..cluster() };
@@ -125,7 +120,7 @@ fn a_migration_that_hangs_is_cancelled() {
         assert!(state.review(&with(phase, hours), start()).is_empty(), "{phase}");
         assert_eq!(state.review(&with(phase, hours), after(1)).len(), 1, "{phase}");
     }
-    assert_eq!(state.failed, [uid("big")], "the same VM twice");
+    assert_eq!(state.failed, ["vms/big"], "the same VM twice");
 }
 
 #[test]
@@ -155,9 +150,6 @@ fn a_migration_without_a_pod_for_ten_minutes_is_cancelled() {
 fn failures_of_three_vms_in_a_row_stop_the_planner_until_it_is_resumed() {
     let mut state = State::default();
     let mut cluster = cluster();
-    for name in ["third", "fourth"] {
-        cluster.vms.push(vm(name, "hot").0);
-    }
     let mut end = |state: &mut State, vm: &str, phase: &str, second| {
         let migration = own(&format!("m{second}"), phase, Some(after(second)));
         cluster.migrations.push(Migration { vm: vm.into(), ..migration });
@@ -176,8 +168,7 @@ fn failures_of_three_vms_in_a_row_stop_the_planner_until_it_is_resumed() {
             "a VM that cannot move stops no other"
         );
     }
-    assert_eq!(end(&mut state, "shut-down", "Failed", 43), 1);
-    state.fail(&uid("third"), "migration of VM third was refused", after(45));
+    state.fail("uid-third", "vms/third".into(), "migration of VM third was refused", after(45));
     assert_eq!((state.failed.len(), &state.stopped), (2, &None));
     assert_eq!(end(&mut state, "small", "Failed", 50), 3);
     let stopped = state.stopped.clone().unwrap();
