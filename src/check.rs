@@ -205,7 +205,7 @@ fn score(
     host: Host,
     pods: Option<&PodIndex>,
 ) -> Vec<(&'static str, Finding)> {
-    let source = host.cpu_wait(&config.source);
+    let mut source = host.cpu_wait(&config.source);
     let mut collector = host.into_collector(&config.source, None);
     collector.tick(pods);
     std::thread::sleep(MIN_PRESSURE_INTERVAL);
@@ -213,11 +213,26 @@ fn score(
     let score = Scorer::of_one_window(COUNTED.to_vec(), &tick);
     let population = score.population.map_or("containers", Population::plural);
     let members = format!("{} {population}", score.containers.len());
+    let hidden = tick.scored.as_ref().map_or(0, |scored| scored.hidden_threads);
+    if hidden > 0 {
+        match &mut source {
+            Err(problem) => problem.is_fatal = true,
+            Ok(_) => {
+                source = fail(
+                    format!(
+                        "run delay is not readable, so there is no CPU score: --proc-root does not \
+                         show all threads of {hidden} of {members}"
+                    ),
+                    "set --proc-root to the host's /proc, as daemonset/base does; or choose \
+                     --cpu-source=psi",
+                );
+            }
+        }
+    }
     let scored = match score.missing(&COUNTED) {
         None => scored(&members, score.score.map_or(0.0, Ratio::get), config.max_score),
         Some(missing) => Err(Problem {
             is_fatal: config.max_score.is_some()
-                || score.absence.cpu == Some(Absence::HiddenContainers)
                 || pods.is_some() && score.absence.cpu == Some(Absence::WorkloadsUnknown),
             text: format!("{members}; no score: {missing}"),
             remedy: missing.remedy().to_string(),

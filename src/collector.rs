@@ -44,7 +44,7 @@ use crate::sample::{
 };
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
-use crate::waiting::readings::Readings;
+use crate::waiting::readings::{Readings, Threads};
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
@@ -275,12 +275,16 @@ fn measure(
     let others = others.iter().filter_map(|dir| Some((dir, readings(states, dir)?)));
     let of_scored = scored.clone().map(|(_, readings)| readings);
     let of_others = others.clone().map(|(_, readings)| readings);
-    let scale = pressure_scale(of_scored.chain(of_others), node);
+    let scale = pressure_scale(of_scored.clone().chain(of_others), node);
     let measurements = scored.map(|(Member { kind, dir, workload }, readings)| {
         let measured = Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale);
         if *kind == Kind::Unlisted { measured.hidden() } else { measured }
     });
-    let scored = Scored { population, measurements: measurements.collect() };
+    let scored = Scored {
+        population,
+        measurements: measurements.collect(),
+        hidden_threads: of_scored.filter(|one| one.threads == Threads::Hidden).count(),
+    };
     let others =
         others.map(|(dir, readings)| Measurement::of(&dir.cgroup, None, readings, node, scale));
     (scored, others.collect())

@@ -43,6 +43,8 @@ pub struct Tick {
 pub struct Scored {
     pub population: Population,
     pub measurements: Vec<Measurement>,
+    /// Containers whose threads are needed and could not be read in full.
+    pub hidden_threads: usize,
 }
 
 /// Rates of the node between two ticks or two scrapes.

@@ -267,7 +267,8 @@ mod tests {
         let path = "/system.slice/build.service";
         let cgroup = Arc::new(Cgroup::new(CgroupId(1), path, None));
         let unit = measured_vm(cgroup, None, 1.0, 1.0);
-        let scored = Scored { population: Population::Units, measurements: vec![unit] };
+        let scored =
+            Scored { population: Population::Units, measurements: vec![unit], hidden_threads: 0 };
         let tick = Tick { scored: Some(scored), ..tick(vec![]) };
         let text = written(&score_of(&tick).into());
         let line = format!(

@@ -119,7 +119,7 @@ fn a_resource_without_contention_has_a_reason() {
 #[test]
 fn an_empty_node_of_a_cluster_is_calm_and_a_host_without_units_is_unknown() {
     let empty = |population| {
-        let scored = Some(Scored { population, measurements: vec![] });
+        let scored = Some(Scored { population, measurements: vec![], hidden_threads: 0 });
         let score = settled(&Tick { scored, ..node(vec![]) });
         (score.score, score.absence.cpu)
     };
@@ -199,7 +199,8 @@ fn steal_from_the_hypervisor_is_contention_of_the_node() {
     let score = settled(&tick);
     assert_eq!([score.score, score.utilization.steal].map(rounded), [Some(0.333_333); 2]);
     // Without demand, steal is not contention.
-    tick.scored = Some(Scored { population: Population::Vms, measurements: vec![] });
+    tick.scored =
+        Some(Scored { population: Population::Vms, measurements: vec![], hidden_threads: 0 });
     assert_eq!(cpu(&tick), 0.0);
 }
 
@@ -230,7 +231,11 @@ fn another_population_has_a_history_of_its_own() {
     let vms = node(vec![vm(1, 1.0, 1.0)]);
     (0..12).for_each(|_| drop(scorer.advance(&vms)));
     assert_eq!(scorer.advance(&vms).score, ratio(0.5));
-    let scored = Some(Scored { population: Population::Containers, measurements: vec![] });
+    let scored = Some(Scored {
+        population: Population::Containers,
+        measurements: vec![],
+        hidden_threads: 0,
+    });
     let containers = Tick { scored, ..vms.clone() };
     let first = scorer.advance(&containers);
     assert_eq!((first.score, first.absence.cpu), (None, Some(Absence::WarmingUp)));

@@ -58,7 +58,7 @@ fn run_delay_is_read_where_the_hosts_processes_are_visible() {
     let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
     let (passes, text) = check(&own, &alone);
     assert!(
-        !passes && text.contains("files or processes of some workloads are not readable"),
+        !passes && text.contains("--proc-root does not show all threads of 2 of 2 containers"),
         "{text}"
     );
 }

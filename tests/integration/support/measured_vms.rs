@@ -59,7 +59,7 @@ pub(crate) fn tick_of_vms(
             memory_utilization: None,
             smt_overlap: None,
         },
-        scored: Some(Scored { population: Population::Vms, measurements }),
+        scored: Some(Scored { population: Population::Vms, measurements, hidden_threads: 0 }),
         others: Vec::new(),
         report: PassReport::default(),
     }
