@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::client::snapshot::Snapshot;
@@ -24,10 +24,8 @@ pub(super) fn reachable(listens_at: SocketAddr) -> SocketAddr {
 pub(super) async fn fetch(address: SocketAddr) -> anyhow::Result<Snapshot> {
     let request = async { Connection::new(connect(address).await?).await?.snapshot().await };
     let fetched = tokio::time::timeout(TIMEOUT, request).await;
-    fetched
-        .with_context(|| format!("it did not respond within {} s", TIMEOUT.as_secs()))
-        .flatten()
-        .with_context(|| format!("no snapshot from {address}"))
+    let silent = |_| Err(anyhow!("it did not respond within {} s", TIMEOUT.as_secs()));
+    fetched.unwrap_or_else(silent).with_context(|| format!("no snapshot from {address}"))
 }
 
 /// Whether it is an address of this host.
