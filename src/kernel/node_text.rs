@@ -41,8 +41,8 @@ keyed_file! {
     Reclaim, parse_vmstat:
     /// Pages that kswapd scanned, in the background.
     pgscan_kswapd = "pgscan_kswapd",
-    /// Times that a task had to reclaim the node's memory itself: for the kernel, and for processes. Scanned
-    /// pages do not tell: newer kernels count those of reclaim by limits, too.
+    /// Times that a task had to reclaim the node's memory itself: for the kernel, and for processes. Newer
+    /// kernels count scanned pages of reclaim by limits, too, so those do not show it.
     stalls_normal = "allocstall_normal",
     stalls_movable = "allocstall_movable",
     /// Pages read back from swap.

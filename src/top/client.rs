@@ -72,6 +72,7 @@ mod tests {
         assert!(is_own("127.0.0.1:9942".parse().unwrap()));
         assert!(!is_own("192.0.2.1:9942".parse().unwrap()));
     }
+
     /// The address of a server that sends this response to the first request.
     fn responding(response: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -97,7 +97,7 @@ fn is_excepted(server: &http::Uri) -> bool {
     hyper_util::client::proxy::matcher::Matcher::from_env().intercept(server).is_none()
 }
 
-/// Agents are in the cluster.
+/// Without the feature nothing is reached through a proxy.
 #[cfg(not(feature = "proxy"))]
 fn is_excepted(_: &http::Uri) -> bool {
     true

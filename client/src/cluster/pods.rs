@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::call::{CallError, LONGEST_OBJECT};
 use super::client::OwnNode;
-use super::streamed_list::{FIRST_BYTE, streamed_list};
+use super::streamed_list::{begin, streamed_list};
 use super::watch::WatchEvent;
 use crate::json::decode;
 use crate::pod::{Metadata, Pod};
@@ -109,9 +109,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             let events = match &mut self.events {
                 Some(events) => events,
                 None => {
-                    let silent = |_| Err(kube::Error::ReadEvents(io::ErrorKind::TimedOut.into()));
-                    let events = watch(&self.client, &self.selector, version);
-                    let events = timeout(FIRST_BYTE, events).await.unwrap_or_else(silent);
+                    let events = watch(&self.client, &self.selector, version).await;
                     self.events = Some(events.map_err(Error::WatchStartFailed)?);
                     return Ok(WatchEvent::Following);
                 }
@@ -184,7 +182,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
 async fn watch(client: &Client, selector: &str, version: &str) -> kube::Result<Events> {
     let params = WatchParams::default().fields(selector).timeout(WATCH_S);
     let request = Request::new(PODS).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-    Ok(Box::pin(client.request_stream(request).await?))
+    Ok(Box::pin(begin(client, request).await?))
 }
 
 /// The next line, of which no more is kept than shows that it is too long; `None` at the end.

@@ -15,14 +15,23 @@ use super::call::LONGEST_OBJECT;
 use super::list_items::ListItems;
 use crate::json::decode;
 
-/// Time until a list begins. The API server may collect tens of thousands of objects first.
-pub(super) const FIRST_BYTE: Duration = Duration::from_secs(30);
+/// Time until an answer begins. The API server may collect tens of thousands of objects first.
+const FIRST_BYTE: Duration = Duration::from_secs(30);
 
 /// What each list has, also an empty one: an answer without it is not the API server's, or not all of it.
 #[derive(Deserialize)]
 struct List {
     #[serde(rename = "items")]
     _items: IgnoredAny,
+}
+
+/// Sends a request, and returns its answer once that begins.
+pub(super) async fn begin(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+) -> kube::Result<impl AsyncBufRead + use<>> {
+    let silent = |_| Err(kube::Error::ReadEvents(ErrorKind::TimedOut.into()));
+    timeout(FIRST_BYTE, client.request_stream(request)).await.unwrap_or_else(silent)
 }
 
 /// Passes each item of a list to `on_item`. Returns the list without its items.
@@ -33,9 +42,7 @@ pub(super) async fn streamed_list(
     on_item: &mut (dyn FnMut(&[u8]) + Send),
 ) -> kube::Result<Vec<u8>> {
     let request = Request::new(path).list(params).map_err(kube::Error::BuildRequest)?;
-    let silent = |_| Err(kube::Error::ReadEvents(ErrorKind::TimedOut.into()));
-    let body = timeout(FIRST_BYTE, client.request_stream(request)).await.unwrap_or_else(silent)?;
-    let mut body = pin!(body);
+    let mut body = pin!(begin(client, request).await?);
     let mut items = ListItems::default();
     loop {
         let bytes = body.fill_buf().await.map_err(kube::Error::ReadEvents)?;
