@@ -117,12 +117,13 @@ impl AgentService {
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
+        // First: a request that waits holds no sample.
+        let held = timeout(SAMPLE_TIMEOUT, Arc::clone(&self.snapshots).acquire_owned()).await;
+        let held = held.map_err(|_| unavailable("Slow clients read all snapshots.\n"))?;
         let ScrapeResult { sample, rates, .. } = self.sample(Detail::Everything).await?;
         let assessment = self.assessment_at(sample.moment.at);
         let tick = self.sampler.latest_tick();
         let tick = tick.as_deref();
-        let held = timeout(SAMPLE_TIMEOUT, Arc::clone(&self.snapshots).acquire_owned()).await;
-        let held = held.map_err(|_| unavailable("Slow clients read all snapshots.\n"))?;
         let agent = Agent {
             ticked_at_ms: tick.map(|tick| tick.moment.unix_ms),
             tick_window_s: tick.and_then(|tick| Some(tick.window?.as_secs_f64())),
