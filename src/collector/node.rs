@@ -13,7 +13,7 @@ use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
 use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
 use crate::sample::NodeSample;
-use crate::waiting::disk_rates::disk_rates;
+use crate::waiting::disk_rates::{disk_rates, swap_devices};
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::reader::read_limit_hits;
@@ -85,9 +85,8 @@ impl NodeReader {
         readings.disk_rates = disk_rates(&readings.disks);
         if readings.swaps_in() {
             let swaps = files.read(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
-            let disks = readings.disks.value().into_iter().flatten();
-            let swaps = disks.filter(|(_, disk)| swaps.contains(&disk.name));
-            readings.swap_devices = swaps.map(|(device, _)| *device).collect();
+            let devices = readings.disks.value().map(|disks| swap_devices(&swaps, disks));
+            readings.swap_devices = devices.unwrap_or_default();
         }
         let now = (files.clock)().at;
         if readings.pressure.memory.moved() {

@@ -58,6 +58,18 @@ fn wrapped_increase(before: u64, after: u64) -> f64 {
     (after.wrapping_sub(before) & u64::from(u32::MAX)) as f64
 }
 
+/// The devices of swap space by these names. A partition of an NVMe disk with several paths counts nothing: its
+/// whole disk stands for it.
+pub fn swap_devices(names: &[String], disks: &BTreeMap<Device, DiskStat>) -> Vec<Device> {
+    let find = |name: &str| disks.iter().find(|(_, disk)| disk.name == name);
+    let counted = |name: &String| {
+        let own = find(name);
+        let whole = || find(name.rsplit_once('p').filter(|_| name.starts_with("nvme"))?.0);
+        own.filter(|(_, disk)| disk.reads + disk.writes > 0).or_else(whole).or(own)
+    };
+    names.iter().filter_map(counted).map(|(device, _)| *device).collect()
+}
+
 impl Operations {
     /// The share of `own` operations of a container in all requested ones.
     pub(super) fn share(self, own: f64) -> f64 {
@@ -70,6 +82,21 @@ impl Operations {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_disk_stands_for_a_partition_that_counts_nothing() {
+        let disks = [("nvme0n1", 9), ("nvme0n1p2", 0), ("nvme1n1p1", 3), ("vda2", 0), ("vda", 9)];
+        let line =
+            |(minor, (name, reads))| format!("8 {minor} {name} {reads} 0 0 0 0 0 0 0 0 0 0\n");
+        let text: String = (0..).zip(disks).map(line).collect();
+        let disks = crate::kernel::node_text::parse_diskstats(text.as_bytes());
+        let minors = |names: &[&str]| -> Vec<u32> {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            swap_devices(&names, &disks).iter().map(|device| device.minor).collect()
+        };
+        assert_eq!(minors(&["nvme0n1p2", "nvme1n1p1", "vda2"]), [0, 2, 3]);
+        assert_eq!(minors(&["nvme0n1", "zram0"]), [0]);
+    }
 
     #[test]
     fn a_time_that_wrapped_around_goes_on() {

@@ -201,15 +201,6 @@ mod tests {
             wait(&vm_in_swap(0.1, 0.0, [pages; 3]), &node).map(|wait| wait.cpus).map_err(drop)
         };
         assert_eq!((uncounted(200.0), uncounted(0.0)), (Err(()), Ok(0.0)));
-        // A partition of a disk with several paths counts no reads, and the disk does, one in 0.1 s.
-        let mut node = node_that_swaps(false, 100);
-        node.swap_devices = vec![Device { major: 8, minor: 2 }];
-        let rates = DiskRates::default();
-        let disks = node.disk_rates.as_mut().unwrap();
-        disks.insert(Device { major: 8, minor: 2 }, rates);
-        disks.remove(&Device { major: 8, minor: 0 });
-        let wait = wait(&vm_in_swap(0.1, 0.0, [4.0, 0.0, 4.0]), &node).unwrap();
-        assert!((wait.cpus - 0.4).abs() < 1e-6, "{wait:?}");
     }
 
     #[test]

@@ -103,8 +103,8 @@ impl NodeReadings {
         self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
     }
 
-    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown, or count no
-    /// reads, as a partition of an NVMe disk with several paths. `None` if nothing was read.
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if nothing
+    /// was read.
     pub(super) fn swap_read_s(&self) -> Option<f64> {
         let rates = self.disk_rates.as_ref()?;
         let mean = |disks: Vec<&DiskRates>| {
@@ -112,8 +112,10 @@ impl NodeReadings {
             let reading: f64 = disks.iter().map(|disk| disk.reading).sum();
             (reads > 0.0).then(|| reading / reads)
         };
-        let swap = self.swap_devices.iter().filter_map(|device| rates.get(device));
-        mean(swap.collect()).or_else(|| mean(rates.values().collect()))
+        if self.swap_devices.is_empty() {
+            return mean(rates.values().collect());
+        }
+        mean(self.swap_devices.iter().filter_map(|device| rates.get(device)).collect())
     }
 
     /// Whether reclaim ran because of the node, or of the limit of all its pods.
