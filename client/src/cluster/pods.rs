@@ -1,7 +1,9 @@
 //! The pods of one node. They are parsed into a small type: whole pods would double the agent's
 //! memory, and a metadata-only watch has no container IDs.
 
+use std::error::Error as _;
 use std::io;
+use std::iter::{once, successors};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ const PODS: &str = "/api/v1/pods";
 /// Seconds after which the API server ends a watch. A connection whose other end is gone is silent.
 const WATCH_S: u32 = 60;
 
-/// Time without a byte after which a watch is over.
+/// Time without an event after which a watch is over.
 const SILENCE: Duration = Duration::from_secs(75);
 
 const TOO_LONG: &str = "a pod of more than 4 MiB";
@@ -76,13 +78,16 @@ struct PodWatch<S> {
     /// The version that the next watch begins at; `None` if a list is needed.
     version: Option<String>,
     events: Option<Events>,
+    /// Whether an event was too long. It may have been the end of a pod, so a list follows this watch.
+    has_missed: bool,
 }
 
 impl<S: FnMut(String) + Send> PodWatch<S> {
     fn new(node: &OwnNode, on_skipped: S) -> Self {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
-        Self { client: node.api.client.clone(), selector, on_skipped, version: None, events: None }
+        let client = node.api.client.clone();
+        Self { client, selector, on_skipped, version: None, events: None, has_missed: false }
     }
 
     /// After an error, the next watch begins at the same version, unless the events since then are
@@ -115,10 +120,12 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                 }
             };
             let line = timeout(SILENCE, next_line(events)).await.unwrap_or(Ok(None));
+            let line = line.or_else(|error| if was_cut(&error) { Ok(None) } else { Err(error) });
             let line = line.map_err(|error| Error::WatchFailed(kube::Error::ReadEvents(error)))?;
             let is_too_long = line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT);
             if is_too_long {
                 (self.on_skipped)(TOO_LONG.to_owned());
+                self.has_missed = true;
                 continue;
             }
             let event: Option<KubeEvent<&RawValue>> = line
@@ -146,6 +153,9 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                 // The time limit of the watch was reached, or a server ends each at once.
                 None => {
                     self.events = None;
+                    if std::mem::take(&mut self.has_missed) {
+                        self.version = None;
+                    }
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
@@ -183,6 +193,13 @@ async fn watch(client: &Client, selector: &str, version: &str) -> kube::Result<E
     let params = WatchParams::default().fields(selector).timeout(WATCH_S);
     let request = Request::new(PODS).watch(&params, version).map_err(kube::Error::BuildRequest)?;
     Ok(Box::pin(begin(client, request).await?))
+}
+
+/// Whether the connection ended within the answer, as a proxy with a shorter time limit ends it.
+fn was_cut(error: &io::Error) -> bool {
+    let causes = successors(error.source(), |&cause| cause.source());
+    let mut all = once(error).chain(causes.filter_map(|cause| cause.downcast_ref()));
+    all.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
 /// The next line, of which no more is kept than shows that it is too long; `None` at the end.
