@@ -111,7 +111,8 @@ impl State {
     }
 
     fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {
-        if !self.failed.contains(&vm) {
+        // More than stop it would not fit into an annotation at last.
+        if !self.failed.contains(&vm) && self.failed.len() < MOST_FAILED {
             self.failed.push(vm);
         }
         let count = self.failed.len();

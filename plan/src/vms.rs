@@ -3,7 +3,7 @@
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cluster::{Cluster, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOUR, Pod, Vm, is_within};
 
 /// Why a VM may not move, whatever the target. It does not for `rest` seconds after its start and after a
 /// migration.
@@ -40,9 +40,11 @@ pub(crate) fn obstacle(
         return Some("it requires pod affinity or topology spread".into());
     }
     // A migration is in the VM's status only once the target's pod runs.
-    let tried =
-        cluster.migrations.iter().filter(|one| one.is_of(vm)).filter_map(|one| one.ended).max();
-    let migrated = latest.and_then(|latest| latest.ended);
+    // A tenant can write a date of any year.
+    let is_past = |moment: &Timestamp| moment.as_second() <= now.as_second() + HOUR;
+    let of_vm = cluster.migrations.iter().filter(|one| one.is_of(vm));
+    let tried = of_vm.filter_map(|one| one.ended.filter(is_past)).max();
+    let migrated = latest.and_then(|latest| latest.ended.filter(is_past));
     // Without a date, the pod may be new.
     let placed = migrated.or(pod.created);
     let since = placed.map(|placed| tried.map_or(placed, |tried| tried.max(placed)));

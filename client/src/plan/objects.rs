@@ -113,8 +113,8 @@ objects! {
         #[serde(rename = "currentCPUTopology")] topology: Option<Cpu>,
     }
     MigrationState {
-        start_timestamp: String,
-        end_timestamp: String,
+        start_timestamp: Option<String>,
+        end_timestamp: Option<String>,
         completed: bool,
         failed: bool,
         source_node: Option<String>,
@@ -175,15 +175,7 @@ fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
 }
 
 fn pod(object: PodObject) -> Pod {
-    let PodObject { mut metadata, mut spec, status } = object;
-    let Affinity { node_affinity, pod_anti_affinity, .. } = &spec.affinity;
-    let terms = node_affinity.required.as_ref().map(|one| &one.node_selector_terms);
-    let all = (terms, &pod_anti_affinity.required, &spec.tolerations, &metadata.labels);
-    let is_excessive = is_too_long(&all);
-    if is_excessive {
-        metadata.labels.retain(|label, _| label == key::MIGRATION);
-        (spec.affinity, spec.tolerations) = Default::default();
-    }
+    let PodObject { metadata, spec, status } = object;
     let owner = metadata.owner_references.into_iter();
     let vm =
         owner.filter(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid).next();
@@ -192,11 +184,11 @@ fn pod(object: PodObject) -> Pod {
         status.conditions.iter().find(|one| one.kind == "PodScheduled" && one.status == "False");
     let spreads = spec.topology_spread_constraints;
     let Affinity { node_affinity, pod_affinity, pod_anti_affinity } = spec.affinity;
-    Pod {
+    let pod = Pod {
         namespace: metadata.namespace,
         uid: metadata.uid,
         node: spec.node_name,
-        vm,
+        vm: vm.map(short),
         migration: metadata.labels.get(key::MIGRATION).cloned(),
         created: metadata.creation_timestamp.parse().ok(),
         phase: status.phase,
@@ -207,16 +199,41 @@ fn pod(object: PodObject) -> Pod {
         node_affinity: node_affinity.required.map(|selector| selector.node_selector_terms),
         tolerations: spec.tolerations,
         anti_affinity: pod_anti_affinity.required,
-        requires_other_pods: is_excessive
-            || !pod_affinity.required.is_empty()
+        requires_other_pods: !pod_affinity.required.is_empty()
             || spreads.iter().any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
         prefers_no_eviction: metadata.annotations.contains_key(key::PREFER_NO_EVICTION),
         labels: metadata.labels,
+    };
+    if is_excessive(&pod) { without_requirements(pod) } else { pod }
+}
+
+fn is_excessive(pod: &Pod) -> bool {
+    let Pod { labels, requests, node_selector, node_affinity, tolerations, anti_affinity, .. } =
+        pod;
+    let where_to = (node_selector, node_affinity, tolerations, anti_affinity);
+    is_too_long(&(labels, requests, where_to))
+}
+
+/// It stays, and no VM moves to its Node, since what is left out may forbid that.
+fn without_requirements(pod: Pod) -> Pod {
+    Pod {
+        labels: Labels::new(),
+        requests: Amounts::from([("pods".into(), f64::INFINITY)]),
+        node_selector: Labels::new(),
+        node_affinity: None,
+        tolerations: Vec::new(),
+        anti_affinity: Vec::new(),
+        requires_other_pods: true,
+        ..pod
     }
 }
 
-/// Whether requirements are so long that many such objects, which any tenant can make, would use up the memory. Those of a
-/// pod are then left out, and a VM stays.
+/// What a name may have, of a text that the API server does not bound.
+fn short(text: String) -> String {
+    text.chars().take(253).collect()
+}
+
+/// Whether requirements are so long that many such objects, which any tenant can make, would use up the memory.
 fn is_too_long(requirements: &impl Serialize) -> bool {
     serde_json::to_vec(requirements).map_or(true, |json| json.len() > LONGEST_REQUIREMENTS)
 }
@@ -268,7 +285,7 @@ fn vm(object: VmObject) -> Vm {
     let migratable = status.conditions.iter().find(|one| one.kind == "LiveMigratable");
     let live_migratable = match migratable {
         Some(one) if one.status == "True" => Ok(()),
-        Some(one) => Err(one.reason.clone()),
+        Some(one) => Err(short(one.reason.clone())),
         None => Err("condition LiveMigratable is missing".into()),
     };
     let Domain { cpu, memory, devices, resources } = spec.domain;
@@ -294,11 +311,11 @@ fn vm(object: VmObject) -> Vm {
         namespace: metadata.namespace,
         name: metadata.name,
         uid: metadata.uid,
-        node: status.node_name,
+        node: short(status.node_name),
         vcpus,
         exclusive_cpus: if is_dedicated { vcpus } else { 0.0 },
         live_migratable,
-        eviction_strategy: spec.eviction_strategy,
+        eviction_strategy: spec.eviction_strategy.map(short),
         node_selector: if is_excessive { Labels::new() } else { spec.node_selector },
         node_affinity: node_affinity.filter(|_| !is_excessive),
         has_host_model: has("host-model"),
@@ -306,8 +323,8 @@ fn vm(object: VmObject) -> Vm {
         tied_by: ties.into_iter().find(|(applies, _)| *applies).map(|(_, tie)| tie),
         migration: status.migration_state.map(|state| LatestMigration {
             ended: state.ended(),
-            source: state.source_node.unwrap_or_default(),
-            target: state.target_node.unwrap_or_default(),
+            source: state.source_node.map(short).unwrap_or_default(),
+            target: state.target_node.map(short).unwrap_or_default(),
         }),
     }
 }
@@ -325,8 +342,8 @@ impl MigrationState {
     /// `None` while the migration is active.
     fn ended(&self) -> Option<Timestamp> {
         let is_over = self.completed || self.failed;
-        let start = || self.start_timestamp.parse().ok().filter(|_| is_over);
-        self.end_timestamp.parse().ok().or_else(start)
+        let date = |text: &Option<String>| text.as_ref()?.parse().ok();
+        date(&self.end_timestamp).or_else(|| date(&self.start_timestamp).filter(|_| is_over))
     }
 }
 
@@ -341,16 +358,16 @@ fn migration(object: MigrationObject, prefix: &Prefix) -> Migration {
         namespace: metadata.namespace,
         name: metadata.name,
         uid: metadata.uid,
-        vm: spec.vmi_name,
-        hostname: spec.added_node_selector.get(HOSTNAME).cloned(),
+        vm: short(spec.vmi_name),
+        hostname: spec.added_node_selector.get(HOSTNAME).cloned().map(short),
         is_over_quota: holds(&status.conditions, "migrationRejectedByResourceQuota"),
         is_being_deleted: metadata.deletion_timestamp.is_some(),
         created: metadata.creation_timestamp.parse().ok(),
         // By the clock of virt-controller, and not by those of the Nodes.
         ended: last.or(status.migration_state.ended()),
-        source: status.migration_state.source_node.or(evacuated.cloned()),
-        target: status.migration_state.target_node,
-        phase: status.phase,
+        source: status.migration_state.source_node.or(evacuated.cloned()).map(short),
+        target: status.migration_state.target_node.map(short),
+        phase: short(status.phase),
     }
 }
 

@@ -75,16 +75,15 @@ impl Planner {
         let mut state = state_of(&lease, prefix)?;
         let mut cluster = objects::read(api, prefix).await?;
         let now = now();
+        let mut failed = None;
         if flags.apply {
-            for one in self.review(&mut lease, &mut state, &mut cluster, now).await? {
-                on_done(Done::Cancelled, cancel(api, &one).await?);
-            }
+            let pending = self.review(&mut lease, &mut state, &mut cluster, now).await?;
+            failed = cancel(api, &pending, &mut on_done).await.err();
         }
         if let Some(stop) = state.stopped {
-            return Ok(Round::Stopped(stop.reason));
+            return failed.map_or(Ok(Round::Stopped(stop.reason)), Err);
         }
         let proposal = propose(&cluster, &flags.rules.rules(), now);
-        let mut failed = None;
         for one in &proposal.moves {
             let what = described(one);
             let asked = if flags.apply {
@@ -112,7 +111,7 @@ impl Planner {
                         return Ok(Round::Stopped(stop.reason));
                     }
                 }
-                // Such as a webhook of its namespace that does not respond: other moves go on, in later rounds as well.
+                // Other moves go on, in later rounds as well.
                 Err(error) => {
                     if flags.apply {
                         state.leave_alone(&one.uid, now);
@@ -153,15 +152,24 @@ fn outcome(proposal: Proposal) -> Round {
     }
 }
 
-/// Deletes a migration, and describes it.
-async fn cancel(api: &ApiClient, one: &Migration) -> anyhow::Result<String> {
-    let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
-    match api.delete_migration(&one.namespace, &one.name).await {
-        Ok(()) | Err(CallError::NotFound) => Ok(what),
-        failed => {
-            failed.with_context(|| format!("cannot delete the migration {what}")).map(|()| what)
+/// Deletes all of these migrations that it can. The first error may be that of a webhook of one namespace.
+async fn cancel(
+    api: &ApiClient,
+    pending: &[Migration],
+    mut on_done: impl FnMut(Done, String),
+) -> anyhow::Result<()> {
+    let mut outcome = Ok(());
+    for one in pending {
+        let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
+        match api.delete_migration(&one.namespace, &one.name).await {
+            Ok(()) | Err(CallError::NotFound) => on_done(Done::Cancelled, what),
+            failed => {
+                outcome = outcome
+                    .and(failed.with_context(|| format!("cannot delete the migration {what}")));
+            }
         }
     }
+    outcome
 }
 
 /// Starts a planner again that has stopped.

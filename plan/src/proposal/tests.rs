@@ -284,11 +284,16 @@ fn without_values_of_two_thirds_of_the_nodes_there_is_no_plan() {
 
 #[test]
 fn a_vm_that_may_not_move_is_left_out_with_its_reason() {
-    let changes: [(&str, ChangeOfVm); 10] = [
+    let changes: [(&str, ChangeOfVm); 11] = [
         ("started within 6 h", |_, pod| pod.created = ago(359)),
         ("started within 6 h", |_, pod| pod.created = None),
         ("migrated, or tried to, within 6 h", |vm, _| {
             vm.migration = Some(LatestMigration { ended: ago(359), ..LatestMigration::default() });
+        }),
+        // A forged end of a migration hides no start.
+        ("started within 6 h", |vm, pod| {
+            pod.created = ago(10);
+            vm.migration = Some(LatestMigration { ended: ago(-61), ..LatestMigration::default() });
         }),
         ("not live-migratable: DisksNotLiveMigratable", |vm, _| {
             vm.live_migratable = Err("DisksNotLiveMigratable".into());

@@ -83,14 +83,22 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
         changed["spec"][path] = value;
         assert!(pod(parse(changed)).requires_other_pods, "{path}");
     }
-    let mut long = object;
-    long["spec"]["tolerations"] = json!(vec![json!({"operator": "Exists"}); 1_000]);
-    let found = pod(parse(long));
-    assert!(found.requires_other_pods && found.tolerations.is_empty());
-    assert_eq!(
-        (found.node_affinity, found.labels.len(), found.migration.as_deref()),
-        (None, 1, Some("m"))
-    );
+    let selector: BTreeMap<String, String> =
+        (0..1_000).map(|number| (format!("key-{number:014}"), String::new())).collect();
+    for (path, value) in [
+        ("tolerations", json!(vec![json!({"operator": "Exists"}); 1_000])),
+        ("nodeSelector", json!(selector)),
+        ("containers", json!([{"resources": {"requests": selector}}])),
+    ] {
+        let mut long = object.clone();
+        long["spec"][path] = value;
+        let found = pod(parse(long));
+        assert!(found.requires_other_pods, "{path}");
+        assert!(found.tolerations.is_empty() && found.node_selector.is_empty(), "{path}");
+        assert_eq!(found.requests, [("pods".to_owned(), f64::INFINITY)].into(), "{path}");
+        let vm_and_migration = (found.vm.as_deref(), found.migration.as_deref());
+        assert_eq!(vm_and_migration, (Some("v"), Some("m")), "{path}");
+    }
 }
 
 #[test]
