@@ -100,6 +100,7 @@ def _now(made: dashboard.Dashboard) -> None:
     up = by_node(f"up{{{OWN}}}")
     published = by_node(f"last_over_time(psi_agent_last_publish_timestamp_seconds{{{OWN}}}[1d]) > 0")
     heartbeat = by_node(f"last_over_time(psi_agent_heartbeat_interval_seconds{{{OWN}}}[1d])")
+    silent = by_node(f"{up} == 1 unless on (cluster, node) psi_agent_heartbeat_interval_seconds{{{OWN}}}")
     numbers = [
         ("Nodes", "Number of nodes with an agent, also one that does not respond.",
          f"count({up})", [(None, BLUE)]),
@@ -119,7 +120,8 @@ def _now(made: dashboard.Dashboard) -> None:
          f"count(({up} == 1) unless on (cluster, node) {NODE_SCORE}) or 0 * count({up})", WARN),
         ("Stale values", "Number of Nodes whose published score is older than two heartbeat "
          "intervals, also of an agent that does not respond. Empty where agents do not publish.",
-         f"count(time() - {published} > 2 * {heartbeat} and on (cluster, node) {up}) or 0 * count({heartbeat})",
+         f"count(time() - {published} > 2 * {heartbeat} and on (cluster, node) {up} unless on (cluster, node) {silent}) "
+         f"or 0 * count({heartbeat})",
          WARN),
     ]
     for (title, description, query, steps), width in zip(numbers, [3, 3, 3, 3, 4, 4, 4]):
