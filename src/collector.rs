@@ -147,10 +147,10 @@ impl Collector {
         tick_before: Option<Moment>,
     ) -> Option<(Scored, Vec<Measurement>)> {
         let (files, states, pressure) = (&mut self.files, &mut self.states, &self.node.pressure);
-        let Moment { at: now, unix_ms } = (files.clock)();
+        let now = (files.clock)().at;
         let in_cluster = pods.is_some();
-        let stale_at_s = pods.filter(|pods| pods.is_stale).map(|_| unix_ms / 1000);
-        let mut workloads = Workloads::of(self.tree.dirs().zip(found), stale_at_s, |dir| {
+        let is_stale = pods.is_some_and(|pods| pods.is_stale(now));
+        let mut workloads = Workloads::of(self.tree.dirs().zip(found), is_stale, |dir| {
             states.entry(dir.cgroup.id).or_default().has_tasks(files, dir)
         });
         let found = workloads.population(in_cluster);
@@ -276,9 +276,9 @@ fn measure(
     let of_scored = scored.clone().map(|(_, readings)| readings);
     let of_others = others.clone().map(|(_, readings)| readings);
     let scale = pressure_scale(of_scored.clone().chain(of_others), node);
-    let measurements = scored.map(|(Member { kind, dir, workload }, readings)| {
+    let measurements = scored.filter_map(|(Member { kind, dir, workload }, readings)| {
         let measured = Measurement::of(&dir.cgroup, workload.clone(), readings, node, scale);
-        if *kind == Kind::Unlisted { measured.hidden() } else { measured }
+        if *kind == Kind::Unlisted { measured.hidden() } else { Some(measured) }
     });
     let scored = Scored {
         population,

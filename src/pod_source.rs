@@ -76,13 +76,14 @@ async fn apply(
             WatchEvent::Deleted(pod) => index.delete(&pod),
             WatchEvent::Following => {}
             WatchEvent::Failed(error) => {
-                metrics.pods_failed(&error, clock::now().unix_ms);
-                index.is_stale = true;
+                let moment = clock::now();
+                metrics.pods_failed(&error, moment.unix_ms);
+                index.failing_since.get_or_insert(moment.at);
                 sender.send_replace(Some(Arc::new(index.clone())));
                 continue;
             }
         }
-        index.is_stale = false;
+        index.failing_since = None;
         if !was_listed && index.is_listed() {
             tracing::info!(pods = index.count(), "The API server listed the pods");
         }

@@ -8,12 +8,13 @@ use strum::IntoStaticStr;
 
 use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
-use crate::kernel::resource::PerResource;
+use crate::kernel::resource::{PerResource, Resource};
 use node::NodeReadings;
 use readings::{CpuLimits, MemoryInUse, Readings, Threads};
 use run_delay::ThreadTimes;
 use series::PressureShares;
 pub use series::Ratio;
+use wait::NEGLIGIBLE;
 pub use wait::{Unknown, Wait, WaitResult};
 
 mod cpu_limits;
@@ -140,15 +141,18 @@ impl Measurement {
 }
 
 impl Measurement {
-    /// Of a container of which nothing is known, so neither whether its waiting counts.
+    /// Of a container of which nothing is known, so neither whether its waiting counts. `None` if it does not wait:
+    /// then it is not needed to know that.
     #[must_use]
-    pub fn hidden(self) -> Self {
-        let hidden = |resource| match self.waits.of(resource) {
-            Ok(wait) if wait.contention > Ratio::ZERO => Err(Unknown { most_demand: wait.demand }),
-            Ok(_) => Err(Unknown { most_demand: 0.0 }),
-            Err(unknown) => Err(*unknown),
+    pub fn hidden(self) -> Option<Self> {
+        let most_demand = |resource| match self.waits.of(resource) {
+            Ok(wait) if wait.cpus >= NEGLIGIBLE => wait.demand,
+            Ok(_) => 0.0,
+            Err(unknown) => unknown.most_demand,
         };
-        Self { waits: PerResource::by(hidden), ..self }
+        let waits = PerResource::by(|resource| Err(Unknown { most_demand: most_demand(resource) }));
+        let may_wait = Resource::ALL.iter().any(|resource| most_demand(*resource) > 0.0);
+        may_wait.then_some(Self { waits, ..self })
     }
 }
 

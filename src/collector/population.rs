@@ -17,9 +17,6 @@ use crate::waiting::reader::Dirs;
 /// Time after which a node that has another kind of workloads is scored by it.
 const CHANGE_AFTER: Duration = Duration::from_secs(60);
 
-/// Age of a container by which its pod is listed.
-const LISTED_WITHIN: Duration = Duration::from_secs(60);
-
 /// A container or unit that can be scored.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
@@ -33,7 +30,8 @@ pub(super) struct Member<'a> {
 pub(super) enum Kind {
     Vm,
     Container,
-    /// Of a pod that is not listed, while the list is not up to date. It may be a VM.
+    /// Not listed, or the target of a migration before its handover, while the list is not up to date. It may be
+    /// a VM by now.
     Unlisted,
     UnitVm,
     Unit,
@@ -48,18 +46,17 @@ pub(super) struct Workloads<'a> {
 }
 
 impl<'a> Workloads<'a> {
-    /// `stale_at_s` is the Unix time now if the list of pods is not up to date.
+    /// `is_stale` says whether the list of pods is not up to date.
     ///
     /// `has_tasks` says whether a cgroup outside units has processes of its own. Where no other cgroup
     /// has any, as on a hybrid host without systemd, the root is the one unit: its pressure, which is
     /// the node's, is then that of its own tasks.
     pub(super) fn of(
         dirs: impl Iterator<Item = (&'a CgroupDir, &'a PodMatch)>,
-        stale_at_s: Option<u64>,
+        is_stale: bool,
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
-        let mut unlisted_pods = HashSet::new();
         let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
@@ -71,15 +68,8 @@ impl<'a> Workloads<'a> {
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
                         pods.insert(&*pod.uid, dir);
-                        if *found == PodMatch::NotListed {
-                            unlisted_pods.insert(&*pod.uid);
-                        }
                     }
-                    let age_s = stale_at_s.zip(dir.cgroup.made_at_s);
-                    let age_s = age_s.map(|(now_s, made_at_s)| now_s.saturating_sub(made_at_s));
-                    let is_unlisted = unlisted_pods.contains(&*pod.uid)
-                        && age_s.is_some_and(|age_s| age_s >= LISTED_WITHIN.as_secs());
-                    kind_in_pod(&pod.level, found, is_unlisted)
+                    kind_in_pod(&pod.level, found, is_stale)
                 }
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
                     None
@@ -167,19 +157,17 @@ impl<'a> Workloads<'a> {
     }
 }
 
-/// `None` for what is no container, the target of a migration before its handover, and containers
-/// of pods that are not listed yet.
-fn kind_in_pod(level: &PodLevel, found: &PodMatch, is_unlisted: bool) -> Option<Kind> {
-    if is_unlisted && matches!(level, PodLevel::Container(_)) {
-        return Some(Kind::Unlisted);
-    }
+/// `None` for what is no container, and while the list is up to date for pause containers, the target of a
+/// migration before its handover, and what is not listed yet.
+fn kind_in_pod(level: &PodLevel, found: &PodMatch, is_stale: bool) -> Option<Kind> {
+    let PodLevel::Container(_) = level else { return None };
     let workload = found.workload();
     let vm = workload.and_then(|workload| workload.vm.as_ref());
-    let is_member = matches!(level, PodLevel::Container(_))
-        && *found != PodMatch::NotListed
-        && !vm.is_some_and(|vm| vm.awaits_handover);
+    if *found == PodMatch::NotListed || vm.is_some_and(|vm| vm.awaits_handover) {
+        return is_stale.then_some(Kind::Unlisted);
+    }
     let is_vm = workload.is_some_and(|workload| workload.is_vm());
-    is_member.then_some(if is_vm { Kind::Vm } else { Kind::Container })
+    Some(if is_vm { Kind::Vm } else { Kind::Container })
 }
 
 /// The kind of workloads that is scored. It changes only when the node has had another kind for a

@@ -71,7 +71,7 @@ static NODE: &FamiliesOf<Assessment> = families! {
     "psi_agent_hidden_containers" = |it, lines| for resource in Resource::ALL {
             lines.write(&[label(resource)], Whole(*it.score.hidden.of(resource) as u64));
         },
-        "Scored containers whose waiting is unknown, since their files or threads could not be read.";
+        "Containers whose waiting is unknown: not readable, or not listed by the API server.";
     "psi_agent_node_unscored_info" = |it, lines| for resource in Resource::ALL {
             if let Some(why) = it.score.absence.of(resource) {
                 lines.write(&[("reason", why.into_str()), label(resource)], Whole(1));

@@ -2,11 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::workload::{Vm, Workload};
 use crate::cgroup_path::{PodLevel, PodPlace};
 use crate::client::pod::{ContainerStatus, LAUNCHER, Metadata, Pod, key};
 use crate::contract::{Prefix, is_subdomain};
+
+/// Time without an answer of the API server after which the list is no longer up to date.
+const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// The longest image that is exported: a name of 255 bytes with a tag and a digest.
 const LONGEST_IMAGE: usize = 512;
@@ -17,8 +21,8 @@ const LONGEST_HASH: usize = 63;
 pub struct PodIndex {
     pods: HashMap<Box<str>, Arc<IndexedPod>>,
     listed: bool,
-    /// Whether the API server could not be asked since, so that new pods may be missing.
-    pub is_stale: bool,
+    /// Since when the API server cannot be asked, so that new pods may be missing.
+    pub failing_since: Option<Instant>,
     /// Prefix of the agent's own keys.
     prefix: Prefix,
 }
@@ -92,6 +96,12 @@ impl PodIndex {
     /// Whether a full list was received. Until then an empty index means that pods are unknown.
     pub fn is_listed(&self) -> bool {
         self.listed
+    }
+
+    /// Whether VMs that have arrived may be missing: the API server cannot be asked for a minute. A watch that ends
+    /// and begins again misses none.
+    pub fn is_stale(&self, now: Instant) -> bool {
+        self.failing_since.is_some_and(|since| now.saturating_duration_since(since) >= STALE_AFTER)
     }
 
     pub fn count(&self) -> usize {
