@@ -23,6 +23,7 @@ mod in_cluster;
 mod kubevirt;
 mod kustomizations;
 mod lab;
+mod lab_guests;
 mod lab_scenarios;
 pub(crate) mod manifests;
 mod newer_prometheus;
