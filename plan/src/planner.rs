@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ProposedMove;
 use crate::brake::Brake;
-use crate::cluster::{Cluster, HOUR, LeftAlone, Migration, Pod, is_within};
+use crate::cluster::{Cluster, HOUR, LeftAlone, Migration, Pod, is_past, is_within};
 use crate::nodes::waiting;
 
 /// Seconds without a Node for the target's pod after which a migration is cancelled.
@@ -60,7 +60,9 @@ impl State {
         let own = || cluster.own_migrations().filter(|one| !one.is_being_deleted);
         let mut ended: Vec<(Timestamp, &Migration)> = own()
             .filter(|one| !one.is_active())
-            .filter_map(|one| Some((one.ended.filter(|ended| *ended > since)?, one)))
+            .filter_map(|one| {
+                Some((one.ended.filter(|ended| *ended > since && is_past(*ended, now))?, one))
+            })
             .collect();
         ended.sort_by_key(|(ended, _)| *ended);
         for (ended, migration) in ended {

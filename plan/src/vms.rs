@@ -3,7 +3,7 @@
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cluster::{Cluster, HOUR, Pod, Vm, is_within};
+use crate::cluster::{Cluster, Pod, Vm, is_past, is_within};
 
 /// Why a VM may not move, whatever the target. It does not for `rest` seconds after its start and after a
 /// migration.
@@ -41,12 +41,12 @@ pub(crate) fn obstacle(
     }
     // A migration is in the VM's status only once the target's pod runs.
     // A tenant can write a date of any year.
-    let is_past = |moment: &Timestamp| moment.as_second() <= now.as_second() + HOUR;
+    let is_past = |moment: &Timestamp| is_past(*moment, now);
     let of_vm = cluster.migrations.iter().filter(|one| one.is_of(vm));
     let tried = of_vm.filter_map(|one| one.ended.filter(is_past)).max();
     let migrated = latest.and_then(|latest| latest.ended.filter(is_past));
     // Without a date, the pod may be new.
-    let placed = migrated.or(pod.created);
+    let placed = pod.created.map(|created| migrated.map_or(created, |ended| ended.max(created)));
     let since = placed.map(|placed| tried.map_or(placed, |tried| tried.max(placed)));
     let what = if migrated.or(tried).is_some() { "migrated, or tried to," } else { "started" };
     (since.is_none() || is_within(rest, since, now)).then(|| {

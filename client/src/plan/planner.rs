@@ -75,15 +75,17 @@ impl Planner {
         let mut state = state_of(&lease, prefix)?;
         let mut cluster = objects::read(api, prefix).await?;
         let now = now();
-        let mut failed = None;
         if flags.apply {
-            let pending = self.review(&mut lease, &mut state, &mut cluster, now).await?;
-            failed = cancel(api, &pending, &mut on_done).await.err();
+            for one in self.review(&mut lease, &mut state, &mut cluster, now).await? {
+                let (done, what) = cancel(api, &one).await;
+                on_done(done, what);
+            }
         }
         if let Some(stop) = state.stopped {
-            return failed.map_or(Ok(Round::Stopped(stop.reason)), Err);
+            return Ok(Round::Stopped(stop.reason));
         }
         let proposal = propose(&cluster, &flags.rules.rules(), now);
+        let mut failed = None;
         for one in &proposal.moves {
             let what = described(one);
             let asked = if flags.apply {
@@ -152,24 +154,14 @@ fn outcome(proposal: Proposal) -> Round {
     }
 }
 
-/// Deletes all of these migrations that it can. The first error may be that of a webhook of one namespace.
-async fn cancel(
-    api: &ApiClient,
-    pending: &[Migration],
-    mut on_done: impl FnMut(Done, String),
-) -> anyhow::Result<()> {
-    let mut outcome = Ok(());
-    for one in pending {
-        let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
-        match api.delete_migration(&one.namespace, &one.name).await {
-            Ok(()) | Err(CallError::NotFound) => on_done(Done::Cancelled, what),
-            failed => {
-                outcome = outcome
-                    .and(failed.with_context(|| format!("cannot delete the migration {what}")));
-            }
-        }
+/// Deletes a migration. One that cannot be deleted, such as beside a webhook of its namespace that does not respond,
+/// holds no other.
+async fn cancel(api: &ApiClient, one: &Migration) -> (Done, String) {
+    let what = format!("{}/{} of VM {}", one.namespace, one.name, one.vm);
+    match api.delete_migration(&one.namespace, &one.name).await {
+        Ok(()) | Err(CallError::NotFound) => (Done::Cancelled, what),
+        Err(error) => (Done::Refused, format!("deletion of the migration {what}: {error}")),
     }
-    outcome
 }
 
 /// Starts a planner again that has stopped.
