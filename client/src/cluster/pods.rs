@@ -8,14 +8,14 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::Error;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::call::{CallError, LONGEST_OBJECT};
 use super::client::OwnNode;
@@ -31,6 +31,9 @@ const WATCH_S: u32 = 60;
 
 /// Time without an event after which a watch is over.
 const SILENCE: Duration = Duration::from_secs(75);
+
+/// A watch that a proxy cuts lasts longer than this: its time limit is one of silence.
+const SHORTEST: Duration = Duration::from_secs(5);
 
 const TOO_LONG: &str = "a pod of more than 4 MiB";
 
@@ -78,6 +81,8 @@ struct PodWatch<S> {
     /// The version that the next watch begins at; `None` if a list is needed.
     version: Option<String>,
     events: Option<Events>,
+    /// Is over when the watch has lasted for longer than [`SHORTEST`].
+    lasts: Pin<Box<Sleep>>,
     /// Whether an event was too long. It may have been the end of a pod, so a list follows this watch.
     has_missed: bool,
 }
@@ -87,7 +92,8 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
         let client = node.api.client.clone();
-        Self { client, selector, on_skipped, version: None, events: None, has_missed: false }
+        let lasts = Box::pin(sleep(SHORTEST));
+        Self { client, selector, on_skipped, version: None, events: None, lasts, has_missed: false }
     }
 
     /// After an error, the next watch begins at the same version, unless the events since then are
@@ -95,7 +101,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
     async fn next(&mut self) -> Result<WatchEvent<Pod>, Error> {
         let event = self.try_next().await;
         if let Err(error) = &event {
-            self.events = None;
+            self.end_watch();
             if let Error::WatchError(status) | Error::WatchStartFailed(kube::Error::Api(status)) =
                 error
                 && status.code == GONE
@@ -104,6 +110,13 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             }
         }
         event
+    }
+
+    fn end_watch(&mut self) {
+        self.events = None;
+        if std::mem::take(&mut self.has_missed) {
+            self.version = None;
+        }
     }
 
     async fn try_next(&mut self) -> Result<WatchEvent<Pod>, Error> {
@@ -116,11 +129,14 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                 None => {
                     let events = watch(&self.client, &self.selector, version).await;
                     self.events = Some(events.map_err(Error::WatchStartFailed)?);
+                    self.lasts = Box::pin(sleep(SHORTEST));
                     return Ok(WatchEvent::Following);
                 }
             };
             let line = timeout(SILENCE, next_line(events)).await.unwrap_or(Ok(None));
-            let line = line.or_else(|error| if was_cut(&error) { Ok(None) } else { Err(error) });
+            let mut has_lasted = || self.lasts.as_mut().now_or_never().is_some();
+            let mut is_end = |error: &_| was_cut(error) && has_lasted();
+            let line = line.or_else(|error| if is_end(&error) { Ok(None) } else { Err(error) });
             let line = line.map_err(|error| Error::WatchFailed(kube::Error::ReadEvents(error)))?;
             let is_too_long = line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT);
             if is_too_long {
@@ -152,11 +168,8 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                 Some(KubeEvent::Error(status)) => return Err(Error::WatchError(status)),
                 // The time limit of the watch was reached, or a server ends each at once.
                 None => {
-                    self.events = None;
-                    if std::mem::take(&mut self.has_missed) {
-                        self.version = None;
-                    }
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    self.end_watch();
+                    sleep(Duration::from_secs(1)).await;
                 }
             }
         }
