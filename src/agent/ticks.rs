@@ -63,8 +63,8 @@ fn log_unknown(before: Option<&NodeScore>, now: &NodeScore) {
             tracing::warn!(
                 count,
                 resource,
-                "The waiting of some {population} is unknown, since their files or processes are not \
-                 readable: see `psi-agent check`"
+                "The waiting of some {population} is unknown, since the API server does not list them, or their \
+                 files or processes are not readable: see `psi-agent check`"
             );
         } else if count == 0 && had {
             tracing::info!(resource, "The waiting of all {population} is known");

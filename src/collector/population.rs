@@ -57,6 +57,7 @@ impl<'a> Workloads<'a> {
         mut has_tasks: impl FnMut(&CgroupDir) -> bool,
     ) -> Self {
         let (mut pods, mut all, mut units) = (HashMap::new(), Vec::new(), HashSet::new());
+        let mut without_vm = HashSet::new();
         let mut root = None;
         for (dir, found) in dirs {
             let path = &*dir.cgroup.path;
@@ -68,8 +69,12 @@ impl<'a> Workloads<'a> {
                 Place::Pod(pod) => {
                     if pod.level == PodLevel::Pod {
                         pods.insert(&*pod.uid, dir);
+                        if found.workload().is_some_and(|workload| workload.vm.is_none()) {
+                            without_vm.insert(&*pod.uid);
+                        }
                     }
-                    kind_in_pod(&pod.level, found, is_stale)
+                    // A listed pod without a VM gets none, whichever of its containers starts again.
+                    kind_in_pod(&pod.level, found, is_stale && !without_vm.contains(&*pod.uid))
                 }
                 Place::Host if Path::new(path).ancestors().any(|above| units.contains(above)) => {
                     None

@@ -58,14 +58,14 @@ fn wrapped_increase(before: u64, after: u64) -> f64 {
     (after.wrapping_sub(before) & u64::from(u32::MAX)) as f64
 }
 
-/// The devices of swap space by these names. A partition of an NVMe disk with several paths counts nothing: its
-/// whole disk stands for it.
+/// The devices of swap space by these names, but for those that count nothing. For a partition of an NVMe disk with
+/// several paths, its whole disk stands.
 pub fn swap_devices(names: &[String], disks: &BTreeMap<Device, DiskStat>) -> Vec<Device> {
-    let find = |name: &str| disks.iter().find(|(_, disk)| disk.name == name);
+    let counts = |disk: &DiskStat| disk.reads + disk.writes > 0;
+    let find = |name: &str| disks.iter().find(|(_, disk)| disk.name == name && counts(disk));
     let counted = |name: &String| {
-        let own = find(name);
         let whole = || find(name.rsplit_once('p').filter(|_| name.starts_with("nvme"))?.0);
-        own.filter(|(_, disk)| disk.reads + disk.writes > 0).or_else(whole).or(own)
+        find(name).or_else(whole)
     };
     names.iter().filter_map(counted).map(|(device, _)| *device).collect()
 }
@@ -94,7 +94,7 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             swap_devices(&names, &disks).iter().map(|device| device.minor).collect()
         };
-        assert_eq!(minors(&["nvme0n1p2", "nvme1n1p1", "vda2"]), [0, 2, 3]);
+        assert_eq!(minors(&["nvme0n1p2", "nvme1n1p1", "vda2"]), [0, 2]);
         assert_eq!(minors(&["nvme0n1", "zram0"]), [0]);
     }
 

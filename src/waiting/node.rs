@@ -103,8 +103,8 @@ impl NodeReadings {
         self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
     }
 
-    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown. `None` if nothing
-    /// was read.
+    /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown or not counted.
+    /// `None` if nothing was read.
     pub(super) fn swap_read_s(&self) -> Option<f64> {
         let rates = self.disk_rates.as_ref()?;
         let mean = |disks: Vec<&DiskRates>| {
