@@ -393,7 +393,7 @@ fn an_empty_plan_says_why() {
         annotate(&mut it.nodes[1], &[("cpu", "25")]);
         annotate(&mut it.nodes[2], &[("cpu", "25")]);
     });
-    assert!(reason(&as_contended.vms, "vms/big").contains("20 points less"), "{as_contended:?}");
+    assert!(reason(&as_contended.vms, "vms/big").contains("25 points less"), "{as_contended:?}");
 }
 
 mod limits;
