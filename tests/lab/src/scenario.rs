@@ -320,7 +320,9 @@ mod tests {
         assert!(cpu().count() >= 100);
         assert!(cpu().filter(|scenario| scenario.vcpus >= 16).count() >= 6);
         for scenario in &all {
-            assert!([2, 4, 8, 16].contains(&scenario.vcpus), "{}", scenario.name);
+            // An emulated node of one CPU does not hang by its guests.
+            let least = if scenario.has_guests() { 1 } else { 2 };
+            assert!([least, 2, 4, 8, 16].contains(&scenario.vcpus), "{}", scenario.name);
             for Exemption { error, why, .. } in &scenario.exemptions {
                 assert!(!why.is_empty(), "{}", scenario.name);
                 assert!(*error <= 0.3, "{}", scenario.name);
