@@ -46,7 +46,7 @@ pub(crate) fn obstacle(
     let tried = of_vm.filter_map(|one| one.ended.filter(is_past)).max();
     let migrated = latest.and_then(|latest| latest.ended.filter(is_past));
     // Without a date, the pod may be new.
-    let placed = pod.created.map(|created| migrated.map_or(created, |ended| ended.max(created)));
+    let placed = migrated.or(pod.created);
     let since = placed.map(|placed| tried.map_or(placed, |tried| tried.max(placed)));
     let what = if migrated.or(tried).is_some() { "migrated, or tried to," } else { "started" };
     (since.is_none() || is_within(rest, since, now)).then(|| {
