@@ -138,11 +138,9 @@ impl Measurement {
             },
         }
     }
-}
 
-impl Measurement {
     /// Of a container of which nothing is known, so neither whether its waiting counts. `None` if it does not wait:
-    /// then it is not needed to know that.
+    /// then it does not matter what it is.
     #[must_use]
     pub fn hidden(self) -> Option<Self> {
         let most_demand = |resource| match self.waits.of(resource) {

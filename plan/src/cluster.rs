@@ -249,14 +249,15 @@ impl Migration {
 pub(crate) const HOUR: i64 = 3_600;
 pub(crate) const DAY: i64 = 24 * HOUR;
 
-/// Whether a moment is not later than the next hour.
+/// Whether a moment has come, or comes within the next hour, since clocks differ. A tenant can write a date of any
+/// year.
 pub(crate) fn is_past(moment: Timestamp, now: Timestamp) -> bool {
     moment.as_second() <= now.as_second() + HOUR
 }
 
-/// Whether a moment is at most so many seconds ago, or in the next hour, since clocks differ. A tenant can write a
-/// date of any year.
+/// Whether a moment has come, and at most so many seconds ago.
 pub(crate) fn is_within(seconds: i64, moment: Option<Timestamp>, now: Timestamp) -> bool {
-    let age = |moment: Timestamp| now.as_second() - moment.as_second();
-    moment.is_some_and(|moment| (-HOUR..=seconds).contains(&age(moment)))
+    moment.is_some_and(|moment| {
+        is_past(moment, now) && now.as_second() - moment.as_second() <= seconds
+    })
 }

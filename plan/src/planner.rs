@@ -113,7 +113,7 @@ impl State {
     }
 
     fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {
-        // More than stop it would not fit into an annotation at last.
+        // An annotation has to hold them.
         if !self.failed.contains(&vm) && self.failed.len() < MOST_FAILED {
             self.failed.push(vm);
         }

@@ -39,9 +39,8 @@ pub(crate) fn obstacle(
     if pod.requires_other_pods {
         return Some("it requires pod affinity or topology spread".into());
     }
-    // A migration is in the VM's status only once the target's pod runs.
-    // A tenant can write a date of any year.
     let is_past = |moment: &Timestamp| is_past(*moment, now);
+    // A migration is in the VM's status only once the target's pod runs.
     let of_vm = cluster.migrations.iter().filter(|one| one.is_of(vm));
     let tried = of_vm.filter_map(|one| one.ended.filter(is_past)).max();
     let migrated = latest.and_then(|latest| latest.ended.filter(is_past));
