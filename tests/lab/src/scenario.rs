@@ -320,7 +320,7 @@ mod tests {
         assert!(cpu().count() >= 100);
         assert!(cpu().filter(|scenario| scenario.vcpus >= 16).count() >= 6);
         for scenario in &all {
-            // An emulated node of one CPU does not hang by its guests.
+            // Guests do not hang an emulated node of one CPU.
             let least = if scenario.has_guests() { 1 } else { 2 };
             assert!([least, 2, 4, 8, 16].contains(&scenario.vcpus), "{}", scenario.name);
             for Exemption { error, why, .. } in &scenario.exemptions {
