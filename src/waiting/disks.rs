@@ -64,7 +64,7 @@ impl DiskUse {
         let share = |bytes: f64| (bytes.max(0.0) / read_bytes.max(f64::MIN_POSITIVE)).min(1.0);
         let bytes = |pages: f64| increase(0, page_bytes()).map(|bytes| bytes * pages);
         let swapped_in = readings.memory.pages_from_disk();
-        let reread = io.refaults.rate(|pages| Some(*pages)).and_then(bytes);
+        let reread = readings.memory.stat.rate(|stat| stat.workingset_refault_file).and_then(bytes);
         Self {
             // 0 if it used none of the node's disks, such as with network storage.
             others: is_counted.then_some(if completed > 0.0 {

@@ -7,7 +7,7 @@
 //! a read from the swap device.
 
 use super::node::NodeReadings;
-use super::readings::{MemoryInUse, Needs, Readings, SwappedIn, Threads};
+use super::readings::{MemoryInUse, Needs, Readings, Threads};
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
@@ -64,11 +64,11 @@ fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<W
 /// CPUs' worth of time that the container waited for its pages in swap, and the part of it that the
 /// kernel does not count as a stall.
 fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
-    let rate = |count: fn(&SwappedIn) -> u64| {
-        readings.memory.swapped_in.rate(|swapped_in| Some(count(swapped_in)))
-    };
-    let (pages, stalled) = (rate(|swap| swap.pages)?, rate(|swap| swap.stalled)?);
-    let faults = readings.memory.pages_from_disk()?.min(rate(|swap| swap.major_faults)?);
+    let stat = &readings.memory.stat;
+    let pages = stat.rate(|stat| stat.workingset_refault_anon)?;
+    let stalled = stat.rate(|stat| stat.workingset_restore_anon)?;
+    // A fault can read many pages ahead, and some read files.
+    let faults = readings.memory.pages_from_disk()?.min(stat.rate(|stat| stat.pgmajfault)?);
     let waited = if faults > 0.0 { faults * node.swap_read_s()? } else { 0.0 };
     let unstalled = (pages - stalled).max(0.0) / pages.max(f64::MIN_POSITIVE);
     Some((waited, waited * unstalled))
@@ -77,12 +77,14 @@ fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use super::super::disk_rates::{DiskRates, Operations};
-    use super::super::readings::ScannedPages;
+    use super::super::readings::MemoryReadings;
     use super::super::series::Window;
     use super::super::tests::{SECONDS, container, pressure, window};
     use super::*;
+    use crate::kernel::counters::MemoryStat;
     use crate::kernel::io_stat::Device;
     use crate::kernel::node_text::Reclaim;
 
@@ -123,8 +125,11 @@ mod tests {
         vm.pressure.memory = pressure(0.3);
         vm.memory.limit_hits = window(0, u64::from(own_limit));
         if let Some(percent) = by_kswapd {
-            let pages = |by_kswapd, directly| ScannedPages { by_kswapd, directly };
-            vm.memory.scanned = window(pages(7, 7), pages(7 + percent, 107 - percent));
+            let pages = |by_kswapd, directly| {
+                let (pgscan_kswapd, pgscan_direct) = (Some(by_kswapd), Some(directly));
+                Arc::new(MemoryStat { pgscan_kswapd, pgscan_direct, ..MemoryStat::default() })
+            };
+            vm.memory.stat = window(pages(7, 7), pages(7 + percent, 107 - percent));
         }
         vm
     }
@@ -147,6 +152,25 @@ mod tests {
         assert!(wait(&vm(false, None), &unread).is_err(), "the limit of all pods can be the cause");
     }
 
+    fn counted(pages: u64, stalled: u64, major_faults: u64) -> MemoryStat {
+        MemoryStat {
+            workingset_refault_anon: Some(pages),
+            workingset_restore_anon: Some(stalled),
+            pgmajfault: Some(major_faults),
+            ..MemoryStat::default()
+        }
+    }
+
+    /// The two readings of a VM's `memory.stat`, with what is changed in each.
+    fn with(vm: Readings, change: [&dyn Fn(&mut MemoryStat); 2]) -> Readings {
+        let (before, last) = vm.memory.stat.both().unwrap();
+        let (mut before, mut last) = (**before, **last);
+        change[0](&mut before);
+        change[1](&mut last);
+        let memory = MemoryReadings { stat: window(before.into(), last.into()), ..vm.memory };
+        Readings { memory, ..vm }
+    }
+
     /// A VM that used this number of CPUs, and of whose pages these came back from swap, per second.
     fn vm_in_swap(ran: f64, pressure_share: f64, swap: [f64; 3]) -> Readings {
         let mut vm = container(0.0, ran, 0.0, None);
@@ -154,9 +178,8 @@ mod tests {
         vm.memory.limit_hits = window(0, 0);
         #[allow(clippy::cast_possible_truncation, reason = "positive")]
         let [pages, stalled, major_faults] = swap.map(|rate| 7 + (rate * SECONDS) as u64);
-        let none =
-            SwappedIn { pages: 7, from_disk: None, zswapped: 7, stalled: 7, major_faults: 7 };
-        vm.memory.swapped_in = window(none, SwappedIn { pages, stalled, major_faults, ..none });
+        vm.memory.stat =
+            window(Arc::new(counted(7, 7, 7)), Arc::new(counted(pages, stalled, major_faults)));
         vm
     }
 
@@ -177,19 +200,12 @@ mod tests {
         assert_eq!(waited(&vm_in_swap(0.005, 0.0, [10.0, 0.0, 10.0])), [0.02, 0.08]);
         assert_eq!(waited(&vm_in_swap(1.0, 0.0, [0.0; 3])), [0.0; 2]);
         // Most pages were still in memory, in zswap.
-        let mut zswapped = vm_in_swap(0.3, 0.0, [800.0, 0.0, 800.0]);
-        let [before, mut last] = zswapped.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
-        last.zswapped += (last.pages - before.pages) * 7 / 8;
-        zswapped.memory.swapped_in = window(before, last);
-        assert_eq!(waited(&zswapped), [0.2, 0.4]);
+        let zswapped = |pages| move |stat: &mut MemoryStat| stat.zswpin = Some(pages);
+        let in_zswap = [&zswapped(7), &zswapped(7 + 3500)] as [&dyn Fn(&mut MemoryStat); 2];
+        assert_eq!(waited(&with(vm_in_swap(0.3, 0.0, [800.0, 0.0, 800.0]), in_zswap)), [0.2, 0.4]);
         // The kernel counts what it reads, also where it finds only some of these pages to be in memory again.
-        let both = |vm: Readings| vm.memory.swapped_in.both().map(|(a, b)| [*a, *b]).unwrap();
-        let [before, found] = both(vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]));
-        let [_, read] = both(vm_in_swap(0.3, 0.0, [100.0, 0.0, 800.0]));
-        let mut counted = vm_in_swap(0.3, 0.0, [0.0; 3]);
-        let [before, last] = [(before, 7), (found, read.pages)]
-            .map(|(swap, pages)| SwappedIn { from_disk: Some(pages), ..swap });
-        counted.memory.swapped_in = window(before, last);
+        let read = |pages| move |stat: &mut MemoryStat| stat.pswpin = Some(pages);
+        let counted = with(vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]), [&read(7), &read(507)]);
         assert_eq!(waited(&counted), [0.2, 0.4]);
     }
 
@@ -206,7 +222,7 @@ mod tests {
     #[test]
     fn swap_that_was_not_read_yet_is_unknown() {
         let mut vm = vm_in_swap(0.1, 0.0, [200.0; 3]);
-        vm.memory.swapped_in.clear();
+        vm.memory.stat.clear();
         assert!(wait(&vm, &node_that_swaps(false, 100)).is_err());
         assert!(wait(&vm, &node(false)).is_ok());
         assert!(needs(&vm, &node_that_swaps(false, 100)).contains(Needs::SWAPPED_IN));

@@ -6,13 +6,10 @@ use std::time::Instant;
 
 use super::files::Files;
 use super::node::NodeReadings;
-use super::readings::{
-    CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, ScannedPages, SwappedIn, Threads,
-};
-use super::series::Reading;
+use super::readings::{CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Threads};
 use super::{cpu_limits, io, memory, run_delay};
 use crate::kernel::cgroup_dir::CgroupDir;
-use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
+use crate::kernel::counters::{CpuStat, MemoryEvents};
 use crate::kernel::limits::CpuMax;
 
 /// The directories of a container or unit, and of others whose limits hold for it.
@@ -90,20 +87,16 @@ impl Readings {
     /// across the time in which they are not read.
     fn forget(&mut self, needs: Needs) {
         if !needs.contains(Needs::REFAULTS) {
-            (self.io.pod_memory, self.io.refaults) = Default::default();
+            self.io.pod_memory = None;
         }
         if !needs.contains(Needs::MEMORY_IN_USE) {
             self.memory.in_use = MemoryInUse::NotRead;
         }
-        // The container has not waited since these were read, so no limit delayed it. Nor has it read
-        // pages from swap, if the node has not.
-        let Some(at) = self.pressure.memory.last().map(|reading| reading.at) else { return };
-        if !needs.contains(Needs::LIMIT_HITS) {
-            self.memory.limit_hits.hold(at);
-            self.memory.scanned.hold(at);
-        }
-        if !needs.contains(Needs::SWAPPED_IN) {
-            self.memory.swapped_in.hold(at);
+        // The container has not waited since this was read, so no limit delayed it.
+        if let Some(last) = self.pressure.memory.last()
+            && !needs.contains(Needs::LIMIT_HITS)
+        {
+            self.memory.limit_hits.hold(last.at);
         }
     }
 
@@ -135,23 +128,19 @@ impl Readings {
             };
         }
         let scans = needs.contains(Needs::LIMIT_HITS)
-            && (self.memory.own_limit() == Some(true) || self.memory.scanned.value().is_some());
+            && (self.memory.own_limit() == Some(true) || self.memory.stat.value().is_some());
         if scans || needs.intersects(Needs::SWAPPED_IN | Needs::REFAULTS) {
-            let stat = files
-                .timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer)).flatten());
-            if scans {
-                self.memory.scanned.push(map(stat.as_ref(), scanned_pages));
-            }
-            if needs.contains(Needs::SWAPPED_IN) {
-                self.memory.swapped_in.push(map(stat.as_ref(), swapped_in));
-            }
-            if needs.contains(Needs::REFAULTS) {
-                self.io.refaults.push(map(stat.as_ref(), |stat| stat.workingset_refault_file));
-                // The whole pod counts: its other containers do not compete for memory as other
-                // pods do.
-                let pod = dirs.pod.unwrap_or(dirs.container);
-                self.io.pod_memory = files.read(|buffer| pod.memory_current(buffer)).flatten();
-            }
+            self.memory.stat.push(files.timed(|files| {
+                Some(files.read(|buffer| dirs.container.memory_stat(buffer))??.into())
+            }));
+        } else if let Some(last) = self.pressure.memory.last() {
+            // Neither the container nor the node has read pages from swap since.
+            self.memory.stat.hold(last.at);
+        }
+        if needs.contains(Needs::REFAULTS) {
+            // The whole pod counts: its other containers do not compete for memory as other pods do.
+            let pod = dirs.pod.unwrap_or(dirs.container);
+            self.io.pod_memory = files.read(|buffer| pod.memory_current(buffer)).flatten();
         }
         if needs.contains(Needs::IO_MAX) {
             self.io.limited = dirs.each().try_fold(false, |limited, dir| {
@@ -226,23 +215,4 @@ pub(crate) fn read_limit_hits<'a>(
 
 fn limit_hits(events: MemoryEvents) -> u64 {
     events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
-}
-
-fn map<T, U>(reading: Option<&Reading<T>>, value: impl Fn(&T) -> Option<U>) -> Option<Reading<U>> {
-    reading.and_then(|reading| Some(Reading { at: reading.at, value: value(&reading.value)? }))
-}
-
-/// `None` on kernels that do not count kswapd and direct reclaim separately.
-fn scanned_pages(stat: &MemoryStat) -> Option<ScannedPages> {
-    Some(ScannedPages { by_kswapd: stat.pgscan_kswapd?, directly: stat.pgscan_direct? })
-}
-
-fn swapped_in(stat: &MemoryStat) -> Option<SwappedIn> {
-    Some(SwappedIn {
-        pages: stat.workingset_refault_anon?,
-        from_disk: stat.pswpin,
-        zswapped: stat.zswpin.unwrap_or_default(),
-        stalled: stat.workingset_restore_anon?,
-        major_faults: stat.pgmajfault?,
-    })
 }

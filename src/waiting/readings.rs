@@ -7,7 +7,7 @@ use bitflags::bitflags;
 
 use super::series::{Ratio, Reading, Window};
 use super::wait::NEGLIGIBLE;
-use crate::kernel::counters::CpuStat;
+use crate::kernel::counters::{CpuStat, MemoryStat};
 use crate::kernel::io_stat::IoCounters;
 use crate::kernel::limits::{CpuMax, CpuSet};
 use crate::kernel::pressure::Pressure;
@@ -139,10 +139,9 @@ pub struct MemoryReadings {
     pub in_use: MemoryInUse,
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
-    /// Read only after one of these limits was hit.
-    pub scanned: Window<ScannedPages>,
-    /// Read only while the node reads pages back from swap.
-    pub swapped_in: Window<SwappedIn>,
+    /// Read only after one of these limits was hit, while the node reads pages back from swap, and while it can have
+    /// displaced pages of files.
+    pub stat: Window<Arc<MemoryStat>>,
 }
 
 /// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
@@ -155,30 +154,6 @@ pub enum MemoryInUse {
     Unreadable,
 }
 
-/// Pages scanned by reclaim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScannedPages {
-    /// By kswapd, which runs only when the node is short of memory.
-    pub by_kswapd: u64,
-    /// By allocating tasks, because the node is short of memory, or because of a limit.
-    pub directly: u64,
-}
-
-/// Pages of a container that were read back from swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SwappedIn {
-    /// Those that the kernel finds to be in memory again, which on NUMA nodes are not all.
-    pub pages: u64,
-    /// Those that were read from a disk; `None` before Linux 6.13.
-    pub from_disk: Option<u64>,
-    /// Those that were read from zswap, without a disk.
-    pub zswapped: u64,
-    /// Those of which the kernel counts the reading as a memory stall.
-    pub stalled: u64,
-    /// Faults that waited for a disk. One can read many pages ahead, and some read files.
-    pub major_faults: u64,
-}
-
 /// Disk I/O.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IoReadings {
@@ -186,8 +161,6 @@ pub struct IoReadings {
     pub limited: Option<bool>,
     /// By device, since the container was created; the inner `None` if the io controller is off.
     pub counters: Window<Option<Vec<IoCounters>>>,
-    /// Pages of files that were evicted from the page cache and read again.
-    pub refaults: Window<u64>,
     /// Memory of its pod, bytes.
     pub pod_memory: Option<u64>,
     pub waited_at: Option<Instant>,
@@ -196,11 +169,11 @@ pub struct IoReadings {
 impl MemoryReadings {
     /// Pages that came back from a swap device, per second.
     pub fn pages_from_disk(&self) -> Option<f64> {
-        if let Some(from_disk) = self.swapped_in.rate(|swap| swap.from_disk) {
+        if let Some(from_disk) = self.stat.rate(|stat| stat.pswpin) {
             return Some(from_disk);
         }
-        let pages = self.swapped_in.rate(|swap| Some(swap.pages))?;
-        Some((pages - self.swapped_in.rate(|swap| Some(swap.zswapped))?).max(0.0))
+        let from_zswap = self.stat.rate(|stat| stat.zswpin).unwrap_or(0.0);
+        Some((self.stat.rate(|stat| stat.workingset_refault_anon)? - from_zswap).max(0.0))
     }
 
     /// Whether a limit of its own or of its pod caused reclaim.
@@ -215,8 +188,8 @@ impl MemoryReadings {
         if !self.own_limit()? {
             return Some(1.0);
         }
-        let by_kswapd = self.scanned.increase(|pages| Some(pages.by_kswapd))?;
-        let directly = self.scanned.increase(|pages| Some(pages.directly))?;
+        let by_kswapd = self.stat.increase(|stat| stat.pgscan_kswapd)?;
+        let directly = self.stat.increase(|stat| stat.pgscan_direct)?;
         Ratio::of(by_kswapd, (by_kswapd + directly).max(1.0)).map(Ratio::get)
     }
 }

@@ -1,12 +1,14 @@
 //! Use of one disk, on which each read takes 10 ms.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::super::tests::{SECONDS, window};
 use super::*;
+use crate::kernel::counters::MemoryStat;
 use crate::kernel::io_stat::Device;
 use crate::waiting::disk_rates::{DiskRates, Operations};
-use crate::waiting::readings::{IoReadings, SwappedIn};
+use crate::waiting::readings::IoReadings;
 use crate::waiting::series::Window;
 
 /// Operations since the container was created, half of them reads of 4 KiB.
@@ -125,29 +127,34 @@ fn its_reads_take_as_long_as_the_disks_do() {
 
 #[test]
 fn what_came_back_from_swap_is_a_share_of_what_was_read() {
-    let share = |window: Window<SwappedIn>| {
+    let share = |window| {
         let mut readings =
             Readings { io: operations(counted(0, 0), counted(0, 100)), ..Readings::default() };
-        readings.memory.swapped_in = window;
+        readings.memory.stat = window;
         rounded(DiskUse::of(&readings, &node()).swapped_in)
     };
-    let pages =
-        |pages| SwappedIn { pages, from_disk: None, zswapped: 0, stalled: 0, major_faults: 0 };
-    assert_eq!(share(window(pages(7), pages(32))), Some(0.5));
-    assert_eq!(share(window(pages(7), pages(97))), Some(1.0));
-    assert_eq!(share(window(pages(7), pages(6))), None);
+    let pages = |pages, zswapped| {
+        let (workingset_refault_anon, zswpin) = (Some(pages), zswapped);
+        Arc::new(MemoryStat { workingset_refault_anon, zswpin, ..MemoryStat::default() })
+    };
+    assert_eq!(share(window(pages(7, None), pages(32, None))), Some(0.5));
+    assert_eq!(share(window(pages(7, None), pages(97, None))), Some(1.0));
+    assert_eq!(share(window(pages(7, None), pages(6, None))), None);
     // All but 25 were still in memory.
-    let mostly = SwappedIn { zswapped: 65, ..pages(97) };
-    assert_eq!(share(window(pages(7), mostly)), Some(0.5));
+    assert_eq!(share(window(pages(7, Some(0)), pages(97, Some(65)))), Some(0.5));
     assert_eq!(share(Window::default()), None);
 }
 
 #[test]
 fn what_had_to_leave_the_page_cache_counts_by_the_memory_that_others_have() {
     let displaced = |pages: u64, pod_memory| {
-        let refaults = window(7, 7 + pages);
+        let stat = |pages| {
+            Arc::new(MemoryStat { workingset_refault_file: Some(pages), ..MemoryStat::default() })
+        };
         let io = operations(counted(0, 0), counted(0, 100));
-        rounded(use_between(IoReadings { refaults, pod_memory, ..io }).displaced)
+        let mut readings = Readings { io: IoReadings { pod_memory, ..io }, ..Readings::default() };
+        readings.memory.stat = window(stat(7), stat(7 + pages));
+        rounded(DiskUse::of(&readings, &node()).displaced)
     };
     assert_eq!(displaced(50, Some(250)), Some(0.75));
     assert_eq!(displaced(25, Some(250)), Some(0.375));
