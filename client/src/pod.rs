@@ -160,15 +160,16 @@ fn rounded(number: f64) -> Option<u64> {
     (0.0..=1e15).contains(&number).then_some(number.ceil() as u64)
 }
 
-/// Thousandths of a CPU; `None` if this is not a quantity.
-pub fn millicpus(quantity: &str) -> Option<u64> {
-    rounded(thousandths_of_text(quantity)?)
-}
-
 impl Spec {
     /// Thousandths of a CPU.
     pub fn cpu_request(&self, container: &str) -> Option<u64> {
         rounded(thousandths(&self.requests(container)?.cpu)?)
+    }
+
+    /// Thousandths of a CPU, of all containers together. What is not a quantity counts as 0.
+    pub fn cpu_requests(&self) -> u64 {
+        let requests = self.containers.iter().map(|one| &one.resources.requests.cpu);
+        requests.filter_map(|cpu| rounded(thousandths(cpu)?)).fold(0, u64::saturating_add)
     }
 
     /// Bytes.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::document::{Document, document};
 use super::table::Views;
 use crate::client::json::decode;
-use crate::client::pod::millicpus;
+use crate::client::pod::Spec;
 
 /// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
 /// is for the least contention. Within these, Nodes with more headroom score no better: schedulers would
@@ -38,30 +38,6 @@ struct Pod {
     spec: Spec,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    containers: Vec<Container>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Container {
-    resources: Resources,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Resources {
-    requests: Requests,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Requests {
-    cpu: String,
-}
-
 /// The pod and the Nodes of a request.
 #[derive(Debug)]
 pub struct Asked {
@@ -82,9 +58,7 @@ pub fn parse(body: &[u8]) -> Result<Asked, String> {
         .map_err(|error| format!("the body is not an ExtenderArgs of kube-scheduler: {error}"))?;
     let nodes = node_names
         .ok_or("the body has no NodeNames: set nodeCacheCapable: true for this extender")?;
-    let containers = pod.unwrap_or_default().spec.containers;
-    let requests = containers.iter().filter_map(|one| millicpus(&one.resources.requests.cpu));
-    let thousandths = requests.fold(0, u64::saturating_add);
+    let thousandths = pod.unwrap_or_default().spec.cpu_requests();
     let vcpus = u32::try_from(thousandths.div_ceil(1000).max(1)).unwrap_or(u32::MAX);
     Ok(Asked { vcpus, nodes })
 }
