@@ -21,7 +21,6 @@ use prometheus::{Encoder, Registry, TextEncoder};
 use psi_agent::clock::Moment;
 use psi_agent::export::exposition::Exposition;
 use psi_agent::export::families::FamilyGroup;
-use psi_agent::export::series::LabelCache;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
 use psi_agent::kernel::pressure::Pressure;
 use psi_agent::kernel::resource::PerResource;
@@ -38,8 +37,7 @@ const SHARE: f64 = 0.3 / 7.9;
 
 fn main() -> ExitCode {
     let sample = Arc::new(sample());
-    let mut labels = LabelCache::default();
-    let mut agent = || render(&sample, &mut labels);
+    let agent = || render(&sample);
 
     let registry = Registry::new();
     registry.register(Box::new(Pressure6(Arc::clone(&sample)))).unwrap();
@@ -72,10 +70,8 @@ fn main() -> ExitCode {
 
 /// One response to a scrape, as in the HTTP server: with kept labels, and each chunk in a buffer of
 /// its own.
-fn render(sample: &Arc<ScrapeSample>, labels: &mut LabelCache) -> usize {
-    let groups = vec![FamilyGroup::Pressure];
-    let exposition =
-        Exposition::new(Arc::clone(sample), labels.of_cgroups(&sample.cgroups), &groups);
+fn render(sample: &Arc<ScrapeSample>) -> usize {
+    let exposition = Exposition::new(Arc::clone(sample), &[FamilyGroup::Pressure]);
     exposition.map(|chunk| black_box(chunk).len()).sum()
 }
 
@@ -97,7 +93,8 @@ fn sample() -> ScrapeSample {
         };
         let pressure =
             PressureReadings { cpu: reading(4999), memory: reading(23), io: reading(331) };
-        CgroupSample { cgroup: Arc::new(cgroup), workload: None, pressure, stats: None }
+        let (cgroup, labels) = (Arc::new(cgroup), Arc::default());
+        CgroupSample { cgroup, workload: None, labels, pressure, stats: None }
     });
     ScrapeSample {
         moment,

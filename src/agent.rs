@@ -9,7 +9,6 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use crate::client::cluster::{OwnNode, block_on};
 use crate::config::{Auth, RunConfig};
 use crate::export::http::{AgentService, MOST_SNAPSHOTS};
-use crate::export::scrape::Scrapes;
 use crate::host::finding::Finding;
 use crate::host::{Host, node_identity};
 use crate::own_metrics::OwnMetrics;
@@ -65,7 +64,7 @@ async fn start(
         sampler,
         pods,
         assessments,
-        scrapes: Scrapes::new(export.families()),
+        groups: export.families(),
         own_metrics: metrics,
         page: config.page,
         snapshots: Arc::new(Semaphore::new(MOST_SNAPSHOTS)),

@@ -213,8 +213,8 @@ impl Collector {
             };
             let stats = read_stats(files, dir, &self.groups, detail);
             let workload = found.workload().cloned();
-            let cgroup = Arc::clone(&dir.cgroup);
-            let sample = CgroupSample { cgroup, workload, pressure, stats };
+            let (cgroup, labels) = (Arc::clone(&dir.cgroup), state.labels(workload.as_ref()));
+            let sample = CgroupSample { cgroup, workload, labels, pressure, stats };
             if in_scope { &mut cgroups } else { &mut beside }.push(sample);
         }
         ScrapeSample {

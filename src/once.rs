@@ -10,7 +10,7 @@ use crate::client::cluster::block_on;
 use crate::client::output::print;
 use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
-use crate::export::scrape::Scrapes;
+use crate::export::scrape::scrape;
 use crate::host::Host;
 use crate::own_metrics::OwnMetrics;
 use crate::pod_source::{connect, list};
@@ -45,8 +45,7 @@ pub fn once(config: &OnceConfig, out: &mut impl Write) -> anyhow::Result<()> {
         let remedy = missing.remedy();
         tracing::warn!("No score: {missing}: {remedy}; see `psi-agent check`");
     }
-    let scrapes = Scrapes::new(config.export.families());
-    for text in scrapes.begin(sample, Some(&assessment), &metrics) {
+    for text in scrape(sample, &config.export.families(), Some(&assessment), &metrics) {
         print(text, out).context("cannot write the metrics")?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! counters in the kernel's units. A value that could not be read is `None`, and never 0.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -160,9 +160,19 @@ pub struct CgroupSample {
     pub cgroup: Arc<Cgroup>,
     /// Its pod and container; `None` outside pods, and without a source of pods.
     pub workload: Option<Arc<Workload>>,
+    /// Shared by the samples of a cgroup, while its workload is the same.
+    pub labels: Arc<OnceLock<RenderedLabels>>,
     pub pressure: PressureReadings,
     /// The other files; `None` if only pressure was read.
     pub stats: Option<Box<CgroupStats>>,
+}
+
+/// The labels of a cgroup's series, as `export/` has rendered them.
+#[derive(Debug, PartialEq)]
+pub struct RenderedLabels {
+    pub text: Box<[u8]>,
+    /// Where the label of the container ends.
+    pub container_end: usize,
 }
 
 /// Usage and limits of a cgroup, by the names of the files; `None` where the controller is off. Memory

@@ -1,14 +1,17 @@
 //! The state of one cgroup that is kept between passes, until the cgroup is removed.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::threads::ContainerThreads;
 use crate::clock::Moment;
+use crate::identity::Workload;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupId, Resource};
 use crate::kernel::counters::CpuStat;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
+use crate::sample::RenderedLabels;
 use crate::waiting::files::Files;
 use crate::waiting::readings::{CpuCounters, Readings, Threads};
 use crate::waiting::series::{PressureReadings, Reading, Window};
@@ -28,6 +31,8 @@ pub(super) type States = HashMap<CgroupId, Box<CgroupState>>;
 pub(super) struct CgroupState {
     pressures: PerResource<Option<KeptPressure>>,
     has_tasks: Option<Reading<bool>>,
+    /// The labels of its series, and the workload that they are of: it can become known after its cgroup.
+    labels: (Option<Arc<Workload>>, Arc<OnceLock<RenderedLabels>>),
     /// What ticks have read; `None` for a cgroup that no tick reads.
     pub(super) readings: Option<Box<Readings>>,
     /// Its threads, with run delay as the CPU source.
@@ -118,6 +123,18 @@ impl CgroupState {
         Some(readings)
     }
 
+    /// The labels of its series with this workload, which are rendered when they are needed.
+    pub(super) fn labels(
+        &mut self,
+        workload: Option<&Arc<Workload>>,
+    ) -> Arc<OnceLock<RenderedLabels>> {
+        let (before, labels) = &mut self.labels;
+        if before.as_ref().map(Arc::as_ptr) != workload.map(Arc::as_ptr) {
+            (*before, *labels) = (workload.cloned(), Arc::default());
+        }
+        Arc::clone(labels)
+    }
+
     /// Whether the cgroup has processes of its own.
     pub(super) fn has_tasks(&mut self, files: &mut Files, dir: &CgroupDir) -> bool {
         let at = (files.clock)().at;
@@ -149,4 +166,20 @@ fn since(at: Instant) -> Box<Readings> {
 /// Whether a pressure file was read too recently to be read again.
 pub(super) fn is_fresh(read_at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(read_at) < MIN_PRESSURE_INTERVAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_kept_while_the_workload_is_the_same() {
+        let (mut state, workload) = (CgroupState::default(), Arc::new(Workload::default()));
+        let unlisted = state.labels(None);
+        let listed = state.labels(Some(&workload));
+        assert!(!Arc::ptr_eq(&unlisted, &listed));
+        assert!(Arc::ptr_eq(&listed, &state.labels(Some(&workload))));
+        // Another workload may have equal labels.
+        assert!(!Arc::ptr_eq(&listed, &state.labels(Some(&Arc::new(Workload::default())))));
+    }
 }

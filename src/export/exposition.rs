@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use super::families::{FAMILIES, FamilyGroup, Source};
-use super::series::SeriesLabels;
+use super::series::with_extra;
 use crate::kernel::io_stat::Device;
 use crate::sample::{CgroupSample, ScrapeSample};
 use crate::text_format::{CHUNK_BYTES, Family, LINE_BYTES, Lines, Number, push_label};
@@ -14,7 +14,6 @@ use crate::text_format::{CHUNK_BYTES, Family, LINE_BYTES, Lines, Number, push_la
 #[derive(Debug)]
 pub struct Exposition {
     sample: Arc<ScrapeSample>,
-    labels: Vec<Arc<SeriesLabels>>,
     device_labels: BTreeMap<Device, Vec<u8>>,
     /// The families that are not complete yet.
     families: IntoIter<&'static Family<(FamilyGroup, Source)>>,
@@ -23,16 +22,12 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// The families of `groups` for `sample`; `labels` are those of its cgroups, in the same order.
-    pub fn new(
-        sample: Arc<ScrapeSample>,
-        labels: Vec<Arc<SeriesLabels>>,
-        groups: &[FamilyGroup],
-    ) -> Self {
+    /// The families of `groups` for `sample`.
+    pub fn new(sample: Arc<ScrapeSample>, groups: &[FamilyGroup]) -> Self {
         let device_labels = device_labels(&sample);
         let is_selected = |family: &&Family<(FamilyGroup, _)>| groups.contains(&family.source.0);
         let families: Vec<_> = FAMILIES.iter().filter(is_selected).collect();
-        Self { sample, labels, device_labels, families: families.into_iter(), cgroup: 0 }
+        Self { sample, device_labels, families: families.into_iter(), cgroup: 0 }
     }
 
     /// Writes a family's series from the position to the end of the family or of the chunk. Returns
@@ -46,28 +41,21 @@ impl Exposition {
             }
             return 1;
         }
-        let members = self.sample.cgroups.iter().zip(&self.labels).skip(at);
-        for (cgroup, labels) in members {
+        for cgroup in self.sample.cgroups.iter().skip(at) {
             if lines.text.len() >= CHUNK_BYTES {
                 return at;
             }
-            self.write_cgroup(source, cgroup, labels, &mut lines);
+            self.write_cgroup(source, cgroup, &mut lines);
             at += 1;
         }
         at
     }
 
-    fn write_cgroup(
-        &self,
-        source: Source,
-        cgroup: &CgroupSample,
-        labels: &SeriesLabels,
-        lines: &mut Lines<'_>,
-    ) {
+    fn write_cgroup(&self, source: Source, cgroup: &CgroupSample, lines: &mut Lines<'_>) {
         match source {
             Source::Cgroup { extra, value } => {
                 if let Some(number) = value(cgroup, &self.sample.node) {
-                    lines.write_rendered(labels.with_extra(extra.as_bytes()), number);
+                    lines.write_rendered(with_extra(cgroup, extra.as_bytes()), number);
                 }
             }
             Source::Device(value) => {
@@ -76,7 +64,7 @@ impl Exposition {
                     let extra =
                         self.device_labels.get(&counters.device).map_or(&[][..], Vec::as_slice);
                     let number = Number::Whole(value(counters));
-                    lines.write_rendered(labels.with_extra(extra), number);
+                    lines.write_rendered(with_extra(cgroup, extra), number);
                 }
             }
             Source::Node(_) => {}

@@ -11,9 +11,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
+use super::families::FamilyGroup;
 use super::page::DOCUMENT;
 use super::score_series::is_stale;
-use super::scrape::Scrapes;
+use super::scrape::scrape;
 use crate::client::cluster::Decision;
 use crate::client::snapshot::{Agent, Snapshot};
 use crate::clock;
@@ -44,7 +45,7 @@ pub(crate) struct AgentService {
     pub(crate) sampler: Sampler,
     pub(crate) pods: Pods,
     pub(crate) assessments: watch::Receiver<Option<Arc<Assessment>>>,
-    pub(crate) scrapes: Scrapes,
+    pub(crate) groups: Vec<FamilyGroup>,
     pub(crate) own_metrics: Arc<OwnMetrics>,
     pub(crate) page: Page,
     /// Snapshots in memory, each until its client has read it.
@@ -112,8 +113,8 @@ impl AgentService {
         let sample = self.sample(Detail::Exported).await?.sample;
         let accepted = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
         let assessment = self.assessment_at(sample.moment.at);
-        let scrape = self.scrapes.begin(sample, assessment.as_deref(), &self.own_metrics);
-        Ok(chunked(EXPOSITION, scrape, accepted.is_some_and(accepts_gzip)))
+        let text = scrape(sample, &self.groups, assessment.as_deref(), &self.own_metrics);
+        Ok(chunked(EXPOSITION, text, accepted.is_some_and(accepts_gzip)))
     }
 
     async fn snapshot(&self) -> Result<Response<Body>, Response<Body>> {
