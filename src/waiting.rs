@@ -107,7 +107,8 @@ impl Measurement {
             Threads::Hidden => None,
             Threads::NotRead => cpu_pressure::wait(readings, requested, node, scale),
         };
-        let most_demand = || cpu_limits::most_demand(readings, node.cpus());
+        let ran_and_waited = threads.map(|times| times.ran + times.delayed);
+        let most_demand = || cpu_limits::most_demand(readings, node.cpus(), ran_and_waited);
         let cpu = cpu.ok_or_else(|| Unknown { most_demand: most_demand() });
         let (usage, beside) = (cpu_limits::usage(readings), cpu_limits::used_beside(readings));
         // While a VM does not wait, its usage is read rarely, and the times of its vCPUs at each tick.

@@ -110,15 +110,15 @@ pub(super) fn are_of_window(readings: &Readings, seconds: f64) -> bool {
     readings.cpu.seconds().is_some_and(|own| own < 1.5 * seconds)
 }
 
-/// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and
-/// a CPU for each of its tasks or vCPUs. 0 if by its pressure it hardly waited.
-pub(super) fn most_demand(readings: &Readings, cpus: f64) -> f64 {
+/// The most that a container can have demanded, if its waiting is unknown: what its quota allows, and what its threads
+/// `ran_and_waited`, or else a CPU for each of its tasks or vCPUs. 0 if by its pressure it hardly waited.
+pub(super) fn most_demand(readings: &Readings, cpus: f64, ran_and_waited: Option<f64>) -> f64 {
     if readings.has_cpu_pressure(cpus) == Some(false) {
         return 0.0;
     }
     let quota = readings.limits().and_then(CpuLimits::quota);
     let threads = match &readings.threads {
-        Threads::Read { threads, .. } => Some(threads.len() as f64),
+        Threads::Read { threads, .. } => Some(ran_and_waited.unwrap_or(threads.len() as f64)),
         Threads::Hidden | Threads::NotRead => tasks(readings),
     };
     threads.into_iter().chain(quota).fold(f64::INFINITY, f64::min)

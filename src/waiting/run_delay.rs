@@ -208,17 +208,19 @@ mod tests {
 
     #[test]
     fn what_was_not_read_is_unknown() {
-        let without = |change: fn(&mut Readings)| {
-            let mut readings = vm(1.0, 1.0, 0.0, Some(4.0));
+        let of = |mut readings: Readings, change: fn(&mut Readings)| {
             change(&mut readings);
             let cgroup = Arc::new(Cgroup::new(CgroupId(1), "/vm".to_owned(), None));
             let node = node_with_cpus(&[1.0; 4]);
             let measured = Measurement::of(&cgroup, None, &readings, &node, 1.0);
             measured.waits.cpu.map_err(|unknown| unknown.most_demand)
         };
-        // Its quota and its two threads bound the demand, if they were read.
+        let without = |change| of(vm(1.0, 1.0, 0.0, Some(4.0)), change);
+        // Its quota and what its threads ran and waited bound the demand, if they were read.
         assert_eq!(without(|readings| readings.cpu.clear()), Err(2.0));
         assert_eq!(without(|readings| readings.cpu_limits = None), Err(2.0));
+        let nearly_idle = of(vm(0.05, 0.02, 0.0, Some(2.0)), |readings| readings.cpu.clear());
+        assert!((nearly_idle.unwrap_err() - 0.07).abs() < 1e-6, "{nearly_idle:?}");
         assert_eq!(without(|readings| readings.threads = Threads::Hidden), Err(4.0));
         let unread = |readings: &mut Readings| {
             (readings.threads, readings.cpu_limits) = (Threads::Hidden, None);
