@@ -29,7 +29,7 @@ struct Bounds {
 
 /// The factor of a window for `all` workloads of a node with this run delay, in CPUs. It is 1 if the
 /// node's run delay or the wait of a workload with pressure is unknown. One that has just begun to wait counts with its
-/// pressure, but for a quota, which can explain what the node counted.
+/// pressure, which its quota may explain for each of its tasks.
 pub(super) fn scale<'a>(
     all: impl Iterator<Item = &'a Readings>,
     run_delay: Option<f64>,
@@ -48,8 +48,14 @@ pub(super) fn scale<'a>(
                 if readings.pressure.cpu.value().is_none() {
                     continue;
                 }
-                let may_queue = readings.limits()?.quota().is_some();
-                least += readings.pressure.cpu.some().filter(|_| !may_queue)?;
+                let (some, limits) = (readings.pressure.cpu.some()?, readings.limits()?);
+                if limits.quota().is_some() {
+                    // Its pressure is an average over the CPUs on which it is active.
+                    let most = (some * limits.allowed_cpus(cpus)).min(1.0);
+                    explained += most * cpu_limits::tasks(readings)?;
+                } else {
+                    least += some;
+                }
             }
         }
         let by_node = run_delay - explained;
@@ -115,6 +121,7 @@ impl Bounds {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::series::Window;
     use super::super::tests::{container_with_tasks, node_with_cpus, ran_and_delayed};
     use super::*;
 
@@ -149,6 +156,13 @@ mod tests {
         let with = |new: &Readings| waited(Some(2.1), &[&vms[0], &vms[1], new, &calm]);
         assert!((with(&new(None)) - 0.6).abs() < 1e-6);
         assert!((with(&new(Some(0.5))) - 0.2).abs() < 1e-6, "its quota may have been short");
+        // Not for longer than its task can have waited: 0.4 of the 2.1.
+        let mut once = workload(0.1, 0.1, 0.0, Some(0.5), 1);
+        once.cpu = Window::from(once.cpu.last().unwrap().clone());
+        assert!((with(&once) - 0.2 * 1.7 / 0.6).abs() < 1e-6);
+        // Until its pressure has a rate, the least wait is used.
+        once.pressure.cpu = Window::from(*once.pressure.cpu.last().unwrap());
+        assert!((with(&once) - 0.2).abs() < 1e-6);
         // A cgroup can have its pressure off.
         let silent = Readings { pressure: Default::default(), cpu_limits: None, ..calm.clone() };
         assert!((waited(Some(2.1), &[&vms[0], &vms[1], &system, &silent]) - 0.6).abs() < 1e-6);
