@@ -78,10 +78,11 @@ fn for_swap(readings: &Readings, node: &NodeReadings) -> Option<(f64, f64)> {
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::super::disk_rates::{DiskRates, Operations};
     use super::super::readings::MemoryReadings;
-    use super::super::series::Window;
+    use super::super::series::{Reading, Window};
     use super::super::tests::{SECONDS, container, pressure, window};
     use super::*;
     use crate::kernel::counters::MemoryStat;
@@ -207,6 +208,27 @@ mod tests {
         let read = |pages| move |stat: &mut MemoryStat| stat.pswpin = Some(pages);
         let counted = with(vm_in_swap(0.3, 0.0, [50.0, 0.0, 800.0]), [&read(7), &read(507)]);
         assert_eq!(waited(&counted), [0.2, 0.4]);
+    }
+
+    #[test]
+    fn a_held_reading_forgets_what_may_have_changed_since() {
+        let stat = MemoryStat {
+            pgscan_kswapd: Some(5),
+            pgscan_direct: Some(6),
+            workingset_refault_file: Some(7),
+            ..counted(1, 2, 3)
+        };
+        let start = crate::clock::now().at;
+        let mut memory = MemoryReadings::default();
+        memory.read_stat(Some(Reading { at: start, value: stat }));
+        let mut held = |seconds| {
+            memory.hold_stat(start + Duration::from_secs(seconds));
+            **memory.stat.value().unwrap()
+        };
+        let unread = MemoryStat { workingset_refault_file: None, ..stat };
+        assert_eq!(held(5), unread);
+        assert_eq!(held(55), unread);
+        assert_eq!(held(60), counted(1, 2, 3), "what was scanned by now is not known");
     }
 
     #[test]

@@ -130,12 +130,11 @@ impl Readings {
         let scans = needs.contains(Needs::LIMIT_HITS)
             && (self.memory.own_limit() == Some(true) || self.memory.stat.value().is_some());
         if scans || needs.intersects(Needs::SWAPPED_IN | Needs::REFAULTS) {
-            self.memory.stat.push(files.timed(|files| {
-                Some(files.read(|buffer| dirs.container.memory_stat(buffer))??.into())
-            }));
+            let stat =
+                files.timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer))?);
+            self.memory.read_stat(stat);
         } else if let Some(last) = self.pressure.memory.last() {
-            // Neither the container nor the node has read pages from swap since.
-            self.memory.stat.hold(last.at);
+            self.memory.hold_stat(last.at);
         }
         if needs.contains(Needs::REFAULTS) {
             // The whole pod counts: its other containers do not compete for memory as other pods do.

@@ -139,9 +139,11 @@ pub struct MemoryReadings {
     pub in_use: MemoryInUse,
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
-    /// Read only after one of these limits was hit, while the node reads pages back from swap, and while it can have
-    /// displaced pages of files.
+    /// Read only while the node reads pages back from swap or can have displaced pages of files, and while the container
+    /// waits, once one of these limits was hit or it was read before.
     pub stat: Window<Arc<MemoryStat>>,
+    /// When it was read last, and not held.
+    pub stat_read_at: Option<Instant>,
 }
 
 /// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
@@ -167,6 +169,31 @@ pub struct IoReadings {
 }
 
 impl MemoryReadings {
+    /// Adds a reading of `memory.stat`.
+    pub(super) fn read_stat(&mut self, stat: Option<Reading<MemoryStat>>) {
+        self.stat_read_at = stat.as_ref().map(|stat| stat.at).or(self.stat_read_at);
+        self.stat.push(stat.map(|Reading { at, value }| Reading { at, value: value.into() }));
+    }
+
+    /// Adds the last reading of `memory.stat` again: neither the container nor the node has read pages from swap since.
+    /// Pages of files were read again, perhaps, and within a minute few pages were scanned.
+    pub(super) fn hold_stat(&mut self, at: Instant) {
+        let held = self.stat.value().map(|stat| {
+            let is_recent = self
+                .stat_read_at
+                .is_some_and(|read| at.saturating_duration_since(read) < ATTENTION);
+            let scanned = |pages: Option<u64>| pages.filter(|_| is_recent);
+            let value = MemoryStat {
+                workingset_refault_file: None,
+                pgscan_kswapd: scanned(stat.pgscan_kswapd),
+                pgscan_direct: scanned(stat.pgscan_direct),
+                ..**stat
+            };
+            Reading { at, value: value.into() }
+        });
+        self.stat.push(held);
+    }
+
     /// Pages that came back from a swap device, per second.
     pub fn pages_from_disk(&self) -> Option<f64> {
         if let Some(from_disk) = self.stat.rate(|stat| stat.pswpin) {
