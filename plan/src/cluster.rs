@@ -170,7 +170,9 @@ pub struct Pod {
 }
 
 impl Pod {
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether it has left its Node for good.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         ["Succeeded", "Failed"].contains(&self.phase.as_str())
     }
 

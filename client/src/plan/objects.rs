@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cluster::{ApiClient, ListParams};
 use crate::contract::Prefix;
-use crate::pod::{key, whole_units};
+use crate::pod::{LAUNCHER, key, whole_units};
 
 const VMS: &str = "/apis/kubevirt.io/v1/virtualmachineinstances";
 const MIGRATIONS: &str = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations";
@@ -21,8 +21,10 @@ const MIGRATIONS: &str = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 /// Annotation of a migration that KubeVirt created for an eviction: the Node.
 const EVACUATION: &str = "kubevirt.io/evacuationMigration";
 
-/// Length of an object's requirements as JSON. Those of KubeVirt's pods have some 2 KiB.
+/// Length of an object's requirements as JSON, and the number of their parts, since the shortest take some 200 bytes
+/// of memory. Those of KubeVirt's pods have some 2 KiB, and 100 parts.
 const LONGEST_REQUIREMENTS: usize = 16 << 10;
+const MOST_PARTS: usize = 300;
 
 /// The key of the label of migrations that a plan created.
 pub(super) fn own_label(prefix: &Prefix) -> String {
@@ -176,9 +178,10 @@ fn node(object: NodeObject, prefix: &Prefix) -> ClusterNode {
 
 fn pod(object: PodObject) -> Pod {
     let PodObject { metadata, spec, status } = object;
-    let owner = metadata.owner_references.into_iter();
-    let vm =
-        owner.filter(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid).next();
+    // Administrators can reserve this label. Any pod can name a VM as its owner.
+    let is_launcher = metadata.labels.get(key::KIND).is_some_and(|kind| kind == LAUNCHER);
+    let mut owners = metadata.owner_references.into_iter().filter(|_| is_launcher);
+    let vm = owners.find(|owner| owner.kind == "VirtualMachineInstance").map(|owner| owner.uid);
     let requests = requests(&spec);
     let unscheduled =
         status.conditions.iter().find(|one| one.kind == "PodScheduled" && one.status == "False");
@@ -204,28 +207,24 @@ fn pod(object: PodObject) -> Pod {
         prefers_no_eviction: metadata.annotations.contains_key(key::PREFER_NO_EVICTION),
         labels: metadata.labels,
     };
-    if is_excessive(&pod) { without_requirements(pod) } else { pod }
+    bounded(pod)
 }
 
-fn is_excessive(pod: &Pod) -> bool {
-    let Pod { labels, requests, node_selector, node_affinity, tolerations, anti_affinity, .. } =
-        pod;
-    let where_to = (node_selector, node_affinity, tolerations, anti_affinity);
-    is_too_long(&(labels, requests, where_to))
-}
-
-/// It stays, and no VM moves to its Node, since what is left out may forbid that.
-fn without_requirements(pod: Pod) -> Pod {
-    Pod {
-        labels: Labels::new(),
-        requests: Amounts::from([("pods".into(), f64::INFINITY)]),
-        node_selector: Labels::new(),
-        node_affinity: None,
-        tolerations: Vec::new(),
-        anti_affinity: Vec::new(),
-        requires_other_pods: true,
-        ..pod
+/// The pod without requirements that are so long that many such pods, which any tenant can make, would use up the
+/// memory. It stays where it is. If it may exclude others from its Node by them, no VM moves there. One that is on no
+/// Node excludes none.
+fn bounded(mut pod: Pod) -> Pod {
+    let is_on_a_node = pod.node.is_some() && !pod.has_ended();
+    if !is_on_a_node || is_too_long(&(&pod.node_selector, &pod.node_affinity, &pod.tolerations)) {
+        (pod.node_selector, pod.node_affinity, pod.tolerations) = <_>::default();
+        pod.requires_other_pods = true;
     }
+    if !is_on_a_node || is_too_long(&(&pod.labels, &pod.requests, &pod.anti_affinity)) {
+        (pod.labels, pod.anti_affinity) = <_>::default();
+        pod.requests = Amounts::from([("pods".into(), f64::INFINITY)]);
+        pod.requires_other_pods = true;
+    }
+    pod
 }
 
 /// What a name may have, of a text that the API server does not bound.
@@ -233,9 +232,11 @@ fn short(text: String) -> String {
     text.chars().take(253).collect()
 }
 
-/// Whether requirements are so long that many such objects, which any tenant can make, would use up the memory.
 fn is_too_long(requirements: &impl Serialize) -> bool {
-    serde_json::to_vec(requirements).map_or(true, |json| json.len() > LONGEST_REQUIREMENTS)
+    serde_json::to_vec(requirements).map_or(true, |json| {
+        let parts = json.iter().filter(|byte| b",{".contains(byte)).count();
+        json.len() > LONGEST_REQUIREMENTS || parts > MOST_PARTS
+    })
 }
 
 /// Containers and side-cars together, or one init container beside the side-cars if that is more.
@@ -300,7 +301,7 @@ fn vm(object: VmObject) -> Vm {
         (spec.volumes.iter().any(|one| one.empty_disk.is_some()), "local volumes"),
         (holds(&status.conditions, "VolumesChange"), "volumes that change"),
         (!spec.affinity.pod_affinity.required.is_empty(), "required pod affinity"),
-        (is_excessive, "more than 16 KiB of node affinity"),
+        (is_excessive, "a node selector or affinity that is too long"),
     ];
     let requested = resources.limits.get("cpu").or(resources.requests.get("cpu"));
     let requested = requested.and_then(whole_units).map_or(1.0, f64::ceil);

@@ -35,8 +35,10 @@ fn a_pod_requests_what_its_containers_need_together_or_its_start() {
     let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
     let side_car = json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}});
     let cpu = |containers: Value, init: Value| {
-        let spec =
-            json!({"containers": containers, "initContainers": init, "overhead": {"cpu": "250m"}});
+        let spec = json!({
+            "nodeName": "a", "containers": containers, "initContainers": init,
+            "overhead": {"cpu": "250m"},
+        });
         pod(parse(json!({ "spec": spec }))).requests["cpu"]
     };
     assert_eq!(cpu(json!([container("2"), container("500m")]), json!([])), 2.75);
@@ -44,7 +46,7 @@ fn a_pod_requests_what_its_containers_need_together_or_its_start() {
     assert_eq!(cpu(json!([container("2")]), json!([side_car, container("4")])), 5.25);
     assert_eq!(cpu(json!([container("?")]), json!([])), f64::INFINITY);
     let of_pod = json!({
-        "containers": [container("2"), container("1")], "resources": {"requests": {"cpu": "4"}},
+        "nodeName": "a", "containers": [container("2"), container("1")], "resources": {"requests": {"cpu": "4"}},
     });
     assert_eq!(pod(parse(json!({ "spec": of_pod }))).requests["cpu"], 4.0);
 }
@@ -56,7 +58,7 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
     let object = json!({
         "metadata": {
             "uid": "p", "creationTimestamp": "2026-01-02T03:04:05Z",
-            "labels": {"kubevirt.io/migrationJobUID": "m"},
+            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/migrationJobUID": "m"},
             "annotations": {"descheduler.alpha.kubernetes.io/prefer-no-eviction": ""},
             "ownerReferences": [{"kind": "VirtualMachineInstance", "uid": "v"}],
         },
@@ -83,22 +85,53 @@ fn a_pod_keeps_its_vm_and_its_constraints() {
         changed["spec"][path] = value;
         assert!(pod(parse(changed)).requires_other_pods, "{path}");
     }
-    let selector: BTreeMap<String, String> =
+    let mut of_a_tenant = object;
+    of_a_tenant["metadata"]["labels"] = json!({});
+    assert_eq!(pod(parse(of_a_tenant)).vm, None);
+}
+
+/// A VM's pod on a Node, with this part of its specification.
+fn pod_with(path: &str, value: Value) -> Pod {
+    let mut object = json!({
+        "metadata": {
+            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/migrationJobUID": "m"},
+            "ownerReferences": [{"kind": "VirtualMachineInstance", "uid": "v"}],
+        },
+        "spec": {"nodeName": "a", "nodeSelector": {"k": "v"}},
+        "status": {"phase": "Running"},
+    });
+    object["spec"][path] = value;
+    pod(parse(object))
+}
+
+#[test]
+fn requirements_of_a_pod_are_bounded_and_close_its_node_if_they_may_concern_others() {
+    let keys: BTreeMap<String, String> =
         (0..1_000).map(|number| (format!("key-{number:014}"), String::new())).collect();
-    for (path, value) in [
-        ("tolerations", json!(vec![json!({"operator": "Exists"}); 1_000])),
-        ("nodeSelector", json!(selector)),
-        ("containers", json!([{"resources": {"requests": selector}}])),
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    // As JSON these are short, and in memory long.
+    let terms = json!({required: {"nodeSelectorTerms": vec![json!({}); 400]}});
+    let others = json!({required: vec![json!({"topologyKey": "a"}); 400]});
+    for (path, value, closes) in [
+        ("tolerations", json!(vec![json!({"operator": "Exists"}); 1_000]), false),
+        ("nodeSelector", json!(keys), false),
+        ("affinity", json!({"nodeAffinity": terms}), false),
+        ("affinity", json!({"podAntiAffinity": others}), true),
+        ("containers", json!([{"resources": {"requests": keys}}]), true),
     ] {
-        let mut long = object.clone();
-        long["spec"][path] = value;
-        let found = pod(parse(long));
+        let found = pod_with(path, value);
         assert!(found.requires_other_pods, "{path}");
-        assert!(found.tolerations.is_empty() && found.node_selector.is_empty(), "{path}");
-        assert_eq!(found.requests, [("pods".to_owned(), f64::INFINITY)].into(), "{path}");
+        assert!(found.tolerations.is_empty() && found.node_affinity.is_none(), "{path}");
+        assert!(found.anti_affinity.is_empty() && found.node_selector.len() < 2, "{path}");
+        let is_closed = found.requests == [("pods".to_owned(), f64::INFINITY)].into();
+        assert_eq!(is_closed, closes, "{path}");
         let vm_and_migration = (found.vm.as_deref(), found.migration.as_deref());
         assert_eq!(vm_and_migration, (Some("v"), Some("m")), "{path}");
     }
+    // On no Node it requires nothing of others, however many there are.
+    let pending = pod_with("nodeName", json!(null));
+    assert!(pending.labels.is_empty() && pending.node_selector.is_empty());
+    assert_eq!((pending.vm.as_deref(), pending.migration.as_deref()), (Some("v"), Some("m")));
 }
 
 #[test]
