@@ -84,7 +84,9 @@ async fn check_restriction(node: OwnNode, metrics: Arc<OwnMetrics>) {
                 tracing::info!(%error, "Cannot check whether the agent's writes are restricted");
                 wait = LATER_INTERVAL;
             }
-            Err(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "Cannot check the restrictions of the agent's writes")
+            }
         }
         tokio::time::sleep(wait).await;
     }

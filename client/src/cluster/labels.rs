@@ -8,7 +8,7 @@ use super::call::{CallError, list, patch};
 use super::client::ApiClient;
 use crate::pod::{LAUNCHER, Pod, key};
 
-/// Pods per response. Each node has at most one pod with the label, and a pod can have 1.5 MB.
+/// Pods per response, of which each can have 1.5 MB.
 const PAGE: u32 = 8;
 
 /// A pod, and the Node that it is bound to.
@@ -21,15 +21,14 @@ pub struct PodName {
 
 impl ApiClient {
     /// Lists the pods of VMs with a label. Another pod has it from its owner.
-    pub async fn labelled_pods(&self, label: &str) -> Result<Vec<PodName>, CallError> {
-        let labels = format!("{label},{}={LAUNCHER}", key::KIND);
-        let params = ListParams::default().labels(&labels).limit(PAGE);
+    pub async fn labelled_pods(&self, label: &str) -> anyhow::Result<Vec<PodName>> {
+        let params = ListParams::default().labels(&format!("{label},{}={LAUNCHER}", key::KIND));
         let name = |Pod { metadata, spec, .. }| PodName {
             namespace: metadata.namespace,
             name: metadata.name,
             node: spec.node_name,
         };
-        list(&self.client, "/api/v1/pods", params, name).await
+        self.list_all("/api/v1/pods", &params, name).await
     }
 
     /// Number of pods in a namespace with a label.

@@ -13,7 +13,7 @@ use super::streamed_list::streamed_list;
 use crate::json::decode;
 
 impl ApiClient {
-    /// All objects of a kind, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
+    /// All objects that `params` select, or of a limit the first ones, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
     /// a plan without one of the objects would be wrong. One that is too long is skipped, since any tenant
     /// can make one.
     pub async fn list_all<T: DeserializeOwned, U: Send>(

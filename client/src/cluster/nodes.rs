@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{Api, GetParams, ListParams, ObjectList, PartialObjectMeta, PatchParams, Request};
+use kube::api::{Api, GetParams, ListParams, PartialObjectMeta, PatchParams, Request};
 use kube::runtime::watcher::{Config, Error, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::Deserialize;
@@ -17,8 +17,10 @@ use serde_json::{Map, Value, json};
 
 use super::call::{self, CallError, LONGEST_OBJECT, call, list};
 use super::client::{ApiClient, OwnNode};
+use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
 use crate::contract::Prefix;
+use crate::json::decode;
 use crate::pod::Pod;
 
 const NODES: &str = "/api/v1/nodes";
@@ -208,10 +210,18 @@ impl OwnNode {
     /// The Node of any pod that runs on another Node.
     async fn another_node(&self) -> Result<Option<String>, CallError> {
         let elsewhere = format!("spec.nodeName!=,spec.nodeName!={}", self.name);
-        let params = ListParams::default().fields(&elsewhere).limit(1);
-        let request = Request::new(PODS).list(&params);
-        let pods: ObjectList<Pod> = call(&self.api.client, request, LONGEST_OBJECT).await?;
-        Ok(pods.items.into_iter().next().map(|pod| pod.spec.node_name))
+        // Some may be too long to be read.
+        let params = ListParams::default().fields(&elsewhere).limit(8);
+        let (mut node, mut is_any_unreadable) = (None, false);
+        let mut on_item = |item: &[u8]| match decode::<Pod>(item) {
+            Ok(pod) => node = Some(pod.spec.node_name),
+            Err(_) => is_any_unreadable = true,
+        };
+        streamed_list(&self.api.client, PODS, &params, &mut on_item).await?;
+        if node.is_none() && is_any_unreadable {
+            return Err(call::unreachable("no pod of another node can be read"));
+        }
+        Ok(node)
     }
 
     /// Whether this account may apply a patch to a Node, by a dry run.
