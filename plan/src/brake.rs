@@ -37,7 +37,7 @@ pub struct Brake {
 /// A move without a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct PendingMove {
-    /// When its migration was created.
+    /// When its migration was about to be created.
     at: Timestamp,
     vm: String,
     source: String,
@@ -54,7 +54,8 @@ struct Verdict {
 }
 
 impl Brake {
-    /// Adds a move whose migration was created. `waiting` is what each Node publishes.
+    /// Adds a move that begins, in place of an earlier one of the VM, which has not arrived. `waiting` is what each Node
+    /// publishes.
     pub fn add(
         &mut self,
         vm: &str,
@@ -62,6 +63,7 @@ impl Brake {
         waiting: &BTreeMap<&str, f64>,
         now: Timestamp,
     ) {
+        self.moves.retain(|one| one.vm != vm);
         let Some(before) = more_than_others(waiting, source, target) else { return };
         let [vm, source, target] = [vm, source, target].map(str::to_owned);
         self.moves.push(PendingMove { at: now, vm, source, target, before });

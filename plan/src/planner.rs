@@ -92,8 +92,8 @@ impl State {
         pending
     }
 
-    /// Remembers a move whose migration was created. If it is deleted early, nothing else shows it.
-    pub fn created(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
+    /// Remembers a move whose migration is about to be created. If that is deleted early, nothing else shows it.
+    pub fn begin(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
         self.leave_alone(&one.uid, now);
         let nodes = [one.source.as_str(), &one.target];
         self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);

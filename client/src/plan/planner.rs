@@ -88,18 +88,18 @@ impl Planner {
         let mut failed = None;
         for one in &proposal.moves {
             let what = described(one);
+            if flags.apply {
+                // First: if the answer is lost, or this process ends, the move counts as well.
+                state.begin(&cluster, one, now);
+                save(api, &mut lease, prefix, &state).await?;
+            }
             let asked = if flags.apply {
                 api.create_migration(&one.namespace, &manifest(one, prefix, now)).await
             } else {
                 api.create_event(&one.namespace, &event(one, now)).await
             };
             match asked {
-                Ok(()) if flags.apply => {
-                    on_done(Done::Created, what);
-                    state.created(&cluster, one, now);
-                    save(api, &mut lease, prefix, &state).await?;
-                }
-                Ok(()) => on_done(Done::Proposed, what),
+                Ok(()) => on_done(if flags.apply { Done::Created } else { Done::Proposed }, what),
                 // There is one Event for each VM and hour.
                 Err(CallError::Conflict) if !flags.apply => {}
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
@@ -115,10 +115,6 @@ impl Planner {
                 }
                 // Other moves go on, in later rounds as well.
                 Err(error) => {
-                    if flags.apply {
-                        state.leave_alone(&one.uid, now);
-                        save(api, &mut lease, prefix, &state).await?;
-                    }
                     let error = anyhow::Error::new(error);
                     failed.get_or_insert(error.context(format!("cannot create what moves {what}")));
                 }

@@ -73,7 +73,7 @@ fn a_vm_stays_for_an_hour_even_if_its_migration_is_deleted() {
     let (mut state, mut cluster) = (State::default(), cluster());
     let moves = |cluster: &Cluster| propose(cluster, &Rules::default(), start()).moves;
     let [big] = &moves(&cluster)[..] else { panic!() };
-    state.created(&cluster, big, start());
+    state.begin(&cluster, big, start());
     for (second, name) in [(3_599, "small"), (3_600, "big")] {
         state.review(&cluster, after(second));
         cluster.left_alone.clone_from(&state.left_alone);
