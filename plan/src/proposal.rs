@@ -6,7 +6,7 @@ use crate::contract::Candidate;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, HOSTNAME, HOUR, Migration, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOSTNAME, HOUR, LeftAlone, Migration, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
 use crate::moves::{Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed, Value};
@@ -174,19 +174,22 @@ fn allowed(
             "{namespace}/{vm} was evicted within an hour from a Node that is not cordoned: a descheduler may be at work"
         ));
     }
-    let is_queued = |one: &&Migration| {
-        let is_own = one.is_own && cluster.may_move_vms_of(&one.namespace);
-        !is_own && one.is_queued() && !one.is_stuck(now)
-    };
+    let is_own = |one: &Migration| one.is_own && cluster.may_move_vms_of(&one.namespace);
+    let is_queued = |one: &&Migration| !is_own(one) && one.is_queued() && !one.is_stuck(now);
     let queued = migrations.iter().filter(is_queued).count();
     if queued > 0 {
         return Err(format!("{queued} other migrations wait to start"));
     }
-    let active = |one: &&Migration| one.is_active() && !one.is_stuck(now);
-    let active = cluster.own_migrations().filter(active).count();
-    let begun = cluster.own_migrations().filter(|one| is_within(HOUR, one.created, now)).count();
-    // Deleted migrations count as well: each leaves its VM alone for an hour.
-    let begun = begun.max(cluster.left_alone.len());
+    // Each leaves its VM alone for an hour, so that those that were deleted or lost their label count as well.
+    let left_alone: Vec<String> = cluster.left_alone.iter().map(|one| name(cluster, one)).collect();
+    let moves = |one: &Migration| !one.is_evacuation && left_alone.contains(&one.name_of_vm());
+    let own = |one: &&Migration| is_own(one) || moves(one);
+    let own: Vec<&Migration> = migrations.iter().filter(own).collect();
+    let active = own.iter().filter(|one| one.is_active() && !one.is_stuck(now)).count();
+    let mut begun = own;
+    begun.retain(|one| is_within(HOUR, one.created, now));
+    let is_deleted = |vm: &&String| !begun.iter().any(|one| one.name_of_vm() == **vm);
+    let begun = begun.len() + left_alone.iter().filter(is_deleted).count();
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
         return Err(format!("{active} own migrations are active, the limit"));
@@ -195,6 +198,11 @@ fn allowed(
         0 => Err(format!("{begun} own migrations began within an hour, the limit")),
         of_hour => Ok(left.min(of_hour)),
     }
+}
+
+/// Namespace and name of a VM that is left alone; its UID if it has ended.
+fn name(cluster: &Cluster, LeftAlone { vm: uid, .. }: &LeftAlone) -> String {
+    cluster.vms.iter().find(|vm| vm.uid == *uid).map_or_else(|| uid.clone(), name_of)
 }
 
 /// The VM of a candidate, if it may move. What the agent published is bounded by what KubeVirt knows.
@@ -250,11 +258,21 @@ fn find<'a>(
     Ok(Found { vm, movable, obstacles })
 }
 
-/// Demand counts that of VMs with CPUs of their own, too: so a Node with such VMs takes rather too few.
+/// Demand counts that of VMs with CPUs of their own, too: so a Node with such VMs takes rather too few. The kubelet
+/// gave them no more than their pods request, whatever a tenant wrote into a VM.
 fn node(cluster: &Cluster, one: &Assessed<'_>) -> Node {
     let value = one.value.as_ref();
-    let of_node = cluster.vms.iter().filter(|vm| vm.node == one.node.name);
-    let exclusive: f64 = of_node.map(|vm| vm.exclusive_cpus).sum();
+    let requested = |vm: &Vm| {
+        let is_it = |pod: &&Pod| {
+            let is_owner = pod.vm.as_ref() == Some(&vm.uid) && pod.namespace == vm.namespace;
+            is_owner && pod.is_on(&vm.node) && pod.phase == "Running"
+        };
+        let pod = cluster.pods.iter().find(is_it);
+        pod.and_then(|pod| pod.requests.get("cpu")).copied().unwrap_or(0.0)
+    };
+    let of_node =
+        cluster.vms.iter().filter(|vm| vm.exclusive_cpus > 0.0 && vm.node == one.node.name);
+    let exclusive: f64 = of_node.map(|vm| vm.exclusive_cpus.min(requested(vm))).sum();
     Node {
         cpus: (one.node.cpus - exclusive).max(1.0),
         demand: value.map_or(0.0, |value| value.demand.vms + value.demand.others),

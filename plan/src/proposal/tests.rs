@@ -153,15 +153,20 @@ fn what_an_agent_publishes_is_bounded() {
 
 #[test]
 fn cpus_of_one_vm_are_no_room_for_others() {
-    let with = |exclusive_cpus| {
+    let with = |exclusive_cpus, requested| {
         proposed(|it| {
-            let (dedicated, _) = vm("dedicated", "cool");
+            let (dedicated, mut pod) = vm("dedicated", "cool");
+            it.pods.push(Pod { namespace: "of-a-tenant".into(), ..pod.clone() });
             it.vms.push(Vm { exclusive_cpus, ..dedicated });
+            pod.requests.insert("cpu".into(), requested);
+            it.pods.push(pod);
         })
     };
     // Of 32 CPUs, 8 are left, and 4 of them are in use.
-    assert_eq!(moves(&with(24.0)), [("big", "mild")]);
-    assert_eq!(moves(&with(4.0)), [("big", "cool")]);
+    assert_eq!(moves(&with(24.0, 24.0)), [("big", "mild")]);
+    assert_eq!(moves(&with(4.0, 4.0)), [("big", "cool")]);
+    // What a tenant writes into a VM takes no CPUs.
+    assert_eq!(moves(&with(1_000.0, 1.0)), [("big", "cool")]);
 }
 
 #[test]

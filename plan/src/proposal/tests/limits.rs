@@ -41,6 +41,29 @@ fn moves_are_limited_by_what_runs_already() {
 }
 
 #[test]
+fn migrations_of_vms_that_are_left_alone_count_whatever_their_labels() {
+    let proposal = |moved: &[&str], deleted: usize| {
+        proposed(|it| {
+            let uid = |name: &str| it.vms.iter().find(|vm| vm.name == name).unwrap().uid.clone();
+            let deleted = (0..deleted).map(|number| format!("deleted-{number}"));
+            let uids = moved.iter().map(|name| uid(name)).chain(deleted);
+            it.left_alone = uids.map(|vm| LeftAlone { vm, until: now() }).collect();
+            let migration = |name: &&str| Migration {
+                namespace: "vms".into(),
+                vm: (*name).into(),
+                phase: "Running".into(),
+                created: ago(1),
+                ..Migration::default()
+            };
+            it.migrations = moved.iter().map(migration).collect();
+        })
+    };
+    let because = |moved: &[&str], deleted| proposal(moved, deleted).none_because.unwrap();
+    assert_eq!(because(&["big", "small"], 0), "2 own migrations are active, the limit");
+    assert!(because(&["small"], 9).starts_with("10 own migrations began"));
+}
+
+#[test]
 fn a_descheduler_at_work_stops_the_plan_and_a_drain_does_not() {
     let because = |is_cordoned: Option<bool>, minutes: i64| {
         let proposal = proposed(|it| {
