@@ -94,13 +94,17 @@ pub(crate) fn show_end_of_log(program: &str, log: &Path) {
 /// none is of those that the kernel gives to connections (from 32768 on): such a port could be taken
 /// before the program listens.
 pub(crate) fn free_port() -> u16 {
-    // Two runs of the tests at the same time begin elsewhere.
-    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
-        let begin = 20_000 + std::process::id() % 120 * 100;
-        AtomicU16::new(u16::try_from(begin).unwrap())
+    // Two runs of the tests at the same time use other thousands: each holds the first port of its own.
+    static NEXT: LazyLock<(TcpListener, AtomicU16)> = LazyLock::new(|| {
+        let mut thousands = (20..32).map(|thousand| thousand * 1_000);
+        let claimed = thousands.find_map(|first| {
+            let held = TcpListener::bind(("127.0.0.1", first)).ok()?;
+            Some((held, AtomicU16::new(first + 1)))
+        });
+        claimed.expect("ports that no other run of the tests uses")
     });
     loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = NEXT.1.fetch_add(1, Ordering::Relaxed);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -250,17 +250,22 @@ fn check_careless_clients(bridge: &Agent) {
 /// Peers that send bodies slowly don't delay an extender, whose `httpTimeout` may be 300 ms.
 fn check_slow_bodies(bridge: &Agent) {
     let head = "POST /prioritize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n{";
-    let slow: Vec<TcpStream> = (0..8)
-        .map(|_| {
-            let mut stream = TcpStream::connect(&bridge.address).unwrap();
-            stream.write_all(head.as_bytes()).unwrap();
-            stream
-        })
-        .collect();
-    let start = Instant::now();
-    assert_eq!(post(bridge, "/prioritize", r#"{"NodeNames":["calm"]}"#).status, 200);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    drop(slow);
+    let connect = |_| {
+        let mut stream = TcpStream::connect(&bridge.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    // Behind such a body it would take 3 s each time, and so beside other load it may once.
+    let took = || {
+        let slow: Vec<TcpStream> = (0..8).map(connect).collect();
+        let start = Instant::now();
+        assert_eq!(post(bridge, "/prioritize", r#"{"NodeNames":["calm"]}"#).status, 200);
+        let took = start.elapsed();
+        drop(slow);
+        took
+    };
+    let shortest = (0..5).map(|_| took()).min().unwrap();
+    assert!(shortest < Duration::from_secs(2), "{shortest:?}");
 }
 
 /// Without an API server values hold until they are stale, and the error is logged once.

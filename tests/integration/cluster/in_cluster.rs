@@ -13,7 +13,7 @@ use crate::support::staged_node::{StagedNode, agent_pod, container_id, launcher,
 use crate::support::wait_for;
 
 /// Much shorter than the time to the next rescan, so that the count of children and the watch are tested.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(20);
 
 const POD: &str = "psi-agent-node-a";
 
@@ -233,6 +233,7 @@ const LEEWAY: i64 = 60;
 fn short_lived_token(scene: &Scene, seconds: i64) -> String {
     let uid = |arguments: &[&str]| scene.cluster.get(arguments)["metadata"]["uid"].clone();
     let account = uid(&["serviceaccount", "psi-agent", "-n", "psi-agent"]);
+    let (pod, node) = (uid(&["pod", POD, "-n", "psi-agent"]), uid(&["node", "node-a"]));
     let now = jiff::Timestamp::now().as_second();
     let issuer = "https://kubernetes.default.svc";
     let claims = json!({
@@ -242,8 +243,8 @@ fn short_lived_token(scene: &Scene, seconds: i64) -> String {
         "kubernetes.io": {
             "namespace": "psi-agent",
             "serviceaccount": {"name": "psi-agent", "uid": account},
-            "pod": {"name": POD, "uid": uid(&["pod", POD, "-n", "psi-agent"])},
-            "node": {"name": "node-a", "uid": uid(&["node", "node-a"])},
+            "pod": {"name": POD, "uid": pod},
+            "node": {"name": "node-a", "uid": node},
         },
     });
     scene.cluster.sign(&claims)
@@ -255,12 +256,12 @@ fn a_token_that_expires_is_read_again_from_its_file() {
     let scene = Scene::start("token");
     scene.node.start_vm(&scene.cluster, "one", 1);
     let file = std::env::temp_dir().join(format!("psi-agent-{}-rotated.token", std::process::id()));
-    std::fs::write(&file, short_lived_token(&scene, 5)).unwrap();
+    std::fs::write(&file, short_lived_token(&scene, 30)).unwrap();
     let user = json!({"tokenFile": file});
     let kubeconfig = scene.cluster.write_kubeconfig_of("rotated", &user);
     let agent = scene.node.start_agent_with(&kubeconfig);
     expect(&agent, "a pod while the token is valid", &[("one", 1)]);
-    wait_for("the token is refused", Duration::from_secs(60), || {
+    wait_for("the token is refused", Duration::from_secs(120), || {
         (publishes(&agent, "unauthorized") >= 1.0).then_some(())
     });
     assert_eq!(scene.published(), None);

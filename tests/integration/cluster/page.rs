@@ -225,7 +225,7 @@ fn check_agent(scene: &mut Scene) {
     for (id, expected) in [
         ("read", " s ago"),
         ("window", ", over "),
-        ("tick", " s ago, over 5."),
+        ("tick", " s ago, over "),
         ("scored", " s ago, basis psi/10"),
         ("published", "; dry run, not written"),
         ("published", ", observed "),

@@ -1,7 +1,7 @@
 //! Clients that keep connections, don't read, or send too much, from several addresses of loopback.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,11 @@ use crate::support::exposition::parse;
 use crate::support::fake_node::FakeNode;
 use crate::support::listed_nodes::BridgeOfMany;
 use crate::support::recorded_case::flags_of_one_vm;
-use crate::support::wait_for;
+use crate::support::{free_port, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(5);
+/// Less than the time limits of clients and responses, 30 s, for which one that keeps others waiting would do so.
+const PROMPT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Of daemonset/base and daemonset/components/bridge.
 const MEMORY_LIMIT: f64 = 64.0 * 1024.0 * 1024.0;
 
@@ -33,7 +35,7 @@ fn connect_from(number: u8, address: &str) -> TcpStream {
 
 /// An address that nothing listens on.
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_port())
 }
 
 /// A node with so many cgroups of containers, whose metrics are long.
@@ -77,7 +79,7 @@ fn two_hundred_idle_connections_keep_no_client_and_no_probe_waiting() {
         agent.get("/livez");
         assert_eq!(probe(&probes).unwrap().status, 200);
     }
-    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+    assert!(started.elapsed() < PROMPT, "{:?}", started.elapsed());
     drop(idle);
 }
 
@@ -107,7 +109,7 @@ fn clients_that_do_not_read_pin_little_memory_and_delay_no_other() {
     assert_eq!(probe(&probes).unwrap().status, 200);
     let started = Instant::now();
     assert!(agent.get("/metrics").len() > 1024 * 1024);
-    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+    assert!(started.elapsed() < PROMPT, "{:?}", started.elapsed());
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn a_bridge_refuses_a_million_names_and_keeps_its_memory() {
         for _ in 0..10 {
             let started = Instant::now();
             assert_eq!(probe(&probes).unwrap().status, 200);
-            assert!(started.elapsed() < LIMIT);
+            assert!(started.elapsed() < PROMPT);
         }
     });
     let peak = scene.bridge.peak_memory();

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,26 @@ use crate::support::wait_for;
 const WAITING: &str = "container_pressure_cpu_waiting_seconds_total";
 /// Many times what anything takes here.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Repeats something in another thread until `work` ends, even by a failure.
+fn meanwhile(mut repeated: impl FnMut() + Send, work: impl FnOnce()) {
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                repeated();
+            }
+        });
+        let _stop = Stop(&stop);
+        work();
+    });
+}
 
 fn start_on(own: &OwnCgroup, flags: &[&str]) -> Agent {
     let root = ["--cgroup-root", own.path.to_str().unwrap()];
@@ -59,34 +78,28 @@ fn every_path_pattern_is_recognised_as_real_directories() {
 #[ignore = "needs root and a writable cgroup2 mount"]
 fn cgroups_that_come_and_go_while_scraped_are_neither_missed_nor_left() {
     let own = OwnCgroup::new("churn");
-    let agent = Arc::new(start_on(&own, &["--families", "pressure"]));
-    let stop = Arc::new(AtomicBool::new(false));
-    let scraper = {
-        let (agent, stop) = (Arc::clone(&agent), Arc::clone(&stop));
-        std::thread::spawn(move || {
-            let mut scrapes = 0;
-            while !stop.load(Ordering::Relaxed) {
-                parse(&agent.get("/metrics"));
-                scrapes += 1;
-            }
-            scrapes
-        })
+    let agent = start_on(&own, &["--families", "pressure"]);
+    let mut scrapes = 0;
+    let scrape = || {
+        parse(&agent.get("/metrics"));
+        scrapes += 1;
     };
-    let pods = |number: usize| format!("kubepods/burstable/pod{number}/{:064x}", number);
-    for number in 0..250 {
-        own.make(&pods(number));
-    }
-    wait_for("500 cgroups and three above them", LIMIT, || {
-        let text = agent.get("/metrics");
-        (ids(&parse(&text), WAITING).len() == 503).then_some(())
+    meanwhile(scrape, || {
+        let pods = |number: usize| format!("kubepods/burstable/pod{number}/{:064x}", number);
+        for number in 0..250 {
+            own.make(&pods(number));
+        }
+        wait_for("500 cgroups and three above them", LIMIT, || {
+            let text = agent.get("/metrics");
+            (ids(&parse(&text), WAITING).len() == 503).then_some(())
+        });
+        own.remove("kubepods");
+        wait_for("none left", LIMIT, || {
+            let text = agent.get("/metrics");
+            (ids(&parse(&text), WAITING) == ["/"]).then_some(())
+        });
     });
-    own.remove("kubepods");
-    wait_for("none left", LIMIT, || {
-        let text = agent.get("/metrics");
-        (ids(&parse(&text), WAITING) == ["/"]).then_some(())
-    });
-    stop.store(true, Ordering::Relaxed);
-    assert!(scraper.join().unwrap() > 0, "it was scraped all the while");
+    assert!(scrapes > 0, "it was scraped all the while");
     let after = agent.get("/metrics");
     assert_eq!(read_errors(&after, |_| true), 0.0);
 }
@@ -188,33 +201,27 @@ fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
 #[test]
 #[ignore = "needs root and a writable cgroup2 mount"]
 fn readers_racing_with_removal_see_a_value_or_nothing() {
-    let own = Arc::new(OwnCgroup::new("race"));
+    let own = OwnCgroup::new("race");
     let root = CgroupRoot::open(&own.path).unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let remover = {
-        let (own, stop) = (Arc::clone(&own), Arc::clone(&stop));
-        std::thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                fs::create_dir(own.path.join("blink")).unwrap();
-                fs::remove_dir(own.path.join("blink")).unwrap();
-            }
-        })
+    let blink = || {
+        fs::create_dir(own.path.join("blink")).unwrap();
+        fs::remove_dir(own.path.join("blink")).unwrap();
     };
     let mut buffer = ReadBuffer::default();
     let (mut values, mut gone) = (0, 0);
     // Which of the two a reading finds is by chance, and by who else runs: it goes on until both came.
     let started = Instant::now();
-    while values < 100 || gone < 100 {
-        assert!(started.elapsed() < LIMIT, "{values} read, {gone} gone: both should happen");
-        let Ok(dir) = CgroupDir::open(&root, "/blink", true) else { continue };
-        match dir.pressure(Resource::Cpu, &mut buffer) {
-            Ok(_) => values += 1,
-            Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => gone += 1,
-            Err(other) => panic!("{other}"),
+    meanwhile(blink, || {
+        while values < 100 || gone < 100 {
+            assert!(started.elapsed() < LIMIT, "{values} read, {gone} gone: both should happen");
+            let Ok(dir) = CgroupDir::open(&root, "/blink", true) else { continue };
+            match dir.pressure(Resource::Cpu, &mut buffer) {
+                Ok(_) => values += 1,
+                Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => gone += 1,
+                Err(other) => panic!("{other}"),
+            }
         }
-    }
-    stop.store(true, Ordering::Relaxed);
-    remover.join().unwrap();
+    });
 }
 
 #[test]

@@ -157,7 +157,8 @@ impl Prometheus {
     pub(crate) fn own_counter(&self, name: &str) -> f64 {
         let text = self.get("/metrics").unwrap().text();
         let values = text.lines().filter(|line| line.starts_with(name));
-        values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+        let sum = values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+        sum.reduce(|sum, value| sum + value).unwrap_or_else(|| panic!("it has no {name}"))
     }
 }
 
