@@ -22,7 +22,8 @@ struct Disk {
 }
 
 const RECORDS: Disk = Disk { serial: "records", bytes: 256 << 20, speed: "" };
-const DISKS: [Disk; 4] = [
+const DISKS: [Disk; 5] = [
+    Disk { serial: "hard-swap", bytes: 1 << 30, speed: ",throttling.iops-total=100" },
     Disk { serial: "slow-swap", bytes: 1 << 30, speed: ",throttling.iops-total=1000" },
     Disk { serial: "swap", bytes: 2 << 30, speed: ",throttling.iops-total=4000" },
     Disk { serial: "fast", bytes: 8 << 30, speed: ",throttling.iops-total=2000" },

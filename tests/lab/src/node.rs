@@ -68,6 +68,7 @@ fn swap_device(scenario: &Scenario) -> anyhow::Result<PathBuf> {
     match scenario.swap_on {
         None => disks::device("swap"),
         Some(Swap::SlowDisk) => disks::device("slow-swap"),
+        Some(Swap::HardDisk) => disks::device("hard-swap"),
         Some(Swap::Zram) => {
             if text(Path::new("/sys/block/zram0/disksize")).trim() == "0" {
                 set("/sys/block/zram0/disksize", ZRAM)?;

@@ -163,6 +163,8 @@ pub enum AsyncIo {
 pub enum Swap {
     /// A disk of 1,000 operations in a second.
     SlowDisk,
+    /// One of 100: each takes longer than the CPU time that a page fault of a guest needs in the emulator.
+    HardDisk,
     /// Compressed memory.
     Zram,
 }
