@@ -99,10 +99,11 @@ impl Cgroup {
         self.scored.map(|scored| scored.waiting).unwrap_or_default()
     }
 
-    /// The larger of CPU and memory contention, as on the page.
+    /// The larger of CPU and memory contention, as on the page. Where CPU is unknown, memory's zero is
+    /// not the larger.
     pub(super) fn contention(&self) -> Option<f64> {
         let PerResource { cpu, memory, .. } = self.scored?.contention;
-        cpu.into_iter().chain(memory).reduce(f64::max)
+        memory.filter(|&memory| memory > cpu.unwrap_or(0.0)).or(cpu)
     }
 
     /// Whether the CPU ready of a VM exceeds the budget that its owner set.
@@ -156,6 +157,21 @@ mod tests {
         let json = serde_json::json!({"version": "9", "observed_at_ms": at_ms,
             "node": {"contention": {}, "contended": 0}, "cgroups": cgroups.collect::<Vec<_>>()});
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn where_cpu_contention_is_unknown_a_zero_of_memory_is_not_the_larger() {
+        let of = |cpu: Option<f64>, memory: Option<f64>| {
+            let mut snapshot = serde_json::to_value(view(1, &[("/a", None)])).unwrap();
+            snapshot["cgroups"][0]["scored"] = serde_json::json!({
+                "contention": {"cpu": cpu, "memory": memory}, "waiting": {},
+            });
+            serde_json::from_value::<Snapshot>(snapshot).unwrap().cgroups[0].contention()
+        };
+        assert_eq!(of(None, Some(0.0)), None);
+        assert_eq!(of(None, Some(0.2)), Some(0.2));
+        assert_eq!(of(Some(0.0), Some(0.0)), Some(0.0));
+        assert_eq!(of(Some(0.1), None), Some(0.1));
     }
 
     fn used(view: &Snapshot) -> Vec<Option<f64>> {

@@ -121,9 +121,9 @@ function pressures(c, kind) {
 
 const memory = (c) => cell(`${bytes(c.memory_bytes)} / ${bytes(c.memory_max)}`);
 
-// The larger of CPU and memory, with its name.
+// The larger of CPU and memory, with its name. Where CPU is unknown, memory's zero is not the larger.
 function larger(kind, value) {
-  const [cpu, memory] = [value("cpu"), value("memory")], isMemory = (memory ?? -1) > (cpu ?? -1);
+  const [cpu, memory] = [value("cpu"), value("memory")], isMemory = (memory ?? 0) > (cpu ?? 0);
   const largest = isMemory ? memory : cpu;
   return share(kind, largest, known(largest) && largest > 0 ? `${isMemory ? "memory" : "CPU"} ${percent(largest)}` : percent(largest));
 }
@@ -218,7 +218,7 @@ function sentence({ node, levels, warm_up_left_s: left }, members) {
   const kind = node.population ?? "workloads";
   // By steal, or by I/O where it counts.
   if (node.score >= levels.medium) return `${kind[0].toUpperCase()}${kind.slice(1)} wait because of the node.`;
-  const isUnknown = members.some((c) => known(c.scored) && !known(c.scored.contention.cpu) && !known(c.scored.contention.memory));
+  const isUnknown = members.some((c) => known(c.scored) && !known(c.scored.contention.cpu));
   return `No ${kind.replace(/s$/, "")} ${isUnknown ? "is known to wait" : "waits"} because of the node.`;
 }
 

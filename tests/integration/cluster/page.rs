@@ -101,7 +101,7 @@ fn check_larger(text: &str, shares: &Value, part: &str) {
         part => shares[resource][part].clone(),
     };
     let (cpu, memory) = (share("cpu"), share("memory"));
-    let is_memory = memory.as_f64().unwrap_or(-1.0) > cpu.as_f64().unwrap_or(-1.0);
+    let is_memory = memory.as_f64().unwrap_or(0.0) > cpu.as_f64().unwrap_or(0.0);
     let (word, largest) = if is_memory { ("memory ", memory) } else { ("CPU ", cpu) };
     check_percent(text.strip_prefix(word).unwrap_or(text), &largest);
     assert_eq!(text.starts_with(word), largest.as_f64().is_some_and(|share| share > 0.0), "{text}");
@@ -146,6 +146,15 @@ fn check_rows(scene: &mut Scene) {
     let lines: Vec<&str> = tile.lines().filter(|line| !line.is_empty()).collect();
     check_percent(lines[1], &node["contention"]["cpu"]);
     assert_eq!(lines.len(), 2, "pressure is hidden at first: {lines:?}");
+}
+
+/// Where CPU contention is unknown, a zero of memory is not shown as the larger.
+fn check_unknown(scene: &mut Scene) {
+    let shown = |scene: &mut Scene, cpu: &str| {
+        let larger = format!("larger('', (it) => ({{cpu: {cpu}, memory: 0}})[it]).textContent");
+        scene.browser.value(&larger)
+    };
+    assert_eq!((shown(scene, "null"), shown(scene, "0")), ("–".into(), "0\u{a0}%".into()));
 }
 
 /// Pressure is shown on request, in the tiles and in the tables.
@@ -357,6 +366,7 @@ fn draw(browser: &mut Browser, width: u32, name: &str) {
 fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     let mut scene = Scene::open("page");
     check_rows(&mut scene);
+    check_unknown(&mut scene);
     check_pressure(&mut scene);
     check_blame(&mut scene);
     check_history(&mut scene);
