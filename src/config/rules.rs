@@ -11,12 +11,17 @@ type Checked = Result<(), String>;
 pub(super) fn check(command: &Command, in_cluster: bool) -> Checked {
     match command {
         Command::Run(config) => {
-            check_source(&config.source, in_cluster)?;
-            check_run(config)
+            let RunConfig { source, publishing, auth, .. } = &**config;
+            check_source(source, in_cluster)?;
+            check_server(source, publishing.publish.mode(source), *auth)
         }
-        Command::Once(OnceConfig { source, .. })
-        | Command::Top(TopConfig { source, .. })
-        | Command::Check(CheckConfig { source, .. }) => check_source(source, in_cluster),
+        Command::Check(CheckConfig { source, publish, .. }) => {
+            check_source(source, in_cluster)?;
+            check_server(source, publish.mode(source), Auth::None)
+        }
+        Command::Once(OnceConfig { source, .. }) | Command::Top(TopConfig { source, .. }) => {
+            check_source(source, in_cluster)
+        }
         Command::Bridge(_)
         | Command::Nodes { .. }
         | Command::Reap { .. }
@@ -45,15 +50,13 @@ fn check_source(source: &SourceFlags, in_cluster: bool) -> Checked {
     }
 }
 
-fn check_run(config: &RunConfig) -> Checked {
-    let flag = if config.publishing.publish.mode(&config.source) == Publish::On {
-        "--publish on"
-    } else if config.auth == Auth::Kubernetes {
-        "--auth kubernetes"
-    } else {
-        return Ok(());
+fn check_server(source: &SourceFlags, publish: Publish, auth: Auth) -> Checked {
+    let flag = match (publish, auth) {
+        (Publish::On, _) => "--publish on",
+        (_, Auth::Kubernetes) => "--auth kubernetes",
+        (Publish::DryRun | Publish::Off, Auth::None) => return Ok(()),
     };
-    match config.source.pods() {
+    match source.pods() {
         PodSource::Cluster(_) => Ok(()),
         PodSource::File(_) => Err(format!(
             "{flag} needs the API server, which --pods-file replaces: omit one of them"
