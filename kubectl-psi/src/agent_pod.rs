@@ -18,8 +18,8 @@ const SELECTOR: &str = "app.kubernetes.io/name=psi-agent";
 /// The port that serves snapshots, by its name in the pod.
 const PORT: &str = "metrics";
 
-/// Time for a connection through the API server and an agent's response.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a connection through the API server and an agent's response, which may take 10 s.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The agent of a node, by a connection that is kept while it works. After that, its pod is looked up
 /// again, since a roll-out replaces it.

@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::client::snapshot::Snapshot;
 use crate::client::top::connection::Connection;
 
-/// An agent responds within this time even if kernel files are slow to read.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// An agent responds within 10 s, also if the kernel's files are slow to read.
+const TIMEOUT: Duration = Duration::from_secs(12);
 
 /// The address to connect to for a listening address. A wildcard address becomes IPv4 loopback, which
 /// works for `[::]` too, also on hosts without IPv6.
