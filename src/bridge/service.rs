@@ -9,6 +9,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
@@ -38,14 +39,16 @@ const MAX_LARGE_BODIES: usize = 4;
 /// Time limit of receiving a body, including the wait for its turn: less than kube-scheduler's
 /// default `httpTimeout`, 5 s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Views that may be in memory at once, of 2 MB each with 15,000 Nodes.
+const MOST_VIEWS: usize = 8;
 
 #[derive(Debug)]
 pub struct BridgeService {
     table: watch::Receiver<Table>,
     own_metrics: Arc<BridgeMetrics>,
-    /// The latest views, and the second in which they were made: all responses in that second share
-    /// them.
-    latest: Mutex<Option<(i64, Arc<Views>)>>,
+    /// Views and the seconds in which they were made, the latest last: all responses in a second share
+    /// them. Of earlier ones, those that clients still read.
+    recent: Mutex<Vec<(i64, Arc<Views>)>>,
     /// The peers whose large bodies are in progress.
     sending: watch::Sender<BTreeSet<IpAddr>>,
 }
@@ -55,8 +58,8 @@ type ServiceResult<T = Document> = Result<T, (StatusCode, String)>;
 
 impl BridgeService {
     pub fn new(table: watch::Receiver<Table>, own_metrics: Arc<BridgeMetrics>) -> Self {
-        let (latest, sending) = (Mutex::default(), watch::Sender::default());
-        Self { table, own_metrics, latest, sending }
+        let (recent, sending) = (Mutex::default(), watch::Sender::default());
+        Self { table, own_metrics, recent, sending }
     }
 
     async fn query(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
@@ -65,18 +68,20 @@ impl BridgeService {
             _ => request.uri().query().unwrap_or_default().as_bytes().to_vec(),
         };
         query::check(&form).map_err(bad_request)?;
-        query::answer(self.views()?, clock::now().timestamp()).ok_or_else(no_node_known)
+        let now = clock::now().timestamp();
+        query::answer(self.views(now)?, now).ok_or_else(no_node_known)
     }
 
     fn watcher(&self) -> ServiceResult {
         let (window, now) = (self.table.borrow().reach.window, clock::now().timestamp());
-        Ok(load_watcher::document(self.views()?, now, window))
+        Ok(load_watcher::document(self.views(now)?, now, window))
     }
 
     async fn prioritize(&self, request: Request<Incoming>, peer: IpAddr) -> ServiceResult {
         let (body, turn) = self.body(request.into_body(), MAX_ARGUMENTS, peer).await?;
         let asked = prioritize::parse(&body).map_err(bad_request)?;
-        let answer = prioritize::answer(self.views()?, asked).ok_or_else(no_node_known)?;
+        let views = self.views(clock::now().timestamp())?;
+        let answer = prioritize::answer(views, asked).ok_or_else(no_node_known)?;
         // The turn ends when the response is written, or its connection has failed.
         Ok(Box::new(answer.inspect(move |_| _ = &turn)))
     }
@@ -131,20 +136,23 @@ impl BridgeService {
         Turn { sending: self.sending.clone(), peer }
     }
 
-    fn views(&self) -> ServiceResult<Arc<Views>> {
-        let now = clock::now().timestamp();
-        let mut latest = self.latest.lock();
-        if let Some((second, views)) = &*latest
+    fn views(&self, now: Timestamp) -> ServiceResult<Arc<Views>> {
+        let unavailable = |reason: &str| (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned());
+        let mut recent = self.recent.lock();
+        if let Some((second, views)) = recent.last()
             && *second == now.as_second()
         {
             return Ok(Arc::clone(views));
         }
+        recent.retain(|(_, views)| Arc::strong_count(views) > 1);
+        if recent.len() >= MOST_VIEWS {
+            return Err(unavailable("slow clients read all documents"));
+        }
         let views = self.table.borrow().views(now).ok_or_else(|| {
-            let reason = "the API server has not listed the Nodes yet: see the bridge's log";
-            (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
+            unavailable("the API server has not listed the Nodes yet: see the bridge's log")
         })?;
         let views = Arc::new(views);
-        *latest = Some((now.as_second(), Arc::clone(&views)));
+        recent.push((now.as_second(), Arc::clone(&views)));
         Ok(views)
     }
 
@@ -162,7 +170,7 @@ impl BridgeService {
     }
 
     fn metrics(&self) -> Response<Body> {
-        let views = self.views().ok();
+        let views = self.table.borrow().views(clock::now().timestamp());
         let count = |standing| views.as_ref().map_or(0, |views| views.count(standing));
         let nodes = STANDINGS.map(|standing| (standing, count(standing)));
         whole(StatusCode::OK, EXPOSITION, self.own_metrics.render(nodes.into()).into())
@@ -241,4 +249,26 @@ fn no_node_known() -> (StatusCode, String) {
     let reason = "no Node has a known slow score: agents have published no fresh value, or for \
                   less than half of --window; see `psi-agent nodes`";
     (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::window::Reach;
+    use crate::contract::Prefix;
+
+    #[test]
+    fn views_that_slow_clients_read_are_bounded() {
+        let reach = Reach { window: Duration::from_secs(60), stale_after: Duration::from_secs(60) };
+        let mut table = Table::new(Prefix::default(), reach);
+        table.replace(vec![], clock::now().timestamp());
+        let (_table, receiver) = watch::channel(table);
+        let service = BridgeService::new(receiver, Arc::default());
+        let at = |second| service.views(Timestamp::from_second(second).unwrap());
+        let read: Vec<_> = (0..8).map(|second| at(second).unwrap()).collect();
+        assert!(Arc::ptr_eq(&at(7).unwrap(), &read[7]), "a second has one");
+        assert_eq!(at(8).unwrap_err().0, StatusCode::SERVICE_UNAVAILABLE);
+        drop(read);
+        assert!((9..99).all(|second| at(second).is_ok()));
+    }
 }
