@@ -105,7 +105,7 @@ pub struct ReapFlags {
     /// Age from which a score is stale, such as 15m
     #[arg(long, group = "what", value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Option<Duration>,
-    /// All keys with the prefix, to uninstall
+    /// All keys of the agents, to uninstall
     #[arg(long, group = "what")]
     pub all: bool,
     /// Removal of values even if more than half of the nodes are stale, which suggests an outage

@@ -103,6 +103,8 @@ impl Key {
         [Key::Score, Key::Cpu, Key::Memory, Key::Io, Key::ObservedAt, Key::Basis];
     /// The annotations of the demand.
     pub const OF_DEMAND: [Key; 4] = [Key::Headroom, Key::Demand, Key::Waiting, Key::Candidates];
+    /// The labels of a Node.
+    pub const LABELS: [Key; 2] = [Key::Headroom, Key::Pressure];
     /// The taints.
     pub const TAINTS: [Key; 2] = [Key::PressureMedium, Key::PressureHigh];
 

@@ -315,18 +315,23 @@ fn check_lookups(index: &PodIndex, uid: &str, pod: &Pod) {
 pub(super) fn node(bytes: &[u8]) {
     let Ok(node) = serde_json::from_slice::<NodeKeys>(bytes) else { return };
     let prefix = Prefix::default();
-    let is_own = |taint: &&Value| prefix.owns(taint["key"].as_str().unwrap_or_default());
+    let is_own = |keys: [Key; 2], key: &str| keys.iter().any(|own| own.of(&prefix) == key);
+    let is_foreign =
+        |taint: &&Value| !is_own(Key::TAINTS, taint["key"].as_str().unwrap_or_default());
 
     let patch = node.clearing_patch(&prefix);
     for (kind, keys) in
         [("annotations", &node.metadata.annotations), ("labels", &node.metadata.labels)]
     {
         let removed = patch["metadata"][kind].as_object().expect("a map");
-        let own: BTreeSet<&String> = keys.keys().filter(|key| prefix.owns(key)).collect();
+        let is_own = |key: &&String| {
+            if kind == "labels" { is_own(Key::LABELS, key) } else { prefix.owns(key) }
+        };
+        let own: BTreeSet<&String> = keys.keys().filter(is_own).collect();
         assert_eq!(removed.keys().collect::<BTreeSet<_>>(), own);
         assert!(removed.values().all(Value::is_null));
     }
-    let foreign: Vec<&Value> = node.spec.taints.iter().filter(|taint| !is_own(taint)).collect();
+    let foreign: Vec<&Value> = node.spec.taints.iter().filter(is_foreign).collect();
     match patch.get("spec") {
         Some(spec) => {
             assert_eq!(spec["taints"].as_array().map(|it| it.iter().collect()), Some(foreign))

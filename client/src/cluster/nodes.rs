@@ -19,7 +19,7 @@ use super::call::{self, CallError, LONGEST_OBJECT, call, list};
 use super::client::{ApiClient, OwnNode};
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
-use crate::contract::Prefix;
+use crate::contract::{Key, Prefix};
 use crate::json::decode;
 use crate::pod::Pod;
 
@@ -60,11 +60,12 @@ pub struct NodeSpec {
 }
 
 impl NodeKeys {
-    /// Whether the Node has an annotation, a label or a taint of the prefix.
+    /// Whether the Node has an annotation of the prefix, or a label or a taint of the agent.
     pub fn has_own_keys(&self, prefix: &Prefix) -> bool {
         let NodeMetadata { annotations, labels, .. } = &self.metadata;
-        let keys = annotations.keys().chain(labels.keys()).map(String::as_str);
-        keys.chain(self.taint_keys()).any(|key| prefix.owns(key))
+        annotations.keys().any(|key| prefix.owns(key))
+            || labels.keys().any(|key| is_own_label(prefix, key))
+            || self.taint_keys().any(|key| is_own_taint(prefix, key))
     }
 
     pub fn taint_keys(&self) -> impl Iterator<Item = &str> {
@@ -77,22 +78,22 @@ impl NodeKeys {
         self
     }
 
-    /// The merge patch that removes all keys of the prefix. It contains the Node's resource
+    /// The merge patch that removes the [own keys](Self::has_own_keys). It contains the Node's resource
     /// version, so that the API server rejects it as a conflict if the Node has changed.
     pub fn clearing_patch(&self, prefix: &Prefix) -> Value {
-        let nulls = |keys: &BTreeMap<String, String>| {
-            let own = keys.keys().filter(|key| prefix.owns(key));
+        let nulls = |keys: &BTreeMap<String, String>, is_own: fn(&Prefix, &str) -> bool| {
+            let own = keys.keys().filter(|key| is_own(prefix, key));
             own.map(|key| (key.clone(), Value::Null)).collect::<Map<_, _>>()
         };
         let NodeMetadata { annotations, labels, resource_version, .. } = &self.metadata;
         let mut patch = json!({"metadata": {
             "resourceVersion": resource_version,
-            "annotations": nulls(annotations),
-            "labels": nulls(labels),
+            "annotations": nulls(annotations, Prefix::owns),
+            "labels": nulls(labels, is_own_label),
         }});
         let taints = &self.spec.taints;
         let foreign: Vec<&Value> =
-            taints.iter().filter(|taint| !prefix.owns(key_of(taint))).collect();
+            taints.iter().filter(|taint| !is_own_taint(prefix, key_of(taint))).collect();
         if foreign.len() < taints.len()
             && let Some(patch) = patch.as_object_mut()
         {
@@ -104,6 +105,16 @@ impl NodeKeys {
 
 fn key_of(taint: &Value) -> &str {
     taint.get("key").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Other labels and taints of the prefix are an administrator's, and the policies do not allow to
+/// remove them.
+fn is_own_label(prefix: &Prefix, key: &str) -> bool {
+    Key::LABELS.iter().any(|own| own.of(prefix) == key)
+}
+
+fn is_own_taint(prefix: &Prefix, key: &str) -> bool {
+    Key::TAINTS.iter().any(|own| own.of(prefix) == key)
 }
 
 impl ApiClient {
@@ -249,11 +260,13 @@ mod tests {
             "metadata": {
                 "name": "a", "resourceVersion": "7",
                 "annotations": {"psi-agent.io/score": "5", "psi-agent.iox/score": "1", "x": "y"},
-                "labels": {"psi-agent.io/pressure": "low", "kubernetes.io/os": "linux"},
+                "labels": {"psi-agent.io/pressure": "low", "psi-agent.io/enabled": "true",
+                           "kubernetes.io/os": "linux"},
             },
             "spec": {"taints": [
                 {"key": "psi-agent.io/pressure-high", "value": "true", "effect": "PreferNoSchedule"},
                 {"key": "other", "effect": "NoSchedule"},
+                {"key": "psi-agent.io/maintenance", "effect": "NoSchedule"},
             ]},
         }));
         let expected = json!({
@@ -262,11 +275,23 @@ mod tests {
                 "annotations": {"psi-agent.io/score": null},
                 "labels": {"psi-agent.io/pressure": null},
             },
-            "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]},
+            "spec": {"taints": [
+                {"key": "other", "effect": "NoSchedule"},
+                {"key": "psi-agent.io/maintenance", "effect": "NoSchedule"},
+            ]},
         });
         assert_eq!(node.clearing_patch(&Prefix::default()), expected);
         let slim = node.without_foreign_metadata(&Prefix::default());
         assert_eq!(slim.clearing_patch(&Prefix::default()), expected);
+    }
+
+    #[test]
+    fn labels_and_taints_of_others_do_not_make_a_value() {
+        let node = node(json!({
+            "metadata": {"name": "a", "labels": {"psi-agent.io/enabled": "true"}},
+            "spec": {"taints": [{"key": "psi-agent.io/maintenance", "effect": "NoSchedule"}]},
+        }));
+        assert!(!node.has_own_keys(&Prefix::default()));
     }
 
     #[test]
