@@ -1,6 +1,7 @@
-{{- /* Name of the agent's objects, and the beginning of all other names. */ -}}
+{{- /* Name of the agent's objects, and the beginning of all other names. By it the policies match, so it
+       is not the alias that a chart above may give. */ -}}
 {{- define "psi-agent.name" -}}
-{{ .Values.fullnameOverride | default .Values.nameOverride | default .Chart.Name }}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "psi-agent" }}
 {{- end -}}
 
 {{- /* Namespace of reap, bridge and planner. */ -}}
