@@ -13,9 +13,9 @@ use super::streamed_list::streamed_list;
 use crate::json::decode;
 
 impl ApiClient {
-    /// All objects that `params` select, or of a limit the first ones, each reduced by `convert` as it arrives. Fails if one cannot be parsed:
-    /// a plan without one of the objects would be wrong. One that is too long is skipped, since any tenant
-    /// can make one.
+    /// All objects that `params` select, or with a limit the first of them, each reduced by `convert` as it
+    /// arrives. Fails if one cannot be parsed: a plan without it would be wrong. One that is too long is
+    /// skipped, since any tenant can make one.
     pub async fn list_all<T: DeserializeOwned, U: Send>(
         &self,
         path: &str,

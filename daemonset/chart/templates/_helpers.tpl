@@ -1,5 +1,5 @@
-{{- /* Name of the agent's objects, and the beginning of all other names. By it the policies match, so it
-       is not the alias that a chart above may give. */ -}}
+{{- /* Name of the agent's objects, and the beginning of all other names. The policies match it,
+       so it does not follow an alias of the chart. */ -}}
 {{- define "psi-agent.name" -}}
 {{ .Values.fullnameOverride | default .Values.nameOverride | default "psi-agent" }}
 {{- end -}}

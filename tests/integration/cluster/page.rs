@@ -148,15 +148,6 @@ fn check_rows(scene: &mut Scene) {
     assert_eq!(lines.len(), 2, "pressure is hidden at first: {lines:?}");
 }
 
-/// Where CPU contention is unknown, a zero of memory is not shown as the larger.
-fn check_unknown(scene: &mut Scene) {
-    let shown = |scene: &mut Scene, cpu: &str| {
-        let larger = format!("larger('', (it) => ({{cpu: {cpu}, memory: 0}})[it]).textContent");
-        scene.browser.value(&larger)
-    };
-    assert_eq!((shown(scene, "null"), shown(scene, "0")), ("–".into(), "0\u{a0}%".into()));
-}
-
 /// Pressure is shown on request, in the tiles and in the tables.
 fn check_pressure(scene: &mut Scene) {
     let columns = "[...document.querySelectorAll('#members tr:first-child > *')]\
@@ -366,7 +357,6 @@ fn draw(browser: &mut Browser, width: u32, name: &str) {
 fn the_page_shows_what_the_agent_says_and_when_it_falls_silent() {
     let mut scene = Scene::open("page");
     check_rows(&mut scene);
-    check_unknown(&mut scene);
     check_pressure(&mut scene);
     check_blame(&mut scene);
     check_history(&mut scene);

@@ -111,4 +111,9 @@ fn every_empty_state_says_why_and_the_headline_stays_short() {
     ] {
         assert_eq!(shown_with(&mut browser, change), expected, "{change}");
     }
+    // A zero of memory says nothing about the CPU.
+    let unknown = "it.cgroups.at(-1).scored.contention = {cpu: null, memory: 0, io: 0}";
+    let headline = shown_with(&mut browser, unknown)[0].clone();
+    assert_eq!(headline, "No unit is known to wait because of the node.");
+    assert_eq!(browser.value("byId('members').rows[0].cells[1].textContent"), "–");
 }
