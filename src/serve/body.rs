@@ -1,6 +1,6 @@
 //! Response bodies: in one piece, or produced chunk by chunk as the client reads.
 
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -81,7 +81,12 @@ pub(crate) fn method_not_allowed(allowed: &'static str) -> Response<Body> {
 const PIECE: usize = 16 * 1024;
 
 fn body(pieces: impl Iterator<Item = std::io::Result<Bytes>> + Send + 'static) -> Body {
-    StreamBody::new(stream::iter(pieces.map(|piece| piece.map(Frame::data)))).boxed_unsync()
+    let frames = stream::iter(pieces.map(|piece| piece.map(Frame::data))).then(async |frame| {
+        // Compressed chunks are small: hyper could take all of them before other connections have a turn.
+        tokio::task::yield_now().await;
+        frame
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 /// Keeps a value until the body is written, or its connection has failed.
@@ -91,4 +96,26 @@ pub(crate) fn holding(response: Response<Body>, value: impl Send + 'static) -> R
         frame
     };
     response.map(|body| body.map_frame(frame).boxed_unsync())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn other_connections_have_a_turn_between_the_chunks_of_a_body() {
+        let rendered = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&rendered);
+        let chunks = std::iter::repeat_with(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            b"calm ".repeat(1000)
+        });
+        let large = chunked(EXPOSITION, chunks.take(100), true).into_body().collect();
+        let probe = async { rendered.load(Ordering::Relaxed) };
+        let (large, before_probe) = tokio::join!(large, probe);
+        assert!(large.is_ok() && before_probe <= 1, "{before_probe} chunks before the probe");
+        assert_eq!(rendered.load(Ordering::Relaxed), 100);
+    }
 }
