@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail};
 
 use crate::agent::Agents;
 use crate::counters::Point;
@@ -21,11 +21,10 @@ use crate::scenario::{JUDGED_FROM, Load, Pod, Scenario, WINDOW};
 use crate::taskstats::Taskstats;
 use crate::tree::{self, PodTree};
 
-/// Within which time all guests are there, seconds. Emulated ones need some 20 s each.
-const BOOT: f64 = 300.0;
-/// A guest that does not report after this time, for itself and for each guest, stands still and is started
-/// again.
-const STANDS_STILL: (f64, f64) = (30.0, 20.0);
+/// A guest that does not report after this time stands still, seconds. An emulated one needs some 20 s.
+const BOOT: f64 = 60.0;
+/// How often a guest that stands still is started.
+const TRIES: usize = 5;
 /// A guest that has reported so often does its load.
 const BOOTED: usize = 6;
 /// A guest alone: the time until it runs as always, and how long it is measured, seconds. One that needs memory
@@ -112,19 +111,12 @@ pub fn run(scenario: Scenario, kernel: &str) -> anyhow::Result<Record> {
     })
 }
 
-/// Starts all guests, and then all other loads.
+/// Starts all guests, one after the other since they boot slowly, and then all other loads.
 fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
     let started = now();
-    let guests = pods.iter().filter(|running| running.pod.guest.is_some()).count();
-    let patience = STANDS_STILL.0 + STANDS_STILL.1 * guests as f64;
-    let mut booting: Vec<&mut Running<'_>> = pods.iter_mut().collect();
-    while !booting.is_empty() {
-        ensure!(now() < started + BOOT, "{} guests do not report", booting.len());
-        for running in &mut booting {
-            running.start_guest(patience)?;
-        }
-        sleep_until(now() + 0.2);
-        booting.retain_mut(|running| running.is_booting());
+    for running in &mut *pods {
+        running.boot()?;
+        running.tree.freeze(true)?;
     }
     println!("booted in {:.0} s", now() - started);
     for (number, running) in (0..).zip(pods) {
@@ -143,26 +135,22 @@ fn boot(pods: &mut [Running<'_>]) -> anyhow::Result<()> {
 }
 
 impl Running<'_> {
-    /// Starts its guest, if it has one, and again if that stands still.
-    fn start_guest(&mut self, patience: f64) -> anyhow::Result<()> {
+    /// Starts its guest, if it has one, until it does its load.
+    fn boot(&mut self) -> anyhow::Result<()> {
         let Some(guest) = self.pod.guest else { return Ok(()) };
-        match self.vm.take_if(|vm| now() > vm.started + patience) {
-            Some(still) => still.kill()?,
-            None if self.vm.is_some() => return Ok(()),
-            None => {}
-        }
         let (name, container) = (&self.tree.name, &self.tree.container);
-        self.vm = Some(Vm::start(self.pod, guest, name, container)?);
-        Ok(())
-    }
-
-    /// Whether its guest does not do its load yet. One that does is frozen, so that the others boot faster.
-    fn is_booting(&mut self) -> bool {
-        let booting = self.vm.as_ref().is_some_and(|vm| vm.reports() < BOOTED);
-        if !booting {
-            let _ = self.tree.freeze(true);
+        for _ in 0..TRIES {
+            let vm = Vm::start(self.pod, guest, name, container)?;
+            while vm.reports() < BOOTED && now() < vm.started + BOOT {
+                sleep_until(now() + 0.2);
+            }
+            if vm.reports() >= BOOTED {
+                self.vm = Some(vm);
+                return Ok(());
+            }
+            vm.kill()?;
         }
-        booting
+        bail!("{name}: its guest does not report")
     }
 
     fn end(self) -> anyhow::Result<()> {
