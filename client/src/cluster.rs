@@ -2,7 +2,6 @@
 
 pub mod call;
 mod client;
-mod labels;
 mod lease;
 pub mod list_items;
 mod migrations;
@@ -14,8 +13,8 @@ mod watch;
 
 pub use client::{ApiClient, OwnNode, block_on};
 pub use kube::api::ListParams;
-pub use labels::PodName;
 pub use lease::{LEASE, Lease};
+pub use migrations::PodName;
 pub use nodes::{NodeKeys, NodeMetadata};
 pub use reviews::Decision;
 pub use watch::WatchEvent;

@@ -10,7 +10,7 @@ use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use serde_json::json;
 
-use self::table::{Row, columns, line, require_fresh, sort, table};
+use self::table::{Row, columns, lines, require_fresh, sort, table};
 use crate::cluster::{ApiClient, NodeMetadata, WatchEvent};
 use crate::contract::Prefix;
 use crate::flags::{NodesFlags, NodesOutput};
@@ -28,7 +28,7 @@ pub async fn nodes(
 ) -> anyhow::Result<()> {
     let row = |node: &NodeMetadata| Row::new(prefix, node, now(), flags.stale.stale_after);
     let selector = flags.selector.as_deref().unwrap_or_default();
-    let nodes = api.list_nodes(prefix, selector).await.context("cannot list the nodes")?;
+    let nodes = api.list_nodes(prefix, selector).await?;
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(&node.metadata)).collect();
     sort(&mut rows, flags.sort_by);
     let is_wide = flags.output == Some(NodesOutput::Wide);
@@ -65,7 +65,11 @@ pub async fn nodes(
             let text = match flags.output {
                 Some(NodesOutput::Name) => rows.get(at).map(Row::line_of_name),
                 Some(NodesOutput::Json) => rows.get(at).map(|row| format!("{:#}\n", json!(row))),
-                Some(NodesOutput::Wide) | None => line(&rows, at, columns, width),
+                Some(NodesOutput::Wide) | None => {
+                    // As wide as the table of all.
+                    let lines = lines(&rows, columns, width);
+                    lines.lines().nth(at + 1).map(|line| format!("{line}\n"))
+                }
             };
             match out.write_all(text.unwrap_or_default().as_bytes()).and_then(|()| out.flush()) {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),

@@ -131,14 +131,7 @@ pub struct Requests {
 /// Thousandths of a quantity; `None` if it is not one. The API server sends a string; a file of pods
 /// may have a number.
 fn thousandths(quantity: &Value) -> Option<f64> {
-    match quantity {
-        Value::Number(number) => Some(number.as_f64()? * 1e3),
-        Value::String(text) => thousandths_of_text(text),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-fn thousandths_of_text(text: &str) -> Option<f64> {
+    let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
     let binary = [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4)]
         .map(|(suffix, power)| (suffix, 1024_f64.powi(power) * 1e3));
     let decimal = [("n", -2), ("u", -1), ("m", 0), ("k", 2), ("M", 3), ("G", 4), ("T", 5), ("", 1)]

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
+use serde::de::IgnoredAny;
 
 use crate::cluster::call::CallError;
-use crate::cluster::{ApiClient, NodeKeys, OwnNode, PodName};
+use crate::cluster::{ApiClient, ListParams, NodeKeys, OwnNode, PodName};
 use crate::contract::{Freshness, Key, NodePressure, Prefix};
 use crate::flags::ReapFlags;
 use crate::output::print;
+use crate::pod::{LAUNCHER, Pod, key};
 
 /// Attempts for a Node that changes between the read and the write.
 const TRIES: usize = 3;
 
 /// Label of the agents' pods, in all manifests.
-const AGENTS: &str = "app.kubernetes.io/name=psi-agent";
+pub const AGENTS: &str = "app.kubernetes.io/name=psi-agent";
 /// In seconds.
 const LONGEST_WAIT: u32 = 60;
 
@@ -43,7 +45,7 @@ pub async fn reap(
         let Ok(Some(pressure)) = pressure else { return true };
         !matches!(pressure.freshness(now(), age), Freshness::Fresh { .. })
     };
-    let nodes = api.list_nodes(prefix, "").await.context("cannot list the nodes")?;
+    let nodes = api.list_nodes(prefix, "").await?;
     let nodes = nodes.into_iter().filter(|node| node.has_own_keys(prefix));
     let (nodes, fresh): (Vec<NodeKeys>, Vec<NodeKeys>) = nodes.partition(is_stale);
     let (stale, scored) = (nodes.len(), nodes.len() + fresh.len());
@@ -92,10 +94,10 @@ async fn wait_for_agents(
     namespace: &str,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut count = 0;
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let (agents, mut count) = (ListParams::default().labels(AGENTS), 0);
     for _ in 0..LONGEST_WAIT {
-        let agents = api.pods_in(namespace, AGENTS).await;
-        count = agents.with_context(|| format!("cannot list the pods in {namespace}"))?;
+        count = api.list_all(&path, &agents, |_: IgnoredAny| ()).await?.len();
         if count == 0 {
             return Ok(());
         }
@@ -112,11 +114,13 @@ async fn unmark(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let label = Key::MigrateFirst.of(prefix);
-    let pods = api.labelled_pods(&label).await;
-    let pods = pods.with_context(|| format!("cannot list the pods with the label {label}"))?;
+    // Another pod has it from its owner.
+    let of_vms = ListParams::default().labels(&format!("{label},{}={LAUNCHER}", key::KIND));
+    let pods = api.list_all("/api/v1/pods", &of_vms, |pod: Pod| pod).await?;
     let mut last = Ok(());
-    for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.node)) {
-        let PodName { namespace, name, .. } = &pod;
+    for pod in pods.into_iter().filter(|pod| !fresh.contains(&pod.spec.node_name)) {
+        let pod = PodName { namespace: pod.metadata.namespace, name: pod.metadata.name };
+        let PodName { namespace, name } = &pod;
         match api.label_pod(&pod, &label, None).await {
             Ok(()) => {
                 print(format!("{namespace}/{name}: label removed\n"), out).context(CANNOT_WRITE)?;

@@ -25,7 +25,7 @@ use choice::Choice;
 pub use frame::Size;
 use frame::{Frame, lines};
 use screen::Screen;
-use text::{Line, render};
+use text::render;
 
 /// Interval between two snapshots of an agent. Rates over a shorter window are noise.
 pub const FETCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -61,13 +61,9 @@ fn is_coloured(color: ColorChoice, is_terminal: bool, no_color: &str, term: &str
 
 /// The lines that a terminal of this size shows for the later of two snapshots. Snapshots are not
 /// trusted, since any server can send them.
-pub fn lines_of(before: &Snapshot, latest: Described, size: Size) -> Vec<String> {
-    let lines = table(before, latest, size);
-    lines.iter().map(|line| render(line, false)).collect()
-}
-
-fn table(before: &Snapshot, latest: Described, size: Size) -> Vec<Line> {
-    lines(&Frame::since(before, latest), &mut Choice::default(), size)
+pub fn table(before: &Snapshot, latest: Described, size: Size, is_coloured: bool) -> String {
+    let lines = lines(&Frame::since(before, latest), &mut Choice::default(), size);
+    lines.iter().map(|line| render(line, is_coloured) + "\n").collect()
 }
 
 /// Prints the second of two frames, since rates need two. `demo` answers with the same for a tick.
@@ -86,8 +82,7 @@ async fn piped(
         }
     };
     let size = Size::of_pipe(std::env::var("COLUMNS").ok().as_deref());
-    let lines = table(&before, latest, size);
-    let text: String = lines.iter().map(|line| render(line, is_coloured) + "\n").collect();
+    let text = table(&before, latest, size, is_coloured);
     print(text, &mut stdout()).context("cannot write the table")
 }
 

@@ -8,12 +8,10 @@ use kube::Api;
 use kube::api::ListParams;
 use psi_agent_client::cluster::ApiClient;
 use psi_agent_client::cluster::call::CallError;
+use psi_agent_client::reap::AGENTS;
 use psi_agent_client::snapshot::Snapshot;
 use psi_agent_client::top::Described;
 use psi_agent_client::top::connection::Connection;
-
-/// Label selector of the agents' pods.
-const SELECTOR: &str = "app.kubernetes.io/name=psi-agent";
 
 /// The port that serves snapshots, by its name in the pod.
 const PORT: &str = "metrics";
@@ -24,18 +22,14 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The agent of a node, by a connection that is kept while it works. After that, its pod is looked up
 /// again, since a roll-out replaces it.
 pub(crate) struct AgentPod {
-    api: ApiClient,
-    node: String,
+    pub(crate) api: ApiClient,
+    pub(crate) node: String,
     /// Limits the search, for users who may list pods in one namespace only.
-    namespace: Option<String>,
-    connection: Option<Connection>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) connection: Option<Connection>,
 }
 
 impl AgentPod {
-    pub(crate) fn new(api: ApiClient, node: String, namespace: Option<String>) -> Self {
-        Self { api, node, namespace, connection: None }
-    }
-
     pub(crate) async fn next(&mut self) -> anyhow::Result<Described> {
         let fetched = tokio::time::timeout(TIMEOUT, self.fetch()).await;
         let view = fetched.with_context(|| {
@@ -61,10 +55,9 @@ impl AgentPod {
     async fn connect(&self) -> anyhow::Result<Connection> {
         let (pods, name, port) = self.find().await?;
         let forwarded = async {
-            let forwarder = pods.portforward(&name, &[port]).await;
-            let mut forwarder = forwarder.map_err(CallError::from)?;
+            let mut forwarder = pods.portforward(&name, &[port]).await.map_err(CallError::from)?;
             let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
-            anyhow::Ok(Connection::new(stream).await?)
+            Connection::new(stream).await
         };
         let forwarded = forwarded.await;
         forwarded.with_context(|| format!("cannot connect to pod {name} of node {}", self.node))
@@ -73,7 +66,7 @@ impl AgentPod {
     /// The running pod of the agent, with its port.
     async fn find(&self) -> anyhow::Result<(Api<Pod>, String, u16)> {
         let (node, client) = (&self.node, self.api.client.clone());
-        let selector = ListParams::default().labels(SELECTOR);
+        let selector = ListParams::default().labels(AGENTS);
         let selector = selector.fields(&format!("spec.nodeName={node},status.phase=Running"));
         let pods: Api<Pod> = match &self.namespace {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -88,21 +81,18 @@ impl AgentPod {
             let port = ports.find(|port| port.name.as_deref() == Some(PORT))?.container_port;
             Some((pod.metadata.namespace?, pod.metadata.name?, u16::try_from(port).ok()?))
         });
-        let first = found.next();
+        let Some((namespace, name, port)) = found.next() else {
+            bail!(
+                "no agent runs on node {node}: list the nodes with `kubectl psi nodes`, and the agents with \
+                 `kubectl get pods -A -o wide -l {AGENTS}`"
+            );
+        };
         // Anyone who may create pods can give one these labels.
-        if let Some((namespace, ..)) = &first
-            && let Some((other, ..)) = found.find(|(other, ..)| other != namespace)
-        {
+        if let Some((other, ..)) = found.find(|(other, ..)| *other != namespace) {
             bail!(
                 "agents run on node {node} in the namespaces {namespace} and {other}: set --namespace"
             );
         }
-        let Some((namespace, name, port)) = first else {
-            bail!(
-                "no agent runs on node {node}: list the nodes with `kubectl psi nodes`, and the agents with \
-                 `kubectl get pods -A -o wide -l {SELECTOR}`"
-            );
-        };
         Ok((Api::namespaced(client, &namespace), name, port))
     }
 }

@@ -105,7 +105,7 @@ async fn run(command_line: CommandLine) -> anyhow::Result<()> {
             nodes::nodes(&api, &prefix, &flags, Timestamp::now, &mut out).await
         }
         Command::Top { node, namespace, color } => {
-            let mut agent = AgentPod::new(api, node, namespace);
+            let mut agent = AgentPod { api, node, namespace, connection: None };
             show(color.color, async || agent.next().await).await
         }
         Command::Plan(flags) => plan::plan(&api, &prefix, &flags, Timestamp::now, &mut out).await,

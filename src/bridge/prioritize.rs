@@ -9,7 +9,7 @@ use serde_json::json;
 use super::document::{Document, document};
 use super::table::Views;
 use crate::client::json::decode;
-use crate::client::pod::Spec;
+use crate::client::pod::Pod;
 
 /// The lowest and the highest score of Nodes whose headroom is enough, unknown or too small. The highest
 /// is for the least contention. Within these, Nodes with more headroom score no better: schedulers would
@@ -30,12 +30,6 @@ const MAX_COMMAS: usize = 50_000;
 struct Arguments {
     pod: Option<Pod>,
     node_names: Option<Vec<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Pod {
-    spec: Spec,
 }
 
 /// The pod and the Nodes of a request.

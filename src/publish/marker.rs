@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     fn pod(name: &str) -> PodName {
-        PodName { namespace: "shop".into(), name: name.into(), node: "node-a".into() }
+        PodName { namespace: "shop".into(), name: name.into() }
     }
 
     fn mark(name: &str, is_set: bool) -> Mark {

@@ -188,7 +188,7 @@ impl Publisher {
         let Some((marker, node)) = self.marker.as_mut().zip(self.node.as_ref()) else {
             return;
         };
-        let pod = candidate.ok().map(|workload| pod_name(workload, node));
+        let pod = candidate.ok().map(pod_name);
         let since = self.adopted_at.map(|at| now.saturating_duration_since(at));
         let has_little = candidate == Err(NoCandidate::TooLittleHistory);
         let settling = if has_little { DEMAND_KEPT_FOR } else { SETTLING };
@@ -197,7 +197,7 @@ impl Publisher {
             return;
         }
         let workloads = labelled.iter().filter_map(|container| container.workload.as_deref());
-        let labelled: Vec<PodName> = workloads.map(|workload| pod_name(workload, node)).collect();
+        let labelled: Vec<PodName> = workloads.map(pod_name).collect();
         let report = |step: Result<&Mark, &CallError>| report(&Report::Marked(step));
         marker.follow(node, &labelled, pod.as_ref(), now, report).await;
     }
@@ -248,10 +248,6 @@ fn labelled(assessment: &Assessment) -> impl Iterator<Item = &ContainerScore> {
     })
 }
 
-fn pod_name(workload: &Workload, node: &OwnNode) -> PodName {
-    PodName {
-        namespace: workload.namespace.to_string(),
-        name: workload.pod.to_string(),
-        node: node.name.clone(),
-    }
+fn pod_name(workload: &Workload) -> PodName {
+    PodName { namespace: workload.namespace.to_string(), name: workload.pod.to_string() }
 }

@@ -1,12 +1,11 @@
 //! One request to the API server, with a time limit. Its errors are grouped by what the caller can
 //! do about them.
 
-use std::error::Error;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
-use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request};
+use kube::api::{Patch, PatchParams, Request};
 use kube::client::Body;
 use kube::core::request;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -19,9 +18,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Size limit of a response with one object, in bytes: etcd stores at most 1.5 MiB per object.
 pub(super) const LONGEST_OBJECT: usize = 4 * 1024 * 1024;
-
-/// Size limit of a response with a page of objects, in bytes.
-const LONGEST_PAGE: usize = 24 * 1024 * 1024;
 
 /// Characters of a response that an error message quotes.
 const QUOTED: usize = 300;
@@ -58,7 +54,8 @@ impl From<kube::Error> for CallError {
         if let kube::Error::Api(status) = &error {
             refusal(status.code, None, status.message.as_bytes())
         } else {
-            Self::Unreachable(innermost(&error))
+            // The outer errors state only that a request failed.
+            Self::Unreachable(anyhow::Error::new(error).root_cause().to_string())
         }
     }
 }
@@ -79,13 +76,12 @@ impl CallError {
 }
 
 /// Sends a request and parses the JSON body of a successful response. Fails if the body is longer
-/// than `longest` bytes, or after [`TIME_LIMIT`].
+/// than [`LONGEST_OBJECT`], or after [`TIME_LIMIT`].
 pub(super) async fn call<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, request::Error>,
-    longest: usize,
 ) -> Result<T, CallError> {
-    let answer = body_of_answer(client, request.map_err(unreachable)?, longest);
+    let answer = body_of_answer(client, request.map_err(unreachable)?);
     let body = tokio::time::timeout(TIME_LIMIT, answer)
         .await
         .unwrap_or_else(|_| Err(CallError::timed_out(TIME_LIMIT)))?;
@@ -95,39 +91,18 @@ pub(super) async fn call<T: DeserializeOwned>(
 async fn body_of_answer(
     client: &Client,
     request: http::Request<Vec<u8>>,
-    longest: usize,
 ) -> Result<impl AsRef<[u8]>, CallError> {
-    let answer = client.send(request.map(Body::from)).await;
-    let answer = answer.map_err(|error| CallError::Unreachable(innermost(&error)))?;
+    let answer = client.send(request.map(Body::from)).await?;
     let status = answer.status();
     let retry_after = answer.headers().get(http::header::RETRY_AFTER);
     let retry_after =
         retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
-    let body = Limited::new(answer.into_body(), longest).collect().await;
+    let body = Limited::new(answer.into_body(), LONGEST_OBJECT).collect().await;
     let body = body.map_err(unreachable)?.to_bytes();
     if status.is_success() {
         return Ok(body);
     }
     Err(refusal(status.as_u16(), retry_after, &body))
-}
-
-/// Lists all objects of a path, in pages of `params`. Each is converted as its page arrives.
-pub(super) async fn list<T: Clone + DeserializeOwned, U>(
-    client: &Client,
-    path: &str,
-    mut params: ListParams,
-    mut convert: impl FnMut(T) -> U,
-) -> Result<Vec<U>, CallError> {
-    let mut converted = Vec::new();
-    loop {
-        let request = Request::new(path).list(&params);
-        let page: ObjectList<T> = call(client, request, LONGEST_PAGE).await?;
-        converted.extend(page.items.into_iter().map(&mut convert));
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok(converted);
-        }
-    }
 }
 
 /// Sends a merge patch.
@@ -139,7 +114,7 @@ pub(super) async fn patch(
     params: &PatchParams,
 ) -> Result<(), CallError> {
     let request = Request::new(path).patch(name, params, &Patch::Merge(patch));
-    call::<IgnoredAny>(client, request, LONGEST_OBJECT).await.map(drop)
+    call::<IgnoredAny>(client, request).await.map(drop)
 }
 
 pub(super) fn unreachable(error: impl std::fmt::Display) -> CallError {
@@ -160,12 +135,6 @@ fn refusal(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
         400..500 => CallError::Refused { code, message },
         _ => CallError::Failed { code, message, retry_after },
     }
-}
-
-/// The innermost error. The outer ones state only that a request failed.
-fn innermost(error: &kube::Error) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]

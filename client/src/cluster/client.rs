@@ -32,24 +32,19 @@ impl ApiClient {
         context: Option<String>,
     ) -> anyhow::Result<Self> {
         let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-        let config = match kubeconfig {
-            Some(path) => from_kubeconfig(path, &options).await?,
-            None => match from_environment(&options).await {
-                Ok(config) => config,
-                Err(error) => {
-                    // If a cluster is named, the pod's own may be another one.
-                    let may_be_own = options.context.is_none() && is_empty(&error);
-                    let own = may_be_own.then(|| Config::incluster().ok()).flatten();
-                    own.ok_or_else(|| {
-                        let path = std::env::var("KUBECONFIG").unwrap_or("~/.kube/config".into());
-                        let reason = reason(&error);
-                        anyhow!(
-                            "no cluster: cannot use {path} ({reason}): set --kubeconfig or KUBECONFIG"
-                        )
-                    })?
-                }
-            },
-        };
+        if let Some(path) = kubeconfig {
+            return client(from_kubeconfig(path, &options).await?).map(Self::new);
+        }
+        let config = from_environment(&options).await.or_else(|error| {
+            // If a cluster is named, the pod's own may be another one.
+            let may_be_own = options.context.is_none() && is_empty(&error);
+            let own = may_be_own.then(|| Config::incluster().ok()).flatten();
+            let (path, reason) = (std::env::var("KUBECONFIG"), reason(&error));
+            let path = path.unwrap_or("~/.kube/config".into());
+            own.with_context(|| {
+                format!("no cluster: cannot use {path} ({reason}): set --kubeconfig or KUBECONFIG")
+            })
+        })?;
         client(config).map(Self::new)
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{GetParams, PostParams, Request};
 
-use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
+use super::call::{CallError, call, unreachable};
 use super::client::ApiClient;
 
 /// Its name, in each namespace.
@@ -23,7 +23,7 @@ impl ApiClient {
     /// The Lease [`LEASE`] of a namespace.
     pub async fn lease(&self, namespace: &str) -> Result<Lease, CallError> {
         let request = Request::new(path(namespace)).get(LEASE, &GetParams::default());
-        let object = call(&self.client, request, LONGEST_OBJECT).await?;
+        let object = call(&self.client, request).await?;
         Ok(Lease { namespace: namespace.into(), object })
     }
 
@@ -31,7 +31,7 @@ impl ApiClient {
         let body = serde_json::to_vec(&lease.object).map_err(unreachable)?;
         let path = path(&lease.namespace);
         let request = Request::new(path).replace(LEASE, &PostParams::default(), body);
-        lease.object = call(&self.client, request, LONGEST_OBJECT).await?;
+        lease.object = call(&self.client, request).await?;
         Ok(())
     }
 }

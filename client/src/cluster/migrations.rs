@@ -2,15 +2,21 @@
 
 use anyhow::Context;
 use http::header::CONTENT_TYPE;
-use kube::api::{DeleteParams, ListParams, Request};
+use kube::api::{DeleteParams, ListParams, PatchParams, Request};
 use kube::core::request::Error;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
+use super::call::{CallError, LONGEST_OBJECT, call, patch, unreachable};
 use super::client::ApiClient;
 use super::streamed_list::streamed_list;
 use crate::json::decode;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodName {
+    pub namespace: String,
+    pub name: String,
+}
 
 impl ApiClient {
     /// All objects that `params` select, or with a limit the first of them, each reduced by `convert` as it
@@ -34,6 +40,18 @@ impl ApiClient {
         parsed.with_context(|| format!("cannot parse an object of {path}"))
     }
 
+    /// Sets a label of a pod. `None` removes it.
+    pub async fn label_pod(
+        &self,
+        pod: &PodName,
+        label: &str,
+        value: Option<&str>,
+    ) -> Result<(), CallError> {
+        let path = format!("/api/v1/namespaces/{}/pods", pod.namespace);
+        let labels = json!({"metadata": {"labels": {label: value}}});
+        patch(&self.client, &path, &pod.name, &labels, &PatchParams::default()).await
+    }
+
     /// Creates a VirtualMachineInstanceMigration.
     pub async fn create_migration(
         &self,
@@ -46,7 +64,7 @@ impl ApiClient {
     /// Deletes a VirtualMachineInstanceMigration, which cancels it.
     pub async fn delete_migration(&self, namespace: &str, name: &str) -> Result<(), CallError> {
         let request = Request::new(migrations(namespace)).delete(name, &DeleteParams::default());
-        call::<IgnoredAny>(&self.client, request, LONGEST_OBJECT).await.map(drop)
+        call::<IgnoredAny>(&self.client, request).await.map(drop)
     }
 
     /// Creates an Event. Fails with [`CallError::Conflict`] if there is one of this name.
@@ -62,7 +80,7 @@ impl ApiClient {
             .header(CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(Error::BuildRequest);
-        call::<IgnoredAny>(&self.client, request, LONGEST_OBJECT).await.map(drop)
+        call::<IgnoredAny>(&self.client, request).await.map(drop)
     }
 }
 

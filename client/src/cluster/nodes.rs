@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::{self, CallError, LONGEST_OBJECT, call, list};
+use super::call::{self, CallError, call};
 use super::client::{ApiClient, OwnNode};
 use super::streamed_list::streamed_list;
 use super::watch::WatchEvent;
@@ -28,9 +28,6 @@ const PODS: &str = "/api/v1/pods";
 
 /// An annotation outside the agent's prefix. It is sent in dry runs only, so it is never stored.
 const FOREIGN_KEY: &str = "not-psi-agent.invalid/dry-run";
-
-/// Nodes per response: 1.5 MB if each Node has 30 kB, which is common.
-const PAGE: u32 = 50;
 
 /// Nodes per response with metadata alone.
 const METADATA_PAGE: u32 = 100;
@@ -124,10 +121,9 @@ impl ApiClient {
         &self,
         prefix: &Prefix,
         selector: &str,
-    ) -> Result<Vec<NodeKeys>, CallError> {
+    ) -> anyhow::Result<Vec<NodeKeys>> {
         let own_keys = |node: NodeKeys| node.without_foreign_metadata(prefix);
-        let params = ListParams::default().limit(PAGE).labels(selector);
-        list(&self.client, NODES, params, own_keys).await
+        self.list_all(NODES, &ListParams::default().labels(selector), own_keys).await
     }
 
     /// Watches the annotations and labels with this prefix on the Nodes that match a label selector. Ends
@@ -183,7 +179,7 @@ impl ApiClient {
 impl OwnNode {
     pub async fn get(&self) -> Result<NodeKeys, CallError> {
         let request = Request::new(NODES).get(&self.name, &GetParams::default());
-        call(&self.api.client, request, LONGEST_OBJECT).await
+        call(&self.api.client, request).await
     }
 
     pub async fn patch(&self, patch: &Value) -> Result<(), CallError> {

@@ -12,7 +12,6 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::Error;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Sleep, sleep, timeout};
@@ -56,7 +55,7 @@ impl OwnNode {
             let event = watch.next().await;
             Some((event, watch))
         });
-        let failed = |error: Error| WatchEvent::Failed(error.to_string());
+        let failed = |error: kube::Error| WatchEvent::Failed(CallError::from(error).to_string());
         events.default_backoff().map(move |event| event.unwrap_or_else(failed))
     }
 
@@ -98,14 +97,11 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
 
     /// After an error, the next watch begins at the same version, unless the events since then are
     /// gone.
-    async fn next(&mut self) -> Result<WatchEvent<Pod>, Error> {
+    async fn next(&mut self) -> kube::Result<WatchEvent<Pod>> {
         let event = self.try_next().await;
         if let Err(error) = &event {
             self.end_watch();
-            if let Error::WatchError(status) | Error::WatchStartFailed(kube::Error::Api(status)) =
-                error
-                && status.code == GONE
-            {
+            if matches!(error, kube::Error::Api(status) if status.code == GONE) {
                 self.version = None;
             }
         }
@@ -119,16 +115,15 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
         }
     }
 
-    async fn try_next(&mut self) -> Result<WatchEvent<Pod>, Error> {
+    async fn try_next(&mut self) -> kube::Result<WatchEvent<Pod>> {
         loop {
             let Some(version) = &self.version else {
-                return self.list().await.map(WatchEvent::Listed).map_err(Error::InitialListFailed);
+                return self.list().await.map(WatchEvent::Listed);
             };
             let events = match &mut self.events {
                 Some(events) => events,
                 None => {
-                    let events = watch(&self.client, &self.selector, version).await;
-                    self.events = Some(events.map_err(Error::WatchStartFailed)?);
+                    self.events = Some(watch(&self.client, &self.selector, version).await?);
                     self.lasts = Box::pin(sleep(SHORTEST));
                     return Ok(WatchEvent::Following);
                 }
@@ -137,19 +132,15 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             let mut has_lasted = || self.lasts.as_mut().now_or_never().is_some();
             let mut is_end = |error: &_| was_cut(error) && has_lasted();
             let line = line.or_else(|error| if is_end(&error) { Ok(None) } else { Err(error) });
-            let line = line.map_err(|error| Error::WatchFailed(kube::Error::ReadEvents(error)))?;
+            let line = line.map_err(kube::Error::ReadEvents)?;
             let is_too_long = line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT);
             if is_too_long {
                 (self.on_skipped)(TOO_LONG.to_owned());
                 self.has_missed = true;
                 continue;
             }
-            let event: Option<KubeEvent<&RawValue>> = line
-                .as_deref()
-                .map(decode)
-                .transpose()
-                .map_err(|error| Error::WatchFailed(kube::Error::SerdeError(error)))?;
-            match event {
+            let event = line.as_deref().map(decode::<KubeEvent<&RawValue>>).transpose();
+            match event.map_err(kube::Error::SerdeError)? {
                 Some(KubeEvent::Added(json) | KubeEvent::Modified(json)) => {
                     if let Some(pod) = self.decode(json.get().as_bytes()) {
                         self.version.clone_from(&pod.metadata.resource_version);
@@ -165,7 +156,7 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
                 Some(KubeEvent::Bookmark(bookmark)) => {
                     self.version = Some(bookmark.metadata.resource_version);
                 }
-                Some(KubeEvent::Error(status)) => return Err(Error::WatchError(status)),
+                Some(KubeEvent::Error(status)) => return Err(kube::Error::Api(status)),
                 // The time limit of the watch was reached, or a server ends each at once.
                 None => {
                     self.end_watch();

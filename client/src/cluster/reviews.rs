@@ -10,7 +10,7 @@ use kube::api::{PostParams, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::call::{CallError, LONGEST_OBJECT, call, unreachable};
+use super::call::{CallError, call, unreachable};
 use super::client::ApiClient;
 
 /// What a token gives. Its name is the value of the metric label `result`.
@@ -61,6 +61,6 @@ impl ApiClient {
     {
         let body = serde_json::to_vec(review).map_err(unreachable)?;
         let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), body);
-        call(&self.client, request, LONGEST_OBJECT).await
+        call(&self.client, request).await
     }
 }

@@ -90,43 +90,34 @@ impl Row {
         format!("node/{}\n", self.name)
     }
 
-    /// The text of a column; `None` if it is unknown.
-    fn cell(&self, column: NodesColumn) -> Option<String> {
+    /// A column's value for sorting, `None` for texts, and its text; both are `None` if it is unknown.
+    fn value(&self, column: NodesColumn) -> (Option<f64>, Option<String>) {
+        let whole = |number: Option<f64>| (number, number.map(|number| number.to_string()));
+        let cpus = |number: Option<f64>| (number, number.map(|cpus| format!("{cpus:.2}")));
         match column {
-            NodesColumn::Name => Some(self.name.clone()),
-            NodesColumn::Level => self.level.map(|level| level.word().to_owned()),
-            NodesColumn::Candidate => self.candidates.first().cloned(),
-            NodesColumn::Age => match self.age.map(short) {
-                Some(age) if self.is_fresh => Some(age),
-                Some(age) => Some(format!("{age} (stale)")),
-                None if self.score.is_some() => Some("in the future".into()),
-                None => self.is_unreadable.then(|| "unreadable".into()),
-            },
-            NodesColumn::Basis => self.basis.clone(),
-            NodesColumn::Demand | NodesColumn::Waiting => {
-                self.number(column).map(|cpus| format!("{cpus:.2}"))
+            NodesColumn::Name => (None, Some(self.name.clone())),
+            NodesColumn::Level => (
+                self.level.map(|level| f64::from(level as u8)),
+                self.level.map(|level| level.word().to_owned()),
+            ),
+            NodesColumn::Score => whole(self.score.map(f64::from)),
+            NodesColumn::Headroom => whole(self.headroom.map(f64::from)),
+            NodesColumn::Candidate => (None, self.candidates.first().cloned()),
+            NodesColumn::Age => {
+                let text = match self.age.map(short) {
+                    Some(age) if self.is_fresh => Some(age),
+                    Some(age) => Some(format!("{age} (stale)")),
+                    None if self.score.is_some() => Some("in the future".into()),
+                    None => self.is_unreadable.then(|| "unreadable".into()),
+                };
+                (self.age.map(|age| age.as_secs_f64()), text)
             }
-            NodesColumn::Score
-            | NodesColumn::Headroom
-            | NodesColumn::Cpu
-            | NodesColumn::Memory
-            | NodesColumn::Io => self.number(column).map(|whole| whole.to_string()),
-        }
-    }
-
-    /// The value of a column for sorting; `None` for texts, and for unknown values.
-    fn number(&self, column: NodesColumn) -> Option<f64> {
-        match column {
-            NodesColumn::Name | NodesColumn::Candidate | NodesColumn::Basis => None,
-            NodesColumn::Level => self.level.map(|level| f64::from(level as u8)),
-            NodesColumn::Score => self.score.map(f64::from),
-            NodesColumn::Headroom => self.headroom.map(f64::from),
-            NodesColumn::Age => self.age.map(|age| age.as_secs_f64()),
-            NodesColumn::Cpu => self.cpu.map(f64::from),
-            NodesColumn::Memory => self.memory.map(f64::from),
-            NodesColumn::Io => self.io.map(f64::from),
-            NodesColumn::Demand => self.demand,
-            NodesColumn::Waiting => self.waiting,
+            NodesColumn::Cpu => whole(self.cpu.map(f64::from)),
+            NodesColumn::Memory => whole(self.memory.map(f64::from)),
+            NodesColumn::Io => whole(self.io.map(f64::from)),
+            NodesColumn::Demand => cpus(self.demand),
+            NodesColumn::Waiting => cpus(self.waiting),
+            NodesColumn::Basis => (None, self.basis.clone()),
         }
     }
 }
@@ -135,19 +126,20 @@ impl Row {
 fn level_of(score: u8) -> Level {
     let thresholds = Thresholds::default();
     match score {
-        score if score >= thresholds.high() => Level::High,
-        score if score >= thresholds.medium() => Level::Medium,
+        score if score >= thresholds.high => Level::High,
+        score if score >= thresholds.medium => Level::Medium,
         _ => Level::Low,
     }
 }
 
 /// By a column: numbers from the largest, then texts, then names.
 pub(super) fn sort(rows: &mut [Row], column: NodesColumn) {
-    let key = |row: &Row| (row.number(column).unwrap_or(f64::NEG_INFINITY), row.cell(column));
     rows.sort_by(|a, b| {
-        let ((a_number, a_text), (b_number, b_text)) = (key(a), key(b));
+        let ((a_number, a_text), (b_number, b_text)) = (a.value(column), b.value(column));
+        let number = |number: Option<f64>| number.unwrap_or(f64::NEG_INFINITY);
         let by_text = || (a_text.is_none(), &a_text).cmp(&(b_text.is_none(), &b_text));
-        b_number.total_cmp(&a_number).then_with(by_text).then_with(|| a.name.cmp(&b.name))
+        let by_number = number(b_number).total_cmp(&number(a_number));
+        by_number.then_with(by_text).then_with(|| a.name.cmp(&b.name))
     });
 }
 
@@ -170,22 +162,11 @@ pub(super) fn columns(is_wide: bool) -> &'static [NodesColumn] {
     if is_wide { all } else { all.get(..NARROW).unwrap_or(all) }
 }
 
-/// The line of a row in a table of all.
-pub(super) fn line(
-    rows: &[Row],
-    at: usize,
-    columns: &[NodesColumn],
-    width: Option<usize>,
-) -> Option<String> {
-    let lines = lines(rows, columns, width);
-    lines.lines().nth(at + 1).map(|line| format!("{line}\n"))
-}
-
 /// The header and a line for each row. A terminal without space for the candidate, which is a UID, omits
 /// it.
-fn lines(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
+pub(super) fn lines(rows: &[Row], columns: &[NodesColumn], width: Option<usize>) -> String {
     let cells = |row: &Row| {
-        let cells = columns.iter().map(|column| row.cell(*column).unwrap_or("-".into()));
+        let cells = columns.iter().map(|column| row.value(*column).1.unwrap_or("-".into()));
         cells.collect::<Vec<String>>()
     };
     let header = columns.iter().map(|&column| <&str>::from(column).to_owned()).collect();

@@ -68,7 +68,7 @@ pub(super) fn scored(
         columns: COLUMNS.iter().filter(is_known).collect(),
         sorted: most
             .and(COLUMNS.get(choice.sort))
-            .map(|column| (column.header, choice.is_reversed)),
+            .map(|column| (column.header, if choice.is_reversed { '<' } else { '>' })),
         levels: snapshot.levels,
     };
     let most = most.unwrap_or(usize::MAX);
@@ -111,8 +111,7 @@ pub(super) fn users(snapshot: &Snapshot, columns: usize) -> Vec<Line> {
         return Vec::new();
     }
     let all = USER_COLUMNS.iter().collect();
-    let levels = Levels::default();
-    let table = Table { heading: USER.into(), columns: all, sorted: None, levels };
+    let table = Table { heading: USER.into(), columns: all, sorted: None, levels: snapshot.levels };
     table.lines(&users, 0..users.len(), columns)
 }
 
@@ -131,8 +130,8 @@ fn sort_by_values<const N: usize>(
 struct Table<'a> {
     heading: String,
     columns: Vec<&'a Column>,
-    /// The header of the column that rows are sorted by, and whether the smallest value comes first.
-    sorted: Option<(&'static str, bool)>,
+    /// The header of the column that rows are sorted by, and its mark.
+    sorted: Option<(&'static str, char)>,
     levels: Levels,
 }
 
@@ -155,13 +154,9 @@ impl Table<'_> {
             let width = longest.min(left);
             format!("{:width$}", shorten(name, width))
         };
-        let mark = |header| match self.sorted {
-            Some((sorted, false)) if sorted == header => '>',
-            Some((sorted, true)) if sorted == header => '<',
-            _ => ' ',
-        };
         let headers = fitting.iter().map(|(column, width)| {
-            let text = format!("{}{}", mark(column.header), column.header);
+            let sorted = self.sorted.filter(|(header, _)| *header == column.header);
+            let text = format!("{}{}", sorted.map_or(' ', |(_, mark)| mark), column.header);
             format!("{:1$}{text:>2$}", "", GAP - 1, width + 1)
         });
         let header: String = std::iter::once(name(&heading)).chain(headers).collect();

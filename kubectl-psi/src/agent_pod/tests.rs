@@ -109,7 +109,8 @@ async fn forward(stream: TcpStream, pod: &str) {
 async fn one_connection_is_kept_and_the_pod_is_looked_up_again_when_it_is_replaced() {
     let server = ApiServer::default();
     server.replace("agent-1");
-    let mut source = AgentPod::new(server.clone().start().await, "node-a".into(), None);
+    let (api, node) = (server.clone().start().await, "node-a".into());
+    let mut source = AgentPod { api, node, namespace: None, connection: None };
     for _ in 0..3 {
         let (description, _) = source.next().await.unwrap();
         assert_eq!(description, "agent agent-1 on node-a");
