@@ -18,7 +18,7 @@ use crate::identity::pod_index::PodIndex;
 use crate::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
+use crate::kernel::{ReadError, ReadErrorKind};
 use crate::score::{Absence, Scorer};
 use crate::waiting::{CpuSource, Population, Ratio};
 use cluster::api_server;
@@ -61,26 +61,22 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
         Err(problem) => return vec![("host", Err(problem))],
     };
     let (of_api_server, listed) = api_server(config);
-    let buffer = &mut ReadBuffer::default();
-    let mut pressure = node_pressure(&host, buffer);
+    let mut pressure = node_pressure(&host);
     let psi_is_on = !is_fatal(&pressure);
     if let (CpuSource::RunDelay, Err(problem)) = (host.cpu_source, &mut pressure) {
         // The CPU score does not need PSI.
         problem.is_fatal = false;
     }
-    let mut findings = vec![
-        ("kernel", kernel(&host.proc, buffer)),
-        ("cgroup v2", host.cgroups()),
-        ("pressure", pressure),
-    ];
+    let mut findings =
+        vec![("kernel", kernel(&host.proc)), ("cgroup v2", host.cgroups()), ("pressure", pressure)];
     if !host.node_alone {
         let mut tree = CgroupTree::new(Arc::clone(&host.root), true, 0);
         tree.follow(clock::now().at);
         findings.push(("cgroups", cgroups(&mut tree)));
         if psi_is_on {
-            findings.push(("cgroup PSI", cgroup_pressure(&tree, buffer)));
+            findings.push(("cgroup PSI", cgroup_pressure(&tree)));
         }
-        findings.push(("controls", controllers(tree.root(), buffer)));
+        findings.push(("controls", controllers(tree.root())));
         findings.push(("pods", Ok(pods(&tree))));
         findings.extend(score(config, host, listed.as_ref()));
     }
@@ -89,8 +85,8 @@ fn check_host(config: &CheckConfig) -> Vec<(&'static str, Finding)> {
     findings
 }
 
-fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
-    match proc.kernel_release(buffer) {
+fn kernel(proc: &ProcRoot) -> Finding {
+    match proc.kernel_release() {
         Some(release) => Ok(format!("Linux {release}")),
         None => warn(
             "no release in sys/kernel/osrelease below --proc-root",
@@ -101,15 +97,15 @@ fn kernel(proc: &ProcRoot, buffer: &mut ReadBuffer) -> Finding {
 
 /// PSI is checked by reading its files: with PSI disabled, RHEL's kernels still open them, but
 /// reading fails.
-fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
-    let error = match read_all(|resource| host.proc.pressure(resource, buffer)) {
+fn node_pressure(host: &Host) -> Finding {
+    let error = match read_all(|resource| host.proc.pressure(resource)) {
         Ok(()) => return Ok("cpu, memory and io are readable".to_owned()),
         Err(error) => error,
     };
     match error.kind {
         ReadErrorKind::Refused(_) => {
             let read = CgroupDir::open(&host.root, "/", false)
-                .and_then(|dir| read_all(|resource| dir.pressure(resource, buffer)));
+                .and_then(|dir| read_all(|resource| dir.pressure(resource)));
             match read {
                 Ok(()) => {
                     warn(format!("{error}; the root cgroup's files are read instead"), REFUSED)
@@ -118,7 +114,7 @@ fn node_pressure(host: &Host, buffer: &mut ReadBuffer) -> Finding {
             }
         }
         ReadErrorKind::Vanished(_) | ReadErrorKind::Unsupported(_) => {
-            let parameter = host.proc.psi_parameter(buffer).unwrap_or("no psi=".into());
+            let parameter = host.proc.psi_parameter().unwrap_or("no psi=".into());
             fail(
                 format!("off in this kernel ({error}; its command line has {parameter})"),
                 "boot with psi=1; if that does not help, the kernel was built without CONFIG_PSI",
@@ -149,8 +145,8 @@ fn cgroups(tree: &mut CgroupTree) -> Finding {
     }
 }
 
-fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
-    let error = |dir| Some((dir, CgroupDir::pressure(dir, Resource::Cpu, buffer).err()?));
+fn cgroup_pressure(tree: &CgroupTree) -> Finding {
+    let error = |dir| Some((dir, CgroupDir::pressure(dir, Resource::Cpu).err()?));
     let mut errors: Vec<(&CgroupDir, ReadError)> = tree.dirs().filter_map(error).collect();
     // The files of a cgroup that is alive vanish when PSI is off for it.
     errors.retain(|(dir, error)| !error.is_vanished() || dir.is_alive());
@@ -172,11 +168,9 @@ fn cgroup_pressure(tree: &CgroupTree, buffer: &mut ReadBuffer) -> Finding {
     )
 }
 
-fn controllers(root: &Arc<CgroupRoot>, buffer: &mut ReadBuffer) -> Finding {
-    let read = CgroupDir::open(root, "/", false).and_then(|dir| dir.controllers(buffer));
-    let on = read.ok().flatten().unwrap_or_default();
+fn controllers(root: &CgroupRoot) -> Finding {
     let mut off = vec!["cpu", "memory", "io", "pids"];
-    off.retain(|name| !on.split_whitespace().any(|word| word == *name));
+    off.retain(|name| !root.controllers.iter().flatten().any(|on| on == name));
     if off.is_empty() {
         Ok("cpu, memory, io and pids are on v2".to_owned())
     } else {

@@ -45,6 +45,7 @@ use crate::sample::{
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
 use crate::waiting::readings::{Readings, Threads};
+use crate::waiting::series::lately;
 use crate::waiting::{CpuSource, Measurement, Population, pressure_scale};
 use export::read_stats;
 use node::NodeReader;
@@ -167,12 +168,12 @@ impl Collector {
             let state = states.entry(member.dir.cgroup.id).or_default();
             let readings = state.begin_tick(files, member.dir, true, pressure, tick_before);
             readings
-                .map(|readings| readings.read_scored(files, &dirs, &self.node.readings, now))
+                .map(|readings| readings.read(files, &dirs, &self.node.readings, true, now))
                 // A missing file means that its controller is off, or that the cgroup was removed.
                 .is_some_and(|has_read| !has_read || files.is_alive(member.dir))
         });
         let mut waits = members.iter().filter_map(|member| readings(states, member.dir));
-        let reads_others = self.is_whole_node && waits.any(|readings| readings.waited_lately(now));
+        let reads_others = self.is_whole_node && waits.any(|one| lately(one.cpu_waited_at, now));
         let mut others = Vec::new();
         if reads_others {
             others = workloads.others(self.tree.dirs(), &members);
@@ -181,7 +182,7 @@ impl Collector {
                 let state = states.entry(dir.cgroup.id).or_default();
                 let readings = state.begin_tick(files, dir, false, pressure, tick_before);
                 readings
-                    .map(|readings| readings.read_other(files, &dirs, &self.node.readings, now))
+                    .map(|readings| readings.read(files, &dirs, &self.node.readings, false, now))
                     .is_some()
             });
         }

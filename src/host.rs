@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::clock;
 use crate::collector::{Collector, Sources};
 use crate::config::{CpuSourceFlag, ExportFlags, PodSource, ScoreFlags, SourceFlags};
-use crate::kernel::ReadBuffer;
 use crate::kernel::cgroup_dir::CgroupRoot;
 use crate::kernel::mounts::find_cgroup2;
 use crate::kernel::own_process::{host_name, raise_open_file_limit};
@@ -61,11 +60,10 @@ impl Host {
             let text = format!("cannot open the proc file system: {error}");
             fail(text, "set --proc-root to its mount")
         })?;
-        let buffer = &mut ReadBuffer::default();
-        let counts_run_delay = proc.counts_run_delay(buffer);
+        let counts_run_delay = proc.counts_run_delay();
         let cpu_source = match source.cpu_source {
             CpuSourceFlag::RunDelay => CpuSource::RunDelay,
-            CpuSourceFlag::Auto if counts_run_delay && proc.shows_host_processes(buffer) => {
+            CpuSourceFlag::Auto if counts_run_delay && proc.shows_host_processes() => {
                 CpuSource::RunDelay
             }
             CpuSourceFlag::Auto | CpuSourceFlag::Psi => CpuSource::Psi,
@@ -138,16 +136,15 @@ impl Host {
 
     /// Why the host's processes are not readable, with the remedy, if the cause is known.
     fn denial(&self) -> Option<(String, &'static str)> {
-        let buffer = &mut ReadBuffer::default();
-        if self.proc.shows_first_process(buffer) {
+        if self.proc.shows_first_process() {
             return None;
         }
-        if let Some(options) = self.proc.hiding_options(buffer) {
+        if let Some(options) = self.proc.hiding_options() {
             let cause =
                 format!("/proc is mounted with {options}, which hides the host's processes");
             return Some((cause, HIDEPID_REMEDY));
         }
-        let denied = self.proc.selinux_type(buffer).filter(|name| name != "spc_t")?;
+        let denied = self.proc.selinux_type().filter(|name| name != "spc_t")?;
         let cause =
             format!("SELinux denies the agent's type {denied} access to the host's processes");
         Some((cause, SELINUX_REMEDY))

@@ -4,7 +4,6 @@
 pub mod cgroup_dir;
 pub mod cgroup_tree;
 pub mod counters;
-mod directory;
 pub mod io_stat;
 pub mod limits;
 pub mod mounts;
@@ -18,12 +17,11 @@ pub mod task_text;
 pub mod text;
 
 pub use crate::client::resource;
-pub use read::{ReadBuffer, ReadError, ReadErrorKind};
+pub(crate) use read::if_present;
+pub use read::{ReadError, ReadErrorKind};
 
 /// Size of a memory page, bytes.
-pub fn page_bytes() -> u64 {
-    procfs::page_size()
-}
+pub use procfs::page_size;
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use crate::kernel::ReadError;
 use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
 use crate::kernel::counters::{CpuStat, MemoryEvents, MemoryStat};
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::limits::{CpuMax, Limit};
+use crate::kernel::limits::CpuMax;
 use crate::kernel::node_text::{CpuTimes, NodeMemory};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
@@ -185,7 +185,8 @@ pub struct CgroupStats {
     pub memory_stat: Option<MemoryStat>,
     /// This cgroup and all below.
     pub memory_events: Option<MemoryEvents>,
-    pub memory_max: Option<Limit>,
+    /// The inner `None` is `max`.
+    pub memory_max: Option<Option<u64>>,
     pub memory_swap_current: Option<u64>,
     /// Empty before the first transfer.
     pub io: Option<Vec<IoCounters>>,
@@ -214,11 +215,10 @@ impl ScrapeRates {
             let pressure = windows(before.get(&id)?, &after);
             Some((id, pressure.map(|window| window.shares())))
         };
-        let times = earlier.node.cpu_times.clone().zip(later.node.cpu_times.clone());
-        let cpu_times = times.map(|(before, after)| Window::between(before, after));
+        let (before_times, times) = (earlier.node.cpu_times.clone(), later.node.cpu_times.clone());
         let node = NodeReadings {
             pressure: windows(&earlier.node.pressure, &later.node.pressure),
-            cpu_times: cpu_times.unwrap_or_default(),
+            cpu_times: Window { before: before_times, last: times },
             ..NodeReadings::default()
         };
         Self {
@@ -230,8 +230,5 @@ impl ScrapeRates {
 }
 
 fn windows(before: &PressureReadings, after: &PressureReadings) -> PerResource<Window<Pressure>> {
-    PerResource::by(|resource| {
-        let both = before.of(resource).zip(*after.of(resource));
-        both.map(|(before, after)| Window::between(before, after)).unwrap_or_default()
-    })
+    PerResource::by(|resource| Window { before: *before.of(resource), last: *after.of(resource) })
 }

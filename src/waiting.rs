@@ -10,7 +10,7 @@ use crate::identity::Workload;
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::resource::{PerResource, Resource};
 use node::NodeReadings;
-use readings::{CpuLimits, MemoryInUse, Readings, Threads};
+use readings::{CpuLimits, Readings, Threads};
 use run_delay::ThreadTimes;
 use series::PressureShares;
 pub use series::Ratio;
@@ -56,11 +56,7 @@ pub enum Population {
 impl Population {
     /// The plural, in texts.
     pub fn plural(self) -> &'static str {
-        match self {
-            Population::Vms => "VMs",
-            Population::Containers => "containers",
-            Population::Units => "units",
-        }
+        if self == Population::Vms { "VMs" } else { self.into_str() }
     }
 }
 
@@ -127,10 +123,7 @@ impl Measurement {
             variance: threads.map(|threads| threads.variance),
             iothreads_waited: run_delay::of_iothreads(readings),
             limits: readings.limits().cloned(),
-            memory: match readings.memory.in_use {
-                MemoryInUse::Bytes(bytes) => Some(bytes as f64),
-                MemoryInUse::NotRead | MemoryInUse::Unreadable => None,
-            },
+            memory: readings.memory.in_use.flatten().map(|bytes| bytes as f64),
             pressure: PerResource::by(|resource| readings.pressure.of(resource).shares()),
             waits: PerResource {
                 cpu,

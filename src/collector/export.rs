@@ -19,16 +19,16 @@ pub(super) fn read_stats(
     }
     let [cpu, memory, io, spec, irq] = selected;
     Some(Box::new(CgroupStats {
-        cpu_stat: files.read_if(cpu || everything, |buffer| dir.cpu_stat(buffer)),
+        cpu_stat: files.read_if(cpu || everything, || dir.cpu_stat()),
         // Throttling is exported only where a quota is set.
-        cpu_max: files.read_if(spec || cpu || everything, |buffer| dir.cpu_max(buffer)),
-        memory_current: files.read_if(memory || everything, |buffer| dir.memory_current(buffer)),
-        memory_stat: files.read_if(memory, |buffer| dir.memory_stat(buffer)),
-        memory_events: files.read_if(memory, |buffer| dir.memory_events(buffer)),
-        memory_max: files.read_if(spec || everything, |buffer| dir.memory_max(buffer)),
-        memory_swap_current: files.read_if(memory, |buffer| dir.memory_swap_current(buffer)),
-        io: files.read_if(io, |buffer| dir.io_stat(buffer)),
-        irq_pressure: files.read_if(irq, |buffer| dir.irq_pressure(buffer)),
+        cpu_max: files.read_if(spec || cpu || everything, || dir.cpu_max()),
+        memory_current: files.read_if(memory || everything, || dir.memory_current()),
+        memory_stat: files.read_if(memory, || dir.memory_stat()),
+        memory_events: files.read_if(memory, || dir.memory_events()),
+        memory_max: files.read_if(spec || everything, || dir.memory_max()),
+        memory_swap_current: files.read_if(memory, || dir.memory_swap_current()),
+        io: files.read_if(io, || dir.io_stat()),
+        irq_pressure: files.read_if(irq, || dir.irq_pressure()),
     }))
 }
 

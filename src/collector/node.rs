@@ -11,12 +11,12 @@ use crate::kernel::cgroup_tree::CgroupTree;
 use crate::kernel::node_text::CpuTimes;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::proc_root::ProcRoot;
-use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
+use crate::kernel::{ReadError, ReadErrorKind, if_present};
 use crate::sample::NodeSample;
 use crate::waiting::disk_rates::{disk_rates, swap_devices};
 use crate::waiting::files::Files;
 use crate::waiting::node::NodeReadings;
-use crate::waiting::reader::read_limit_hits;
+use crate::waiting::reader::limit_hits;
 use crate::waiting::series::{PressureReadings, Reading};
 
 #[derive(Debug)]
@@ -53,13 +53,13 @@ impl NodeReader {
         has_io: bool,
     ) -> NodeSample {
         let pressure = self.read_pressures(tree, files);
-        let disks = files.read_if(has_io, |buffer| self.proc.disks(buffer)).unwrap_or_default();
+        let disks = files.read_if(has_io, || self.proc.disks()).unwrap_or_default();
         NodeSample {
             pressure,
             reports: self.readings.reports,
-            irq: files.read(|buffer| self.proc.irq_pressure(buffer)).flatten(),
-            cpu_times: dated(files, |buffer| self.proc.cpu_times(buffer)),
-            memory: files.read(|buffer| self.proc.memory(buffer)).flatten(),
+            irq: files.note(self.proc.irq_pressure()).flatten(),
+            cpu_times: files.dated(self.proc.cpu_times()),
+            memory: files.note(self.proc.memory()).flatten(),
             devices: Arc::new(disks.into_iter().map(|(id, disk)| (id, disk.name)).collect()),
         }
     }
@@ -72,19 +72,19 @@ impl NodeReader {
         for resource in Resource::ALL {
             readings.pressure.of_mut(resource).push(*pressure.of(resource));
         }
-        readings.cpu_times.push(dated(files, |buffer| proc.cpu_times(buffer)));
+        readings.cpu_times.push(files.dated(proc.cpu_times()));
         let other_cpus =
             |(before, last): (&CpuTimes, &CpuTimes)| !before.each.keys().eq(last.each.keys());
         let is_due = readings.cores.is_none() || readings.cpu_times.both().is_some_and(other_cpus);
-        if is_due && let Some(cores) = files.read(|buffer| proc.cores(buffer)) {
+        if is_due && let Some(cores) = files.note(proc.cores()) {
             readings.cores = Some(cores.unwrap_or_default());
         }
-        readings.reclaim.push(dated(files, |buffer| proc.reclaim(buffer)));
-        readings.memory = files.read(|buffer| proc.memory(buffer)).flatten();
-        readings.disks.push(dated(files, |buffer| proc.disks(buffer)));
+        readings.reclaim.push(files.dated(proc.reclaim()));
+        readings.memory = files.note(proc.memory()).flatten();
+        readings.disks.push(files.dated(proc.disks()));
         readings.disk_rates = disk_rates(&readings.disks);
         if readings.swaps_in() {
-            let swaps = files.read(|buffer| proc.swaps(buffer)).flatten().unwrap_or_default();
+            let swaps = files.note(proc.swaps()).flatten().unwrap_or_default();
             let devices = readings.disks.value().map(|disks| swap_devices(&swaps, disks));
             readings.swap_devices = devices.unwrap_or_default();
         }
@@ -95,12 +95,10 @@ impl NodeReader {
                 dir.cgroup.place == Place::Host && paths.contains(Path::new(&*dir.cgroup.path))
             };
             let above: Vec<&CgroupDir> = tree.dirs().filter(is_above).collect();
-            let hits = files.timed(|files| read_limit_hits(files, above.iter().copied()));
-            readings.limit_hits.push(hits);
+            let hits = limit_hits(above.iter().map(|dir| dir.memory_events_local()));
+            readings.limit_hits.push(files.dated(hits.map(Some)));
             // The topmost cgroup includes the memory of all cgroups below it.
-            let bytes = above
-                .iter()
-                .filter_map(|dir| files.read(|buffer| dir.memory_current(buffer)).flatten());
+            let bytes = above.iter().filter_map(|dir| files.note(dir.memory_current()).flatten());
             readings.pods_memory = bytes.max();
         } else {
             readings.limit_hits.hold(now);
@@ -113,20 +111,12 @@ impl NodeReader {
     /// Reads the run delay of all tasks, or forgets it where it is not needed.
     pub(super) fn read_run_delay(&mut self, is_needed: bool, files: &mut Files) {
         if is_needed {
-            let delay = dated(files, |buffer| self.proc.run_delay(buffer));
+            let delay = files.dated(self.proc.run_delay());
             self.readings.run_delay.push(delay);
         } else {
             self.readings.run_delay.clear();
         }
     }
-}
-
-/// Reads a file of the node; `None` where it does not exist, or could not be read.
-fn dated<T>(
-    files: &mut Files,
-    read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
-) -> Option<Reading<T>> {
-    files.timed(|files| files.read(read).flatten())
 }
 
 /// The node's pressure from `/proc/pressure`, or from the root cgroup where that is refused
@@ -137,18 +127,12 @@ fn read_pressure(
     resource: Resource,
     files: &mut Files,
 ) -> Option<Reading<Pressure>> {
-    let buffer = &mut files.buffer;
-    let read = match (proc.pressure(resource, buffer), tree.root_dir()) {
+    let read = match (proc.pressure(resource), tree.dir("/")) {
         (Err(ReadError { kind: ReadErrorKind::Refused(_), .. }), Some(root)) => {
-            root.pressure(resource, buffer)
+            root.pressure(resource)
         }
         (read, _) => read,
     };
-    let value = match read {
-        // PSI is off on this node, which is not an error.
-        Err(error) if error.is_vanished() => None,
-        Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => None,
-        read => files.note(read),
-    };
-    files.timed(|_| value)
+    // Where PSI is off, there is no error.
+    files.dated(if_present(read))
 }

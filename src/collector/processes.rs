@@ -80,7 +80,7 @@ impl ProcessFinder {
             any_ended |= std::mem::take(&mut threads.ended);
         }
         // Since `kernel.task_delayacct` was switched off, threads show zeros.
-        if !node.proc.counts_run_delay(&mut files.buffer) {
+        if !node.proc.counts_run_delay() {
             self.scanned_at = None;
             for Member { dir, .. } in &containers {
                 states.entry(dir.cgroup.id).or_default().threads.hidden = true;
@@ -102,8 +102,7 @@ impl ProcessFinder {
             // virt-launcher do not represent.
             let complete = threads.has_vcpus() || all_read && !threads.processes.is_empty();
             threads.hidden = !listed
-                || !complete
-                    && files.read(|buffer| dir.populated(buffer)).is_none_or(|it| it == Some(true));
+                || !complete && files.note(dir.populated()).is_none_or(|it| it == Some(true));
             if threads.handles() > handles {
                 threads.hidden = true;
                 threads.processes.clear();
@@ -140,8 +139,8 @@ impl ProcessFinder {
                 continue;
             }
             let found = proc.process(id.number).and_then(|dir| {
-                let path = dir.cgroup(&mut files.buffer)?;
-                let owner = path.and_then(|path| owner_of(path, &owners, own, self.is_part));
+                let path = dir.cgroup()?;
+                let owner = path.and_then(|path| owner_of(&path, &owners, own, self.is_part));
                 Ok((dir, owner))
             });
             match found {

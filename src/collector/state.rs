@@ -142,7 +142,7 @@ impl CgroupState {
         if let Some(kept) = self.has_tasks.filter(is_fresh) {
             return kept.value;
         }
-        let count = files.read(|buffer| dir.process_count(buffer)).flatten();
+        let count = files.note(dir.process_count()).flatten();
         // A failed read says nothing: a cgroup with tasks would not be scored.
         if let Some(count) = count {
             self.has_tasks = Some(Reading { at, value: count > 0 });
@@ -153,12 +153,12 @@ impl CgroupState {
 
 /// Readings of counters that were 0 at this time.
 fn since(at: Instant) -> Box<Readings> {
-    let none = Pressure { some_us: Some(0), full_us: Some(0) };
+    let last = Some(Reading { at, value: Pressure { some_us: Some(0), full_us: Some(0) } });
     let container = CpuStat { usage_us: Some(0), ..CpuStat::default() };
     let counters = CpuCounters { container, vcpus_ran_ns: Some(0), ..CpuCounters::default() };
     Box::new(Readings {
-        pressure: PerResource::by(|_| Window::from(Reading { at, value: none })),
-        cpu: Window::from(Reading { at, value: counters }),
+        pressure: PerResource::by(|_| Window { before: None, last }),
+        cpu: Window { before: None, last: Some(Reading { at, value: counters }) },
         ..Readings::default()
     })
 }

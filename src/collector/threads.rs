@@ -145,7 +145,7 @@ impl Process {
             let thread = match before.remove(&id) {
                 Some(thread) if is_current(&thread) => Ok(thread),
                 known => self.dir.thread(id.number).and_then(|dir| {
-                    let kind = dir.kind(&mut files.buffer)?;
+                    let kind = dir.kind()?;
                     let known = known.unwrap_or_default();
                     let since = known.since.or(Some(now));
                     Ok(Thread { kind, dir: Some(dir), since, ..known })
@@ -169,12 +169,12 @@ impl Thread {
         files: &mut Files,
     ) -> Result<Option<ThreadReading>, ReadError> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let times = dir.times(&mut files.buffer)?;
+        let times = dir.times()?;
         // The kernel adds a delay when it ends, so nothing is added for a thread that never gets a
         // CPU.
         let stands_still = self.times.value().is_none_or(|before| *before == times);
         self.times.push(Some(Reading { at: (files.clock)().at, value: times }));
-        let runnable = stands_still && may_wait && dir.is_runnable(&mut files.buffer)?;
+        let runnable = stands_still && may_wait && dir.is_runnable()?;
         let starved = std::mem::replace(&mut self.was_runnable, runnable) && runnable;
         Ok(Some(ThreadReading { times: self.times.clone(), starved }))
     }

@@ -3,7 +3,6 @@
 
 use crate::kernel::counters::CpuStat;
 use crate::kernel::io_stat::IoCounters;
-use crate::kernel::limits::Limit;
 use crate::kernel::pressure::Pressure;
 pub use crate::sample::FamilyGroup;
 use crate::sample::{CgroupSample, CgroupStats, NodeSample};
@@ -54,7 +53,7 @@ fn throttling(cgroup: &CgroupSample) -> Option<&CpuStat> {
 }
 
 fn quota_us(cgroup: &CgroupSample) -> Option<u64> {
-    stats(cgroup)?.cpu_max?.quota_us.at().filter(|&quota| quota > 0)
+    stats(cgroup)?.cpu_max?.quota_us.filter(|&quota| quota > 0)
 }
 
 fn is_root(cgroup: &CgroupSample) -> bool {
@@ -77,14 +76,10 @@ fn swap(cgroup: &CgroupSample, node: &NodeSample) -> Option<u64> {
     stats(cgroup)?.memory_swap_current.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 
-/// The absence of a limit is exported as 0, as in cAdvisor.
-fn limit_or_zero(limit: Limit) -> Number {
-    Whole(limit.at().unwrap_or(0))
-}
-
 fn memory_limit(cgroup: &CgroupSample, node: &NodeSample) -> Option<Number> {
     let whole_node = || node.memory?.total.map(Whole);
-    let own = stats(cgroup)?.memory_max.map(limit_or_zero);
+    // The absence of a limit is exported as 0, as in cAdvisor.
+    let own = stats(cgroup)?.memory_max.map(|limit| Whole(limit.unwrap_or(0)));
     own.or_else(|| is_root(cgroup).then(whole_node)?)
 }
 

@@ -18,11 +18,9 @@ use super::counters::{
     parse_memory_stat, parse_populated,
 };
 use super::io_stat::{IoCounters, parse_io_limited, parse_io_stat};
-use super::limits::{
-    CpuMax, CpuSet, Limit, parse_cpu_max, parse_cpu_set, parse_limit, parse_number,
-};
+use super::limits::{CpuMax, CpuSet, parse_cpu_max, parse_cpu_set, parse_limit, parse_number};
 use super::pressure::{Pressure, parse_pressure};
-use super::read::{ReadBuffer, ReadError, ReadErrorKind, files, if_present, list};
+use super::read::{ReadError, ReadErrorKind, files, if_present, list, read_all, read_once};
 use super::text::ParseError;
 use crate::cgroup_path::Place;
 use crate::client::resource::PerResource;
@@ -41,7 +39,7 @@ pub struct CgroupRoot {
     /// Whether the file system is cgroup2, by its magic number.
     pub is_cgroup2: bool,
     /// `cgroup.controllers`; `None` where it can't be read.
-    controllers: Option<Vec<String>>,
+    pub controllers: Option<Vec<String>>,
 }
 
 impl CgroupRoot {
@@ -214,30 +212,23 @@ impl CgroupDir {
 
     /// Reads a pressure file. [`ReadErrorKind::Vanished`] means that the cgroup was removed or that
     /// `cgroup.pressure` disables PSI: [`CgroupDir::is_alive`] distinguishes them.
-    pub fn pressure(
-        &self,
-        resource: Resource,
-        buffer: &mut ReadBuffer,
-    ) -> Result<Pressure, ReadError> {
+    pub fn pressure(&self, resource: Resource) -> Result<Pressure, ReadError> {
         let name = PRESSURE.of(resource);
         let (base, file) = self.locate(name);
-        let pressure = buffer.read_once(base, &file).and_then(|text| Ok(parse_pressure(text)?));
-        pressure.map_err(|why| self.error(name, why))
+        read_once(base, &file, parse_pressure).map_err(|why| self.error(name, why))
     }
 
     fn read<T>(
         &self,
         name: &CStr,
-        buffer: &mut ReadBuffer,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
         if !self.root.may_have(name) {
             return Ok(None);
         }
         let (base, file) = self.locate(name);
-        let value = buffer.read_all(base, &file).and_then(|text| Ok(parse(text)?));
         // Unsupported: `cgroup.procs` of a threaded cgroup.
-        if_present(value.map_err(|why| self.error(name, why)))
+        if_present(read_all(base, &file, parse).map_err(|why| self.error(name, why)))
     }
 
     /// The directory and the relative name by which to open a file.
@@ -259,8 +250,6 @@ impl CgroupDir {
 }
 
 files! { CgroupDir:
-    /// The names of the controllers that are on.
-    controllers: String = c"cgroup.controllers", |text| Ok(String::from_utf8_lossy(text).into());
     populated: bool = c"cgroup.events", parse_populated;
     process_count: u64 = c"cgroup.procs", count_processes;
     cpu_max: CpuMax = c"cpu.max", parse_cpu_max;
@@ -277,7 +266,7 @@ files! { CgroupDir:
     memory_current: u64 = c"memory.current", parse_number;
     memory_events: MemoryEvents = c"memory.events", parse_memory_events;
     memory_events_local: MemoryEvents = c"memory.events.local", parse_memory_events;
-    memory_max: Limit = c"memory.max", parse_limit;
+    memory_max: Option<u64> = c"memory.max", parse_limit;
     memory_stat: MemoryStat = c"memory.stat", parse_memory_stat;
     memory_swap_current: u64 = c"memory.swap.current", parse_number;
     pids_current: u64 = c"pids.current", parse_number;
@@ -293,9 +282,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-files-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         let root = CgroupRoot::open(&path).unwrap();
-        let (dir, buffer) =
-            (CgroupDir::open(&root, "/", true).unwrap(), &mut ReadBuffer::default());
-        assert_eq!((dir.cpu_max(buffer), dir.io_stat(buffer)), (Ok(None), Ok(None)));
+        let dir = CgroupDir::open(&root, "/", true).unwrap();
+        assert_eq!((dir.cpu_max(), dir.io_stat()), (Ok(None), Ok(None)));
         for (name, text) in [
             ("cgroup.events", "populated 1\nfrozen 0\n"),
             ("cgroup.procs", "7\n8\n"),
@@ -306,21 +294,21 @@ mod tests {
         ] {
             fs::write(path.join(name), text).unwrap();
         }
-        assert_eq!(dir.populated(buffer), Ok(Some(true)));
-        assert_eq!(dir.process_count(buffer), Ok(Some(2)));
-        assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
-        assert_eq!(dir.pids_current(buffer), Ok(Some(1)));
-        assert_eq!(dir.memory_max(buffer), Ok(Some(Limit::At(4096))));
-        let error = dir.memory_current(buffer).unwrap_err().to_string();
+        assert_eq!(dir.populated(), Ok(Some(true)));
+        assert_eq!(dir.process_count(), Ok(Some(2)));
+        assert_eq!(dir.cpu_stat_local(), Ok(Some(CpuStat::default())));
+        assert_eq!(dir.pids_current(), Ok(Some(1)));
+        assert_eq!(dir.memory_max(), Ok(Some(Some(4096))));
+        let error = dir.memory_current().unwrap_err().to_string();
         assert!(error.ends_with("memory.current: malformed: expected a number"), "{error}");
         // Files of a controller that the hierarchy does not have are not looked for.
         fs::write(path.join("cgroup.controllers"), "cpuset pids\n").unwrap();
         let root = CgroupRoot::open(&path).unwrap();
         let dir = CgroupDir::open(&root, "/", true).unwrap();
-        assert_eq!((dir.memory_max(buffer), dir.cpuset(buffer)), (Ok(None), Ok(None)));
-        assert_eq!(dir.pids_current(buffer), Ok(Some(1)));
-        assert_eq!(dir.cpu_stat_local(buffer), Ok(Some(CpuStat::default())));
-        assert_eq!(dir.populated(buffer), Ok(Some(true)));
+        assert_eq!((dir.memory_max(), dir.cpuset()), (Ok(None), Ok(None)));
+        assert_eq!(dir.pids_current(), Ok(Some(1)));
+        assert_eq!(dir.cpu_stat_local(), Ok(Some(CpuStat::default())));
+        assert_eq!(dir.populated(), Ok(Some(true)));
         fs::remove_dir_all(&path).unwrap();
     }
 }

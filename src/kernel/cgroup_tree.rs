@@ -223,11 +223,6 @@ impl CgroupTree {
         self.nodes.values().map(|node| &node.dir)
     }
 
-    /// The root cgroup; `None` before the tree is followed.
-    pub fn root_dir(&self) -> Option<&CgroupDir> {
-        self.dir("/")
-    }
-
     pub fn dir(&self, path: &str) -> Option<&CgroupDir> {
         self.nodes.get(path).map(|node| &node.dir)
     }

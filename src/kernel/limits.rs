@@ -1,35 +1,20 @@
 //! Parsers of a cgroup's limits: `cpu.max`, `cpu.weight`, `cpuset.cpus.effective`, `memory.max` and
-//! similar files. `max` is a variant of its own, not a number.
+//! similar files. `max` is `None`, not a number.
 
 use super::text::{ParseError, parse_u32, parse_u64, single_line, split_once};
-
-/// A limit in the file's own unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// `max`: no limit at this level.
-    Max,
-    At(u64),
-}
-
-impl Limit {
-    pub fn at(self) -> Option<u64> {
-        let Limit::At(value) = self else { return None };
-        Some(value)
-    }
-}
 
 /// `cpu.max`: CPU time allowed in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuMax {
-    /// CPU time per period, microseconds.
-    pub quota_us: Limit,
+    /// CPU time per period, microseconds; `None` for `max`.
+    pub quota_us: Option<u64>,
     /// Length of a period, microseconds.
     pub period_us: u64,
 }
 
 impl CpuMax {
     pub fn cpus(self) -> Option<f64> {
-        self.quota_us.at().map(|quota_us| quota_us as f64 / self.period_us as f64)
+        self.quota_us.map(|quota_us| quota_us as f64 / self.period_us as f64)
     }
 }
 
@@ -69,11 +54,8 @@ impl FromIterator<u32> for CpuSet {
     }
 }
 
-fn limit(word: &[u8]) -> Option<Limit> {
-    match word {
-        b"max" => Some(Limit::Max),
-        digits => parse_u64(digits).map(Limit::At),
-    }
+fn limit(word: &[u8]) -> Option<Option<u64>> {
+    if word == b"max" { Some(None) } else { parse_u64(word).map(Some) }
 }
 
 /// Parses a file with one number (`cpu.weight`, `memory.current`, `pids.current`).
@@ -81,8 +63,8 @@ pub fn parse_number(text: &[u8]) -> Result<u64, ParseError> {
     parse_u64(single_line(text)?).ok_or(ParseError("a number"))
 }
 
-/// Parses a file with one limit (`memory.max`, `memory.high`).
-pub fn parse_limit(text: &[u8]) -> Result<Limit, ParseError> {
+/// Parses a file with one limit (`memory.max`); `None` for `max`.
+pub fn parse_limit(text: &[u8]) -> Result<Option<u64>, ParseError> {
     limit(single_line(text)?).ok_or(ParseError("`max` or a number"))
 }
 
@@ -117,8 +99,8 @@ mod tests {
 
     #[test]
     fn max_is_no_number() {
-        assert_eq!(parse_limit(b"max\n"), Ok(Limit::Max));
-        assert_eq!(parse_limit(b"67108864\n"), Ok(Limit::At(67_108_864)));
+        assert_eq!(parse_limit(b"max\n"), Ok(None));
+        assert_eq!(parse_limit(b"67108864\n"), Ok(Some(67_108_864)));
         for wrong in [&b""[..], b"\n", b"max", b"-1\n", b"1\n2\n", b"maximum\n"] {
             assert!(parse_limit(wrong).is_err(), "{wrong:?}");
         }
@@ -126,9 +108,9 @@ mod tests {
 
     #[test]
     fn cpu_max_has_a_quota_and_a_period() {
-        let unlimited = CpuMax { quota_us: Limit::Max, period_us: 100_000 };
+        let unlimited = CpuMax { quota_us: None, period_us: 100_000 };
         assert_eq!(parse_cpu_max(b"max 100000\n"), Ok(unlimited));
-        let limited = CpuMax { quota_us: Limit::At(1500), period_us: 100_000 };
+        let limited = CpuMax { quota_us: Some(1500), period_us: 100_000 };
         assert_eq!(parse_cpu_max(b"1500 100000\n"), Ok(limited));
         assert_eq!((unlimited.cpus(), limited.cpus()), (None, Some(0.015)));
         for wrong in [&b"max\n"[..], b"max 0\n", b"1500 100000", b"1500 100000 5\n", b"\n"] {

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 
 use procfs::process::MountInfo;
 
-use super::directory::Directory;
-use super::read::{ReadBuffer, ReadError};
+use super::read::{Directory, ReadError};
 
 /// Lists the cgroup2 mounts, with the one that shows the largest part of the tree first. A listed
 /// mount can be hidden by another one over it.
 pub fn find_cgroup2(proc_root: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let mounts = |text: &[u8]| Ok(cgroup2_of(text));
-    Directory::open(proc_root)?.read(c"self/mountinfo", &mut ReadBuffer::default(), mounts)
+    Directory::open(proc_root)?.read(c"self/mountinfo", mounts)
 }
 
 /// Lists the cgroup2 mounts in the text of a mountinfo file. Lines that do not parse are skipped.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
 
-use super::directory::Directory;
 use super::io_stat::Device;
 use super::mounts::hiding_options;
 use super::node_text::{
@@ -14,7 +13,7 @@ use super::node_text::{
 use super::own_process::own_groups;
 use super::pressure::{Pressure, parse_pressure};
 use super::process_dir::{TaskDir, TaskId};
-use super::read::{ReadBuffer, ReadError, files, if_present};
+use super::read::{Directory, ReadError, files, if_present};
 use super::task_text::{counts_two_pids, selinux_type};
 use super::text::ParseError;
 use crate::client::resource::{PerResource, Resource};
@@ -34,12 +33,8 @@ impl ProcRoot {
 
     /// The node's pressure. The error is `Vanished` where PSI is off, and `Refused` where a security
     /// module such as SELinux denies access.
-    pub fn pressure(
-        &self,
-        resource: Resource,
-        buffer: &mut ReadBuffer,
-    ) -> Result<Pressure, ReadError> {
-        self.0.read(NODE_PRESSURE.of(resource), buffer, parse_pressure)
+    pub fn pressure(&self, resource: Resource) -> Result<Pressure, ReadError> {
+        self.0.read(NODE_PRESSURE.of(resource), parse_pressure)
     }
 
     pub fn processes(&self) -> Result<Vec<TaskId>, ReadError> {
@@ -49,37 +44,37 @@ impl ProcRoot {
     /// Whether this mount shows all processes of the host, or of the node if that is a container, and
     /// they are readable. Such a mount belongs to an outer PID namespace, in which this process has
     /// another PID, or to the initial one, which alone has kernel threads.
-    pub fn shows_host_processes(&self, buffer: &mut ReadBuffer) -> bool {
-        let is_outer = self.0.read(c"self/status", buffer, |text| Ok(counts_two_pids(text)));
+    pub fn shows_host_processes(&self) -> bool {
+        let is_outer = self.0.read(c"self/status", |text| Ok(counts_two_pids(text)));
         let has_kernel_threads = |text: &[u8]| text == b"kthreadd\n";
-        (is_outer == Ok(true) && self.shows_first_process(buffer))
-            || self.0.read(c"2/comm", buffer, |text| Ok(has_kernel_threads(text))) == Ok(true)
+        (is_outer == Ok(true) && self.shows_first_process())
+            || self.0.read(c"2/comm", |text| Ok(has_kernel_threads(text))) == Ok(true)
     }
 
     /// Whether process 1 is readable. In the host's `/proc` it is not one of this user or container.
-    pub fn shows_first_process(&self, buffer: &mut ReadBuffer) -> bool {
-        self.0.read(c"1/comm", buffer, |_| Ok(())).is_ok()
+    pub fn shows_first_process(&self) -> bool {
+        self.0.read(c"1/comm", |_| Ok(())).is_ok()
     }
 
     /// The options of this mount that hide processes of other users from this one.
-    pub fn hiding_options(&self, buffer: &mut ReadBuffer) -> Option<String> {
+    pub fn hiding_options(&self) -> Option<String> {
         let options = |text: &[u8]| Ok(hiding_options(text, &self.0.path, &own_groups()));
-        self.0.read(c"self/mountinfo", buffer, options).ok()?
+        self.0.read(c"self/mountinfo", options).ok()?
     }
 
     /// The SELinux type of this process. `None` without SELinux; AppArmor has its profile in the file.
-    pub fn selinux_type(&self, buffer: &mut ReadBuffer) -> Option<String> {
+    pub fn selinux_type(&self) -> Option<String> {
         let parsed = |text: &[u8]| Ok(selinux_type(text));
-        self.0.read(c"self/attr/current", buffer, parsed).ok()?
+        self.0.read(c"self/attr/current", parsed).ok()?
     }
 
     /// Whether the kernel counts run delay (CONFIG_SCHED_INFO, or `kernel.task_delayacct`): if not, it
     /// writes zeros even for this process, which has run. `true` in a copy of files, which has no
     /// entry of this process.
-    pub fn counts_run_delay(&self, buffer: &mut ReadBuffer) -> bool {
-        let is_live = self.0.read(c"self/status", buffer, |_| Ok(())).is_ok();
+    pub fn counts_run_delay(&self) -> bool {
+        let is_live = self.0.read(c"self/status", |_| Ok(())).is_ok();
         // The time run can still be 0, the number of times scheduled cannot.
-        let counts = self.0.read(c"self/schedstat", buffer, |text| Ok(text != b"0 0 0\n"));
+        let counts = self.0.read(c"self/schedstat", |text| Ok(text != b"0 0 0\n"));
         counts.unwrap_or(!is_live)
     }
 
@@ -88,15 +83,15 @@ impl ProcRoot {
     }
 
     /// The kernel's release, such as `6.12.0`.
-    pub fn kernel_release(&self, buffer: &mut ReadBuffer) -> Option<String> {
+    pub fn kernel_release(&self) -> Option<String> {
         let trimmed = |text: &[u8]| Ok(String::from_utf8_lossy(text).trim().to_owned());
-        self.0.read(c"sys/kernel/osrelease", buffer, trimmed).ok()
+        self.0.read(c"sys/kernel/osrelease", trimmed).ok()
     }
 
     /// The boot parameter `psi=`, as the kernel's command line has it.
-    pub fn psi_parameter(&self, buffer: &mut ReadBuffer) -> Option<String> {
+    pub fn psi_parameter(&self) -> Option<String> {
         let line = |text: &[u8]| Ok(String::from_utf8_lossy(text).into_owned());
-        let line = self.0.read(c"cmdline", buffer, line).ok()?;
+        let line = self.0.read(c"cmdline", line).ok()?;
         let mut words = line.split_whitespace().rev();
         words.find(|word| word.starts_with("psi=")).map(str::to_owned)
     }
@@ -104,10 +99,9 @@ impl ProcRoot {
     fn read<T>(
         &self,
         name: &CStr,
-        buffer: &mut ReadBuffer,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Result<Option<T>, ReadError> {
-        if_present(self.0.read(name, buffer, parse))
+        if_present(self.0.read(name, parse))
     }
 }
 
@@ -133,7 +127,7 @@ mod tests {
     fn a_kernel_without_run_delay_writes_zeros_for_a_process_that_runs() {
         let path = std::env::temp_dir().join(format!("psi-agent-counts-{}", std::process::id()));
         std::fs::create_dir_all(path.join("self")).unwrap();
-        let counts = || ProcRoot::open(&path).unwrap().counts_run_delay(&mut ReadBuffer::default());
+        let counts = || ProcRoot::open(&path).unwrap().counts_run_delay();
         assert!(counts(), "a copy");
         std::fs::write(path.join("self/status"), "NSpid:\t7\n").unwrap();
         assert!(!counts());
@@ -144,10 +138,7 @@ mod tests {
         std::fs::remove_dir_all(&path).unwrap();
         let own = ProcRoot::open(Path::new("/proc")).unwrap();
         let written = std::fs::read_to_string("/proc/self/schedstat");
-        assert_eq!(
-            own.counts_run_delay(&mut ReadBuffer::default()),
-            written.is_ok_and(|text| text != "0 0 0\n")
-        );
+        assert_eq!(own.counts_run_delay(), written.is_ok_and(|text| text != "0 0 0\n"));
     }
 
     #[test]
@@ -166,7 +157,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("psi-agent-cpus-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join("schedstat"), text).unwrap();
-        let delay = ProcRoot::open(&path).unwrap().run_delay(&mut ReadBuffer::default());
+        let delay = ProcRoot::open(&path).unwrap().run_delay();
         std::fs::remove_dir_all(&path).unwrap();
         let delay = delay.unwrap().unwrap();
         assert_eq!((delay.total_ns, delay.online.count()), (1_024_000, 1024));

@@ -6,8 +6,7 @@
 
 use nix::dir::Entry;
 
-use super::directory::Directory;
-use super::read::{ReadBuffer, ReadError};
+use super::read::{Directory, ReadError};
 use super::task_text::{
     TaskTimes, ThreadKind, parse_cgroup_path, parse_is_runnable, parse_task_schedstat, thread_kind,
 };
@@ -37,8 +36,8 @@ pub struct TaskDir(pub(super) Directory);
 impl TaskDir {
     /// Path of its cgroup (v2), as shown in the agent's own cgroup namespace; `None` without cgroup
     /// v2.
-    pub fn cgroup<'a>(&self, buffer: &'a mut ReadBuffer) -> Result<Option<&'a [u8]>, ReadError> {
-        self.0.read(c"cgroup", buffer, parse_cgroup_path)
+    pub fn cgroup(&self) -> Result<Option<Vec<u8>>, ReadError> {
+        self.0.read(c"cgroup", |text| Ok(parse_cgroup_path(text)?.map(<[u8]>::to_vec)))
     }
 
     /// The threads of a process.
@@ -51,18 +50,18 @@ impl TaskDir {
     }
 
     /// What this thread does, by its name.
-    pub fn kind(&self, buffer: &mut ReadBuffer) -> Result<ThreadKind, ReadError> {
-        self.0.read_once(c"comm", buffer, |text| Ok(thread_kind(text)))
+    pub fn kind(&self) -> Result<ThreadKind, ReadError> {
+        self.0.read_once(c"comm", |text| Ok(thread_kind(text)))
     }
 
     /// Times of this thread alone.
-    pub fn times(&self, buffer: &mut ReadBuffer) -> Result<TaskTimes, ReadError> {
-        self.0.read_once(c"schedstat", buffer, parse_task_schedstat)
+    pub fn times(&self) -> Result<TaskTimes, ReadError> {
+        self.0.read_once(c"schedstat", parse_task_schedstat)
     }
 
     /// Whether it runs or waits for a CPU now.
-    pub fn is_runnable(&self, buffer: &mut ReadBuffer) -> Result<bool, ReadError> {
-        self.0.read_once(c"stat", buffer, parse_is_runnable)
+    pub fn is_runnable(&self) -> Result<bool, ReadError> {
+        self.0.read_once(c"stat", parse_is_runnable)
     }
 }
 
@@ -77,19 +76,16 @@ mod tests {
     fn kept_handles_of_a_process_and_its_thread_fail_after_its_end() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = ProcRoot::open(Path::new("/proc")).unwrap().process(child.id()).unwrap();
-        let mut buffer = ReadBuffer::default();
         let id = process.threads().unwrap().remove(0);
         assert_eq!(id.number, child.id());
         let thread = process.thread(id.number).unwrap();
-        assert!(
-            thread.times(&mut buffer).is_ok() && thread.kind(&mut buffer) == Ok(ThreadKind::Other)
-        );
-        assert!(thread.is_runnable(&mut buffer).is_ok());
+        assert!(thread.times().is_ok() && thread.kind() == Ok(ThreadKind::Other));
+        assert!(thread.is_runnable().is_ok());
         assert_eq!(process.threads(), Ok(vec![id]), "the inode is that of the kept handle");
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(thread.times(&mut buffer).unwrap_err().is_vanished());
+        assert!(thread.times().unwrap_err().is_vanished());
         assert!(process.threads().unwrap_err().is_vanished());
-        assert!(process.cgroup(&mut buffer).unwrap_err().is_vanished());
+        assert!(process.cgroup().unwrap_err().is_vanished());
     }
 }

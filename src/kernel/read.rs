@@ -1,12 +1,14 @@
-//! Reads whole kernel files into one buffer, and classifies errors.
+//! Reads whole kernel files, and classifies errors.
 
 use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Entry};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 use strum::{IntoStaticStr, VariantNames};
 
@@ -31,7 +33,7 @@ impl ReadError {
 }
 
 /// `None` for a file that does not exist, or whose feature is disabled.
-pub(super) fn if_present<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+pub(crate) fn if_present<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(ReadError {
@@ -48,8 +50,8 @@ macro_rules! files {
     ($Dir:ident: $($(#[$about:meta])* $method:ident: $value:ty = $name:literal, $parse:expr;)*) => {
         impl $Dir {
             $($(#[$about])*
-            pub fn $method(&self, buffer: &mut ReadBuffer) -> Result<Option<$value>, ReadError> {
-                self.read($name, buffer, $parse)
+            pub fn $method(&self) -> Result<Option<$value>, ReadError> {
+                self.read($name, $parse)
             })*
         }
     };
@@ -91,50 +93,32 @@ impl From<Errno> for ReadErrorKind {
 
 /// Largest file that is read. `/proc/schedstat` is the largest of them: 3 MiB on 1,024 CPUs with
 /// five scheduling domains each. The bound ends the reading of an endless file, such as a device.
-const MAX_FILE_BYTES: usize = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A reused buffer for file contents. It grows to the largest file that was read.
-#[derive(Debug)]
-pub struct ReadBuffer(Vec<u8>);
-
-impl Default for ReadBuffer {
-    fn default() -> Self {
-        Self(vec![0; 16 * 1024])
-    }
+/// Reads and parses a short file, which the kernel returns whole in one `read`, such as a pressure file.
+pub(super) fn read_once<T>(
+    dir: impl AsFd,
+    name: &CStr,
+    parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+) -> Result<T, ReadErrorKind> {
+    let mut text = [0; 1024];
+    let length = nix::unistd::read(open_file(dir, name)?, &mut text)?;
+    Ok(parse(text.get(..length).unwrap_or_default())?)
 }
 
-impl ReadBuffer {
-    /// Reads a file that the kernel returns whole in one `read`, such as a pressure file.
-    pub(super) fn read_once(
-        &mut self,
-        dir: impl AsFd,
-        name: &CStr,
-    ) -> Result<&[u8], ReadErrorKind> {
-        let file = open_file(dir, name)?;
-        let length = nix::unistd::read(&file, &mut self.0)?;
-        Ok(self.0.get(..length).unwrap_or_default())
+/// Reads and parses a file up to its end: `/proc` returns long files in several short reads.
+pub(super) fn read_all<T>(
+    dir: impl AsFd,
+    name: &CStr,
+    parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+) -> Result<T, ReadErrorKind> {
+    let (file, mut text) = (File::from(open_file(dir, name)?), Vec::with_capacity(16 * 1024));
+    let read = file.take(MAX_FILE_BYTES).read_to_end(&mut text);
+    let length = read.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EIO))?;
+    if length as u64 == MAX_FILE_BYTES {
+        return Err(ParseError("at most 16 MiB").into());
     }
-
-    /// Reads a file up to its end: `/proc` returns long files in several short reads.
-    pub(super) fn read_all(&mut self, dir: impl AsFd, name: &CStr) -> Result<&[u8], ReadErrorKind> {
-        let file = open_file(dir, name)?;
-        let mut length = 0;
-        loop {
-            if length == self.0.len() {
-                if length >= MAX_FILE_BYTES {
-                    return Err(ParseError("at most 16 MiB").into());
-                }
-                self.0.resize(length * 2, 0);
-            }
-            let free = self.0.get_mut(length..).unwrap_or_default();
-            match nix::unistd::read(&file, free) {
-                Ok(0) => return Ok(self.0.get(..length).unwrap_or_default()),
-                Ok(read) => length += read,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
+    Ok(parse(&text)?)
 }
 
 /// Lists a directory, and keeps a part of some of its entries.
@@ -150,6 +134,63 @@ pub(super) fn list<T>(
 
 fn open_file(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, ReadErrorKind> {
     Ok(openat(dir, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// An open directory whose files are read: a mounted `/proc`, a process, a thread.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) handle: OwnedFd,
+    /// For errors.
+    pub(super) path: PathBuf,
+}
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Self, ReadError> {
+        Self::open_at(AT_FDCWD, path, path.to_owned())
+    }
+
+    pub(super) fn open_below(&self, name: &str) -> Result<Self, ReadError> {
+        Self::open_at(&self.handle, name.as_ref(), self.path.join(name))
+    }
+
+    fn open_at(above: impl AsFd, name: &Path, path: PathBuf) -> Result<Self, ReadError> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        match openat(above, name, flags, Mode::empty()) {
+            Ok(handle) => Ok(Self { handle, path }),
+            Err(errno) => Err(ReadError::new(&path, errno)),
+        }
+    }
+
+    /// Reads and parses a file up to its end.
+    pub(super) fn read<T>(
+        &self,
+        name: &CStr,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
+        read_all(&self.handle, name, parse).map_err(|kind| self.error(name, kind))
+    }
+
+    /// As [`Directory::read`], for a file that the kernel returns whole in one `read`.
+    pub(super) fn read_once<T>(
+        &self,
+        name: &CStr,
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
+        read_once(&self.handle, name, parse).map_err(|kind| self.error(name, kind))
+    }
+
+    /// Lists a directory below this one, and keeps a part of some of its entries.
+    pub(super) fn list<T>(
+        &self,
+        name: &CStr,
+        part: impl Fn(&Entry) -> Option<T>,
+    ) -> Result<Vec<T>, ReadError> {
+        list(&self.handle, name, part).map_err(|errno| self.error(name, errno.into()))
+    }
+
+    fn error(&self, name: &CStr, kind: ReadErrorKind) -> ReadError {
+        ReadError::new(&self.path.join(&*name.to_string_lossy()), kind)
+    }
 }
 
 #[cfg(test)]
@@ -174,7 +215,7 @@ mod tests {
     #[test]
     fn an_endless_file_is_an_error() {
         let dev = nix::fcntl::open("/dev", OFlag::O_PATH, Mode::empty()).unwrap();
-        let endless = ReadBuffer::default().read_all(&dev, c"zero").map(<[u8]>::len);
+        let endless = read_all(&dev, c"zero", |text| Ok(text.len()));
         assert_eq!(endless, Err(ParseError("at most 16 MiB").into()));
     }
 }

@@ -263,7 +263,7 @@ fn cpus(tick: &Tick) -> Option<f64> {
 fn with_limits(measured: &Measurement) -> Demand {
     let Some(limits) = &measured.limits else { return Demand::default() };
     let weight = limits.weight.map(|weight| weight as f64);
-    Demand { limit: limits.quota(), weight, cpuset: limits.cpus.clone(), ..Demand::default() }
+    Demand { limit: limits.quota, weight, cpuset: limits.cpus.clone(), ..Demand::default() }
 }
 
 #[cfg(test)]

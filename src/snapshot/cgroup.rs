@@ -51,7 +51,7 @@ pub(super) fn cgroup(
         memory_bytes: stats.and_then(|stats| stats.memory_current),
         memory_max: stats
             .and_then(|stats| stats.memory_max)
-            .map(|max| limit(max.at().map(|bytes| bytes as f64))),
+            .map(|max| limit(max.map(|bytes| bytes as f64))),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::node::NodeReadings;
-use super::readings::{CpuLimits, Needs, Readings, Threads};
-use super::series::increase;
+use super::readings::{Needs, Readings, Threads};
+use super::series::{increase, lately};
 use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::CpuStat;
 
@@ -19,8 +19,8 @@ pub(super) fn needs(readings: &Readings, now: Instant) -> Needs {
     if readings.cpu_limits.as_ref().is_none_or(|limits| is_due(limits.at, now)) {
         needs |= Needs::CPU_LIMITS;
     }
-    let last = readings.cpu.both().and(readings.cpu.last());
-    if readings.waited_lately(now) || last.is_none_or(|last| is_due(last.at, now)) {
+    let last = readings.cpu.both().and(readings.cpu.last.as_ref());
+    if lately(readings.cpu_waited_at, now) || last.is_none_or(|last| is_due(last.at, now)) {
         needs |= Needs::CPU_COUNTERS;
     }
     needs
@@ -52,7 +52,7 @@ pub(super) fn tasks(readings: &Readings) -> Option<f64> {
 /// CPUs lost on average to its own quota or its pod's: the largest value of any level, since levels
 /// can report the same time. 0 without a quota.
 pub(super) fn throttled(readings: &Readings) -> Option<f64> {
-    if readings.limits()?.quota().is_none() {
+    if readings.limits()?.quota.is_none() {
         return Some(0.0);
     }
     let throttled = |stat: &CpuStat| stat.throttled_us.unwrap_or_default();
@@ -72,7 +72,7 @@ pub(super) fn throttled(readings: &Readings) -> Option<f64> {
 /// CPUs that the quota leaves unused: a container that gets all that its quota allows does not wait
 /// because of the node. Infinite without a quota.
 pub(super) fn quota_left(readings: &Readings) -> Option<f64> {
-    match readings.limits()?.quota() {
+    match readings.limits()?.quota {
         Some(quota) => Some((quota - usage(readings)?).max(0.0)),
         None => Some(f64::INFINITY),
     }
@@ -116,7 +116,7 @@ pub(super) fn most_demand(readings: &Readings, cpus: f64, ran_and_waited: Option
     if readings.has_cpu_pressure(cpus) == Some(false) {
         return 0.0;
     }
-    let quota = readings.limits().and_then(CpuLimits::quota);
+    let quota = readings.limits().and_then(|limits| limits.quota);
     let threads = match &readings.threads {
         Threads::Read { threads, .. } => Some(ran_and_waited.unwrap_or(threads.len() as f64)),
         Threads::Hidden | Threads::NotRead => tasks(readings),
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn cpu_stat_is_read_at_every_tick_of_a_container_that_waits_and_else_every_half_minute() {
         let mut calm = container(0.0, 0.5, 0.0, None);
-        let read_at = calm.cpu.last().unwrap().at;
+        let read_at = calm.cpu.last.as_ref().unwrap().at;
         let after = |seconds| read_at + Duration::from_secs(seconds);
         assert_eq!(needs(&calm, after(5)), Needs::empty());
         assert!(needs(&calm, after(35)).contains(Needs::CPU_LIMITS | Needs::CPU_COUNTERS));

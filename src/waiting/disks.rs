@@ -8,7 +8,7 @@ use super::node::NodeReadings;
 use super::readings::Readings;
 use super::series::increase;
 use crate::kernel::io_stat::{Device, IoCounters};
-use crate::kernel::page_bytes;
+use crate::kernel::page_size;
 
 /// A container's use of disks in one window. `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -61,22 +61,18 @@ impl DiskUse {
             // Each disk is weighted by the container's use of it.
             beside += own * (all - own).max(0.0) / all.max(f64::MIN_POSITIVE);
         }
-        let share = |bytes: f64| (bytes.max(0.0) / read_bytes.max(f64::MIN_POSITIVE)).min(1.0);
-        let bytes = |pages: f64| increase(0, page_bytes()).map(|bytes| bytes * pages);
-        let swapped_in = readings.memory.pages_from_disk();
-        let reread = readings.memory.stat.rate(|stat| stat.workingset_refault_file).and_then(bytes);
+        let pages_read = read_bytes.max(f64::MIN_POSITIVE) / page_size() as f64;
+        let share = |pages: f64| (pages.max(0.0) / pages_read).min(1.0);
+        let reread = readings.memory.stat.rate(|stat| stat.workingset_refault_file).map(share);
+        let memory = io.pod_memory.zip(node.pods_memory);
+        let by_others = memory.map(|(own, all)| all.saturating_sub(own) as f64 / all.max(1) as f64);
+        // 0 if it used none of the node's disks, such as with network storage.
+        let others = (beside / completed.max(f64::MIN_POSITIVE)).min(1.0);
         Self {
-            // 0 if it used none of the node's disks, such as with network storage.
-            others: is_counted.then_some(if completed > 0.0 {
-                (beside / completed).min(1.0)
-            } else {
-                0.0
-            }),
+            others: is_counted.then_some(others),
             reading: Some(reading),
-            swapped_in: swapped_in.and_then(bytes).map(share),
-            displaced: reread
-                .zip(share_of_others(io.pod_memory, node.pods_memory))
-                .map(|(reread, others)| share(reread) * others),
+            swapped_in: readings.memory.pages_from_disk().map(share),
+            displaced: reread.zip(by_others).map(|(reread, others)| reread * others),
         }
     }
 }
@@ -92,12 +88,6 @@ fn layers_below<'a>(
     let is_below = |one: &&IoCounters| !is_on_top(one) && !before.contains(one);
     let uses_below = after.iter().any(|one| is_below(&one));
     after.iter().filter(move |one| !(uses_below && is_on_top(one)))
-}
-
-/// The share of `all` that is not `own`.
-fn share_of_others(own: Option<u64>, all: Option<u64>) -> Option<f64> {
-    let (own, all) = (increase(0, own?)?, increase(0, all?)?);
-    Some((all - own).max(0.0) / all.max(1.0))
 }
 
 #[cfg(test)]

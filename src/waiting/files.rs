@@ -1,5 +1,4 @@
-//! Reads the files of cgroups into one buffer. A file that can't be read does not affect others:
-//! its error is kept for the report of the pass.
+//! Keeps the errors of a pass for its report: a file that can't be read does not affect others.
 
 use std::sync::Arc;
 
@@ -8,12 +7,11 @@ use crate::clock::Clock;
 use crate::kernel::cgroup_dir::{CgroupDir, Resource};
 use crate::kernel::cgroup_tree::Cgroup;
 use crate::kernel::pressure::Pressure;
-use crate::kernel::{ReadBuffer, ReadError, ReadErrorKind};
+use crate::kernel::{ReadError, if_present};
 
 /// Reads files in a pass, and collects errors for its report.
 pub(crate) struct Files {
     pub(crate) clock: Clock,
-    pub(crate) buffer: ReadBuffer,
     pub(crate) errors: Vec<ReadError>,
     /// Cgroups that no longer exist.
     pub(crate) gone: Vec<Arc<Cgroup>>,
@@ -21,40 +19,27 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, buffer: ReadBuffer::default(), errors: Vec::new(), gone: Vec::new() }
+        Self { clock, errors: Vec::new(), gone: Vec::new() }
     }
 
-    /// Returns the value, or keeps the error for the report.
+    /// Returns the value, or keeps the error for the report. Of a cgroup's file, the inner `None` means that it
+    /// does not exist: its controller is off, or the cgroup was removed (see [`Files::is_alive`]).
     pub(crate) fn note<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }
 
-    /// Reads a file. The outer `None` is an error, which is kept. Of a cgroup's file, the inner `None` means that
-    /// it does not exist: its controller is off, or the cgroup was removed (see [`Files::is_alive`]).
-    pub(crate) fn read<T>(
-        &mut self,
-        read: impl FnOnce(&mut ReadBuffer) -> Result<T, ReadError>,
-    ) -> Option<T> {
-        let value = read(&mut self.buffer);
-        self.note(value)
-    }
-
-    /// As [`Files::read`], but reads nothing unless the file is wanted, and treats a missing file
-    /// like an error.
+    /// Reads a file if it is wanted, and treats a missing file like an error.
     pub(crate) fn read_if<T>(
         &mut self,
         is_wanted: bool,
-        read: impl FnOnce(&mut ReadBuffer) -> Result<Option<T>, ReadError>,
+        read: impl FnOnce() -> Result<Option<T>, ReadError>,
     ) -> Option<T> {
-        if is_wanted { self.read(read).flatten() } else { None }
+        if is_wanted { self.note(read()).flatten() } else { None }
     }
 
-    /// Adds the time at which `read` ends.
-    pub(crate) fn timed<T>(
-        &mut self,
-        read: impl FnOnce(&mut Self) -> Option<T>,
-    ) -> Option<Reading<T>> {
-        let value = read(self)?;
+    /// Adds the current time to what was just read, and treats a missing file like an error.
+    pub(crate) fn dated<T>(&mut self, read: Result<Option<T>, ReadError>) -> Option<Reading<T>> {
+        let value = self.note(read).flatten()?;
         Some(Reading { at: (self.clock)().at, value })
     }
 
@@ -65,14 +50,12 @@ impl Files {
         dir: &CgroupDir,
         resource: Resource,
     ) -> Option<Option<Pressure>> {
-        match dir.pressure(resource, &mut self.buffer) {
-            Ok(pressure) => return Some(Some(pressure)),
-            // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
-            Err(error) if error.is_vanished() => return self.is_alive(dir).then_some(None),
-            Err(ReadError { kind: ReadErrorKind::Unsupported(_), .. }) => {}
-            Err(error) => self.errors.push(error),
+        let read = dir.pressure(resource);
+        // If the directory still exists, PSI is off for this cgroup: `cgroup.pressure` is 0.
+        if read.as_ref().is_err_and(ReadError::is_vanished) && !self.is_alive(dir) {
+            return None;
         }
-        Some(None)
+        Some(self.note(if_present(read)).flatten())
     }
 
     /// Whether a cgroup still exists. If not, it is added to `gone`.
@@ -102,10 +85,10 @@ mod tests {
         tree.follow(now().at);
         let dir = tree.dirs().last().unwrap();
         let mut files = Files::new(Arc::new(now));
-        assert_eq!(files.read(|buffer| dir.io_stat(buffer)), Some(None));
+        assert_eq!(files.note(dir.io_stat()), Some(None));
         assert!(files.is_alive(dir) && files.gone.is_empty());
         fs::remove_dir_all(&path).unwrap();
-        assert_eq!(files.read(|buffer| dir.io_stat(buffer)), Some(None));
+        assert_eq!(files.note(dir.io_stat()), Some(None));
         assert!(!files.is_alive(dir) && files.gone.len() == 1);
         assert!(files.errors.is_empty());
     }

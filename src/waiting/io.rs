@@ -11,7 +11,7 @@ use super::disks::DiskUse;
 use super::node::NodeReadings;
 use super::readings::{Needs, Readings, Threads};
 use super::run_delay::ran;
-use super::series::Ratio;
+use super::series::{Ratio, lately};
 use super::wait::{NEGLIGIBLE, Wait};
 
 /// Whether it waits.
@@ -30,13 +30,14 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings, now: Instant) -> N
         needs |= Needs::IO_MAX;
     }
     let counters = &readings.io.counters;
-    let is_due = || counters.both().and(counters.last()).is_none_or(|last| is_due(last.at, now));
-    if readings.waited_for_io_lately(now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
+    let is_due =
+        || counters.both().and(counters.last.as_ref()).is_none_or(|last| is_due(last.at, now));
+    if lately(readings.io.waited_at, now) || node.reads_in_flight() >= NEGLIGIBLE && is_due() {
         needs |= Needs::IO_COUNTERS;
         if !matches!(readings.threads, Threads::Read { .. }) {
             needs |= Needs::CPU_COUNTERS;
         }
-        if node.reclaimed_lately(now) {
+        if lately(node.reclaimed_at, now) {
             needs |= Needs::REFAULTS;
         }
     }

@@ -7,7 +7,7 @@
 //! a read from the swap device.
 
 use super::node::NodeReadings;
-use super::readings::{MemoryInUse, Needs, Readings, Threads};
+use super::readings::{Needs, Readings, Threads};
 use super::run_delay::ran;
 use super::series::Ratio;
 use super::wait::{Unknown, Wait, WaitResult};
@@ -37,12 +37,9 @@ pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
 /// scanned counts.
 pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
     // If the memory controller is off, all containers have the same weight.
-    let weight = match readings.memory.in_use {
-        MemoryInUse::Bytes(bytes) => bytes as f64,
-        MemoryInUse::NotRead => 1.0,
-        MemoryInUse::Unreadable => return Err(Unknown::UNBOUNDED),
-    };
-    known_wait(readings, node, weight).ok_or(Unknown { most_demand: weight })
+    let weight = readings.memory.in_use.map(|bytes| bytes.map_or(1.0, |bytes| bytes as f64));
+    let wait = weight.and_then(|weight| known_wait(readings, node, weight));
+    wait.ok_or(Unknown { most_demand: weight.unwrap_or(f64::INFINITY) })
 }
 
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
@@ -254,15 +251,14 @@ mod tests {
     fn what_could_not_be_read_is_unknown_and_bounded_by_its_memory() {
         let unknown = |change: fn(&mut Readings)| {
             let mut vm = vm(true, Some(80));
-            vm.memory.in_use = MemoryInUse::Bytes(4096);
+            vm.memory.in_use = Some(Some(4096));
             change(&mut vm);
             wait(&vm, &node(true)).map(|_| ()).map_err(|unknown| unknown.most_demand)
         };
         assert_eq!(unknown(|_| ()), Ok(()));
         assert_eq!(unknown(|vm| vm.memory.limit_hits.clear()), Err(4096.0));
         assert_eq!(unknown(|vm| vm.pressure.memory.clear()), Err(4096.0));
-        let unreadable: fn(&mut Readings) = |vm| vm.memory.in_use = MemoryInUse::Unreadable;
-        assert_eq!(unknown(unreadable), Err(f64::INFINITY));
+        assert_eq!(unknown(|vm| vm.memory.in_use = None), Err(f64::INFINITY));
     }
 
     #[test]

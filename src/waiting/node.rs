@@ -1,7 +1,7 @@
 //! What is read of the node, and the rates between the last two readings. Pure.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::disk_rates::DiskRates;
 use super::series::{Ratio, Window, increase};
@@ -10,9 +10,6 @@ use crate::kernel::limits::CpuSet;
 use crate::kernel::node_text::{Cores, CpuTimes, DiskStat, NodeMemory, Reclaim, RunDelay, Ticks};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
-
-/// Time after a reclaim in which most refaults of the reclaimed pages occur.
-const REFAULTS_FOLLOW: Duration = Duration::from_secs(60);
 
 /// The last two readings of the node's files.
 #[derive(Debug, Clone, Default)]
@@ -129,10 +126,6 @@ impl NodeReadings {
                 || self.limit_hits.increase(|hits| Some(*hits))? > 0.0,
         )
     }
-
-    pub(super) fn reclaimed_lately(&self, now: Instant) -> bool {
-        self.reclaimed_at.is_some_and(|at| now.saturating_duration_since(at) < REFAULTS_FOLLOW)
-    }
 }
 
 fn share(before: &Ticks, last: &Ticks, ticks: fn(&Ticks) -> u64) -> Option<Ratio> {
@@ -144,6 +137,7 @@ mod tests {
     use super::*;
     use crate::clock;
     use crate::waiting::series::Reading;
+    use std::time::Duration;
 
     #[test]
     fn cpus_of_a_core_overlap_by_the_product_of_their_busy_shares() {
@@ -153,9 +147,9 @@ mod tests {
                 .zip(busy)
                 .map(|(cpu, busy)| (cpu, Ticks { busy, steal: 0, total: at_s * 100 }));
             let value = CpuTimes { each: each.collect(), ..CpuTimes::default() };
-            Reading { at: start + Duration::from_secs(at_s), value }
+            Some(Reading { at: start + Duration::from_secs(at_s), value })
         };
-        let window = Window::between(times(0, [0; 4]), times(5, [250, 500, 100, 400]));
+        let window = Window { before: times(0, [0; 4]), last: times(5, [250, 500, 100, 400]) };
         let overlap = |cores: Vec<Vec<u32>>| {
             let cores = Some(cores);
             let readings =

@@ -1,13 +1,16 @@
 //! Reads a container's files in a tick: each at most once, and only if a meter needs it. Each meter
 //! says so by its `needs`, given the readings so far.
 
+use std::iter::once;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::files::Files;
 use super::node::NodeReadings;
-use super::readings::{CpuCounters, CpuLimits, MemoryInUse, Needs, Readings, Threads};
+use super::readings::{CpuCounters, CpuLimits, Needs, Readings, Threads};
+use super::series::lately;
 use super::{cpu_limits, io, memory, run_delay};
+use crate::kernel::ReadError;
 use crate::kernel::cgroup_dir::CgroupDir;
 use crate::kernel::counters::{CpuStat, MemoryEvents};
 use crate::kernel::limits::CpuMax;
@@ -29,18 +32,19 @@ impl<'a> Dirs<'a> {
     }
 
     fn each(&self) -> impl Iterator<Item = &'a CgroupDir> {
-        std::iter::once(self.container).chain(self.others())
+        once(self.container).chain(self.others())
     }
 }
 
 impl Readings {
-    /// Reads what the meters need of a scored container, after its pressures and threads. Returns whether that
-    /// was anything.
-    pub(crate) fn read_scored(
+    /// Reads what the meters need, after its pressures and threads: of a workload that is not scored, what the CPU
+    /// meter needs while it waits. Returns whether that was anything.
+    pub(crate) fn read(
         &mut self,
         files: &mut Files,
         dirs: &Dirs<'_>,
         node: &NodeReadings,
+        is_scored: bool,
         now: Instant,
     ) -> bool {
         let waits = match self.threads {
@@ -50,168 +54,114 @@ impl Readings {
         if waits {
             self.cpu_waited_at = Some(now);
         }
-        if io::waits(self, node) {
-            // Until now they were read rarely, which is enough to notice reads, and not for rates.
-            if !self.waited_for_io_lately(now) {
-                self.io.counters.clear();
-            }
-            self.io.waited_at = Some(now);
+        if !is_scored && !lately(self.cpu_waited_at, now) {
+            self.cpu.clear();
+            return false;
         }
-        let needs =
-            cpu_limits::needs(self, now) | memory::needs(self, node) | io::needs(self, node, now);
+        let mut needs = cpu_limits::needs(self, now);
+        if is_scored {
+            if io::waits(self, node) {
+                // Until now they were read rarely, which is enough to notice reads, and not for rates.
+                if !lately(self.io.waited_at, now) {
+                    self.io.counters.clear();
+                }
+                self.io.waited_at = Some(now);
+            }
+            needs |= memory::needs(self, node) | io::needs(self, node, now);
+        }
         self.read_files(files, dirs, needs);
-        self.forget(needs);
         !needs.is_empty()
     }
 
-    /// Reads what the CPU meter needs of a workload that is not scored, after its pressure: nothing while it
-    /// does not wait.
-    pub(crate) fn read_other(
-        &mut self,
-        files: &mut Files,
-        dirs: &Dirs<'_>,
-        node: &NodeReadings,
-        now: Instant,
-    ) {
-        if self.has_cpu_pressure(node.cpus()) == Some(true) {
-            self.cpu_waited_at = Some(now);
-        }
-        if self.waited_lately(now) {
-            self.read_files(files, dirs, cpu_limits::needs(self, now));
-        } else {
-            self.cpu.clear();
-        }
-    }
-
-    /// Ends a reading: counters that were not needed are forgotten, since they are not compared
-    /// across the time in which they are not read.
-    fn forget(&mut self, needs: Needs) {
-        if !needs.contains(Needs::REFAULTS) {
-            self.io.pod_memory = None;
-        }
-        if !needs.contains(Needs::MEMORY_IN_USE) {
-            self.memory.in_use = MemoryInUse::NotRead;
-        }
-        // The container has not waited since this was read, so no limit delayed it.
-        if let Some(last) = self.pressure.memory.last()
-            && !needs.contains(Needs::LIMIT_HITS)
-        {
-            self.memory.limit_hits.hold(last.at);
-        }
-    }
-
+    /// Reads what is needed, and forgets memory in use that is not.
     fn read_files(&mut self, files: &mut Files, dirs: &Dirs<'_>, needs: Needs) {
         if needs.contains(Needs::CPU_LIMITS) {
-            self.cpu_limits = files.timed(|files| read_limits(files, dirs));
+            self.cpu_limits = files.dated(read_limits(dirs).map(Some));
         }
         if needs.contains(Needs::CPU_COUNTERS) {
-            let limits = self.limits().cloned().unwrap_or_default();
-            self.cpu.push(files.timed(|files| read_counters(files, dirs, &limits, &self.threads)));
+            let has_quota = self.limits().is_some_and(|limits| limits.quota.is_some());
+            let counters = read_counters(files, dirs, has_quota, &self.threads);
+            self.cpu.push(files.dated(counters));
         }
         if needs.contains(Needs::LIMIT_HITS) {
-            self.memory.limit_hits.push(files.timed(|files| {
-                // A runtime or an emulator can set the limit of a cgroup below, too.
-                let own = files.read(|buffer| dirs.container.memory_events(buffer))?;
-                let others = read_limit_hits(files, dirs.others())?;
-                Some(own.map_or(0, limit_hits).saturating_add(others))
-            }));
+            // A runtime or an emulator can set the limit of a cgroup below, too.
+            let own = once(dirs.container.memory_events());
+            let hits = limit_hits(own.chain(dirs.others().map(CgroupDir::memory_events_local)));
+            self.memory.limit_hits.push(files.dated(hits.map(Some)));
+        } else if let Some(last) = &self.pressure.memory.last {
+            // The container has not waited since this was read, so no limit delayed it.
+            self.memory.limit_hits.hold(last.at);
         }
+        (self.memory.in_use, self.io.pod_memory) = (Some(None), None);
         if needs.contains(Needs::MEMORY_IN_USE) {
-            let read = files.read(|buffer| dirs.container.memory_current(buffer));
-            let swapped = files.read(|buffer| dirs.container.memory_swap_current(buffer)).flatten();
-            self.memory.in_use = match read {
-                Some(Some(bytes)) => {
-                    MemoryInUse::Bytes(bytes.saturating_add(swapped.unwrap_or_default()))
-                }
-                Some(None) => MemoryInUse::NotRead,
-                None => MemoryInUse::Unreadable,
-            };
+            let in_use = files.note(dirs.container.memory_current());
+            let swapped = files.note(dirs.container.memory_swap_current()).flatten().unwrap_or(0);
+            self.memory.in_use = in_use.map(|bytes| Some(bytes?.saturating_add(swapped)));
         }
         let scans = needs.contains(Needs::LIMIT_HITS)
             && (self.memory.own_limit() == Some(true) || self.memory.stat.value().is_some());
         if scans || needs.intersects(Needs::SWAPPED_IN | Needs::REFAULTS) {
-            let stat =
-                files.timed(|files| files.read(|buffer| dirs.container.memory_stat(buffer))?);
-            self.memory.read_stat(stat);
-        } else if let Some(last) = self.pressure.memory.last() {
+            self.memory.read_stat(files.dated(dirs.container.memory_stat()));
+        } else if let Some(last) = &self.pressure.memory.last {
             self.memory.hold_stat(last.at);
         }
         if needs.contains(Needs::REFAULTS) {
             // The whole pod counts: its other containers do not compete for memory as other pods do.
             let pod = dirs.pod.unwrap_or(dirs.container);
-            self.io.pod_memory = files.read(|buffer| pod.memory_current(buffer)).flatten();
+            self.io.pod_memory = files.note(pod.memory_current()).flatten();
         }
         if needs.contains(Needs::IO_MAX) {
-            self.io.limited = dirs.each().try_fold(false, |limited, dir| {
-                let by_this = files.read(|buffer| dir.io_limited(buffer))?;
-                Some(limited || by_this == Some(true))
-            });
+            let limited: Result<Vec<_>, _> = dirs.each().map(CgroupDir::io_limited).collect();
+            self.io.limited = files.note(limited).map(|all| all.contains(&Some(true)));
         }
         if needs.contains(Needs::IO_COUNTERS) {
-            let read = |files: &mut Files| files.read(|buffer| dirs.container.io_stat(buffer));
-            self.io.counters.push(files.timed(read));
+            self.io.counters.push(files.dated(dirs.container.io_stat().map(Some)));
         }
     }
 }
 
-/// `None` where a file could not be read.
-fn read_limits(files: &mut Files, dirs: &Dirs<'_>) -> Option<CpuLimits> {
-    let max = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_max(buffer));
-    let maxima: Option<Vec<_>> = dirs.others().map(|dir| max(files, dir)).collect();
-    let cpus = |max: &CpuMax| max.cpus().unwrap_or(f64::INFINITY);
-    let pod_max = maxima?.into_iter().flatten().min_by(|a, b| cpus(a).total_cmp(&cpus(b)));
-    let weighed = dirs.pod.unwrap_or(dirs.container);
-    let weight = files.read(|buffer| weighed.cpu_weight(buffer))?;
-    let mut cpus = None;
-    for dir in dirs.each() {
-        if cpus.is_none() {
-            cpus = files.read(|buffer| dir.cpuset(buffer))?;
-        }
-    }
-    let container_max = max(files, dirs.container)?;
-    let (cpus, is_unit) = (cpus.map(Arc::new), dirs.is_unit);
-    Some(CpuLimits { container_max, pod_max, cpus, weight, is_unit })
-}
-
-/// `None` where a file could not be read. Files of a controller that is off count as empty.
-fn read_counters(
-    files: &mut Files,
-    dirs: &Dirs<'_>,
-    limits: &CpuLimits,
-    threads: &Threads,
-) -> Option<CpuCounters> {
-    let stat = |files: &mut Files, dir: &CgroupDir| files.read(|buffer| dir.cpu_stat(buffer));
-    let (container, vcpus_ran_ns) = (stat(files, dirs.container)??, threads.vcpus_ran_ns());
-    let mut counters = CpuCounters { container, vcpus_ran_ns, ..CpuCounters::default() };
-    // No more tasks than there are can wait. Where threads are read, these show it.
-    if !matches!(threads, Threads::Read { .. }) {
-        counters.tasks = files.read(|buffer| dirs.container.pids_current(buffer)).flatten();
-    }
-    if limits.quota().is_some() {
-        let local = files.read(|buffer| dirs.container.cpu_stat_local(buffer))?;
-        counters.local = Some(local.unwrap_or_default());
-        let mut others = vec![files.read(|buffer| dirs.container.nested_cpu_stat(buffer))?];
-        for dir in dirs.others() {
-            others.push(stat(files, dir)?);
-        }
-        let throttled =
-            |stat: Option<CpuStat>| stat.and_then(|stat| stat.throttled_us).unwrap_or(0);
-        counters.others_throttled_us = others.into_iter().map(throttled).collect();
-    }
-    Some(counters)
-}
-
-/// Times that memory limits of these cgroups caused reclaim; 0 where the memory controller is off.
-pub(crate) fn read_limit_hits<'a>(
-    files: &mut Files,
-    mut dirs: impl Iterator<Item = &'a CgroupDir>,
-) -> Option<u64> {
-    dirs.try_fold(0_u64, |sum, dir| {
-        let events = files.read(|buffer| dir.memory_events_local(buffer))?;
-        Some(sum.saturating_add(events.map_or(0, limit_hits)))
+fn read_limits(dirs: &Dirs<'_>) -> Result<CpuLimits, ReadError> {
+    let maxima = dirs.each().map(CgroupDir::cpu_max).collect::<Result<Vec<_>, _>>()?;
+    let cpuset = dirs.each().find_map(|dir| dir.cpuset().transpose()).transpose()?;
+    Ok(CpuLimits {
+        quota: maxima.into_iter().flatten().filter_map(CpuMax::cpus).reduce(f64::min),
+        cpus: cpuset.map(Arc::new),
+        weight: dirs.pod.unwrap_or(dirs.container).cpu_weight()?,
+        is_unit: dirs.is_unit,
     })
 }
 
-fn limit_hits(events: MemoryEvents) -> u64 {
-    events.high.unwrap_or_default().saturating_add(events.max.unwrap_or_default())
+/// `None` where the cgroup was removed. Files of a controller that is off count as empty.
+fn read_counters(
+    files: &mut Files,
+    dirs: &Dirs<'_>,
+    has_quota: bool,
+    threads: &Threads,
+) -> Result<Option<CpuCounters>, ReadError> {
+    let Some(container) = dirs.container.cpu_stat()? else { return Ok(None) };
+    let vcpus_ran_ns = threads.vcpus_ran_ns();
+    let mut counters = CpuCounters { container, vcpus_ran_ns, ..CpuCounters::default() };
+    // No more tasks than there are can wait. Where threads are read, these show it.
+    if !matches!(threads, Threads::Read { .. }) {
+        counters.tasks = files.note(dirs.container.pids_current()).flatten();
+    }
+    if has_quota {
+        counters.local = Some(dirs.container.cpu_stat_local()?.unwrap_or_default());
+        let nested = once(dirs.container.nested_cpu_stat());
+        let others = nested.chain(dirs.others().map(CgroupDir::cpu_stat));
+        let throttled = |stat: Option<CpuStat>| stat.unwrap_or_default().throttled_us.unwrap_or(0);
+        counters.others_throttled_us =
+            others.map(|stat| stat.map(throttled)).collect::<Result<_, _>>()?;
+    }
+    Ok(Some(counters))
+}
+
+/// Times that memory limits caused reclaim; 0 where the memory controller is off.
+pub(crate) fn limit_hits(
+    mut events: impl Iterator<Item = Result<Option<MemoryEvents>, ReadError>>,
+) -> Result<u64, ReadError> {
+    events.try_fold(0_u64, |sum, events| {
+        let MemoryEvents { high, max, .. } = events?.unwrap_or_default();
+        Ok(sum.saturating_add(high.unwrap_or(0)).saturating_add(max.unwrap_or(0)))
+    })
 }

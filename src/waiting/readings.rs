@@ -1,21 +1,18 @@
 //! What is read of a container: the last two readings of each file. `reader.rs` fills it. Pure.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bitflags::bitflags;
 
-use super::series::{Ratio, Reading, Window};
+use super::series::{Ratio, Reading, Window, lately};
 use super::wait::NEGLIGIBLE;
 use crate::kernel::counters::{CpuStat, MemoryStat};
 use crate::kernel::io_stat::IoCounters;
-use crate::kernel::limits::{CpuMax, CpuSet};
+use crate::kernel::limits::CpuSet;
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
 use crate::kernel::task_text::TaskTimes;
-
-/// Time after a wait in which the container's costly files are read.
-const ATTENTION: Duration = Duration::from_secs(60);
 
 bitflags! {
     /// Files that a meter needs from a tick, besides pressure and threads.
@@ -55,12 +52,11 @@ pub struct Readings {
 }
 
 /// CPU limits of a container.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CpuLimits {
-    /// Its own `cpu.max`; `None` where the cpu controller is off.
-    pub container_max: Option<CpuMax>,
-    /// The least `cpu.max` of its pod or, outside pods, of the other cgroups whose limits hold for it.
-    pub pod_max: Option<CpuMax>,
+    /// CPUs that the least `cpu.max` allows, of its own and its pod's or, outside pods, of the other cgroups whose
+    /// limits hold for it; `None` without a quota.
+    pub quota: Option<f64>,
     /// Its cpuset; `None` where the cpuset controller is off.
     pub cpus: Option<Arc<CpuSet>>,
     /// `cpu.weight` of its pod, or its own outside pods; `None` where the cpu controller is off.
@@ -70,12 +66,6 @@ pub struct CpuLimits {
 }
 
 impl CpuLimits {
-    /// CPUs that the tighter of the two quotas allows; `None` without a quota.
-    pub fn quota(&self) -> Option<f64> {
-        let quotas = [self.container_max, self.pod_max].into_iter().flatten();
-        quotas.filter_map(CpuMax::cpus).reduce(f64::min)
-    }
-
     /// Of this number of CPUs of the node, those on which the container may run.
     pub(super) fn allowed_cpus(&self, node: f64) -> f64 {
         let own = self.cpus.as_ref().map(|set| f64::from(set.count())).filter(|own| *own > 0.0);
@@ -136,7 +126,10 @@ pub struct ThreadReading {
 /// Memory and its reclaim.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MemoryReadings {
-    pub in_use: MemoryInUse,
+    /// `memory.current` and `memory.swap.current`, together, bytes: what a VM has swapped out, it needs as well. The
+    /// inner `None` means that no task of the node waits for memory, or that the memory controller is off; the
+    /// outer one, that it can't be read.
+    pub in_use: Option<Option<u64>>,
     /// Times that `memory.max` or `memory.high` of the container or its pod caused reclaim.
     pub limit_hits: Window<u64>,
     /// Read only while the node reads pages back from swap or can have displaced pages of files, and while the container
@@ -144,16 +137,6 @@ pub struct MemoryReadings {
     pub stat: Window<Arc<MemoryStat>>,
     /// When it was read last, and not held.
     pub stat_read_at: Option<Instant>,
-}
-
-/// `memory.current` and `memory.swap.current`, together: what a VM has swapped out, it needs as well.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum MemoryInUse {
-    Bytes(u64),
-    /// No task of the node waits for memory, or the memory controller is off.
-    #[default]
-    NotRead,
-    Unreadable,
 }
 
 /// Disk I/O.
@@ -179,10 +162,7 @@ impl MemoryReadings {
     /// Pages of files were read again, perhaps, and within a minute few pages were scanned.
     pub(super) fn hold_stat(&mut self, at: Instant) {
         let held = self.stat.value().map(|stat| {
-            let is_recent = self
-                .stat_read_at
-                .is_some_and(|read| at.saturating_duration_since(read) < ATTENTION);
-            let scanned = |pages: Option<u64>| pages.filter(|_| is_recent);
+            let scanned = |pages: Option<u64>| pages.filter(|_| lately(self.stat_read_at, at));
             let value = MemoryStat {
                 workingset_refault_file: None,
                 pgscan_kswapd: scanned(stat.pgscan_kswapd),
@@ -231,13 +211,5 @@ impl Readings {
     pub(super) fn has_cpu_pressure(&self, cpus: f64) -> Option<bool> {
         let cpus = self.limits().map_or(cpus, |limits| limits.allowed_cpus(cpus));
         Some(self.pressure.cpu.some()? * cpus >= NEGLIGIBLE)
-    }
-
-    pub(crate) fn waited_lately(&self, now: Instant) -> bool {
-        self.cpu_waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTION)
-    }
-
-    pub(super) fn waited_for_io_lately(&self, now: Instant) -> bool {
-        self.io.waited_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTION)
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn wait(
         threads.delayed
     } else {
         let window = all.iter().filter_map(|thread| thread.times.seconds()).fold(0.0, f64::max);
-        if readings.limits()?.quota().is_some() && !cpu_limits::are_of_window(readings, window) {
+        if readings.limits()?.quota.is_some() && !cpu_limits::are_of_window(readings, window) {
             return None;
         }
         let by_node = threads.delayed - own_delay(readings, threads, node.cpus())?;

@@ -10,6 +10,14 @@ use crate::kernel::resource::PerResource;
 /// Shortest window of a rate. A shorter one contains too few of the kernel's own averaging windows.
 const MIN_WINDOW: Duration = Duration::from_millis(900);
 
+/// Time after a wait in which the container's costly files are read, and after a reclaim in which most refaults of
+/// the reclaimed pages occur.
+const LATELY: Duration = Duration::from_secs(60);
+
+pub(crate) fn lately(at: Option<Instant>, now: Instant) -> bool {
+    at.is_some_and(|at| now.saturating_duration_since(at) < LATELY)
+}
+
 /// A finite number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Ratio(f64);
@@ -41,30 +49,13 @@ pub struct Reading<T> {
 pub type PressureReadings = PerResource<Option<Reading<Pressure>>>;
 
 /// The last two readings of a file. Each has its own time, since a pass over a busy node is slow.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Window<T> {
-    before: Option<Reading<T>>,
-    last: Option<Reading<T>>,
-}
-
-impl<T> Default for Window<T> {
-    fn default() -> Self {
-        Self { before: None, last: None }
-    }
-}
-
-impl<T> From<Reading<T>> for Window<T> {
-    fn from(first: Reading<T>) -> Self {
-        Self { before: None, last: Some(first) }
-    }
+    pub before: Option<Reading<T>>,
+    pub last: Option<Reading<T>>,
 }
 
 impl<T> Window<T> {
-    /// The window between these two readings.
-    pub fn between(before: Reading<T>, last: Reading<T>) -> Self {
-        Self { before: Some(before), last: Some(last) }
-    }
-
     /// Adds a reading; `None` if the file could not be read.
     pub fn push(&mut self, reading: Option<Reading<T>>) {
         self.before = std::mem::replace(&mut self.last, reading);
@@ -73,11 +64,7 @@ impl<T> Window<T> {
     /// Forgets both readings: the file is not read for some time, and its counters are not compared
     /// across that time.
     pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    pub fn last(&self) -> Option<&Reading<T>> {
-        self.last.as_ref()
+        (self.before, self.last) = (None, None);
     }
 
     pub fn value(&self) -> Option<&T> {
@@ -155,8 +142,9 @@ mod tests {
 
     fn window(before: Option<u64>, last: Option<u64>, window: Duration) -> Window<Pressure> {
         let start = crate::clock::now().at;
-        let reading = |at, some_us| Reading { at, value: Pressure { some_us, full_us: None } };
-        Window::between(reading(start, before), reading(start + window, last))
+        let reading =
+            |at, some_us| Some(Reading { at, value: Pressure { some_us, full_us: None } });
+        Window { before: reading(start, before), last: reading(start + window, last) }
     }
 
     #[test]
@@ -182,7 +170,7 @@ mod tests {
     fn a_held_value_has_not_moved() {
         let mut held = window(Some(0), Some(7), Duration::from_secs(5));
         assert!(held.moved());
-        let at = held.last().unwrap().at;
+        let at = held.last.unwrap().at;
         held.hold(at + Duration::from_secs(5));
         assert_eq!((held.moved(), held.some()), (false, Some(0.0)));
     }

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::node::NodeReadings;
-use super::readings::{CpuCounters, CpuLimits, Readings, ThreadReading, Threads};
+use super::readings::{CpuCounters, CpuLimits, MemoryReadings, Readings, ThreadReading, Threads};
 use super::series::{Reading, Window};
 use crate::kernel::counters::CpuStat;
-use crate::kernel::limits::{CpuMax, Limit};
 use crate::kernel::node_text::{CpuTimes, Ticks};
 use crate::kernel::pressure::Pressure;
 use crate::kernel::resource::PerResource;
@@ -18,8 +17,8 @@ pub(super) const SECONDS: f64 = 5.0;
 /// A window in which a value changed.
 pub(super) fn window<T>(before: T, last: T) -> Window<T> {
     let start = crate::clock::now().at;
-    let before = Reading { at: start, value: before };
-    Window::between(before, Reading { at: start + Duration::from_secs_f64(SECONDS), value: last })
+    let last = Reading { at: start + Duration::from_secs_f64(SECONDS), value: last };
+    Window { before: Some(Reading { at: start, value: before }), last: Some(last) }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "small and positive")]
@@ -31,11 +30,6 @@ pub(super) fn micros(shares: f64) -> u64 {
 pub(super) fn pressure(share: f64) -> Window<Pressure> {
     let total = |us| Pressure { some_us: Some(us), full_us: Some(us) };
     window(total(7), total(7 + micros(share)))
-}
-
-pub(super) fn limits(quota: Option<f64>) -> CpuLimits {
-    let max = |cpus: f64| CpuMax { quota_us: Limit::At(micros(cpus)), period_us: micros(1.0) };
-    CpuLimits { container_max: quota.map(max), ..CpuLimits::default() }
 }
 
 /// A node whose CPUs were busy for these shares of the time.
@@ -76,8 +70,9 @@ pub(super) fn container_with_tasks(
     };
     Readings {
         pressure: PerResource { cpu: pressure(some), memory: pressure(0.0), io: pressure(0.0) },
-        cpu_limits: Some(Reading { at, value: limits(quota) }),
+        cpu_limits: Some(Reading { at, value: CpuLimits { quota, ..CpuLimits::default() } }),
         cpu: window(counters(0.0, 0.0), counters(used, throttled)),
+        memory: MemoryReadings { in_use: Some(None), ..MemoryReadings::default() },
         ..Readings::default()
     }
 }

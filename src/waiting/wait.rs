@@ -40,11 +40,6 @@ pub struct Unknown {
     pub most_demand: f64,
 }
 
-impl Unknown {
-    /// Nothing bounds the demand.
-    pub const UNBOUNDED: Self = Self { most_demand: f64::INFINITY };
-}
-
 /// A container's waiting, or that it is unknown.
 pub type WaitResult = Result<Wait, Unknown>;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use psi_agent::clock;
 use psi_agent::kernel::cgroup_dir::{CgroupDir, CgroupRoot, Resource};
 use psi_agent::kernel::cgroup_tree::CgroupTree;
-use psi_agent::kernel::{ReadBuffer, ReadError, ReadErrorKind};
+use psi_agent::kernel::{ReadError, ReadErrorKind};
 use serde_json::Value;
 
 use crate::support::agent::{Agent, BINARY};
@@ -178,23 +178,22 @@ fn pressure_switched_off_for_a_cgroup_takes_its_series_away_and_back() {
 fn a_cgroup_removed_between_opening_and_reading_has_vanished() {
     let own = OwnCgroup::new("vanish");
     let root = CgroupRoot::open(&own.path).unwrap();
-    let mut buffer = ReadBuffer::default();
 
     own.make("one");
     let dir = CgroupDir::open(&root, "/one", true).unwrap();
     let file = fs::File::open(own.path.join("one/cpu.pressure")).unwrap();
-    assert!(dir.pressure(Resource::Cpu, &mut buffer).is_ok());
+    assert!(dir.pressure(Resource::Cpu).is_ok());
     own.remove("one");
     let error = std::io::read_to_string(file).unwrap_err();
     let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap());
     assert_eq!(ReadErrorKind::from(errno).into_str(), "vanished");
-    assert_eq!(dir.pressure(Resource::Cpu, &mut buffer).unwrap_err().kind.into_str(), "vanished");
+    assert_eq!(dir.pressure(Resource::Cpu).unwrap_err().kind.into_str(), "vanished");
     assert!(!dir.is_alive());
 
     // The same name again is another cgroup.
     own.make("one");
     assert!(!dir.is_alive());
-    assert!(dir.pressure(Resource::Cpu, &mut buffer).is_err());
+    assert!(dir.pressure(Resource::Cpu).is_err());
     assert_ne!(CgroupDir::open(&root, "/one", true).unwrap().cgroup.id, dir.cgroup.id);
 }
 
@@ -207,7 +206,6 @@ fn readers_racing_with_removal_see_a_value_or_nothing() {
         fs::create_dir(own.path.join("blink")).unwrap();
         fs::remove_dir(own.path.join("blink")).unwrap();
     };
-    let mut buffer = ReadBuffer::default();
     let (mut values, mut gone) = (0, 0);
     // Which of the two a reading finds is by chance, and by who else runs: it goes on until both came.
     let started = Instant::now();
@@ -215,7 +213,7 @@ fn readers_racing_with_removal_see_a_value_or_nothing() {
         while values < 100 || gone < 100 {
             assert!(started.elapsed() < LIMIT, "{values} read, {gone} gone: both should happen");
             let Ok(dir) = CgroupDir::open(&root, "/blink", true) else { continue };
-            match dir.pressure(Resource::Cpu, &mut buffer) {
+            match dir.pressure(Resource::Cpu) {
                 Ok(_) => values += 1,
                 Err(ReadError { kind: ReadErrorKind::Vanished(_), .. }) => gone += 1,
                 Err(other) => panic!("{other}"),

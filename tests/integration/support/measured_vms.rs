@@ -22,6 +22,7 @@ pub(crate) fn measured_vm(
     let raw = Ratio::of(waited, (used + waited).max(1.0)).unwrap_or(Ratio::ZERO);
     let cpu = Wait::of_cpu(used, waited, raw, Ratio::ZERO);
     let none = Wait::of_stall(Ratio::ZERO, Ratio::ZERO, Ratio::ZERO, 1.0);
+    let unknown = Unknown { most_demand: f64::INFINITY };
     Measurement {
         cgroup,
         workload,
@@ -32,7 +33,7 @@ pub(crate) fn measured_vm(
         limits: Some(CpuLimits::default()),
         memory: None,
         pressure: PerResource::default(),
-        waits: PerResource { cpu: cpu.ok_or(Unknown::UNBOUNDED), memory: Ok(none), io: Ok(none) },
+        waits: PerResource { cpu: cpu.ok_or(unknown), memory: Ok(none), io: Ok(none) },
     }
 }
 
