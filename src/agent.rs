@@ -40,7 +40,7 @@ async fn start(
     metrics.set_node(!host.node_alone, score.levels);
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(flags.certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
-    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls)?;
     let node = pod_source::connect(source).await?;
     let authenticator = match config.auth {
         Auth::None => None,

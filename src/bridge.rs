@@ -38,7 +38,7 @@ async fn start(
     let metrics = Arc::new(BridgeMetrics::default());
     let of_tls = Arc::clone(&metrics);
     let tls = Tls::follow(flags.certificate.as_ref(), move |read| of_tls.certificate_read(read))?;
-    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls).await?;
+    let server = Server::listen(flags.listen.listen_address, flags.probe_address, tls)?;
     let (url, prefix) = (&server.url, &api_flags.prefix);
     tracing::info!(%node_selector, "Waiting for the API server to list the Nodes; serving {url}");
     let reach = Reach { window: *window, stale_after: stale.stale_after };

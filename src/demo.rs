@@ -29,7 +29,7 @@ const RECORDING: &[u8] = include_bytes!("demo/recording.gz");
 pub fn demo(address: &ListenAddress) -> anyhow::Result<()> {
     block_on(serve_until_stopped(async {
         let answers = read(RECORDING).context("cannot read the recording")?;
-        let server = Server::listen(address.listen_address, None, None).await?;
+        let server = Server::listen(address.listen_address, None, None)?;
         tracing::info!("Serving a recorded node, not this host, at {}", server.url);
         let demo = Demo { answers, start: clock::now() };
         Ok((server, Arc::new(demo), pending()))

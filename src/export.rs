@@ -3,7 +3,5 @@
 pub mod exposition;
 pub mod families;
 pub mod http;
-mod page;
 pub mod score_series;
-pub mod scrape;
 pub mod series;

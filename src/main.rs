@@ -37,23 +37,20 @@ fn main() -> ExitCode {
 }
 
 fn execute(command: &Command) -> anyhow::Result<ExitCode> {
-    let out = &mut stdout();
+    let (out, now) = (&mut stdout(), || clock::now().timestamp());
     match command {
         Command::Run(config) => agent::run(config)?,
         Command::Once(config) => once::once(config, out)?,
         Command::Top(config) => top::top(config)?,
         Command::Check(config) => return check::check(config, out),
         Command::Nodes { api, flags } => block_on(async {
-            let (client, prefix) = (api.connect().await?, &api.prefix);
-            nodes::nodes(&client, prefix, flags, || clock::now().timestamp(), out).await
+            nodes::nodes(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
         Command::Reap { api, flags } => block_on(async {
-            let (client, prefix) = (api.connect().await?, &api.prefix);
-            reap::reap(&client, prefix, flags, || clock::now().timestamp(), out).await
+            reap::reap(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
         Command::Plan { api, flags } => block_on(async {
-            let (client, prefix) = (api.connect().await?, &api.prefix);
-            plan::plan(&client, prefix, flags, || clock::now().timestamp(), out).await
+            plan::plan(&api.connect().await?, &api.prefix, flags, now, out).await
         })?,
         Command::Planner(config) => planner::planner(config)?,
         Command::Bridge(config) => bridge::bridge(config)?,

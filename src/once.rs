@@ -10,7 +10,7 @@ use crate::client::cluster::block_on;
 use crate::client::output::print;
 use crate::clock;
 use crate::config::{OnceConfig, ScoreFlags};
-use crate::export::scrape::scrape;
+use crate::export::http::scrape;
 use crate::host::Host;
 use crate::own_metrics::OwnMetrics;
 use crate::pod_source::{connect, list};

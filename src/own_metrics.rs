@@ -128,9 +128,7 @@ impl OwnMetrics {
     pub fn pods_received(&self) {
         let mut state = self.0.lock();
         state.agent.pods_error = None;
-        if state.pod_watch.succeeded() {
-            tracing::info!("Receiving pods again");
-        }
+        state.pod_watch.succeeded("Receiving pods again");
     }
 
     /// Records that the pods could not be listed or watched at `at_ms`, milliseconds since the
@@ -138,9 +136,8 @@ impl OwnMetrics {
     pub fn pods_failed(&self, error: &dyn Display, at_ms: u64) {
         let mut state = self.0.lock();
         state.agent.pods_error = Some(DatedError::new(error, at_ms));
-        if state.pod_watch.failed("failed") {
-            tracing::warn!(%error, "Cannot follow the pods; the latest list stays in use");
-        }
+        let message = "Cannot follow the pods; the latest list stays in use";
+        state.pod_watch.failed("failed", error, message);
     }
 
     /// A value was published or, with `dry-run`, would have been.
@@ -149,9 +146,7 @@ impl OwnMetrics {
         let is_written = state.agent.publish.mode.as_deref() == Some("on");
         state.publishes.count(if is_written { WRITTEN } else { DRY_RUN });
         (state.agent.publish.last, state.agent.publish.error) = (Some(value), None);
-        if state.publishes.succeeded() {
-            tracing::info!("The score is published again");
-        }
+        state.publishes.succeeded("The score is published again");
     }
 
     /// The Node was read after a failure, and its value stays.
@@ -169,9 +164,8 @@ impl OwnMetrics {
             return tracing::debug!(%error, "Writing the score again");
         }
         state.agent.publish.error = Some(DatedError::new(error, at_ms));
-        if state.publishes.failed(error.into_str()) {
-            tracing::warn!(%error, "Cannot publish the score; trying again, later each time");
-        }
+        let message = "Cannot publish the score; trying again, later each time";
+        state.publishes.failed(error.into_str(), error, message);
     }
 
     /// A dry run showed that no admission policy denies this write.
@@ -200,17 +194,13 @@ impl OwnMetrics {
     pub fn candidate_written(&self) {
         let mut state = self.0.lock();
         state.candidate_writes.count(WRITTEN);
-        state.candidate_writes.succeeded();
+        state.candidate_writes.succeeded("The pod of the VM to move first can be labelled again");
     }
 
     pub fn candidate_failed(&self, error: &CallError) {
-        if self.0.lock().candidate_writes.failed(error.into_str()) {
-            tracing::warn!(
-                %error,
-                "Cannot label the pod of the VM to move first; trying again every minute: see \
-                 daemonset/components/candidate for the rights"
-            );
-        }
+        let message = "Cannot label the pod of the VM to move first; trying again every minute: \
+                       see daemonset/components/candidate for the rights";
+        self.0.lock().candidate_writes.failed(error.into_str(), error, message);
     }
 
     /// Records that a token was reviewed, or that the limit of reviews was reached.
@@ -220,18 +210,14 @@ impl OwnMetrics {
             Ok(decision) => {
                 state.reviews.count(decision.into_str());
                 // A token that was not reviewed does not show whether reviews work again.
-                if decision != Decision::NotAsked && state.reviews.succeeded() {
-                    tracing::info!("The API server reviews tokens again");
+                if decision != Decision::NotAsked {
+                    state.reviews.succeeded("The API server reviews tokens again");
                 }
             }
             Err(error) => {
-                if state.reviews.failed(Decision::Unanswered.into_str()) {
-                    tracing::warn!(
-                        %error,
-                        "Cannot review tokens, so no client gets access; the agent's account \
-                         needs the ClusterRole system:auth-delegator"
-                    );
-                }
+                let message = "Cannot review tokens, so no client gets access; the agent's account \
+                               needs the ClusterRole system:auth-delegator";
+                state.reviews.failed(Decision::Unanswered.into_str(), error, message);
             }
         }
     }

@@ -24,7 +24,7 @@ pub fn planner(config: &PlannerConfig) -> anyhow::Result<()> {
         let PlannerConfig { listen, api, flags, .. } = config;
         let prefix = api.prefix.clone();
         let planner = Planner { api: api.connect().await?, prefix, flags: flags.clone() };
-        let server = Server::listen(listen.listen_address, None, None).await?;
+        let server = Server::listen(listen.listen_address, None, None)?;
         let (apply, interval) = (flags.apply, flags.interval);
         tracing::info!(apply, ?interval, "Planning; serving {}", server.url);
         let metrics = Arc::new(PlannerMetrics::default());

@@ -18,7 +18,7 @@ use super::document::Document;
 use super::table::{STANDINGS, Table, Views};
 use super::{load_watcher, prioritize, query};
 use crate::clock;
-use crate::own_metrics::bridge::{BridgeMetrics, Form, Outcome};
+use crate::own_metrics::bridge::{self, BridgeMetrics};
 use crate::serve::authorization::{LIVEZ, METRICS, READYZ};
 use crate::serve::body::{Body, EXPOSITION, chunked, method_not_allowed, text, whole};
 use crate::serve::connections::Service;
@@ -157,16 +157,12 @@ impl BridgeService {
     }
 
     /// Counts the request, and makes its response.
-    fn response(&self, form: Form, formed: ServiceResult) -> Response<Body> {
-        let (response, outcome) = match formed {
-            Ok(document) => (chunked("application/json", document, false), Outcome::Answered),
-            Err((status @ StatusCode::SERVICE_UNAVAILABLE, reason)) => {
-                (refused(status, &reason), Outcome::Unknown)
-            }
-            Err((status, reason)) => (refused(status, &reason), Outcome::Refused),
-        };
-        self.own_metrics.requested(form, outcome);
-        response
+    fn response(&self, form: &'static str, formed: ServiceResult) -> Response<Body> {
+        self.own_metrics.requested(form, formed.as_ref().err());
+        match formed {
+            Ok(document) => chunked("application/json", document, false),
+            Err((status, reason)) => refused(status, &reason),
+        }
     }
 
     fn metrics(&self) -> Response<Body> {
@@ -203,9 +199,9 @@ impl Service for BridgeService {
             return method_not_allowed(methods);
         }
         match path {
-            QUERY => self.response(Form::Query, self.query(request, peer).await),
-            WATCHER => self.response(Form::Watcher, self.watcher()),
-            PRIORITIZE => self.response(Form::Prioritize, self.prioritize(request, peer).await),
+            QUERY => self.response(bridge::QUERY, self.query(request, peer).await),
+            WATCHER => self.response(bridge::WATCHER, self.watcher()),
+            PRIORITIZE => self.response(bridge::PRIORITIZE, self.prioritize(request, peer).await),
             METRICS => self.metrics(),
             READYZ => self.readyz(),
             // Always healthy: if the event loop did not run, there would be no response.
@@ -232,7 +228,6 @@ impl Drop for Turn {
 /// An error in Prometheus' form.
 fn refused(status: StatusCode, reason: &str) -> Response<Body> {
     let kind = match status {
-        StatusCode::NOT_FOUND => "not_found",
         StatusCode::REQUEST_TIMEOUT => "timeout",
         StatusCode::SERVICE_UNAVAILABLE => "unavailable",
         _ => "bad_data",

@@ -121,14 +121,10 @@ impl Table {
 }
 
 impl Views {
-    pub fn position(&self, name: &str) -> Option<usize> {
-        self.nodes.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()
-    }
-
     /// A Node's value, or the neutral one; `None` if no Node has a known score.
     pub fn of(&self, name: &str) -> Option<SlowNode> {
-        let known = self.position(name).and_then(|at| self.nodes.get(at)?.1.ok());
-        known.or(self.neutral)
+        let at = self.nodes.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok();
+        at.and_then(|at| self.nodes.get(at)?.1.ok()).or(self.neutral)
     }
 
     pub fn count(&self, standing: &str) -> usize {

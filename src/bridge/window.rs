@@ -41,26 +41,19 @@ pub struct SlowNode {
     pub headroom: Option<u32>,
 }
 
-#[derive(Debug)]
-struct Change {
-    from: Timestamp,
-    /// `None` without a usable value.
-    value: Option<NodePressure>,
-}
-
-/// The changes of one Node within the window, the oldest first.
+/// The changes of one Node within the window, the oldest first: the value, `None` without a usable one, and since when.
 #[derive(Debug, Default)]
-pub struct Window(VecDeque<Change>);
+pub struct Window(VecDeque<(Timestamp, Option<NodePressure>)>);
 
 impl Window {
     /// Adds a value. It counts from its own date, but not from before the value that it replaces.
     /// An unusable value (`None`) counts from now.
     pub fn change(&mut self, value: Option<NodePressure>, now: Timestamp, reach: Reach) {
         let dated = value.as_ref().map_or(now, |value| value.observed_at.min(now));
-        let from = self.0.back().map_or(dated, |last| dated.max(last.from));
-        self.0.push_back(Change { from, value });
-        let left = |next: &Change| age_s(next.from, now) >= reach.window.as_secs_f64();
-        while self.0.len() > MOST_CHANGES || self.0.get(1).is_some_and(left) {
+        let from = self.0.back().map_or(dated, |(last, _)| dated.max(*last));
+        self.0.push_back((from, value));
+        let left = |next: Timestamp| age_s(next, now) >= reach.window.as_secs_f64();
+        while self.0.len() > MOST_CHANGES || self.0.get(1).is_some_and(|(next, _)| left(*next)) {
             self.0.pop_front();
         }
     }
@@ -91,10 +84,10 @@ impl Window {
         Reach { window, stale_after }: Reach,
         basis: Basis,
     ) -> impl Iterator<Item = (f64, &NodePressure)> {
-        let ends = self.0.iter().skip(1).map(move |next| age_s(next.from, now)).chain([0.0]);
-        self.0.iter().zip(ends).filter_map(move |(change, end_age_s)| {
-            let value = change.value.as_ref().filter(|value| value.basis == basis)?;
-            let begin_age_s = age_s(change.from, now).min(window.as_secs_f64());
+        let ends = self.0.iter().skip(1).map(move |(next, _)| age_s(*next, now)).chain([0.0]);
+        self.0.iter().zip(ends).filter_map(move |((from, value), end_age_s)| {
+            let value = value.as_ref().filter(|value| value.basis == basis)?;
+            let begin_age_s = age_s(*from, now).min(window.as_secs_f64());
             let stale_age_s = age_s(value.observed_at, now) - stale_after.as_secs_f64();
             let span_s = begin_age_s - end_age_s.max(stale_age_s).max(0.0);
             (span_s > 0.0).then_some((span_s, value))

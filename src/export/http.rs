@@ -11,16 +11,15 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
+use super::exposition::Exposition;
 use super::families::FamilyGroup;
-use super::page::DOCUMENT;
-use super::score_series::is_stale;
-use super::scrape::scrape;
+use super::score_series::{is_stale, write_score};
 use crate::client::cluster::Decision;
 use crate::client::snapshot::{Agent, Snapshot};
 use crate::clock;
 use crate::own_metrics::OwnMetrics;
 use crate::relief::Assessment;
-use crate::sample::Detail;
+use crate::sample::{Detail, ScrapeSample};
 use crate::sampler::{Pods, Sampler, ScrapeResult, TICK_INTERVAL};
 use crate::serve::authentication::Authenticator;
 use crate::serve::authorization::{LIVEZ, METRICS, PAGE, Page, READYZ, SNAPSHOT, bearer_token};
@@ -37,6 +36,18 @@ const SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const MOST_SNAPSHOTS: usize = 4;
 /// Without a tick for this long, the sampling thread is stuck.
 const TICK_OVERDUE: Duration = TICK_INTERVAL.saturating_mul(6);
+
+/// The page, as one document with its style and script: a browser requests only the page and
+/// `/snapshot.json`.
+const DOCUMENT: &str = concat!(
+    include_str!("page/head.html"),
+    include_str!("page/style.css"),
+    "</style>\n</head>\n<body>\n",
+    include_str!("page/body.html"),
+    "<script>\n",
+    include_str!("page/script.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 const NO_SAMPLE: &str = "waiting for the first sample\n";
 
@@ -187,6 +198,20 @@ impl Service for AgentService {
     async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         self.try_respond(&request, peer).await.unwrap_or_else(|refused| refused)
     }
+}
+
+/// The chunks of a response to a scrape: series of the sample, which are rendered as they are taken, of the score, then
+/// the agent's own.
+pub(crate) fn scrape(
+    sample: Arc<ScrapeSample>,
+    groups: &[FamilyGroup],
+    assessment: Option<&Assessment>,
+    metrics: &OwnMetrics,
+) -> impl Iterator<Item = Vec<u8>> + use<> {
+    let mut own = Vec::new();
+    assessment.into_iter().for_each(|assessment| write_score(&mut own, assessment));
+    metrics.write(&mut own);
+    Exposition::new(sample, groups).chain(own)
 }
 
 fn unavailable(reason: &'static str) -> Response<Body> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::iter::once;
 
+use http::StatusCode;
 use parking_lot::Mutex;
-use strum::{IntoStaticStr, VariantArray};
 
 use super::certificates::{self, CERTIFICATES};
 use super::process::write_process;
@@ -13,24 +13,15 @@ use super::results::Results;
 use crate::text_format::Number::Whole;
 use crate::text_format::{FamiliesOf, families, write_families};
 
-/// The protocol of a request; a value of the label `form`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Form {
-    Query,
-    Watcher,
-    Prioritize,
-}
+/// The protocols of requests, as the label `form` names them.
+pub const QUERY: &str = "query";
+pub const WATCHER: &str = "watcher";
+pub const PRIORITIZE: &str = "prioritize";
 
-/// A value of the label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Outcome {
-    Answered,
-    Refused,
-    /// No Node has a known score.
-    Unknown,
-}
+const ANSWERED: &str = "answered";
+const REFUSED: &str = "refused";
+/// No Node has a known score.
+const UNKNOWN: &str = "unknown";
 
 #[derive(Debug, Default)]
 pub struct BridgeMetrics(Mutex<State>);
@@ -39,9 +30,9 @@ pub struct BridgeMetrics(Mutex<State>);
 struct State {
     /// Nodes by the state of their value.
     nodes: BTreeMap<&'static str, usize>,
-    requests: BTreeMap<(Form, Outcome), u64>,
+    requests: BTreeMap<(&'static str, &'static str), u64>,
     watch: Results,
-    lacks_scores: bool,
+    scores: Results,
     certificates: Option<Results>,
 }
 
@@ -50,11 +41,10 @@ static BRIDGE: &FamiliesOf<State> = families! {
             lines.write(&[("standing", standing)], Whole(*count as u64));
         },
         "Selected Nodes, by the state of their value.";
-    "psi_agent_bridge_requests_total" = |it, lines| for form in Form::VARIANTS {
-            for outcome in Outcome::VARIANTS {
-                let count = it.requests.get(&(*form, *outcome)).copied().unwrap_or_default();
-                let labels = [("form", form.into_str()), ("result", outcome.into_str())];
-                lines.write(&labels, Whole(count));
+    "psi_agent_bridge_requests_total" = |it, lines| for form in [QUERY, WATCHER, PRIORITIZE] {
+            for result in [ANSWERED, REFUSED, UNKNOWN] {
+                let count = it.requests.get(&(form, result)).copied().unwrap_or_default();
+                lines.write(&[("form", form), ("result", result)], Whole(count));
             }
         },
         "Requests, by form and result.";
@@ -63,42 +53,36 @@ static BRIDGE: &FamiliesOf<State> = families! {
 };
 
 impl BridgeMetrics {
-    /// Counts a request. If no Node has a known score, that is logged once until a Node has one:
-    /// the descheduler logs only the status of the response.
-    pub fn requested(&self, form: Form, outcome: Outcome) {
+    /// Counts a request that was answered, or an error with its status and reason. If there are no
+    /// scores, that is logged once until there are: the descheduler logs only the status.
+    pub fn requested(&self, form: &'static str, error: Option<&(StatusCode, String)>) {
         let mut state = self.0.lock();
-        *state.requests.entry((form, outcome)).or_default() += 1;
-        // load-watcher's document can have no Nodes, so its client gets no error.
-        if form == Form::Watcher || outcome == Outcome::Refused {
-            return;
-        }
-        let lacks_scores = outcome == Outcome::Unknown;
-        if std::mem::replace(&mut state.lacks_scores, lacks_scores) == lacks_scores {
-            return;
-        }
-        if lacks_scores {
-            tracing::warn!(
-                "No Node has a known score, so requests get no scores: agents have published no \
-                 fresh value, or for less than half of --window; see `psi-agent nodes`"
-            );
-        } else {
-            tracing::info!("Scores of Nodes are known again");
-        }
+        let result = match error {
+            // load-watcher's document can have no Nodes, so its client gets no error.
+            None if form != WATCHER => {
+                state.scores.succeeded("Scores of Nodes are known again");
+                ANSWERED
+            }
+            None => ANSWERED,
+            Some((StatusCode::SERVICE_UNAVAILABLE, reason)) => {
+                state.scores.failed(UNKNOWN, reason, "Requests get no scores");
+                UNKNOWN
+            }
+            Some(_) => REFUSED,
+        };
+        *state.requests.entry((form, result)).or_default() += 1;
     }
 
     /// Records that Nodes were listed or changed, which ends an earlier error.
     pub fn nodes_received(&self) {
-        if self.0.lock().watch.succeeded() {
-            tracing::info!("Receiving Nodes again");
-        }
+        self.0.lock().watch.succeeded("Receiving Nodes again");
     }
 
     /// Records that the Nodes could not be listed or watched. Logs the error once until
     /// [`BridgeMetrics::nodes_received`].
     pub fn nodes_failed(&self, error: &dyn Display) {
-        if self.0.lock().watch.failed("failed") {
-            tracing::warn!(%error, "Cannot follow the Nodes; their last values hold until they are stale");
-        }
+        let message = "Cannot follow the Nodes; their last values hold until they are stale";
+        self.0.lock().watch.failed("failed", error, message);
     }
 
     /// Records that the certificate was read. `Ok(true)` means that it is new.

@@ -23,14 +23,10 @@ pub(super) fn record(reads: &mut Option<Results>, outcome: Result<bool, impl Dis
                 reads.count(LOADED);
                 tracing::info!("Serving a new certificate");
             }
-            if reads.succeeded() && !is_new {
-                tracing::info!("The certificate's files match the served certificate again");
-            }
+            reads.succeeded("The certificate's files can be served again");
         }
         Err(error) => {
-            if reads.failed(REFUSED) {
-                tracing::warn!(%error, "Cannot serve the new certificate; the old one is kept");
-            }
+            reads.failed(REFUSED, &error, "Cannot serve the new certificate; the old one is kept");
         }
     }
 }

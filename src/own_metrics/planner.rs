@@ -65,15 +65,10 @@ impl PlannerMetrics {
         let round = match round {
             Ok(round) => round,
             Err(error) => {
-                if state.rounds.failed(FAILED) {
-                    tracing::warn!(error = %format!("{error:#}"), "A round failed");
-                }
-                return;
+                return state.rounds.failed(FAILED, &format!("{error:#}"), "A round failed");
             }
         };
-        if state.rounds.succeeded() {
-            tracing::info!("Planning again");
-        }
+        state.rounds.succeeded("Planning again");
         state.rounds.count(match round {
             Round::Standby(_) => STANDBY,
             Round::Held(_) => HELD,

@@ -1,6 +1,7 @@
-//! Counts results and decides which failures are logged. Pure: the callers log.
+//! Counts results, and logs the first of several alike failures.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use crate::text_format::Lines;
 use crate::text_format::Number::Whole;
@@ -24,15 +25,19 @@ impl Results {
         *self.counts.entry(result).or_default() += 1;
     }
 
-    /// Counts a failure. Returns whether it is to be logged.
-    pub(super) fn failed(&mut self, kind: &'static str) -> bool {
+    /// Counts a failure, and logs it with this message unless the last logged one is of its kind.
+    pub(super) fn failed(&mut self, kind: &'static str, error: &dyn Display, message: &str) {
         self.count(kind);
-        self.failure.replace(kind) != Some(kind)
+        if self.failure.replace(kind) != Some(kind) {
+            tracing::warn!(%error, "{message}");
+        }
     }
 
-    /// Records a success. Returns whether it ends a failure.
-    pub(super) fn succeeded(&mut self) -> bool {
-        self.failure.take().is_some()
+    /// Records a success, and logs this message if it ends a failure.
+    pub(super) fn succeeded(&mut self, message: &str) {
+        if self.failure.take().is_some() {
+            tracing::info!("{message}");
+        }
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -49,15 +54,43 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn each_kind_of_failure_is_logged_once_until_a_success() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).without_time();
+        let subscriber = subscriber.with_target(false).with_writer(move || writer.clone()).finish();
         let mut results = Results::default();
-        assert!(!results.succeeded(), "there was no failure");
-        assert!(results.failed("timeout") && !results.failed("timeout"));
-        assert!(results.failed("conflict"));
-        assert!(results.succeeded() && !results.succeeded());
-        assert!(results.failed("conflict"));
+        tracing::subscriber::with_default(subscriber, || {
+            results.succeeded("there was no failure");
+            for kind in ["timeout", "timeout", "conflict"] {
+                results.failed(kind, &"late", kind);
+            }
+            results.succeeded("works again");
+            results.succeeded("works still");
+            results.failed("conflict", &"late", "again");
+        });
         assert_eq!(results.total(), 4);
+        let expected = " WARN timeout error=late\n WARN conflict error=late\n INFO works again\n \
+                        WARN again error=late\n";
+        assert_eq!(String::from_utf8(log.0.lock().clone()).unwrap(), expected);
     }
 }

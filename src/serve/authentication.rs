@@ -56,7 +56,9 @@ impl Authenticator {
         token: &str,
         address: IpAddr,
     ) -> Decision {
-        let key = (self.hash(token), path);
+        let hash = hmac::sign(&self.hash_key, token.as_bytes());
+        // HMAC-SHA256 gives 32 bytes.
+        let key = (hash.as_ref().try_into().unwrap_or_default(), path);
         let review = {
             let mut state = self.state.lock();
             if let Some(review) = state.under_way.get(&key) {
@@ -87,12 +89,6 @@ impl Authenticator {
         state.cache.store(key, address, decision, clock::now().at);
         state.under_way.remove(&key);
         decision
-    }
-
-    fn hash(&self, token: &str) -> [u8; 32] {
-        let tag = hmac::sign(&self.hash_key, token.as_bytes());
-        // HMAC-SHA256 gives 32 bytes.
-        tag.as_ref().try_into().unwrap_or_default()
     }
 }
 

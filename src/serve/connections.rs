@@ -99,16 +99,13 @@ pub struct Server {
 impl Server {
     /// Listens on these addresses. With `tls`, plain HTTP is accepted too, for what `authorization.rs` allows. On a
     /// host without IPv6, all addresses are those of IPv4.
-    pub async fn listen(
+    pub fn listen(
         address: SocketAddr,
         probe_address: Option<SocketAddr>,
         tls: Option<Tls>,
     ) -> anyhow::Result<Self> {
-        let listener = listen("--listen-address", address).await?;
-        let probes = match probe_address {
-            Some(address) => Some(listen("--probe-address", address).await?),
-            None => None,
-        };
+        let listener = listen("--listen-address", address)?;
+        let probes = probe_address.map(|address| listen("--probe-address", address)).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}/", listener.local_addr()?);
         Ok(Self { listener, probes, tls, url })
@@ -174,13 +171,24 @@ async fn accept(
     }
 }
 
-async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = bind_any(address, bind).await;
-    listener.with_context(|| format!("cannot listen on {address}: choose another {flag}"))
+fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = or_ipv4(address, bind);
+    bound.with_context(|| format!("cannot listen on {address}: choose another {flag}"))
+}
+
+fn or_ipv4<T>(
+    address: SocketAddr,
+    bind: impl Fn(SocketAddr) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let bound = bind(address);
+    if bound.is_err() && address.ip() == Ipv6Addr::UNSPECIFIED {
+        return bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).or(bound);
+    }
+    bound
 }
 
 /// Accepted connections inherit the options of the listener.
-async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SOCKET_BUFFER)?;
@@ -188,17 +196,6 @@ async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-async fn bind_any<L, F: Future<Output = std::io::Result<L>>>(
-    address: SocketAddr,
-    bind: impl Fn(SocketAddr) -> F,
-) -> std::io::Result<L> {
-    let bound = bind(address).await;
-    if bound.is_ok() || address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        return bound;
-    }
-    bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await.or(bound)
 }
 
 /// Completes on SIGTERM or SIGINT, from the moment of this call on.

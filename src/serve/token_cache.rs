@@ -10,6 +10,9 @@ use crate::client::cluster::Decision;
 /// This many reviews at once, then one after each interval.
 type Rate = (u32, Duration);
 
+/// When the whole burst is available again; `None` before the first review.
+type WholeAt = Option<Instant>;
+
 /// Lifetime of a decision that allows access, and so the time that access can last after it was
 /// revoked.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
@@ -48,8 +51,8 @@ pub type TokenKey = ([u8; 32], &'static str);
 #[derive(Debug, Default)]
 pub struct TokenCache {
     tokens: HashMap<TokenKey, Token>,
-    unknown: RateLimit,
-    senders: HashMap<IpAddr, RateLimit>,
+    unknown: WholeAt,
+    senders: HashMap<IpAddr, WholeAt>,
 }
 
 #[derive(Debug)]
@@ -87,13 +90,13 @@ impl TokenCache {
     fn may_review_unknown(&mut self, address: IpAddr, now: Instant) -> bool {
         let is_known =
             self.tokens.values().any(|token| token.address == address && token.is_known(now));
-        self.senders.retain(|_, limit| !limit.is_whole(now));
+        self.senders.retain(|_, whole_at| whole_at.is_some_and(|at| at > now));
         let is_full = self.senders.len() >= MAX_SENDERS;
         if is_full && !is_known && !self.senders.contains_key(&address) {
             return false;
         }
         let sender = self.senders.entry(address).or_default();
-        sender.take(ONE_ADDRESS, now) && (is_known || self.unknown.take(ALL_UNKNOWN, now))
+        take(sender, ONE_ADDRESS, now) && (is_known || take(&mut self.unknown, ALL_UNKNOWN, now))
     }
 
     /// Stores the API server's decision on a token. A full cache drops the oldest token without
@@ -119,26 +122,13 @@ impl TokenCache {
     }
 }
 
-/// How much of a [`Rate`] is used.
-#[derive(Debug, Default)]
-struct RateLimit {
-    /// When the whole burst is available again.
-    whole_at: Option<Instant>,
-}
-
-impl RateLimit {
-    fn is_whole(&self, now: Instant) -> bool {
-        self.whole_at.is_none_or(|at| at <= now)
+fn take(whole_at: &mut WholeAt, (burst, interval): Rate, now: Instant) -> bool {
+    let then = whole_at.map_or(now, |at| at.max(now)) + interval;
+    let is_available = then.saturating_duration_since(now) <= interval * burst;
+    if is_available {
+        *whole_at = Some(then);
     }
-
-    fn take(&mut self, (burst, interval): Rate, now: Instant) -> bool {
-        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + interval;
-        let is_available = whole_at.saturating_duration_since(now) <= interval * burst;
-        if is_available {
-            self.whole_at = Some(whole_at);
-        }
-        is_available
-    }
+    is_available
 }
 
 #[cfg(test)]

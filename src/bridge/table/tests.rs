@@ -35,7 +35,8 @@ fn table(nodes: &[(&str, Annotations)], now: i64) -> Table {
 }
 
 fn standing_in(views: &Views, name: &str) -> &'static str {
-    views.nodes[views.position(name).unwrap()].1.err().unwrap_or("known")
+    let (_, view) = views.nodes.iter().find(|(known, _)| known == name).unwrap();
+    view.err().unwrap_or("known")
 }
 
 fn standing(table: &Table, name: &str, now: i64) -> &'static str {

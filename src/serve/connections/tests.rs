@@ -88,7 +88,7 @@ async fn a_body_that_makes_progress_is_not_cut() {
 
 /// A server on loopback, and what stops it.
 async fn serve(length: usize) -> (SocketAddr, oneshot::Sender<()>, impl Future) {
-    let server = Server::listen("127.0.0.1:0".parse().unwrap(), None, None).await.unwrap();
+    let server = Server::listen("127.0.0.1:0".parse().unwrap(), None, None).unwrap();
     let (stop, stopped) = oneshot::channel();
     let address = server.listener.local_addr().unwrap();
     let stopped = async move { stopped.await.unwrap() };
@@ -124,26 +124,21 @@ async fn a_stopping_server_finishes_responses_and_closes_the_rest_at_once() {
 }
 
 /// The address bound on a host without IPv6, or on which every port is in use.
-async fn bound(address: &str, all_in_use: bool) -> Result<SocketAddr, Option<i32>> {
-    let bind = |address: SocketAddr| async move {
-        match address {
-            SocketAddr::V6(_) => Err(Error::from_raw_os_error(Errno::EAFNOSUPPORT as i32)),
-            SocketAddr::V4(_) if all_in_use => {
-                Err(Error::from_raw_os_error(Errno::EADDRINUSE as i32))
-            }
-            SocketAddr::V4(_) => Ok(address),
-        }
+fn bound(address: &str, all_in_use: bool) -> Result<SocketAddr, Option<i32>> {
+    let bind = |address| match address {
+        SocketAddr::V6(_) => Err(Error::from_raw_os_error(Errno::EAFNOSUPPORT as i32)),
+        SocketAddr::V4(_) if all_in_use => Err(Error::from_raw_os_error(Errno::EADDRINUSE as i32)),
+        SocketAddr::V4(_) => Ok(address),
     };
-    let address = address.parse().unwrap();
-    bind_any(address, bind).await.map_err(|error| error.raw_os_error())
+    or_ipv4(address.parse().unwrap(), bind).map_err(|error| error.raw_os_error())
 }
 
-#[tokio::test]
-async fn without_ipv6_all_addresses_are_those_of_ipv4() {
+#[test]
+fn without_ipv6_all_addresses_are_those_of_ipv4() {
     let ipv4 = "0.0.0.0:9942".parse().unwrap();
-    assert_eq!(bound("[::]:9942", false).await, Ok(ipv4));
+    assert_eq!(bound("[::]:9942", false), Ok(ipv4));
     let without = Err(Some(Errno::EAFNOSUPPORT as i32));
-    assert_eq!(bound("[::]:9942", true).await, without);
+    assert_eq!(bound("[::]:9942", true), without);
     // A single IPv6 address has no replacement.
-    assert_eq!(bound("[::1]:9942", false).await, without);
+    assert_eq!(bound("[::1]:9942", false), without);
 }

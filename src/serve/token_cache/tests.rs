@@ -38,7 +38,7 @@ fn send(
 
 /// Uses up the limit of all unknown addresses together.
 fn exhaust(cache: &mut TokenCache, now: Instant) {
-    while cache.unknown.take(ALL_UNKNOWN, now) {}
+    while take(&mut cache.unknown, ALL_UNKNOWN, now) {}
 }
 
 #[test]
