@@ -16,7 +16,6 @@ pub use source::{CpuSourceFlag, ExportFlags, PodSource, SourceFlags};
 
 mod command;
 mod flags;
-mod rules;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -54,8 +53,62 @@ impl Command {
         let log = flags.map(|(_, flags)| LogConfig::from_arg_matches(flags)).transpose()?;
         // Every pod has this variable; Kubernetes' client libraries rely on it too.
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let checked = rules::check(&command, in_cluster);
+        let checked = command.check(in_cluster);
         checked.map_err(|error| clap::Error::raw(ErrorKind::ArgumentConflict, error))?;
         Ok((command, log))
+    }
+
+    /// Which flags contradict each other. `in_cluster`: this process has a service account.
+    fn check(&self, in_cluster: bool) -> Result<(), String> {
+        let (source, publish, auth) = match self {
+            Self::Run(config) => {
+                let RunConfig { source, publishing, auth, .. } = &**config;
+                (source, publishing.publish.mode(source), *auth)
+            }
+            Self::Check(CheckConfig { source, publish, .. }) => {
+                (source, publish.mode(source), Auth::None)
+            }
+            Self::Once(OnceConfig { source, .. }) | Self::Top(TopConfig { source, .. }) => {
+                (source, Publish::Off, Auth::None)
+            }
+            Self::Bridge(_)
+            | Self::Nodes { .. }
+            | Self::Reap { .. }
+            | Self::Plan { .. }
+            | Self::Planner(_) => return Ok(()),
+            Self::Demo(_) | Self::Completions { .. } | Self::Man { .. } => return Ok(()),
+        };
+        let has_cluster = in_cluster || source.api.kubeconfig.is_some();
+        // What needs the API server.
+        let flag = match (publish, auth) {
+            (Publish::On, _) => Some("--publish on"),
+            (_, Auth::Kubernetes) => Some("--auth kubernetes"),
+            (Publish::DryRun | Publish::Off, Auth::None) => None,
+        };
+        Err(match (source.pods(), has_cluster, flag) {
+            (PodSource::Cluster(_), false, _) => {
+                "--node-name needs a cluster: run as a pod with a service account, or set \
+                 --kubeconfig"
+                    .into()
+            }
+            (PodSource::Standalone, true, _) => {
+                "in a cluster --node-name is required: set it (in a DaemonSet, from spec.nodeName)"
+                    .into()
+            }
+            (PodSource::Standalone, false, _) if source.selection(None).vms_only => {
+                "--scope virt-launcher needs a source of pods: set --kubeconfig or --pods-file"
+                    .into()
+            }
+            (PodSource::Standalone, false, Some(flag)) => format!(
+                "{flag} needs a cluster: run as a pod with a service account, or set --kubeconfig and \
+                 --node-name"
+            ),
+            (PodSource::File(_), _, Some(flag)) => {
+                format!("{flag} needs the API server, which --pods-file replaces: omit one of them")
+            }
+            (PodSource::Standalone | PodSource::File(_) | PodSource::Cluster(_), ..) => {
+                return Ok(());
+            }
+        })
     }
 }

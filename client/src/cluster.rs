@@ -14,7 +14,7 @@ mod watch;
 pub use client::{ApiClient, OwnNode, block_on};
 pub use kube::api::ListParams;
 pub use lease::{LEASE, Lease};
-pub use migrations::PodName;
+pub use migrations::{PodName, migrations};
 pub use nodes::{NodeKeys, NodeMetadata};
 pub use reviews::Decision;
 pub use watch::WatchEvent;

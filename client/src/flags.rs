@@ -179,7 +179,7 @@ impl RuleFlags {
     pub fn rules(&self) -> Rules {
         let &Self { least_gain, most_active, moves_per_hour, .. } = self;
         let rest = i64::try_from(self.min_age.as_secs()).unwrap_or(i64::MAX);
-        Rules { least_gain, rest, most_active, moves_per_hour, ..Rules::default() }
+        Rules { least_gain, rest, most_active, moves_per_hour }
     }
 }
 

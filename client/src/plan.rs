@@ -9,9 +9,10 @@ use std::io::{IsTerminal, Write, stderr, stdin};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use psi_agent_plan::{ProposedMove, propose};
+use serde::de::IgnoredAny;
 use serde_json::json;
 
-use crate::cluster::ApiClient;
+use crate::cluster::{ApiClient, migrations};
 use crate::contract::Prefix;
 use crate::flags::{PlanFlags, PlanOutput};
 use crate::output::print;
@@ -62,10 +63,9 @@ pub async fn plan(
     }
     for one in moves {
         let migration = report::manifest(one, prefix, now());
-        api.create_migration(&one.namespace, &migration).await.with_context(|| {
-            format!("cannot create a migration of VM {}/{}", one.namespace, one.name)
-        })?;
-        let line = format!("{}/{}: migration to {} created\n", one.namespace, one.name, one.target);
+        let created = api.create::<IgnoredAny>(&migrations(&one.namespace), &migration).await;
+        created.with_context(|| format!("cannot create a migration of VM {}", one.full_name()))?;
+        let line = format!("{}: migration to {} created\n", one.full_name(), one.target);
         // After JSON or YAML, which other programs read, it would be a part of it.
         match flags.output {
             PlanOutput::Table => print(line, out),

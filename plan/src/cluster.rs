@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodAffinityTerm, Taint, Toleration};
 
-pub use crate::constraints::Labels;
+/// Labels, annotations or node selectors.
+pub type Labels = BTreeMap<String, String>;
 
 /// Amounts by resource, in whole units: CPUs, bytes, devices.
 pub type Amounts = BTreeMap<String, f64>;
@@ -61,7 +62,7 @@ impl Cluster {
 /// A VM that a plan tried to move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
-    /// UID of the VM.
+    /// Namespace and name of the VM.
     pub vm: String,
     /// When it may move again.
     pub until: Timestamp,
@@ -119,6 +120,12 @@ pub struct Vm {
     pub tied_by: Option<&'static str>,
     /// `status.migrationState`: the latest migration.
     pub migration: Option<LatestMigration>,
+}
+
+impl Vm {
+    pub(crate) fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// The latest migration of a VM.

@@ -1,14 +1,11 @@
 //! Whether constraints of pods hold on Nodes and other pods.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Taint, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Labels, annotations or node selectors.
-pub type Labels = BTreeMap<String, String>;
+use crate::cluster::{Labels, Pod};
 
 /// The first taint that keeps a pod with these tolerations off.
 pub(crate) fn repelling<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
@@ -57,16 +54,11 @@ pub(crate) fn selects_node(term: &NodeSelectorTerm, name: &str, labels: &Labels)
 }
 
 /// Whether the term of a pod in `own_namespace` may select a pod. A selector of namespaces counts as one of all.
-pub(crate) fn selects_pod(
-    term: &PodAffinityTerm,
-    own_namespace: &str,
-    namespace: &str,
-    labels: &Labels,
-) -> bool {
+pub(crate) fn selects_pod(term: &PodAffinityTerm, own: &Pod, other: &Pod) -> bool {
     let named = || term.namespaces.iter().flatten();
-    let by_default = named().next().is_none() && own_namespace == namespace;
-    (term.namespace_selector.is_some() || by_default || named().any(|one| one == namespace))
-        && term.label_selector.as_ref().is_some_and(|selector| selects(selector, labels))
+    let by_default = named().next().is_none() && own.namespace == other.namespace;
+    (term.namespace_selector.is_some() || by_default || named().any(|one| *one == other.namespace))
+        && term.label_selector.as_ref().is_some_and(|selector| selects(selector, &other.labels))
 }
 
 /// A selector without requirements selects all pods.
@@ -158,7 +150,9 @@ mod tests {
         let own = PodAffinityTerm { label_selector: Some(selector), ..<_>::default() };
         let db = labels(&[("app", "db"), ("x", "y")]);
         let in_a = |term: &PodAffinityTerm, namespace: &str, labels: &Labels| {
-            selects_pod(term, "a", namespace, labels)
+            let other =
+                Pod { namespace: namespace.into(), labels: labels.clone(), ..<_>::default() };
+            selects_pod(term, &Pod { namespace: "a".into(), ..<_>::default() }, &other)
         };
         assert!(in_a(&own, "a", &db) && !in_a(&own, "b", &db));
         assert!(!in_a(&own, "a", &Labels::new()));

@@ -72,15 +72,10 @@ impl<'a> Constraints<'a> {
             let Some(node) = other.node.as_deref().and_then(|name| nodes.get(name)) else {
                 continue;
             };
-            let own = pod
-                .anti_affinity
-                .iter()
-                .filter(|term| selects_pod(term, &pod.namespace, &other.namespace, &other.labels));
-            let of_other = other
-                .anti_affinity
-                .iter()
-                .filter(|term| selects_pod(term, &other.namespace, &pod.namespace, &pod.labels));
-            for term in own.chain(of_other) {
+            let terms = |one: &'a Pod, of: &'a Pod| {
+                one.anti_affinity.iter().filter(move |term| selects_pod(term, one, of))
+            };
+            for term in terms(pod, other).chain(terms(other, pod)) {
                 let key = term.topology_key.as_str();
                 excluded.extend(node.labels.get(key).map(|value| (key, value.as_str())));
             }
@@ -101,21 +96,18 @@ impl<'a> Constraints<'a> {
 
     /// Why a Node does not fit, in a few words.
     pub(crate) fn obstacle(&self, node: &ClusterNode, free: &Free<'_>) -> Option<String> {
-        if !node.labels.contains_key(HOSTNAME) {
-            return Some(format!("no label {HOSTNAME}"));
-        }
-        if !self.select(node) {
-            return Some("node selector or affinity".into());
-        }
-        if let Some(taint) = repelling(&node.taints, &self.pod.tolerations) {
-            return Some(format!("taint {}", taint.key));
-        }
         let is_excluded =
             |(key, value): &(&str, &str)| node.labels.get(*key).is_some_and(|own| own == value);
-        if self.excluded.iter().any(is_excluded) {
-            return Some("pod anti-affinity".into());
-        }
-        free.lacks(&node.name, &self.pod.requests).map(|resource| format!("requests of {resource}"))
+        let taint = repelling(&node.taints, &self.pod.tolerations);
+        let lacking = free.lacks(&node.name, &self.pod.requests);
+        let obstacles = [
+            (!node.labels.contains_key(HOSTNAME)).then(|| format!("no label {HOSTNAME}")),
+            (!self.select(node)).then(|| "node selector or affinity".into()),
+            taint.map(|taint| format!("taint {}", taint.key)),
+            self.excluded.iter().any(is_excluded).then(|| "pod anti-affinity".into()),
+            lacking.map(|resource| format!("requests of {resource}")),
+        ];
+        obstacles.into_iter().flatten().next()
     }
 }
 

@@ -98,17 +98,14 @@ fn is_schedulable(node: &ClusterNode) -> bool {
 
 /// Why a Node with a value takes part in no move.
 fn closed(node: &ClusterNode, is_migrating: bool) -> Option<String> {
-    if node.is_cordoned {
-        Some("cordoned".into())
-    } else if !is_schedulable(node) {
-        Some(format!("not schedulable for KubeVirt: label {SCHEDULABLE} is not true"))
-    } else if node.cpus <= 0.0 {
-        Some("no CPU capacity".into())
-    } else if is_migrating {
-        Some("part of a migration now or in the last 10 min".into())
-    } else {
-        None
-    }
+    let not_true = format!("not schedulable for KubeVirt: label {SCHEDULABLE} is not true");
+    let reasons = [
+        (node.is_cordoned, "cordoned"),
+        (!is_schedulable(node), &not_true),
+        (node.cpus <= 0.0, "no CPU capacity"),
+        (is_migrating, "part of a migration now or in the last 10 min"),
+    ];
+    reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason.to_owned())
 }
 
 /// Contention for CPUs does not exclude a target: its demand and the net gain decide, as simulated.

@@ -77,8 +77,7 @@ impl State {
         let pending = own().filter(|one| is_pending(cluster, one, now) || one.is_stuck(now));
         let pending: Vec<Migration> = pending.cloned().collect();
         for migration in &pending {
-            let vm = cluster.vms.iter().find(|vm| migration.is_of(vm));
-            self.leave_alone(vm.map_or("", |vm| &vm.uid), now);
+            self.leave_alone(migration.name_of_vm(), now);
             let why = match target_pod(cluster, migration) {
                 Some(pod) if pod.node.is_none() => "its pod had no Node",
                 Some(_) => "it did not end",
@@ -94,22 +93,22 @@ impl State {
 
     /// Remembers a move whose migration is about to be created. If that is deleted early, nothing else shows it.
     pub fn begin(&mut self, cluster: &Cluster, one: &ProposedMove, now: Timestamp) {
-        self.leave_alone(&one.uid, now);
+        self.leave_alone(one.full_name(), now);
         let nodes = [one.source.as_str(), &one.target];
         self.brake.add(&one.uid, nodes, &waiting(cluster, now), now);
     }
 
     /// Counts a failure, and leaves the VM alone, since the reason may be its own.
-    pub fn fail(&mut self, uid: &str, vm: String, what: &str, now: Timestamp) {
-        self.leave_alone(uid, now);
+    pub fn fail(&mut self, vm: String, what: &str, now: Timestamp) {
+        self.leave_alone(vm.clone(), now);
         self.count_failure(vm, what, now);
     }
 
     /// Leaves a VM alone for an hour.
-    pub fn leave_alone(&mut self, vm: &str, now: Timestamp) {
+    fn leave_alone(&mut self, vm: String, now: Timestamp) {
         self.left_alone.retain(|one| one.vm != vm);
         let until = Timestamp::from_second(now.as_second() + HOUR).unwrap_or(Timestamp::MAX);
-        self.left_alone.push(LeftAlone { vm: vm.into(), until });
+        self.left_alone.push(LeftAlone { vm, until });
     }
 
     fn count_failure(&mut self, vm: String, what: &str, now: Timestamp) {

@@ -6,9 +6,9 @@ use crate::contract::Candidate;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, HOSTNAME, HOUR, LeftAlone, Migration, Pod, Vm, is_within};
+use crate::cluster::{Cluster, HOSTNAME, HOUR, Migration, Pod, Vm, is_within};
 use crate::fit::{Constraints, Free};
-use crate::moves::{Movable, Move, Node, Rules, plan};
+use crate::moves::{LEAST_DIFFERENCE, Movable, Move, Node, Rules, plan};
 use crate::nodes::{self, Assessed, Value};
 use crate::vms;
 
@@ -52,6 +52,14 @@ pub struct ProposedMove {
     pub source_demand: Load,
     /// Demand of the target.
     pub target_demand: Load,
+}
+
+impl ProposedMove {
+    /// Namespace and name of the VM.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// A VM or a Node without a move.
@@ -134,7 +142,7 @@ fn moves(
     for (at, one) in found.iter().enumerate() {
         if !planned.iter().any(|planned| planned.vm == at) {
             let reason = unplanned(one, &of_nodes, rules);
-            left_out.push(LeftOut { name: name_of(one.vm), reason });
+            left_out.push(LeftOut { name: one.vm.full_name(), reason });
         }
     }
     if planned.is_empty() {
@@ -181,14 +189,14 @@ fn allowed(
         return Err(format!("{queued} other migrations wait to start"));
     }
     // Each leaves its VM alone for an hour, so that those that were deleted or lost their label count as well.
-    let left_alone: Vec<String> = cluster.left_alone.iter().map(|one| name(cluster, one)).collect();
-    let moves = |one: &Migration| !one.is_evacuation && left_alone.contains(&one.name_of_vm());
+    let left_alone: Vec<&String> = cluster.left_alone.iter().map(|one| &one.vm).collect();
+    let moves = |one: &Migration| !one.is_evacuation && left_alone.contains(&&one.name_of_vm());
     let own = |one: &&Migration| is_own(one) || moves(one);
     let own: Vec<&Migration> = migrations.iter().filter(own).collect();
     let active = own.iter().filter(|one| one.is_active() && !one.is_stuck(now)).count();
     let mut begun = own;
     begun.retain(|one| is_within(HOUR, one.created, now));
-    let is_deleted = |vm: &&String| !begun.iter().any(|one| one.name_of_vm() == **vm);
+    let is_deleted = |vm: &&&String| !begun.iter().any(|one| one.name_of_vm() == ***vm);
     let begun = begun.len() + left_alone.iter().filter(is_deleted).count();
     let left = rules.most_active.saturating_sub(active);
     if left == 0 {
@@ -198,11 +206,6 @@ fn allowed(
         0 => Err(format!("{begun} own migrations began within an hour, the limit")),
         of_hour => Ok(left.min(of_hour)),
     }
-}
-
-/// Namespace and name of a VM that is left alone; its UID if it has ended.
-fn name(cluster: &Cluster, LeftAlone { vm: uid, .. }: &LeftAlone) -> String {
-    cluster.vms.iter().find(|vm| vm.uid == *uid).map_or_else(|| uid.clone(), name_of)
 }
 
 /// The VM of a candidate, if it may move. What the agent published is bounded by what KubeVirt knows.
@@ -229,7 +232,7 @@ fn find<'a>(
         is_owner && vm.node == source.name
     };
     let vm = cluster.vms.iter().find(is_vm).ok_or_else(unknown)?;
-    let refused = |reason| LeftOut { name: name_of(vm), reason };
+    let refused = |reason| LeftOut { name: vm.full_name(), reason };
     if let Some(reason) = vms::obstacle(cluster, vm, pod, rules.rest, now) {
         return Err(refused(reason));
     }
@@ -286,9 +289,9 @@ fn unplanned(one: &Found<'_>, nodes: &[Node], rules: &Rules) -> String {
         return format!("no node fits: {}", counts.collect::<Vec<_>>().join(", "));
     }
     if plan(nodes, std::slice::from_ref(&one.movable), rules, 1).is_empty() {
-        let Rules { least_gain, least_difference, .. } = rules;
+        let Rules { least_gain, .. } = rules;
         return format!(
-            "no target gains {least_gain} CPUs on both nodes together, and has {least_difference} points less CPU \
+            "no target gains {least_gain} CPUs on both nodes together, and has {LEAST_DIFFERENCE} points less CPU \
              contention"
         );
     }
@@ -323,10 +326,6 @@ fn proposed(
         source_demand: load(one.source, -movable.demand)?,
         target_demand: load(one.target, movable.demand)?,
     })
-}
-
-fn name_of(vm: &Vm) -> String {
-    format!("{}/{}", vm.namespace, vm.name)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cluster::{Cluster, Pod, Vm, is_past, is_within};
+use crate::cluster::{Cluster, Migration, Pod, Vm, is_past, is_within};
 
 /// Why a VM may not move, whatever the target. It does not for `rest` seconds after its start and after a
 /// migration.
@@ -14,36 +14,27 @@ pub(crate) fn obstacle(
     rest: i64,
     now: Timestamp,
 ) -> Option<String> {
-    let latest = vm.migration.as_ref();
-    if cluster.migrations.iter().any(|one| one.is_active() && one.is_of(vm)) {
-        return Some("a migration is active".into());
-    }
-    if cluster.left_alone.iter().any(|one| one.vm == vm.uid) {
-        return Some("a plan tried to move it within an hour".into());
-    }
-    if !cluster.may_move_vms_of(&vm.namespace) {
-        return Some(format!("its namespace has no label {}/plan: \"true\"", cluster.prefix));
-    }
-    if let Err(reason) = &vm.live_migratable {
-        return Some(format!("not live-migratable: {reason}"));
-    }
-    if let Some(tie) = vm.tied_by {
-        return Some(format!("it has {tie}"));
-    }
-    if let Some(strategy @ ("None" | "External")) = vm.eviction_strategy.as_deref() {
-        return Some(format!("its eviction strategy is {strategy}"));
-    }
-    if pod.prefers_no_eviction {
-        return Some("its owner prefers no eviction".into());
-    }
-    if pod.requires_other_pods {
-        return Some("it requires pod affinity or topology spread".into());
+    let of_vm = || cluster.migrations.iter().filter(|one| one.is_of(vm));
+    let strategy = vm.eviction_strategy.as_deref().filter(|one| ["None", "External"].contains(one));
+    let is_left_alone = cluster.left_alone.iter().any(|one| one.vm == vm.full_name());
+    let obstacles = [
+        of_vm().any(Migration::is_active).then(|| "a migration is active".into()),
+        is_left_alone.then(|| "a plan tried to move it within an hour".into()),
+        (!cluster.may_move_vms_of(&vm.namespace))
+            .then(|| format!("its namespace has no label {}/plan: \"true\"", cluster.prefix)),
+        vm.live_migratable.as_ref().err().map(|reason| format!("not live-migratable: {reason}")),
+        vm.tied_by.map(|tie| format!("it has {tie}")),
+        strategy.map(|strategy| format!("its eviction strategy is {strategy}")),
+        pod.prefers_no_eviction.then(|| "its owner prefers no eviction".into()),
+        pod.requires_other_pods.then(|| "it requires pod affinity or topology spread".into()),
+    ];
+    if let Some(obstacle) = obstacles.into_iter().flatten().next() {
+        return Some(obstacle);
     }
     let is_past = |moment: &Timestamp| is_past(*moment, now);
     // A migration is in the VM's status only once the target's pod runs.
-    let of_vm = cluster.migrations.iter().filter(|one| one.is_of(vm));
-    let tried = of_vm.filter_map(|one| one.ended.filter(is_past)).max();
-    let migrated = latest.and_then(|latest| latest.ended.filter(is_past));
+    let tried = of_vm().filter_map(|one| one.ended.filter(is_past)).max();
+    let migrated = vm.migration.as_ref().and_then(|latest| latest.ended.filter(is_past));
     // Without a date, the pod may be new.
     let placed = migrated.or(pod.created);
     let since = placed.map(|placed| tried.map_or(placed, |tried| tried.max(placed)));

@@ -106,7 +106,7 @@ fn a_cluster_needs_a_node_name_and_a_node_name_a_cluster() {
     let (cluster, name) = ("psi-agent --kubeconfig c", "psi-agent --node-name n");
     check_refused(cluster, "in a cluster --node-name is required");
     check_refused(name, "--node-name needs a cluster");
-    let with_account = |line: &str| rules::check(&Command::parse_from(line.split(' ')), true);
+    let with_account = |line: &str| Command::parse_from(line.split(" ")).check(true);
     assert!(with_account("psi-agent run").is_err());
     assert_eq!(with_account("psi-agent run --node-name n"), Ok(()));
     let node = run(&format!("{cluster} --node-name n")).source.pods();

@@ -11,11 +11,6 @@ use crate::client::plan::planner::{Done, Round};
 use crate::text_format::Number::Whole;
 use crate::text_format::{FamiliesOf, families, write_families};
 
-const PLANNED: &str = "planned";
-const HELD: &str = "held";
-const STANDBY: &str = "standby";
-const FAILED: &str = "failed";
-
 #[derive(Debug)]
 pub struct PlannerMetrics(Mutex<State>);
 
@@ -42,7 +37,7 @@ static PLANNER: &FamiliesOf<State> = families! {
 
 impl Default for PlannerMetrics {
     fn default() -> Self {
-        let rounds = Results::from_start(&[PLANNED, HELD, STANDBY, FAILED]);
+        let rounds = Results::from_start(&["planned", "held", "standby", "failed"]);
         let moves = Results::from_start(Done::VARIANTS);
         Self(Mutex::new(State { rounds, moves, latest: None }))
     }
@@ -65,15 +60,11 @@ impl PlannerMetrics {
         let round = match round {
             Ok(round) => round,
             Err(error) => {
-                return state.rounds.failed(FAILED, &format!("{error:#}"), "A round failed");
+                return state.rounds.failed("failed", &format!("{error:#}"), "A round failed");
             }
         };
         state.rounds.succeeded("Planning again");
-        state.rounds.count(match round {
-            Round::Standby(_) => STANDBY,
-            Round::Held(_) => HELD,
-            Round::Planned(_) | Round::Stopped(_) => PLANNED,
-        });
+        state.rounds.count(round.into_str());
         if state.latest.as_ref() != Some(&round) {
             match &round {
                 Round::Standby(holder) => {

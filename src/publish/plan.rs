@@ -117,13 +117,10 @@ impl Plan {
         // In the first 30 s after a start, only the score is known.
         let of_cpu = of_cpu.map_or([points(of_node); 2], |all| all.map(points));
         let level = self.levels.advance(now, of_cpu.map(|cpu| cpu.max(other_than_cpu)));
-        let mut published = PublishedScore::of(score, level, demand)?;
+        let last = self.last.as_ref().map(|(last, _)| &last.pressure);
+        let kept = last.filter(|last| !self.values_differ(last, score));
+        let published = PublishedScore::of(score, level, demand, kept)?;
         let reason = self.reason_to_write(now, score, &published)?;
-        if let Some((last, _)) = &self.last
-            && reason != WriteReason::Change
-        {
-            published.pressure = with_zeros_of(&last.pressure, published.pressure);
-        }
         self.may_try(now).then_some((published, reason))
     }
 
@@ -142,7 +139,7 @@ impl Plan {
             let mut values = self.changes.iter().rev().filter(|(_, reason)| !is_demand(reason));
             let may_change = values.next().is_none_or(|(at, _)| since(at) >= SILENCE);
             let level_differs = self.level_shows && last.level != published.level;
-            if level_differs || (may_change && self.values_differ(last, score)) {
+            if level_differs || (may_change && self.values_differ(&last.pressure, score)) {
                 return Some(WriteReason::Change);
             }
             let of_demand = recent.filter(|(_, reason)| is_demand(reason)).count();
@@ -156,22 +153,14 @@ impl Plan {
     }
 
     /// Whether the score or a resource that counts for it differs from the published value by a step.
-    fn values_differ(
-        &self,
-        PublishedScore { pressure, .. }: &PublishedScore,
-        now: &NodeScore,
-    ) -> bool {
-        let PerResource { cpu, memory, io } = now.contention;
-        let pairs = [
-            (None, Some(pressure.score), now.score),
-            (Some(Resource::Cpu), pressure.cpu, cpu),
-            (Some(Resource::Memory), pressure.memory, memory),
-            (Some(Resource::Io), pressure.io, io),
-        ];
-        let counts =
-            |resource: &Option<Resource>| resource.is_none_or(|one| self.counted.contains(&one));
-        let mut counted = pairs.into_iter().filter(|(resource, ..)| counts(resource));
-        counted.any(|(_, published, now)| match (published, now.map(points)) {
+    fn values_differ(&self, last: &NodePressure, now: &NodeScore) -> bool {
+        let counted = self.counted.iter().map(|resource| match resource {
+            Resource::Cpu => (last.cpu, now.contention.cpu),
+            Resource::Memory => (last.memory, now.contention.memory),
+            Resource::Io => (last.io, now.contention.io),
+        });
+        let mut all = counted.chain([(Some(last.score), now.score)]);
+        all.any(|(published, now)| match (published, now.map(points)) {
             (Some(published), Some(now)) => {
                 (now - f64::from(published)).abs() >= STEP - 1e-9
                     || (now < ZERO_BELOW && published != 0)
@@ -216,20 +205,6 @@ impl Plan {
         let requested = error.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(now + wait.max(requested));
-    }
-}
-
-/// What was published as 0 stays so until it differs by a step. Otherwise a heartbeat would change a value near
-/// [`ZERO_BELOW`], and the next tick change it back.
-fn with_zeros_of(last: &NodePressure, now: NodePressure) -> NodePressure {
-    let is_kept = |last: Option<u8>, now: Option<f64>| last == Some(0) && now == Some(STEP);
-    let either = |last, now: Option<u8>| if is_kept(last, now.map(f64::from)) { last } else { now };
-    NodePressure {
-        score: either(Some(last.score), Some(now.score)).unwrap_or(now.score),
-        cpu: either(last.cpu, now.cpu),
-        memory: either(last.memory, now.memory),
-        io: either(last.io, now.io),
-        ..now
     }
 }
 

@@ -4,8 +4,9 @@ use anyhow::Context;
 use http::header::CONTENT_TYPE;
 use kube::api::{DeleteParams, ListParams, PatchParams, Request};
 use kube::core::request::Error;
+use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::call::{CallError, LONGEST_OBJECT, call, patch, unreachable};
 use super::client::ApiClient;
@@ -52,38 +53,29 @@ impl ApiClient {
         patch(&self.client, &path, &pod.name, &labels, &PatchParams::default()).await
     }
 
-    /// Creates a VirtualMachineInstanceMigration.
-    pub async fn create_migration(
-        &self,
-        namespace: &str,
-        migration: &Value,
-    ) -> Result<(), CallError> {
-        self.create_object(&migrations(namespace), migration).await
-    }
-
     /// Deletes a VirtualMachineInstanceMigration, which cancels it.
     pub async fn delete_migration(&self, namespace: &str, name: &str) -> Result<(), CallError> {
         let request = Request::new(migrations(namespace)).delete(name, &DeleteParams::default());
         call::<IgnoredAny>(&self.client, request).await.map(drop)
     }
 
-    /// Creates an Event. Fails with [`CallError::Conflict`] if there is one of this name.
-    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), CallError> {
-        self.create_object(&format!("/api/v1/namespaces/{namespace}/events"), event).await
-    }
-
-    /// Fails if the API server does not know a field: without `addedNodeSelector`, which KubeVirt has since 1.6, a VM
-    /// would go anywhere.
-    async fn create_object(&self, path: &str, object: &Value) -> Result<(), CallError> {
+    /// Creates an object of a path. Fails with [`CallError::Conflict`] if there is one of its name, and if the API server
+    /// does not know a field: without `addedNodeSelector`, which KubeVirt has since 1.6, a VM would go anywhere.
+    pub async fn create<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl Serialize,
+    ) -> Result<T, CallError> {
         let body = serde_json::to_vec(object).map_err(unreachable)?;
         let request = http::Request::post(format!("{path}?fieldValidation=Strict"))
             .header(CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(Error::BuildRequest);
-        call::<IgnoredAny>(&self.client, request).await.map(drop)
+        call(&self.client, request).await
     }
 }
 
-fn migrations(namespace: &str) -> String {
+/// The path of migrations.
+pub fn migrations(namespace: &str) -> String {
     format!("/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations")
 }

@@ -7,7 +7,7 @@ use std::iter::{once, successors};
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::io::{AsyncBufRead, AsyncBufReadExt};
+use futures_util::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use kube::Client;
 use kube::api::{ListParams, Request, WatchEvent as KubeEvent, WatchParams};
@@ -33,6 +33,9 @@ const SILENCE: Duration = Duration::from_secs(75);
 
 /// A watch that a proxy cuts lasts longer than this: its time limit is one of silence.
 const SHORTEST: Duration = Duration::from_secs(5);
+
+/// Bytes of a line that are read at once.
+const CHUNK: u64 = 64 * 1024;
 
 const TOO_LONG: &str = "a pod of more than 4 MiB";
 
@@ -120,21 +123,21 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
             let Some(version) = &self.version else {
                 return self.list().await.map(WatchEvent::Listed);
             };
-            let events = match &mut self.events {
-                Some(events) => events,
-                None => {
-                    self.events = Some(watch(&self.client, &self.selector, version).await?);
-                    self.lasts = Box::pin(sleep(SHORTEST));
-                    return Ok(WatchEvent::Following);
-                }
+            let Some(events) = &mut self.events else {
+                let params = WatchParams::default().fields(&self.selector).timeout(WATCH_S);
+                let request = Request::new(PODS).watch(&params, version);
+                let request = request.map_err(kube::Error::BuildRequest)?;
+                self.events = Some(Box::pin(begin(&self.client, request).await?));
+                self.lasts = Box::pin(sleep(SHORTEST));
+                return Ok(WatchEvent::Following);
             };
             let line = timeout(SILENCE, next_line(events)).await.unwrap_or(Ok(None));
             let mut has_lasted = || self.lasts.as_mut().now_or_never().is_some();
-            let mut is_end = |error: &_| was_cut(error) && has_lasted();
-            let line = line.or_else(|error| if is_end(&error) { Ok(None) } else { Err(error) });
-            let line = line.map_err(kube::Error::ReadEvents)?;
-            let is_too_long = line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT);
-            if is_too_long {
+            let line = match line {
+                Err(error) if was_cut(&error) && has_lasted() => None,
+                line => line.map_err(kube::Error::ReadEvents)?,
+            };
+            if line.as_ref().is_some_and(|line| line.len() > LONGEST_OBJECT) {
                 (self.on_skipped)(TOO_LONG.to_owned());
                 self.has_missed = true;
                 continue;
@@ -193,12 +196,6 @@ impl<S: FnMut(String) + Send> PodWatch<S> {
     }
 }
 
-async fn watch(client: &Client, selector: &str, version: &str) -> kube::Result<Events> {
-    let params = WatchParams::default().fields(selector).timeout(WATCH_S);
-    let request = Request::new(PODS).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-    Ok(Box::pin(begin(client, request).await?))
-}
-
 /// Whether the connection ended within the answer, as a proxy with a shorter time limit ends it.
 fn was_cut(error: &io::Error) -> bool {
     let causes = successors(error.source(), |&cause| cause.source());
@@ -206,21 +203,14 @@ fn was_cut(error: &io::Error) -> bool {
     all.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
-/// The next line, of which no more is kept than shows that it is too long; `None` at the end.
+/// The next line; `None` at the end. Of one that is too long, little more is kept than shows that.
 async fn next_line(events: &mut Events) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    loop {
-        let bytes = events.fill_buf().await?;
-        if bytes.is_empty() {
+    while !line.ends_with(b"\n") {
+        line.truncate(LONGEST_OBJECT + 1);
+        if events.as_mut().take(CHUNK).read_until(b'\n', &mut line).await? == 0 {
             return Ok(None);
         }
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        let length = end.unwrap_or(bytes.len());
-        let room = LONGEST_OBJECT + 1 - line.len();
-        line.extend(bytes.iter().take(length.min(room)));
-        events.as_mut().consume(length + usize::from(end.is_some()));
-        if end.is_some() {
-            return Ok(Some(line));
-        }
     }
+    Ok(Some(line))
 }

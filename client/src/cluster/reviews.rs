@@ -6,11 +6,8 @@ use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::Resource;
-use kube::api::{PostParams, Request};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use super::call::{CallError, call, unreachable};
+use super::call::CallError;
 use super::client::ApiClient;
 
 /// What a token gives. Its name is the value of the metric label `result`.
@@ -32,7 +29,8 @@ impl ApiClient {
     /// means no access.
     pub async fn review(&self, token: &str, path: &str) -> Result<Decision, CallError> {
         let spec = TokenReviewSpec { token: Some(token.into()), ..TokenReviewSpec::default() };
-        let review = self.create(&TokenReview { spec, ..TokenReview::default() }).await?;
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let review: TokenReview = self.create(&TokenReview::url_path(&(), None), &review).await?;
         let status = review.status.unwrap_or_default();
         let user = status.user.unwrap_or_default();
         let has_name = user.username.as_ref().is_some_and(|name| !name.is_empty());
@@ -50,17 +48,10 @@ impl ApiClient {
             resource_attributes: None,
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let status = self.create(&review).await?.status.unwrap_or_default();
+        let path = SubjectAccessReview::url_path(&(), None);
+        let review: SubjectAccessReview = self.create(&path, &review).await?;
+        let status = review.status.unwrap_or_default();
         let is_allowed = status.allowed && status.denied != Some(true);
         Ok(if is_allowed { Decision::Allowed } else { Decision::Forbidden })
-    }
-
-    async fn create<K>(&self, review: &K) -> Result<K, CallError>
-    where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
-    {
-        let body = serde_json::to_vec(review).map_err(unreachable)?;
-        let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), body);
-        call(&self.client, request).await
     }
 }

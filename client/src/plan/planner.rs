@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use psi_agent_plan::cluster::{Cluster, Migration};
 use psi_agent_plan::planner::State;
 use psi_agent_plan::{Proposal, ProposedMove, propose};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::objects;
 use super::report::manifest;
 use crate::cluster::call::CallError;
-use crate::cluster::{ApiClient, LEASE, Lease};
+use crate::cluster::{ApiClient, LEASE, Lease, migrations};
 use crate::contract::Prefix;
 use crate::flags::PlannerFlags;
 use crate::output::print;
@@ -38,8 +39,9 @@ pub enum Done {
     Cancelled,
 }
 
-/// The outcome of a round.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The outcome of a round, whose name is a value of the label `result`.
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Round {
     /// The process of this name holds the Lease.
     Standby(String),
@@ -48,6 +50,7 @@ pub enum Round {
     /// Why there could be none, whatever the candidates.
     Held(String),
     /// Why no migrations are created.
+    #[strum(to_string = "planned")]
     Stopped(String),
 }
 
@@ -93,19 +96,21 @@ impl Planner {
                 state.begin(&cluster, one, now);
                 save(api, &mut lease, prefix, &state).await?;
             }
-            let asked = if flags.apply {
-                api.create_migration(&one.namespace, &manifest(one, prefix, now)).await
+            let (path, object) = if flags.apply {
+                (migrations(&one.namespace), manifest(one, prefix, now))
             } else {
-                api.create_event(&one.namespace, &event(one, now)).await
+                (format!("/api/v1/namespaces/{}/events", one.namespace), event(one, now))
             };
-            match asked {
-                Ok(()) => on_done(if flags.apply { Done::Created } else { Done::Proposed }, what),
+            match api.create(&path, &object).await {
+                Ok(IgnoredAny) => {
+                    on_done(if flags.apply { Done::Created } else { Done::Proposed }, what)
+                }
                 // There is one Event for each VM and hour.
                 Err(CallError::Conflict) if !flags.apply => {}
                 Err(error @ (CallError::Forbidden(_) | CallError::Refused { .. })) => {
                     let what = format!("{what}: {error}");
                     if flags.apply {
-                        state.fail(&one.uid, format!("{}/{}", one.namespace, one.name), &what, now);
+                        state.fail(one.full_name(), &what, now);
                         save(api, &mut lease, prefix, &state).await?;
                     }
                     on_done(Done::Refused, what);
@@ -237,7 +242,7 @@ mod tests {
         let mut state = State::default();
         let now = Timestamp::from_second(1_767_355_200).unwrap();
         for vm in ["a", "b", "c"] {
-            state.fail(vm, format!("vms/{vm}"), "it was refused", now);
+            state.fail(format!("vms/{vm}"), "it was refused", now);
         }
         // As long as UIDs and names of cloud nodes are.
         let [source, target] = ["source", "target"].map(|name| format!("{name:-<63}"));
@@ -247,7 +252,7 @@ mod tests {
         }
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
-        assert!(text.contains(r#"{"vm":"a","until":"2026-01-02T13:00:00Z"}"#));
+        assert!(text.contains(r#"{"vm":"vms/a","until":"2026-01-02T13:00:00Z"}"#));
         assert!(state.stopped.is_some());
         // The API server allows 256 KiB.
         assert!((50_000..100_000).contains(&text.len()), "{}", text.len());

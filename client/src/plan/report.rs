@@ -19,7 +19,7 @@ pub(super) fn table(proposal: &Proposal) -> String {
     let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
     rows.extend(proposal.moves.iter().map(|one| {
         vec![
-            format!("{}/{}", one.namespace, one.name),
+            one.full_name(),
             one.source.clone(),
             one.target.clone(),
             format!("{:.1}", one.gain),

@@ -168,7 +168,7 @@ fn failures_of_three_vms_in_a_row_stop_the_planner_until_it_is_resumed() {
             "a VM that cannot move stops no other"
         );
     }
-    state.fail("uid-third", "vms/third".into(), "migration of VM third was refused", after(45));
+    state.fail("vms/third".into(), "migration of VM third was refused", after(45));
     assert_eq!((state.failed.len(), &state.stopped), (2, &None));
     assert_eq!(end(&mut state, "small", "Failed", 50), 3);
     let stopped = state.stopped.clone().unwrap();

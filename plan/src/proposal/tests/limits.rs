@@ -44,10 +44,9 @@ fn moves_are_limited_by_what_runs_already() {
 fn migrations_of_vms_that_are_left_alone_count_whatever_their_labels() {
     let proposal = |moved: &[&str], deleted: usize| {
         proposed(|it| {
-            let uid = |name: &str| it.vms.iter().find(|vm| vm.name == name).unwrap().uid.clone();
-            let deleted = (0..deleted).map(|number| format!("deleted-{number}"));
-            let uids = moved.iter().map(|name| uid(name)).chain(deleted);
-            it.left_alone = uids.map(|vm| LeftAlone { vm, until: now() }).collect();
+            let deleted = (0..deleted).map(|number| format!("vms/deleted-{number}"));
+            let vms = moved.iter().map(|name| format!("vms/{name}")).chain(deleted);
+            it.left_alone = vms.map(|vm| LeftAlone { vm, until: now() }).collect();
             let migration = |name: &&str| Migration {
                 namespace: "vms".into(),
                 vm: (*name).into(),
