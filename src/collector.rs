@@ -119,10 +119,10 @@ impl Collector {
         let before = self.ticked_at.replace(moment);
         self.node.read(&self.tree, &mut self.files);
         let (found, matching) = match_pods(pods, self.tree.dirs().map(|dir| &dir.cgroup.place));
-        // Where no cgroup is one of a pod, the containers are elsewhere, and not calm.
-        let is_found = |pods: &PodIndex| {
-            !pods.has_containers() || found.iter().any(|one| one.workload().is_some())
-        };
+        // Where no cgroup is one of a container, the containers are elsewhere, and not calm.
+        let is_container =
+            |one: &PodMatch| one.workload().is_some_and(|workload| !workload.container.is_empty());
+        let is_found = |pods: &PodIndex| !pods.has_containers() || found.iter().any(is_container);
         let is_known =
             self.selection.is_some() && pods.is_none_or(|pods| pods.is_listed() && is_found(pods));
         let measured = is_known.then(|| self.score_and_others(pods, &found, before)).flatten();
