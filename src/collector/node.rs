@@ -83,7 +83,7 @@ impl NodeReader {
         readings.memory = files.note(proc.memory()).flatten();
         readings.disks.push(files.dated(proc.disks()));
         readings.disk_rates = disk_rates(&readings.disks);
-        if readings.swaps_in() {
+        if readings.swaps_in() == Some(true) {
             let swaps = files.note(proc.swaps()).flatten().unwrap_or_default();
             let devices = readings.disks.value().map(|disks| swap_devices(&swaps, disks));
             readings.swap_devices = devices.unwrap_or_default();

@@ -15,7 +15,7 @@ use super::wait::{Unknown, Wait, WaitResult};
 /// Memory in use is a weight, needed while any task of the node waits. Reclaim by limits, pages from
 /// swap and CPU usage matter only if the container can have waited since they were read.
 pub(super) fn needs(readings: &Readings, node: &NodeReadings) -> Needs {
-    let swaps_in = node.swaps_in();
+    let swaps_in = node.swaps_in() == Some(true);
     let mut needs = Needs::empty();
     if node.pressure.memory.moved() || swaps_in {
         needs |= Needs::MEMORY_IN_USE;
@@ -45,7 +45,7 @@ pub(super) fn wait(readings: &Readings, node: &NodeReadings) -> WaitResult {
 fn known_wait(readings: &Readings, node: &NodeReadings, weight: f64) -> Option<Wait> {
     let raw = readings.pressure.memory.shares().some?;
     let (swapping, unstalled) =
-        if node.swaps_in() { for_swap(readings, node)? } else { (0.0, 0.0) };
+        if node.swaps_in()? { for_swap(readings, node)? } else { (0.0, 0.0) };
     let stalls = raw > Ratio::ZERO;
     let is_short = swapping > 0.0 || stalls && node.reclaims()?;
     let stalled = if is_short { raw.get() } else { 0.0 };
@@ -148,6 +148,12 @@ mod tests {
         assert_eq!(shares(&vm(false, Some(80)), true), Some((0.3, 0.0)));
         let unread = NodeReadings { limit_hits: Window::default(), ..node(false) };
         assert!(wait(&vm(false, None), &unread).is_err(), "the limit of all pods can be the cause");
+        // Waiting for swap does not show in pressure.
+        let calm =
+            Readings { pressure: container(0.0, 0.5, 0.0, None).pressure, ..vm(false, None) };
+        assert_eq!(wait(&calm, &node(false)).map(|wait| wait.contention.get()), Ok(0.0));
+        let unread = NodeReadings { reclaim: Window::default(), ..node(false) };
+        assert!(wait(&calm, &unread).is_err(), "pages can come back from swap");
     }
 
     fn counted(pages: u64, stalled: u64, major_faults: u64) -> MemoryStat {

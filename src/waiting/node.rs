@@ -95,9 +95,10 @@ impl NodeReadings {
         disks.filter(|disk| !disk.is_on_top).map(|disk| disk.reading).sum()
     }
 
-    /// Whether pages were read back from swap.
-    pub fn swaps_in(&self) -> bool {
-        self.reclaim.increase(|reclaim| reclaim.pswpin).is_some_and(|pages| pages > 0.0)
+    /// Whether pages were read back from swap. A kernel without swap counts none.
+    pub fn swaps_in(&self) -> Option<bool> {
+        let (before, last) = self.reclaim.both()?;
+        Some(last.pswpin > before.pswpin)
     }
 
     /// Mean time of a read from swap, seconds; from any disk where the swap devices are unknown or not counted.
