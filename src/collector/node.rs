@@ -91,15 +91,20 @@ impl NodeReader {
         let now = (files.clock)().at;
         if readings.pressure.memory.moved() {
             let paths = above_pods(tree.dirs());
+            // Without pods, limits of slices are those of the host.
+            let has_pods = paths.len() > 1;
             let is_above = |dir: &&CgroupDir| {
-                dir.cgroup.place == Place::Host && paths.contains(Path::new(&*dir.cgroup.path))
+                let path = &*dir.cgroup.path;
+                let is_above = paths.contains(Path::new(path));
+                dir.cgroup.place == Place::Host
+                    && (is_above || !has_pods && path.ends_with(".slice"))
             };
             let above: Vec<&CgroupDir> = tree.dirs().filter(is_above).collect();
             let hits = limit_hits(above.iter().map(|dir| dir.memory_events_local()));
             readings.limit_hits.push(files.dated(hits.map(Some)));
             // The topmost cgroup includes the memory of all cgroups below it.
             let bytes = above.iter().filter_map(|dir| files.note(dir.memory_current()).flatten());
-            readings.pods_memory = bytes.max();
+            readings.pods_memory = bytes.max().filter(|_| has_pods);
         } else {
             readings.limit_hits.hold(now);
         }
