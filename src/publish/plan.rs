@@ -8,7 +8,7 @@ use super::level::LevelTracker;
 use super::score::{PublishedScore, STEP, points};
 use crate::client::cluster::call::CallError;
 use crate::contract::{Level, NodeDemand, NodePressure, Thresholds};
-use crate::score::{NodeScore, PerResource, Resource};
+use crate::score::{Absence, NodeScore, Resource};
 
 /// Shortest time from one change to the next of values alone, and from any write to a heartbeat. A
 /// heartbeat doesn't delay a change.
@@ -106,8 +106,13 @@ impl Plan {
         score: &NodeScore,
         demand: Option<NodeDemand>,
     ) -> Option<(PublishedScore, WriteReason)> {
-        let others = PerResource { cpu: None, ..score.contention };
-        let others = self.counted.iter().filter_map(|resource| *others.of(*resource));
+        // As in the score, I/O does not count while only own limits delay it.
+        let is_other = |resource: &&Resource| {
+            let absence = *score.absence.of(**resource);
+            **resource != Resource::Cpu && absence != Some(Absence::OwnLimits)
+        };
+        let others = self.counted.iter().filter(is_other);
+        let others = others.filter_map(|resource| *score.contention.of(*resource));
         let other_than_cpu = others.map(points).fold(0.0, f64::max);
         let Some(of_node) = score.score else {
             self.levels.interrupt();
