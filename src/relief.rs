@@ -9,6 +9,5 @@ mod node;
 mod sharing;
 mod slow_demand;
 
-pub use assessment::{Assessment, Assessor, Relief};
+pub use assessment::{Assessment, Assessor, Relief, SlowAssessment};
 pub use candidate::{Candidate, NoCandidate, candidates, first};
-pub use slow_demand::{SlowAssessment, SlowRelief};

@@ -65,6 +65,11 @@ pub struct NodeScore {
 }
 
 impl NodeScore {
+    /// The scored VMs; none where others are scored.
+    pub fn vms(&self) -> &[ContainerScore] {
+        if self.population == Some(Population::Vms) { &self.containers } else { &[] }
+    }
+
     /// Why there is no score; `None` if there is one. A resource that limits explain is the reason only
     /// if it is the only one.
     pub fn missing(&self, counted: &[Resource]) -> Option<MissingScore> {

@@ -49,8 +49,9 @@ mod tests {
     use crate::identity::{Vm, Workload};
     use crate::kernel::cgroup_tree::{Cgroup, CgroupId};
     use crate::measured_vms::{measured_vm, tick_of_vms};
-    use crate::relief::{SlowAssessment, SlowRelief};
+    use crate::relief::{Relief, SlowAssessment};
     use crate::score::{NodeScore, Resource, Scorer};
+    use crate::waiting::Ratio;
 
     /// VMs with this relief, each with a demand of 1 CPU.
     fn assessment(reliefs: &[f64], population: Population) -> Assessment {
@@ -68,9 +69,9 @@ mod tests {
         let vms = numbered.clone().map(vm).collect();
         let tick = tick_of_vms(now(), Duration::from_secs(5), 4, vms);
         let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
-        let relief: HashMap<_, _> = numbered
-            .map(|(number, &cpus)| (CgroupId(number), SlowRelief { demand: 1.0, cpus }))
-            .collect();
+        let relief = |cpus| Relief { demand: 1.0, cpus, score_without: Ratio::ZERO };
+        let relief: HashMap<_, _> =
+            numbered.map(|(number, &cpus)| (CgroupId(number), relief(cpus))).collect();
         let slow =
             SlowAssessment { headroom_cpus: 2.9, vms: 1.0, others: 0.5, waiting: 0.25, relief };
         let score = NodeScore { population: Some(population), ..score };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::departure::{Departure, Departures};
 use super::node::{Contention, Demand, Node};
-use super::slow_demand::{DemandAverages, SlowAssessment, SlowRelief, average};
+use super::slow_demand::{DemandAverages, average};
 use crate::contract::{NodePressure, Thresholds};
 use crate::kernel::cgroup_tree::CgroupId;
 use crate::sample::Tick;
@@ -36,9 +36,26 @@ impl From<NodeScore> for Assessment {
     }
 }
 
+/// Predictions by slow demand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowAssessment {
+    /// Busy vCPUs that can be added before the level is `medium`.
+    pub headroom_cpus: f64,
+    /// CPUs that the VMs would use if they did not wait.
+    pub vms: f64,
+    /// CPUs that all else uses.
+    pub others: f64,
+    /// CPUs' worth of time that the VMs wait for CPUs and for memory because of the node.
+    pub waiting: f64,
+    /// What would change if a VM left, by its container.
+    pub relief: HashMap<CgroupId, Relief>,
+}
+
 /// What would change if a VM left the node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Relief {
+    /// CPUs that it would use if it did not wait.
+    pub demand: f64,
     /// CPUs' worth of waiting for CPUs and for memory that would end: its own, and that of the other
     /// VMs.
     pub cpus: f64,
@@ -113,7 +130,7 @@ impl Assessor {
         let counts_cpu = self.scorer.counted.contains(&Resource::Cpu);
         let headroom_cpus = counts_cpu.then(|| node.headroom_cpus(self.medium));
         let relief = self.relief(&score, now, &node);
-        let slow = counts_cpu.then(|| self.slow(&score, &node)).flatten();
+        let slow = counts_cpu.then(|| self.slow(&score, now, &node)).flatten();
         Assessment { score, headroom_cpus, relief, slow }
     }
 
@@ -123,13 +140,9 @@ impl Assessor {
             (self.population, self.others) = (score.population, average());
         }
         let used = || {
-            let scored = tick.scored.as_ref()?;
-            let vms = match scored.population {
-                Population::Vms => &scored.measurements[..],
-                Population::Containers | Population::Units => &[],
-            };
-            let of_vms: Option<f64> = vms.iter().map(|vm| vm.used).sum();
-            Some(cpus(tick)? * tick.node.utilization?.get() - of_vms?)
+            tick.scored.as_ref()?;
+            let of_vms: Option<f64> = score.vms().iter().map(|vm| vm.usage).sum();
+            Some(tick.node.cpus? as f64 * tick.node.utilization?.get() - of_vms?)
         };
         let used = used().map(|used| used.max(0.0));
         self.others.advance(used, tick.window.unwrap_or_default());
@@ -137,16 +150,12 @@ impl Assessor {
 
     /// Predictions for the same node by slow demand. Others share no CPUs that become free: what they
     /// use is not available. Without VMs, all are others, as they are once a VM has arrived.
-    fn slow(&self, score: &NodeScore, node: &Node) -> Option<SlowAssessment> {
-        let vms = match score.population? {
-            Population::Vms => &score.containers[..],
-            Population::Containers | Population::Units => &[],
-        };
+    fn slow(&self, score: &NodeScore, now: Ratio, node: &Node) -> Option<SlowAssessment> {
         let demand = |vm: &ContainerScore| {
             let [_, slow] = *self.demands.get(&vm.cgroup.id)?;
             slow.covers(self.settle).then_some(slow)
         };
-        let slow: Option<Vec<DemandAverages>> = vms.iter().map(demand).collect();
+        let slow: Option<Vec<DemandAverages>> = score.vms().iter().map(demand).collect();
         let (slow, others) =
             (slow?, self.others.mean().filter(|_| self.others.covers(self.settle))?);
         let demands: Vec<Demand> =
@@ -157,12 +166,6 @@ impl Assessor {
         // Of containers, too, which are not among the demands.
         let (memory_now, _) = node.memory(None);
         let node = Node { idle, demands, smt_overlap, ..node.clone() };
-        let departures = departures(&node);
-        let relief = node.demands.iter().zip(vms).map(|(demand, vm)| {
-            let departure = departures.as_ref().map(|departures| departures.without(demand));
-            let cpus = departure.map_or(0.0, |departure| departure.relief_cpus);
-            (vm.cgroup.id, SlowRelief { demand: demand.wanted(), cpus })
-        });
         Some(SlowAssessment {
             headroom_cpus: if memory_now < self.medium {
                 node.headroom_cpus(self.medium)
@@ -172,24 +175,23 @@ impl Assessor {
             vms: slow.iter().map(DemandAverages::undelayed).sum(),
             others,
             waiting: slow.iter().map(DemandAverages::all_waiting).sum(),
-            relief: relief.collect(),
+            relief: self.relief(score, now, &node),
         })
     }
 
     fn relief(&self, score: &NodeScore, now: Ratio, node: &Node) -> HashMap<CgroupId, Relief> {
-        let departures = departures(node);
-        let relief_of = |demand: &Demand| match &departures {
-            None => Relief { cpus: 0.0, score_without: now },
+        let contention = node.contention();
+        let departures =
+            (contention.waiting >= NEGLIGIBLE).then(|| Departures::new(node, contention));
+        let relief_of = |one: &Demand| match &departures {
+            None => Relief { demand: one.wanted(), cpus: 0.0, score_without: now },
             Some(departures) => {
-                let Departure { contention, relief_cpus } = departures.without(demand);
+                let Departure { contention, relief_cpus } = departures.without(one);
                 let score_without = self.score_without(score, &departures.now, &contention);
-                Relief { cpus: relief_cpus, score_without }
+                Relief { demand: one.wanted(), cpus: relief_cpus, score_without }
             }
         };
-        if score.population != Some(Population::Vms) {
-            return HashMap::new();
-        }
-        let vms = score.containers.iter().zip(&node.demands);
+        let vms = score.vms().iter().zip(&node.demands);
         vms.map(|(vm, demand)| (vm.cgroup.id, relief_of(demand))).collect()
     }
 
@@ -247,17 +249,6 @@ impl Assessor {
             ..with_limits(measured)
         }
     }
-}
-
-/// `None` if relief is 0.
-fn departures(node: &Node) -> Option<Departures<'_>> {
-    let now = node.contention();
-    let is_calm = now.waiting < NEGLIGIBLE;
-    (!is_calm).then(|| Departures::new(node, now))
-}
-
-fn cpus(tick: &Tick) -> Option<f64> {
-    tick.node.cpus.map(|cpus| cpus as f64)
 }
 
 fn with_limits(measured: &Measurement) -> Demand {

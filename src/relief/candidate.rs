@@ -5,8 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use strum::IntoStaticStr;
 
-use super::assessment::Assessment;
-use super::slow_demand::SlowRelief;
+use super::assessment::{Assessment, Relief};
 use crate::contract::Level;
 use crate::identity::{Vm, Workload};
 use crate::kernel::cgroup_tree::CgroupId;
@@ -40,7 +39,7 @@ pub enum NoCandidate {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate<'a> {
     pub vm: &'a ContainerScore,
-    pub relief: SlowRelief,
+    pub relief: Relief,
 }
 
 /// The VMs whose moves pay at this level, of those that arrived or started at least `min_age` ago: the
@@ -57,9 +56,8 @@ pub fn candidates(
         return Err(NoCandidate::LevelLow);
     }
     let slow = assessment.slow.as_ref().ok_or(NoCandidate::TooLittleHistory)?;
-    let pays = |relief: &SlowRelief| {
-        relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand
-    };
+    let pays =
+        |relief: &Relief| relief.cpus >= LEAST_CPUS && relief.cpus >= WORTHWHILE * relief.demand;
     let vms = assessment.score.containers.iter();
     let all = vms.filter_map(|vm| {
         let relief = *slow.relief.get(&vm.cgroup.id)?;
@@ -111,7 +109,7 @@ fn is_movable(workload: &Workload, min_age: Duration, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slow_demand::SlowAssessment;
+    use super::super::assessment::SlowAssessment;
     use super::*;
     use crate::clock::Moment;
     use crate::clock::now;
@@ -143,9 +141,10 @@ mod tests {
         let tick = tick_of_vms(moment, Duration::from_secs(5), 4, vms);
         let score = Scorer::of_one_window(vec![Resource::Cpu], &tick);
         let score = NodeScore { score: ratio(0.4), ..score };
-        let relief = rows
-            .iter()
-            .map(|&(number, cpus, demand, _)| (CgroupId(number), SlowRelief { demand, cpus }));
+        let score_without = Ratio::ZERO;
+        let relief = rows.iter().map(|&(number, cpus, demand, _)| {
+            (CgroupId(number), Relief { demand, cpus, score_without })
+        });
         let relief = relief.collect();
         let slow =
             SlowAssessment { headroom_cpus: 0.0, vms: 1.0, others: 0.0, waiting: 1.0, relief };

@@ -1,11 +1,9 @@
 //! Demand averaged over 30 min, for decisions about moves and room: a VM that is busy for some minutes
 //! is not worth a migration, and leaves no room when it is idle for some.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::node::Demand;
-use crate::kernel::cgroup_tree::CgroupId;
 use crate::score::MovingAverage;
 use crate::waiting::Measurement;
 
@@ -15,30 +13,6 @@ use crate::waiting::Measurement;
 /// VM and day instead of .19, and 10 % of them hurt instead of 7. Over 60 min it loses .39 points more by .12
 /// moves (five seeds).
 const AVERAGED_OVER: Duration = Duration::from_secs(30 * 60);
-
-/// Predictions by slow demand.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SlowAssessment {
-    /// Busy vCPUs that can be added before the level is `medium`.
-    pub headroom_cpus: f64,
-    /// CPUs that the VMs would use if they did not wait.
-    pub vms: f64,
-    /// CPUs that all else uses.
-    pub others: f64,
-    /// CPUs' worth of time that the VMs wait for CPUs and for memory because of the node.
-    pub waiting: f64,
-    /// What would change if a VM left, by its container.
-    pub relief: HashMap<CgroupId, SlowRelief>,
-}
-
-/// What would change if a VM left the node, by slow demand.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SlowRelief {
-    /// CPUs that it would use if it did not wait.
-    pub demand: f64,
-    /// CPUs' worth of waiting that would end.
-    pub cpus: f64,
-}
 
 /// Averages of what a workload uses, would use and waits for, in CPUs.
 #[derive(Debug, Clone, Copy)]

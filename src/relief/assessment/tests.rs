@@ -52,7 +52,7 @@ fn settled(tick: &Tick) -> Assessment {
 
 /// Relief in CPUs, and the score without the VM, in hundredths.
 fn relief(assessment: &Assessment, number: u64) -> (f64, f64) {
-    let Relief { cpus, score_without } = assessment.relief[&CgroupId(number)];
+    let Relief { cpus, score_without, .. } = assessment.relief[&CgroupId(number)];
     ((cpus * 100.0).round() / 100.0, (score_without.get() * 100.0).round() / 100.0)
 }
 

@@ -80,7 +80,7 @@ fn full_assessment() -> Assessment {
     (tick.node.reports.io, tick.node.smt_overlap) = (false, Some(1.0));
     let counted = vec![Resource::Cpu, Resource::Memory];
     let score = Scorer::of_one_window(counted, &tick);
-    let relief = Relief { cpus: 1.0, score_without: Ratio::ZERO };
+    let relief = Relief { demand: 1.0, cpus: 1.0, score_without: Ratio::ZERO };
     let relief = HashMap::from([(CgroupId(1), relief)]);
     Assessment { score, headroom_cpus: Some(1.0), relief, slow: None }
 }

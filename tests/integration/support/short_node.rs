@@ -10,7 +10,7 @@ use psi_agent::contract::NodePressure;
 use psi_agent::identity::{Vm, Workload};
 use psi_agent::kernel::cgroup_dir::Resource;
 use psi_agent::kernel::cgroup_tree::{Cgroup, CgroupId};
-use psi_agent::relief::{Assessment, Relief, SlowAssessment, SlowRelief};
+use psi_agent::relief::{Assessment, Relief, SlowAssessment};
 use psi_agent::score::{NodeScore, Scorer};
 use psi_agent::waiting::Ratio;
 
@@ -104,18 +104,17 @@ pub(crate) fn assessment(node: &mut ShortNode, contention: f64, db: f64, web: f6
             container
         })
         .collect();
-    let score_without = Ratio::ZERO;
-    let relief = vms.map(|(number, _, cpus)| (CgroupId(number), Relief { cpus, score_without }));
+    let relief = vms.map(|(number, _, cpus)| {
+        (CgroupId(number), Relief { demand: 1.0, cpus, score_without: Ratio::ZERO })
+    });
+    let relief = HashMap::from(relief);
     let slow = SlowAssessment {
         headroom_cpus: 0.0,
         vms: 2.0,
         others: 0.0,
         waiting: db.max(web),
-        relief: vms
-            .map(|(number, _, cpus)| (CgroupId(number), SlowRelief { demand: 1.0, cpus }))
-            .into(),
+        relief: relief.clone(),
     };
-    let relief = HashMap::from(relief);
     Assessment { score, headroom_cpus: Some(0.0), relief, slow: Some(slow) }
 }
 
